@@ -1,0 +1,83 @@
+# What a developer of OpenQ calls. `make` alone lists the targets.
+
+PYTHON ?= python3
+EXTRAS ?= dev
+VENV   := .venv
+STAMP  := $(VENV)/.setup-done
+RUN    := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup run test check check-pure format bench crash clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv with everything needed to develop (again only when pyproject.toml changed)
+
+run: $(STAMP) ## run the sample: a producer, a consumer, ten messages; ends by itself
+	$(RUN) -m openq.sample
+
+test: $(STAMP) ## run all tests
+	$(RUN) -m pytest
+
+check: $(STAMP) ## format, lint, types, layers and the pure tests, in seconds
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy --strict src
+	@$(MAKE) --no-print-directory check-pure
+
+check-pure: $(STAMP)
+	$(RUN) -m pytest -q $(wildcard tests/engine) tests/test_layers.py
+
+format: $(STAMP) ## format the code and repair what ruff can repair by itself
+	$(RUN) -m ruff format .
+	$(RUN) -m ruff check --fix .
+
+bench: $(STAMP) ## measure
+	$(RUN) -m bench
+
+crash: $(STAMP) ## kill and restart, many times, and look for what was lost
+	$(RUN) -m tests.crash.campaign
+
+clean: ## remove .venv and everything built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so a setup that failed half-way is done again by the next call.
+# PYTHON is tried first, then the names a machine may have beside it. A Debian python3 without
+# ensurepip cannot make a venv until python3-venv is installed; as root we install it.
+# The Makefile itself is the lock, so that two calls at once do not build the same .venv.
+$(STAMP): pyproject.toml
+	@set -eu; \
+	if command -v flock >/dev/null; then exec 9<Makefile; flock 9; fi; \
+	if [ $(STAMP) -nt pyproject.toml ]; then exit 0; fi; \
+	rm -f $(STAMP); \
+	fits() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }; \
+	has_venv() { "$$1" -c 'import ensurepip, venv' >/dev/null 2>&1; }; \
+	find_python() { \
+	    for name in "$(PYTHON)" python3 python3.13 python3.12 python3.11; do \
+	        if fits "$$name"; then echo "$$name"; return; fi; \
+	    done; \
+	}; \
+	if ! { [ -x $(RUN) ] && fits $(RUN) && $(RUN) -m pip --version >/dev/null 2>&1; }; then \
+	    rm -rf $(VENV); \
+	    python=$$(find_python); \
+	    if [ -z "$$python" ] || ! has_venv "$$python"; then \
+	        if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+	            echo "make setup needs Python 3.11 or later with its venv module (Debian: python3-venv)" >&2; \
+	            exit 1; \
+	        fi; \
+	        version=$$( [ -z "$$python" ] || "$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' ); \
+	        export DEBIAN_FRONTEND=noninteractive; \
+	        apt-get update -q || true; \
+	        { [ -n "$$version" ] && apt-get install -y -q "python$$version-venv"; } \
+	            || apt-get install -y -q python3-venv; \
+	        python=$$(find_python); \
+	        if [ -z "$$python" ]; then echo "make setup found no Python 3.11 or later" >&2; exit 1; fi; \
+	    fi; \
+	    echo "creating $(VENV) with $$("$$python" --version)"; \
+	    "$$python" -m venv $(VENV); \
+	fi; \
+	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'; \
+	touch $(STAMP)

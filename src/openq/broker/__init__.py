@@ -1,0 +1,1 @@
+"""Engine and journal joined behind a few verbs."""

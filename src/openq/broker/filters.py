@@ -1,0 +1,60 @@
+"""Does a message match? Pure, over an entry whose body is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..engine.engine import Engine
+from ..model import Entry
+from .base import Filter
+
+_MISSING = object()
+
+
+def needs_body(filter: Filter) -> bool:
+    return bool(filter.text is not None or filter.attributes or filter.json)
+
+
+def matches(engine: Engine, entry: Entry, filter: Filter) -> bool:
+    extra = entry.extra
+    if filter.ids is not None and engine.id_of(entry) not in filter.ids:
+        return False
+    if filter.type is not None and (extra is None or extra.type != filter.type):
+        return False
+    if filter.reason is not None and filter.reason not in _reasons(entry):
+        return False
+    body = entry.body or b""
+    if filter.text is not None and filter.text.encode() not in body:
+        return False
+    if filter.attributes:
+        attributes = {} if entry.info is None else entry.info.attributes
+        if any(attributes.get(name, _MISSING) != value for name, value in filter.attributes.items()):
+            return False
+    if filter.json:
+        try:
+            document = json.loads(body)
+        except ValueError:
+            return False
+        return all(_field(document, path) == value for path, value in filter.json.items())
+    return True
+
+
+def _reasons(entry: Entry) -> str:
+    extra = entry.extra
+    if extra is None:
+        return ""
+    return "\n".join([extra.reason or "", *(death[1] for death in extra.deaths)])
+
+
+def _field(document: Any, path: str) -> Any:
+    """`a.b.0.c` through objects and lists."""
+    for part in path.split("."):
+        if isinstance(document, Mapping):
+            document = document.get(part, _MISSING)
+        elif isinstance(document, list) and part.isdigit() and int(part) < len(document):
+            document = document[int(part)]
+        else:
+            return _MISSING
+    return document

@@ -1,0 +1,261 @@
+"""What was: timelines of single messages, and past messages to replay, from the records."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Protocol
+
+from ..engine.engine import Engine
+from ..engine.queue import Queue
+from ..engine.records import (
+    ACK,
+    COPY,
+    EDIT,
+    EXTEND,
+    ITEM,
+    LEND,
+    MOVE,
+    MOVE_NAMES,
+    PUBLISH,
+    REMOVE,
+    REMOVE_NAMES,
+    RESCHEDULE,
+    RETURN,
+    RETURN_NAMES,
+    ROUTE,
+    RUN,
+    Record,
+    content,
+    decode,
+    touched,
+)
+from ..errors import HistoryUnavailable
+from ..model import Draft, Extra, Info
+from ..storage.files import FileJournal
+from .base import Step
+
+
+class History(Protocol):
+    def timeline(self, engine: Engine, queue: Queue, message_id: str) -> list[Step]: ...
+
+    def published(
+        self, engine: Engine, queue: Queue, since_ms: int | None, since_id: str | None, now_ms: int
+    ) -> Iterator[Draft]:
+        """What was published to the queue from the point on, oldest first, each message once."""
+        ...
+
+
+class MemoryHistory:
+    """The last records of a broker without a disk."""
+
+    def __init__(self, records: deque[Record]) -> None:
+        self._records = records
+
+    def timeline(self, engine: Engine, queue: Queue, message_id: str) -> list[Step]:
+        return _timeline(engine, queue, message_id, list(self._records))
+
+    def published(
+        self, engine: Engine, queue: Queue, since_ms: int | None, since_id: str | None, now_ms: int
+    ) -> Iterator[Draft]:
+        return _published(engine, queue, list(self._records), since_ms, since_id, now_ms)
+
+
+class FileHistory:
+    """The records in the journal's segments, found through their sidecar indexes."""
+
+    def __init__(self, journal: FileJournal, engine: Engine) -> None:
+        self._journal = journal
+
+    def timeline(self, engine: Engine, queue: Queue, message_id: str) -> list[Step]:
+        # A message that moved has one sequence number per queue it was in; each is looked up
+        # where the one before says that it went on.
+        known: dict[int, Record] = {}
+        wanted = [seq for seq in {engine.seq_of(queue, message_id), _own_seq(engine, message_id)} if seq]
+        looked: set[int] = set()
+        while wanted:
+            seq = wanted.pop()
+            if seq in looked:
+                continue
+            looked.add(seq)
+            for at, record in self._about(seq):
+                if at not in known:
+                    known[at] = record
+                    wanted += _relatives(record, seq)
+        if not looked:
+            # An id of the publisher's own, and the message is gone: only its record knows it.
+            for _, record in self._records(0):
+                wanted = [seq for seq, extra in _arrivals(record) if extra and extra.id == message_id]
+                if wanted:
+                    known = {at: each for seq in wanted for at, each in self._about(seq)}
+                    break
+        return _timeline(engine, queue, message_id, [known[at] for at in sorted(known)])
+
+    def _about(self, seq: int) -> Iterator[tuple[int, Record]]:
+        """Every record that touches a message, with its location."""
+        for segment in self._journal.segments():
+            index = self._journal.index(segment.number)
+            for row in index.rows_for_seq(seq):
+                at = segment.number << 32 | index.offsets[row]
+                data = self._journal.read(at)
+                if data[0] == ITEM:  # one message of a batch: as if it had been published alone
+                    form, body, _ = content(data)
+                    head = (PUBLISH, index.times[row], index.queues[row], seq)
+                    yield at, (*head, form, body, None, None)
+                else:
+                    yield at, decode(data)
+
+    def published(
+        self, engine: Engine, queue: Queue, since_ms: int | None, since_id: str | None, now_ms: int
+    ) -> Iterator[Draft]:
+        records = (record for _, record in self._records(since_ms or 0))
+        return _published(engine, queue, records, since_ms, since_id, now_ms)
+
+    def _records(self, since_ms: int) -> Iterator[tuple[int, Record]]:
+        start = 0
+        for segment in self._journal.segments():
+            if segment.last_ms is not None and segment.last_ms < since_ms:
+                start = segment.number + 1 << 32
+        for at, data in self._journal.replay(start):
+            yield at, decode(data)
+
+
+def _own_seq(engine: Engine, message_id: str) -> int:
+    """The sequence an id was made from, whatever queue the message is in now."""
+    if message_id.startswith(engine.id_prefix) and len(message_id) == len(engine.id_prefix) + 12:
+        try:
+            return int(message_id[-12:], 16)
+        except ValueError:
+            return 0
+    return 0
+
+
+def _relatives(record: Record, seq: int) -> list[int]:
+    if record[0] == MOVE:
+        return [each for old, _, new in record[6] if seq in (old, new) for each in (old, new)]
+    return []
+
+
+def _arrivals(record: Record) -> list[tuple[int, Extra | None]]:
+    if record[0] == PUBLISH:
+        return [(record[3], record[7])]
+    if record[0] == ROUTE:
+        return [(seq, record[7]) for _, seq in record[8]]
+    return []
+
+
+def _published(
+    engine: Engine,
+    queue: Queue,
+    records: Iterable[Record],
+    since_ms: int | None,
+    since_id: str | None,
+    now_ms: int,
+) -> Iterator[Draft]:
+    history_ms = queue.settings.history_ms
+    if not history_ms:
+        raise HistoryUnavailable(f"queue {queue.name!r} keeps no history; set history to more than 0")
+    oldest_ms = max(since_ms or 0, now_ms - history_ms)
+    begun = since_id is None
+    from_seq = 0 if since_id is None else _own_seq(engine, since_id)
+    seen: set[str] = set()
+    for record in records:
+        if record[0] not in (PUBLISH, RUN, ROUTE):
+            continue
+        for seq, form, body, info, extra in _messages(record, queue.number):
+            message_id = extra.id if extra is not None and extra.id else f"{engine.id_prefix}{seq:012x}"
+            begun = begun or message_id == since_id or 0 < from_seq <= seq
+            if begun and record[1] >= oldest_ms and message_id not in seen:
+                seen.add(message_id)
+                yield _draft(message_id, form, body, info, extra)
+    if not begun:
+        raise HistoryUnavailable(
+            f"message {since_id} is not in the kept history of queue {queue.name!r}; "
+            "use a point in time, or keep a longer history"
+        )
+
+
+def _messages(record: Record, number: int) -> Iterator[tuple[int, int, bytes, Info | None, Extra | None]]:
+    kind, _, queue, seq = record[:4]
+    if kind == ROUTE:
+        for each, each_seq in record[8]:
+            if each == number:
+                yield each_seq, record[4], record[5], record[6], record[7]
+    elif queue == number:
+        if kind == PUBLISH:
+            yield seq, record[4], record[5], record[6], record[7]
+        else:
+            for i, body in enumerate(record[5]):
+                yield seq + i, record[4], body, None, None
+
+
+def _draft(message_id: str, form: int, body: bytes, info: Info | None, extra: Extra | None) -> Draft:
+    draft = Draft(body, form, delay_ms=0, id=message_id)
+    if extra is not None:
+        draft.priority, draft.group, draft.type = extra.priority, extra.group, extra.type
+    if info is not None:
+        draft.attributes, draft.publisher = info.attributes or None, info.publisher
+    return draft
+
+
+# -- timelines --------------------------------------------------------------------------------
+
+
+def _timeline(engine: Engine, queue: Queue, message_id: str, records: Iterable[Record]) -> list[Step]:
+    seqs = {seq for seq in (engine.seq_of(queue, message_id), _own_seq(engine, message_id)) if seq}
+    steps: list[Step] = []
+    for record in records:
+        for seq, extra in _arrivals(record):
+            if extra is not None and extra.id == message_id:
+                seqs.add(seq)
+        if record[0] == MOVE:
+            seqs.update(new for old, _, new in record[6] if old in seqs)
+        if record[0] != COPY and any(seq in seqs for _, seq in touched(record)):
+            steps.append(_step(engine, record, seqs))
+    return steps
+
+
+def _step(engine: Engine, record: Record, seqs: set[int]) -> Step:
+    kind, now_ms, number = record[:3]
+    found = engine.numbered.get(number)
+    queue = found.name if found is not None else f"(deleted queue {number})"
+    if kind in (PUBLISH, RUN):
+        publisher = record[6].publisher if kind == PUBLISH and record[6] is not None else None
+        return Step(now_ms, "published", queue, f"by {publisher}" if publisher else "")
+    if kind == ROUTE:
+        names = [q.name for target, _ in record[8] if (q := engine.numbered.get(target)) is not None]
+        exchange, key = record[7].route or ("", "")
+        detail = f"through exchange {exchange!r} with key {key!r} to {', '.join(names)}"
+        return Step(now_ms, "published", queue, detail)
+    if kind == LEND:
+        holder = f"to {record[5]}, " if record[5] else ""
+        until = f"leased until {_clock_time(record[4])}" if record[4] else "leased while it is connected"
+        return Step(now_ms, "delivered", queue, holder + until)
+    if kind == ACK:
+        return Step(now_ms, "acked", queue)
+    if kind == RETURN:
+        due = next((due for seq, due in record[6] if seq in seqs), 0)
+        parts = [record[5]] if record[5] else []
+        if due:
+            parts.append(f"again at {_clock_time(due)}")
+        return Step(now_ms, RETURN_NAMES[record[4]], queue, "; ".join(parts))
+    if kind == EXTEND:
+        return Step(now_ms, "extended", queue, f"until {_clock_time(record[4])}" if record[4] else "")
+    if kind == MOVE:
+        target = next((to for old, to, new in record[6] if old in seqs or new in seqs), 0)
+        to = engine.numbered.get(target)
+        where = f"to {to.name}" if to is not None else "to a deleted queue"
+        reason = f": {record[5]}" if record[5] else ""
+        why = MOVE_NAMES[record[4]]
+        what = why if why in ("redriven", "moved") else "dead-lettered"
+        return Step(now_ms, what, queue, where if what == why else f"{where} ({why}{reason})")
+    if kind == REMOVE:
+        return Step(now_ms, "removed", queue, REMOVE_NAMES[record[4]])
+    if kind == RESCHEDULE:
+        return Step(now_ms, "rescheduled", queue, f"to {_clock_time(record[4])}")
+    return Step(now_ms, "edited" if kind == EDIT else "changed", queue)
+
+
+def _clock_time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,227 @@
+"""Snapshots, and freeing of old segments: so that restart and disk use do not grow with history.
+
+Segments are freed from the oldest on only, so what remains of a journal is always its end, and can be
+understood without the part that is gone. A live message in an old segment is copied forward
+when keeping the segment would cost more than copying: one forgotten message never pins gigabytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from ..engine.lane import Page
+from ..engine.queue import Queue
+from ..engine.records import COPY, LEND, content
+from ..engine.snapshot import Frozen, FrozenQueue, Usage, encode, freeze
+from ..errors import OpenQError
+from ..model import Entry
+from ..storage.files import FileJournal
+from ..storage.journal import SegmentInfo
+from ..storage.snapshots import write as write_snapshot
+
+if TYPE_CHECKING:
+    from .local import LocalBroker
+
+log = logging.getLogger("openq")
+
+_EVERY_S = 60.0
+_COPY_BATCH = 128  # messages copied under one hold of the lock
+
+
+class Housekeeper:
+    """A thread that wakes when a segment is full, and once a minute for what has grown old."""
+
+    def __init__(self, broker: LocalBroker, journal: FileJournal, history_bytes: int) -> None:
+        self._broker = broker
+        self._journal = journal
+        self._history_bytes = history_bytes
+        self._event = threading.Event()
+        self._stopping = False
+        self._busy = threading.Lock()
+        self._snapshot_at = -1
+        self._thread = threading.Thread(target=self._run, name="openq-housekeeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._event.set()
+
+    def stop(self) -> None:
+        """A last snapshot, so that the next start has nothing to replay."""
+        self._stopping = True
+        self._event.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        if self._journal.error is None:
+            self._guarded(self.snapshot)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._event.wait(_EVERY_S)
+            self._event.clear()
+            if not self._stopping:
+                self._guarded(self.work)
+
+    def _guarded(self, job: object) -> None:
+        try:
+            job()  # type: ignore[operator]
+        except (OSError, OpenQError) as error:
+            # Nothing is lost: the journal has it all. The next round tries again.
+            log.warning("housekeeping is put off: %s", error)
+        except Exception:
+            log.exception("housekeeping failed; it is tried again")
+
+    def work(self) -> None:
+        """One round: a snapshot if a segment was filled since the last, then free what nothing needs."""
+        with self._busy:
+            frozen = None
+            if self._journal.end_at >> 32 != self._snapshot_at >> 32:
+                frozen, usage = self._snapshot()
+                self._free(frozen, usage)
+            elif len(self._journal.segments()) > 1:
+                frozen, usage = self._frozen()
+                self._free(frozen, usage)
+
+    def snapshot(self) -> None:
+        with self._busy:
+            if self._journal.end_at != self._snapshot_at:
+                self._snapshot()
+
+    def _frozen(self) -> tuple[Frozen, Usage]:
+        usage = Usage()
+        with self._broker.lock:
+            frozen = freeze(self._broker.engine, self._broker.now_ms())
+        for _ in encode(frozen, usage):
+            pass
+        return frozen, usage
+
+    def _snapshot(self) -> tuple[Frozen, Usage]:
+        usage = Usage()
+        with self._broker.lock:
+            frozen = freeze(self._broker.engine, self._broker.now_ms())
+            at = self._journal.end_at
+        # A snapshot must not know more than the journal: what it shows has to be on disk first.
+        if at > self._journal.durable_at:
+            self._journal.wait(at - 1)
+        write_snapshot(os.path.join(self._journal.path, "snapshots"), at, encode(frozen, usage))
+        self._snapshot_at = at
+        return frozen, usage
+
+    # -- freeing ------------------------------------------------------------------------------
+
+    def _free(self, frozen: Frozen, usage: Usage) -> None:
+        segments = self._journal.segments()
+        if len(segments) < 2:
+            return
+        kept_from = self._kept_from(segments)
+        droppable = segments[0].number
+        dead = 0  # bytes that would be freed but for a live message before them
+        for segment in segments[:-1]:
+            if segment.number >= kept_from or segment.number >= self._snapshot_at >> 32:
+                break
+            if not usage.live.get(segment.number) and segment.number == droppable:
+                droppable += 1
+            else:
+                dead += max(0, segment.bytes - usage.live.get(segment.number, 0))
+        if droppable > segments[0].number:
+            self._journal.drop_before(droppable)
+        live = sum(usage.live.values())
+        oldest = next((s for s in segments if s.number >= droppable), segments[-1])
+        if dead > max(live, 2 * oldest.bytes) and oldest.number < kept_from:
+            self._copy_forward(frozen, oldest.number)
+
+    def _kept_from(self, segments: list[SegmentInfo]) -> int:
+        """The first segment that history still needs."""
+        with self._broker.lock:
+            now_ms = self._broker.now_ms()
+            settings = [queue.settings for queue in self._broker.engine.queues.values()]
+        history_ms = max((each.history_ms for each in settings), default=0)
+        dedup_ms = max((each.dedup_window_ms for each in settings), default=0)
+        size = 0
+        kept_from = segments[-1].number
+        for segment in reversed(segments[:-1]):
+            size += segment.bytes
+            age_ms = now_ms - (segment.last_ms or now_ms)
+            by_history = age_ms <= history_ms and size <= self._history_bytes
+            if not by_history and age_ms > dedup_ms:
+                break
+            kept_from = segment.number
+        return kept_from
+
+    def _copy_forward(self, frozen: Frozen, segment: int) -> None:
+        """Write the live messages of one old segment again; the next round frees it."""
+        copied = 0
+        for queue in frozen.queues:
+            for entries, pages in queue.lanes:
+                copied += self._copy_loose(queue, entries, segment)
+                for page in pages:
+                    if self._stopping:
+                        return
+                    if page.ats is not None and any(at >> 32 == segment for at in page.ats):
+                        copied += self._copy_page(queue, page, segment)
+            copied += self._copy_loose(queue, queue.delayed, segment)
+            copied += self._copy_loose(queue, [lease[0] for lease in queue.leases], segment)
+        log.info("copied %d messages out of segment %d", copied, segment)
+
+    def _copy_page(self, frozen: FrozenQueue, page: Page, segment: int) -> int:
+        """A page as a whole: looking up its messages one by one would unpack it for each."""
+        entries = page.entries()
+        old = [i for i, entry in enumerate(entries) if entry.at >> 32 == segment]
+        contents = [content(data) for data in self._journal.read_many([entries[i].at for i in old])]
+        with self._broker.lock:
+            queue = self._broker.engine.numbered.get(frozen.number)
+            if queue is not None and any(lane.swap(page, page) for lane in queue.ready.lanes()):
+                for i, (form, body, info) in zip(old, contents, strict=True):
+                    entries[i] = _moved_to(entries[i], self._tell_copy(queue, entries[i], form, body, info))
+                new = Page.pack(entries)
+                any(lane.swap(page, new) for lane in queue.ready.lanes())
+                return len(old)
+        return self._copy_loose(frozen, entries, segment)
+
+    def _copy_loose(self, frozen: FrozenQueue, entries: list[Entry], segment: int) -> int:
+        old = [entry for entry in entries if entry.at >> 32 == segment]
+        copied = 0
+        for start in range(0, len(old), _COPY_BATCH):
+            part = old[start : start + _COPY_BATCH]
+            contents = [content(data) for data in self._journal.read_many([entry.at for entry in part])]
+            with self._broker.lock:
+                queue = self._broker.engine.numbered.get(frozen.number)
+                if queue is None:
+                    return copied
+                for entry, (form, body, info) in zip(part, contents, strict=True):
+                    current = queue.find(entry.seq)
+                    if current is not None and current.at == entry.at:
+                        at = self._tell_copy(queue, current, form, body, info)
+                        self._broker.engine.replace_entry(queue, _moved_to(current, at))
+                        copied += 1
+        return copied
+
+    def _tell_copy(self, queue: Queue, entry: Entry, form: int, body: bytes, info: object) -> int:
+        engine = self._broker.engine
+        now_ms = self._broker.now_ms()
+        at = engine.tell(
+            (COPY, now_ms, queue.number, entry.seq, entry.sent_ms, form, body, info, entry.extra)
+        )
+        delivery = queue.leases.get(entry.seq)
+        if delivery is not None:
+            # Its loan was recorded in a segment that may be gone soon.
+            engine.tell(
+                (
+                    LEND,
+                    delivery.lent_ms,
+                    queue.number,
+                    delivery.number,
+                    delivery.until_ms,
+                    delivery.consumer,
+                    (entry.seq,),
+                )
+            )
+        return at
+
+
+def _moved_to(entry: Entry, at: int) -> Entry:
+    return Entry(entry.seq, entry.sent_ms, at, entry.size, entry.form, None, None, entry.extra)

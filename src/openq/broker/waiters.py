@@ -1,0 +1,82 @@
+"""Who waits on which queue: threads, long polls, consumers.
+
+A waiter is served by whoever makes a message available, under the broker's lock: it gets its
+deliveries in hand, so nobody else can take them between the wake-up and the look. n messages
+wake n waiters, no more and no fewer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from ..model import Delivery
+
+
+class Waiter:
+    """One call that waits. `deliver` runs with the broker's lock held: it must only pass things on."""
+
+    __slots__ = ("consumer", "deliver", "lease_ms", "limit", "types")
+
+    def __init__(
+        self,
+        limit: int,
+        lease_ms: int | None,
+        consumer: str | None,
+        types: Iterable[str] | None,
+        deliver: Callable[[list[Delivery]], None],
+    ) -> None:
+        self.limit = limit
+        self.lease_ms = lease_ms
+        self.consumer = consumer
+        self.types = types
+        self.deliver = deliver
+
+
+class Waiters:
+    def __init__(self) -> None:
+        self._lines: dict[str, deque[Waiter]] = {}
+
+    def add(self, queue: str, waiter: Waiter) -> None:
+        self._lines.setdefault(queue, deque()).append(waiter)
+
+    def remove(self, queue: str, waiter: Waiter) -> bool:
+        """False if it was served meanwhile."""
+        line = self._lines.get(queue)
+        if line is None or waiter not in line:
+            return False
+        line.remove(waiter)
+        if not line:
+            del self._lines[queue]
+        return True
+
+    def count(self, queue: str) -> int:
+        return len(self._lines.get(queue, ()))
+
+    def serve(self, queue: str, receive: Callable[[Waiter], list[Delivery]]) -> None:
+        """First come, first served, until a waiter goes empty-handed.
+
+        One who chooses by type may find nothing where the next one does, so such a waiter is
+        passed over and keeps its place.
+        """
+        line = self._lines.get(queue)
+        passed: list[Waiter] = []
+        while line:
+            waiter = line.popleft()
+            deliveries = receive(waiter)
+            if deliveries:
+                waiter.deliver(deliveries)
+                continue
+            passed.append(waiter)
+            if waiter.types is None:
+                break
+        if line is not None:
+            line.extendleft(reversed(passed))
+            if not line:
+                del self._lines[queue]
+
+    def drain(self) -> list[Waiter]:
+        """All of them, taken out (the broker closes)."""
+        everyone = [waiter for line in self._lines.values() for waiter in line]
+        self._lines.clear()
+        return everyone

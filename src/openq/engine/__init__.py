@@ -1,0 +1,1 @@
+"""The queue semantics: pure, no I/O, clock, threads or randomness."""

@@ -1,0 +1,304 @@
+"""What an operator does to queued messages, and how they are looked at.
+
+Functions over an `Engine`; the same rules hold: time comes in, records go out first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueInUse
+from ..model import Draft, Entry, Extra
+from .core import with_extra
+from .engine import Engine, make_info
+from .order import Grouped
+from .queue import Queue
+from .records import (
+    EDIT,
+    EXCHANGE,
+    GONE_CANCELLED,
+    MOVED,
+    PURGE,
+    REDRIVEN,
+    REMOVE,
+    RESCHEDULE,
+)
+from .routing import Binding, Exchange
+
+# -- one message ------------------------------------------------------------------------------
+
+
+def _waiting(engine: Engine, queue: Queue, message_id: str, verb: str) -> Entry:
+    entry = engine.locate(queue, message_id)
+    if entry.seq in queue.leases:
+        raise QueueInUse(queue.name, f"message {message_id} is with a consumer; {verb} it when it is back")
+    return entry
+
+
+def cancel(engine: Engine, queue: Queue, message_id: str, now_ms: int) -> None:
+    """Take one waiting or delayed message out for good."""
+    entry = _waiting(engine, queue, message_id, "cancel")
+    engine.tell((REMOVE, now_ms, queue.number, 0, GONE_CANCELLED, [entry.seq]))
+    queue.take_waiting(entry.seq)
+    engine._removed(queue, entry, GONE_CANCELLED, now_ms)
+
+
+def edit(engine: Engine, queue: Queue, message_id: str, now_ms: int, draft: Draft) -> None:
+    """Another body, type and attributes; place, counts, priority, group and id stay."""
+    entry = _waiting(engine, queue, message_id, "edit")
+    extra = entry.extra.copy() if entry.extra is not None else Extra()
+    extra.born_ms = extra.born_ms or entry.sent_ms
+    extra.type = draft.type
+    info = make_info(draft)
+    body = draft.body
+    at = engine.tell((EDIT, now_ms, queue.number, entry.seq, draft.form, body, info, extra))
+    queue.waiting_bytes += len(body) - entry.size
+    engine.replace_entry(queue, Entry(entry.seq, entry.sent_ms, at, len(body), draft.form, body, info, extra))
+
+
+def move(
+    engine: Engine, queue: Queue, message_ids: Sequence[str], target: Queue, now_ms: int
+) -> list[OpenQError | None]:
+    """Chosen messages to the end of another queue, ids kept; the error of each that cannot."""
+    return [_move_one(engine, queue, each, target, MOVED, now_ms) for each in message_ids]
+
+
+def _move_one(
+    engine: Engine, queue: Queue, message_id: str, target: Queue, why: int, now_ms: int
+) -> OpenQError | None:
+    try:
+        entry = _waiting(engine, queue, message_id, "move")
+        if target is queue:
+            raise InvalidSetting(f"message {message_id} is in queue {queue.name!r} already")
+        _relay(engine, queue, entry, target, why, now_ms)
+    except (MessageNotFoundError, QueueInUse, InvalidSetting) as error:
+        return error
+    return None
+
+
+def _relay(engine: Engine, queue: Queue, entry: Entry, target: Queue, why: int, now_ms: int) -> None:
+    engine._tell_move(queue, entry, [target], why, None, now_ms)
+    queue.take_waiting(entry.seq)
+    engine._finish_move(queue, entry, [target], why, None, now_ms)
+
+
+def reschedule(engine: Engine, queue: Queue, message_id: str, due_ms: int, now_ms: int) -> None:
+    """Another time for a delayed message, or a delay for a waiting one; `now_ms` or less: at once."""
+    entry = _waiting(engine, queue, message_id, "reschedule")
+    engine.tell((RESCHEDULE, now_ms, queue.number, entry.seq, due_ms))
+    reschedule_state(engine, queue, entry, due_ms, now_ms)
+
+
+def reschedule_state(engine: Engine, queue: Queue, entry: Entry, due_ms: int, now_ms: int) -> None:
+    queue.take_waiting(entry.seq)
+    extra = entry.extra.copy() if entry.extra is not None else Extra()
+    extra.due_ms = due_ms if due_ms > now_ms else 0
+    engine.put_back(queue, with_extra(entry, extra), now_ms)
+
+
+# -- many messages ----------------------------------------------------------------------------
+
+
+def purge(engine: Engine, queue: Queue, now_ms: int) -> int:
+    """Everything out, deliveries too: their receipts are unknown from now on."""
+    count = queue.count
+    engine.tell((PURGE, now_ms, queue.number, 0))
+    purge_state(engine, queue)
+    if engine.observer is not None:
+        engine.observer("purged", queue.name, 0, now_ms, str(count))
+    return count
+
+
+def purge_state(engine: Engine, queue: Queue) -> None:
+    queue.counters.removed += queue.count
+    queue.clear()
+
+
+def redrive_target(engine: Engine, queue: Queue, entry: Entry, to: str | None) -> Queue | None:
+    """Where one dead letter goes: where it was said, or where it died."""
+    if to is not None:
+        return engine.queue(to)
+    deaths = () if entry.extra is None else entry.extra.deaths
+    return engine.queues.get(deaths[0][0]) if deaths else None
+
+
+def redrive(engine: Engine, queue: Queue, entries: Sequence[Entry], to: str | None, now_ms: int) -> int:
+    """Dead letters back to their source, or elsewhere; those that know no source stay. How many went."""
+    moved = 0
+    for entry in entries:
+        target = redrive_target(engine, queue, entry, to)
+        if target is not None and target is not queue and entry.seq not in queue.leases:
+            _relay(engine, queue, entry, target, REDRIVEN, now_ms)
+            moved += 1
+    return moved
+
+
+# -- looking ----------------------------------------------------------------------------------
+
+
+def browse(engine: Engine, queue: Queue, state: str = "all") -> Iterator[Entry]:
+    """Entries in hand-out order, changing nothing. States: ready, delayed, in_flight, all."""
+    if state in ("ready", "all"):
+        for entry in queue.ready:
+            if entry.seq not in queue.delayed:
+                yield entry
+    if state in ("delayed", "all"):
+        yield from sorted(queue.delayed.values(), key=_due)
+    if state in ("in_flight", "all"):
+        yield from sorted((d.entry for d in queue.leases.values()), key=_seq)
+    if state not in ("ready", "delayed", "in_flight", "all"):
+        raise InvalidSetting(f"state must be ready, delayed, in_flight or all, not {state!r}")
+
+
+def _due(entry: Entry) -> tuple[int, int]:
+    return (entry.extra.due_ms if entry.extra is not None else 0, entry.seq)
+
+
+def _seq(entry: Entry) -> int:
+    return entry.seq
+
+
+def peek(engine: Engine, queue: Queue, limit: int, rear: bool) -> list[Entry]:
+    """The next to be handed out, or the last; nothing is counted or changed."""
+    if rear and limit == 1:
+        last = queue.ready.last()
+        if last is None or last.seq not in queue.delayed:
+            return [] if last is None else [last]
+    if rear:
+        everything = list(browse(engine, queue, "ready"))
+        return everything[-limit:][::-1]
+    return list(islice(browse(engine, queue, "ready"), limit))
+
+
+def status(queue: Queue, seq: int) -> str | None:
+    if seq in queue.leases:
+        return "in_flight"
+    if seq in queue.delayed:
+        return "delayed"
+    return "ready" if queue.ready.find(seq) is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a message is not being delivered, for programs (`code`) and for people (`text`)."""
+
+    code: str
+    text: str
+
+
+def why(engine: Engine, queue: Queue, message_id: str, now_ms: int, consumers: int = 0) -> Why:
+    try:
+        entry = engine.locate(queue, message_id)
+    except MessageNotFoundError as missing:
+        return Why("not_found", str(missing))
+    seq = entry.seq
+    delivery = queue.leases.get(seq)
+    if delivery is not None:
+        holder = delivery.consumer or "a consumer"
+        if not delivery.until_ms:
+            return Why("in_flight", f"delivery {delivery.count} is with {holder}, for as long as it lives")
+        left = (delivery.until_ms - now_ms) / 1000
+        return Why("in_flight", f"delivery {delivery.count} is with {holder} for another {left:.3f} s")
+    extra = entry.extra
+    if seq in queue.delayed and extra is not None:
+        left = (extra.due_ms - now_ms) / 1000
+        if extra.count:
+            reason = f" ({extra.reason})" if extra.reason else ""
+            return Why("retry", f"failed {extra.count} times{reason}; tried again in {left:.3f} s")
+        return Why("delayed", f"due in {left:.3f} s")
+    if queue.settings.paused:
+        return Why("paused", f"queue {queue.name!r} is paused; resume it to hand out messages")
+    if isinstance(queue.ready, Grouped):
+        if queue.ready.is_held(entry.group):
+            return Why("group_held", f"an earlier message of group {entry.group!r} is with a consumer")
+        first = queue.ready.first_of(entry.group)
+        if first is not None and first.seq != seq and first.seq in queue.delayed:
+            return Why("group_delayed", f"an earlier message of group {entry.group!r} is not due yet")
+    ahead = 0
+    for other in queue.ready:
+        if other.seq == seq:
+            break
+        ahead += 1
+        if ahead == 10_000:
+            break
+    many = "at least " if ahead == 10_000 else ""
+    waiting = f"{many}{ahead} messages are ahead of it" if ahead else "it is next"
+    nobody = "" if consumers else "; no consumer is waiting"
+    return Why("ready", f"ready: {waiting}{nobody}")
+
+
+# -- exchanges --------------------------------------------------------------------------------
+
+
+def declare_exchange(engine: Engine, exchange: Exchange, now_ms: int) -> bool:
+    if exchange.name in engine.router:
+        return engine.router.declare(exchange)  # the same again, or its error
+    _tell_exchange(engine, "declare", exchange, now_ms)
+    return engine.router.declare(exchange)
+
+
+def delete_exchange(engine: Engine, name: str, now_ms: int, if_unused: bool = False) -> None:
+    engine.router.get(name)
+    before = engine.router.dump()
+    engine.router.delete(name, if_unused)
+    try:
+        engine.tell((EXCHANGE, now_ms, 0, 0, {"op": "delete", "name": name}))
+    except OpenQError:
+        engine.router.load(before)
+        raise
+
+
+def bind(engine: Engine, binding: Binding, now_ms: int) -> bool:
+    """The destination must exist; the same binding again changes nothing."""
+    if not binding.to_exchange:
+        engine.queue(binding.destination)
+    new = engine.router.bind(binding)
+    if new:
+        try:
+            _tell_exchange(engine, "bind", binding, now_ms)
+        except OpenQError:
+            engine.router.unbind(binding)
+            raise
+    return new
+
+
+def unbind(engine: Engine, binding: Binding, now_ms: int) -> bool:
+    if binding not in engine.router.bindings(binding.source, binding.destination):
+        return False
+    _tell_exchange(engine, "unbind", binding, now_ms)
+    return engine.router.unbind(binding)
+
+
+def _tell_exchange(engine: Engine, op: str, value: Exchange | Binding, now_ms: int) -> None:
+    fields = {name: getattr(value, name) for name in _FIELDS[op]}
+    fields["arguments"] = dict(fields["arguments"])
+    engine.tell((EXCHANGE, now_ms, 0, 0, {"op": op, **fields}))
+
+
+_BINDING = ("source", "destination", "to_exchange", "key", "arguments")
+_FIELDS = {
+    "declare": ("name", "kind", "durable", "auto_delete", "internal", "alternate", "arguments"),
+    "bind": _BINDING,
+    "unbind": _BINDING,
+}
+
+
+def apply_exchange(engine: Engine, change: Mapping[str, Any]) -> None:
+    router = engine.router
+    op = change["op"]
+    if op == "delete":
+        if change["name"] in router:
+            router.delete(change["name"])
+        return
+    fields = {name: change[name] for name in _FIELDS[op]}
+    if op == "declare":
+        if fields["name"] not in router:
+            router.declare(Exchange(**fields))
+    elif op == "bind":
+        if fields["source"] in router:
+            router.bind(Binding(**fields))
+    else:
+        router.unbind(Binding(**fields))

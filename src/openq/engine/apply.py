@@ -1,0 +1,262 @@
+"""Re-applying records: the state after a restart is the state that told of them.
+
+A record names what happened, so nothing is decided again here. Records about messages or queues that
+are not there (their beginning was in a segment long freed) are passed over; `COPY`, `EDIT` and
+`CHECKPOINT` carry all that is needed to begin without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..model import Delivery, Entry, Extra, Info, QueueSettings
+from .admin import apply_exchange, purge_state, reschedule_state
+from .engine import Engine
+from .queue import Queue
+from .records import (
+    ACK,
+    CHECKPOINT,
+    COPY,
+    DEATH_NAMES,
+    EDIT,
+    EXCHANGE,
+    EXTEND,
+    LEND,
+    MOVE,
+    PUBLISH,
+    PURGE,
+    QUEUE,
+    REMOVE,
+    RESCHEDULE,
+    RETURN,
+    ROUTE,
+    RUN,
+    UNQUEUE,
+    Record,
+)
+
+
+def apply(engine: Engine, record: Record, at: int) -> None:
+    """One record, stored at `at` (0 when it is only in memory)."""
+    kind = record[0]
+    if kind in _WITHOUT_QUEUE:
+        _WITHOUT_QUEUE[kind](engine, record, at)
+        return
+    queue = engine.numbered.get(record[2])
+    if queue is not None:
+        _APPLY[kind](engine, queue, record, at)
+
+
+def _publish(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    _, now_ms, _, seq, form, body, info, extra = record
+    engine.next_seq = max(engine.next_seq, seq + 1)
+    queue.counters.published += 1
+    engine._enter(queue, _entry(seq, now_ms, at, form, body, info, extra), now_ms)
+
+
+def _run(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    _, now_ms, _, seq, form, bodies = record
+    engine.next_seq = max(engine.next_seq, seq + len(bodies))
+    queue.counters.published += len(bodies)
+    sizes = [len(body) for body in bodies]
+    engine._add_run(queue, seq, now_ms, at, sizes, form, None if at else bodies)
+
+
+def _route(engine: Engine, record: Record, at: int) -> None:
+    _, now_ms, _, _, form, body, info, extra, pairs = record
+    for number, seq in pairs:
+        engine.next_seq = max(engine.next_seq, seq + 1)
+        queue = engine.numbered.get(number)
+        if queue is not None:
+            engine._enter_routed(queue, seq, now_ms, at, form, body, info, extra)
+
+
+def _lend(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    _, now_ms, _, number, until_ms, consumer, seqs = record
+    engine.next_number = max(engine.next_number, number + len(seqs))
+    deliveries = []
+    for i, seq in enumerate(seqs):
+        entry = None if seq in queue.leases else _take(queue, seq, now_ms)
+        if entry is not None:
+            count = 1 if entry.extra is None else entry.extra.count + 1
+            deliveries.append(Delivery(entry, number + i, now_ms, until_ms, count, consumer))
+    queue.ready.end_batch()
+    if deliveries:
+        engine._lend(queue, deliveries, until_ms)
+
+
+def _take(queue: Queue, seq: int, now_ms: int) -> Entry | None:
+    delayed = queue.delayed.pop(seq, None)
+    if delayed is not None and not queue.settings.fifo:
+        return delayed
+    return queue.ready.take(seq, now_ms)
+
+
+def _ack(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    now_ms, seqs = record[1], record[4]
+    for seq in seqs:
+        delivery = queue.leases.pop(seq, None)
+        if delivery is None:
+            engine._ack_waiting(queue, seq)
+            continue
+        queue.counters.acked += 1
+        if delivery.entry.extra is not None or queue.settings.fifo:
+            engine._leave(queue, delivery.entry)
+            engine._settled(queue, delivery.entry, now_ms)
+
+
+def _return(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    now_ms, why, reason, pairs = record[1], record[4], record[5], record[6]
+    for seq, due_ms in pairs:
+        delivery = queue.leases.get(seq)
+        if delivery is not None:
+            engine._return(queue, delivery, why, reason, due_ms, now_ms)
+
+
+def _extend(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    until_ms, seqs = record[4], record[5]
+    for seq in seqs:
+        delivery = queue.leases.get(seq)
+        if delivery is not None:
+            engine._extended(queue, delivery, until_ms)
+
+
+def _move(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    now_ms, why, reason, moves = record[1], record[4], record[5], record[6]
+    by_seq: dict[int, list[tuple[int, int, int]]] = {}
+    for move in moves:
+        by_seq.setdefault(move[0], []).append(move)
+        engine.next_seq = max(engine.next_seq, move[2] + 1)
+    for seq, own in by_seq.items():
+        delivery = queue.leases.pop(seq, None)
+        if delivery is not None:
+            entry: Entry | None = engine._counted(delivery, reason if why in DEATH_NAMES else None)
+        else:
+            entry = queue.take_waiting(seq)
+        if entry is not None:
+            engine._moved(queue, entry, own, why, reason, now_ms)
+            if delivery is not None:
+                engine._settled(queue, entry, now_ms)
+
+
+def _remove(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    now_ms, why, seqs = record[1], record[4], record[5]
+    for seq in seqs:
+        delivery = queue.leases.pop(seq, None)
+        entry = delivery.entry if delivery is not None else queue.take_waiting(seq)
+        if entry is not None:
+            engine._removed(queue, entry, why, now_ms)
+            if delivery is not None:
+                engine._settled(queue, entry, now_ms)
+
+
+def _purge(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    purge_state(engine, queue)
+
+
+def _edit(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    _, now_ms, _, seq, form, body, info, extra = record
+    known = queue.find(seq)
+    sent_ms = known.sent_ms if known is not None else now_ms
+    _put(engine, queue, _entry(seq, sent_ms, at, form, body, info, extra), known, now_ms)
+
+
+def _copy(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    _, now_ms, _, seq, sent_ms, form, body, info, extra = record
+    _put(engine, queue, _entry(seq, sent_ms, at, form, body, info, extra), queue.find(seq), now_ms)
+
+
+def _put(engine: Engine, queue: Queue, entry: Entry, known: Entry | None, now_ms: int) -> None:
+    """Under a sequence number that may be there already; out of order if it is not."""
+    engine.next_seq = max(engine.next_seq, entry.seq + 1)
+    if known is not None:
+        engine.replace_entry(queue, entry)
+        return
+    # `_enter` appends, and a lane must rise: an old message goes back to its place instead.
+    engine._enter(queue, entry, now_ms)
+    if entry.seq not in queue.delayed:
+        queue.ready.remove(entry.seq, entry)
+        queue.ready.put_back(entry)
+
+
+def _reschedule(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    entry = queue.find(record[3])
+    if entry is not None:
+        reschedule_state(engine, queue, entry, record[4], record[1])
+
+
+def _unqueue(engine: Engine, queue: Queue, record: Record, at: int) -> None:
+    engine._drop_queue(queue)
+
+
+def _queue(engine: Engine, record: Record, at: int) -> None:
+    _, now_ms, number, _, name, settings, created_ms = record
+    known = engine.numbered.get(number)
+    if known is not None:
+        engine._settle_settings(known, QueueSettings.from_json(settings), now_ms)
+    else:
+        engine._add_queue(Queue(name, number, QueueSettings.from_json(settings), created_ms))
+
+
+def _exchange(engine: Engine, record: Record, at: int) -> None:
+    apply_exchange(engine, record[4])
+
+
+def checkpoint(engine: Engine, now_ms: int) -> Record:
+    """Queues, exchanges and counters: what a journal needs to begin at this record."""
+    state = {
+        "prefix": engine.id_prefix,
+        "seq": engine.next_seq,
+        "number": engine.next_number,
+        "queue": engine.next_queue,
+        "queues": [[q.number, q.name, q.settings.to_json(), q.created_ms] for q in engine.queues.values()],
+        "router": engine.router.dump(),
+    }
+    return (CHECKPOINT, now_ms, 0, 0, state)
+
+
+def _checkpoint(engine: Engine, record: Record, at: int) -> None:
+    """Only the beginning of a journal needs it; later ones repeat what is known."""
+    state: dict[str, Any] = record[4]
+    engine.id_prefix = state["prefix"]
+    engine.next_seq = max(engine.next_seq, state["seq"])
+    engine.next_number = max(engine.next_number, state["number"])
+    engine.next_queue = max(engine.next_queue, state["queue"])
+    if engine.queues:
+        return
+    engine.router.load(state["router"])
+    for number, name, settings, created_ms in state["queues"]:
+        engine._add_queue(Queue(name, number, QueueSettings.from_json(settings), created_ms))
+
+
+def _entry(
+    seq: int, sent_ms: int, at: int, form: int, body: bytes, info: Info | None, extra: Extra | None
+) -> Entry:
+    """What is on disk is not kept in memory too."""
+    if at:
+        return Entry(seq, sent_ms, at, len(body), form, None, None, extra)
+    return Entry(seq, sent_ms, at, len(body), form, body, info, extra)
+
+
+_WITHOUT_QUEUE: dict[int, Callable[[Engine, Record, int], None]] = {
+    ROUTE: _route,
+    QUEUE: _queue,
+    EXCHANGE: _exchange,
+    CHECKPOINT: _checkpoint,
+}
+_APPLY: dict[int, Callable[[Engine, Queue, Record, int], None]] = {
+    PUBLISH: _publish,
+    RUN: _run,
+    LEND: _lend,
+    ACK: _ack,
+    RETURN: _return,
+    EXTEND: _extend,
+    MOVE: _move,
+    REMOVE: _remove,
+    PURGE: _purge,
+    EDIT: _edit,
+    RESCHEDULE: _reschedule,
+    COPY: _copy,
+    UNQUEUE: _unqueue,
+}

@@ -1,0 +1,379 @@
+"""What all verbs share: queues, ids, and how a message enters, leaves and moves between them.
+
+Every change is told to the log before the state changes: a log that refuses leaves all as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ..errors import (
+    InvalidSetting,
+    MessageNotFoundError,
+    QueueExists,
+    QueueInUse,
+    QueueNotFound,
+)
+from ..model import (
+    Entry,
+    Extra,
+    QueueSettings,
+    check_name,
+)
+from .queue import Queue
+from .records import (
+    DEAD_EXPIRED,
+    DEAD_OVERFLOW,
+    DEATH_NAMES,
+    GONE_EXPIRED,
+    GONE_OVERFLOW,
+    MOVE,
+    QUEUE,
+    REMOVE,
+    REMOVE_NAMES,
+    UNQUEUE,
+    Record,
+)
+from .routing import Router
+from .timers import Timers
+
+# Kinds of deadlines.
+LEASE = 1  # queue, deliveries of one receive
+DELAY = 2  # queue, sequence
+TTL = 3  # queue, sequence
+RETENTION = 4  # queue
+
+_MAX_CASCADE = 8  # dead-letter queues that overflow into each other
+MAX_TIME_MS = 1 << 61
+
+Log = Callable[[Record], int | None]  # takes a record, returns where it is stored
+Event = Callable[[str, str, int, int, str], None]  # what, queue, sequence, now_ms, detail
+
+
+class Core:
+    def __init__(
+        self, id_prefix: str, seed: int = 0, log: Callable[[Record], int | None] | None = None
+    ) -> None:
+        self.id_prefix = id_prefix  # a message's id is this and its sequence in 12 hex digits
+        self.seed = seed  # of the jitter in retry delays
+        self.log = log
+        self.queues: dict[str, Queue] = {}
+        self.numbered: dict[int, Queue] = {}
+        self.router = Router()
+        self.timers = Timers()
+        self.next_seq = 1
+        self.next_number = 1  # of deliveries
+        self.next_queue = 1
+        self.woken: list[Queue] = []  # watched queues that may have something to hand out
+        self.observer: Event | None = None
+
+    def id_of(self, entry: Entry) -> str:
+        extra = entry.extra
+        if extra is not None and extra.id is not None:
+            return extra.id
+        return f"{self.id_prefix}{entry.seq:012x}"
+
+    def seq_of(self, queue: Queue, message_id: str) -> int:
+        """The sequence number behind an id; 0 if it cannot be one of this queue's."""
+        seq = queue.ids.get(message_id)
+        if seq is not None:
+            return seq
+        if message_id.startswith(self.id_prefix) and len(message_id) == len(self.id_prefix) + 12:
+            try:
+                return int(message_id[-12:], 16)
+            except ValueError:
+                return 0
+        return 0
+
+    def locate(self, queue: Queue, message_id: str) -> Entry:
+        seq = self.seq_of(queue, message_id)
+        entry = queue.find(seq) if seq else None
+        if entry is None or self.id_of(entry) != message_id:
+            raise MessageNotFoundError(message_id, queue.name)
+        return entry
+
+    def queue(self, name: str) -> Queue:
+        queue = self.queues.get(name)
+        if queue is None:
+            raise QueueNotFound(name)
+        return queue
+
+    def create_queue(self, name: str, settings: QueueSettings, now_ms: int) -> Queue:
+        """The same settings again give the same queue; other settings are refused."""
+        check_name(name)
+        queue = self.queues.get(name)
+        if queue is not None:
+            if queue.settings != settings:
+                raise QueueExists(name, _difference(queue.settings, settings))
+            return queue
+        number = self.next_queue
+        self.tell((QUEUE, now_ms, number, 0, name, settings.to_json(), now_ms))
+        return self._add_queue(Queue(name, number, settings, now_ms))
+
+    def _add_queue(self, queue: Queue) -> Queue:
+        self.next_queue = max(self.next_queue, queue.number + 1)
+        self.queues[queue.name] = queue
+        self.numbered[queue.number] = queue
+        return queue
+
+    def change_queue(self, name: str, settings: QueueSettings, now_ms: int) -> Queue:
+        queue = self.queue(name)
+        if queue.settings.fifo != settings.fifo:
+            raise InvalidSetting(f"queue {name!r}: fifo cannot be changed; create another queue and move")
+        if queue.settings != settings:
+            self.tell((QUEUE, now_ms, queue.number, 0, name, settings.to_json(), queue.created_ms))
+            self._settle_settings(queue, settings, now_ms)
+        return queue
+
+    def _settle_settings(self, queue: Queue, settings: QueueSettings, now_ms: int) -> None:
+        queue.set_settings(settings)
+        queue.retention_armed = False
+        self._arm_retention(queue, now_ms)
+        if queue.watched:
+            self.woken.append(queue)
+
+    def delete_queue(self, name: str, now_ms: int, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Returns how many messages went with it."""
+        queue = self.queue(name)
+        if if_empty and queue.count:
+            raise QueueInUse(name, f"it holds {queue.count} messages")
+        if if_unused and (queue.watched or queue.leases):
+            raise QueueInUse(name, "it has consumers")
+        self.tell((UNQUEUE, now_ms, queue.number, 0))
+        return self._drop_queue(queue)
+
+    def _drop_queue(self, queue: Queue) -> int:
+        count = queue.count
+        queue.deleted = True
+        del self.queues[queue.name]
+        del self.numbered[queue.number]
+        self.router.drop_queue(queue.name)
+        if queue.watched:
+            self.woken.append(queue)
+        return count
+
+    def _enter(self, queue: Queue, entry: Entry, now_ms: int) -> None:
+        """A message that is new to this queue takes its place in every structure."""
+        extra = entry.extra
+        queue.waiting_bytes += entry.size
+        if extra is not None:
+            if extra.id is not None:
+                queue.ids[extra.id] = entry.seq
+            if extra.unique is not None:
+                queue.uniques[extra.unique] = entry.seq
+            window_ms = queue.settings.dedup_window_ms
+            if extra.dedup is not None and window_ms:
+                key = dedup_key(queue, extra)
+                queue.dedup[key] = (self.id_of(entry), entry.sent_ms + window_ms)
+                queue.dedup_order.append((entry.sent_ms + window_ms, key))
+            if extra.expires_ms:
+                self.timers.add(extra.expires_ms, (TTL, queue, entry.seq))
+            if extra.due_ms > now_ms:
+                queue.delayed[entry.seq] = entry
+                self.timers.add(extra.due_ms, (DELAY, queue, entry.seq))
+                if queue.settings.fifo:
+                    queue.ready.append(entry)
+                return
+        queue.ready.append(entry)
+        if not queue.retention_armed:
+            self._arm_retention(queue, now_ms)
+        if queue.watched:
+            self.woken.append(queue)
+
+    def put_back(self, queue: Queue, entry: Entry, now_ms: int) -> None:
+        """A message of this queue to its own place, or among the delayed until it is due."""
+        queue.waiting_bytes += entry.size
+        due_ms = 0 if entry.extra is None else entry.extra.due_ms
+        if due_ms > now_ms:
+            queue.delayed[entry.seq] = entry
+            self.timers.add(due_ms, (DELAY, queue, entry.seq))
+            if not queue.settings.fifo:
+                return
+        queue.ready.put_back(entry)
+        if queue.watched:
+            self.woken.append(queue)
+
+    def replace_entry(self, queue: Queue, entry: Entry) -> None:
+        """Another entry under the same sequence number, wherever that one is."""
+        delivery = queue.leases.get(entry.seq)
+        if delivery is not None:
+            delivery.entry = entry
+            return
+        if entry.seq in queue.delayed:
+            queue.delayed[entry.seq] = entry
+            if not queue.settings.fifo:
+                return
+        queue.ready.replace(entry)
+
+    def _leave(self, queue: Queue, entry: Entry) -> None:
+        """The message is gone from this queue: nothing may remember it but the dedup window."""
+        extra = entry.extra
+        if extra is not None:
+            if extra.id is not None and queue.ids.get(extra.id) == entry.seq:
+                del queue.ids[extra.id]
+            if extra.unique is not None and queue.uniques.get(extra.unique) == entry.seq:
+                del queue.uniques[extra.unique]
+
+    def _settled(self, queue: Queue, entry: Entry, now_ms: int) -> None:
+        queue.ready.settled(entry, now_ms)
+        if queue.watched:
+            self.woken.append(queue)
+
+    def _overflow(self, queue: Queue, now_ms: int, cascade: int = 0) -> None:
+        settings = queue.settings
+        if (settings.max_length is None and settings.max_bytes is None) or settings.overflow == "reject":
+            return
+        while (settings.max_length is not None and queue.waiting_count > settings.max_length) or (
+            settings.max_bytes is not None and queue.waiting_bytes > settings.max_bytes
+        ):
+            entry = queue.ready.lowest()
+            if entry is None:
+                # Everything waiting is delayed: the newest goes.
+                if not queue.delayed:
+                    return
+                entry = queue.delayed[max(queue.delayed)]
+            targets = None
+            if settings.overflow == "dead-letter" and cascade < _MAX_CASCADE:
+                targets = self._dead_targets(queue, entry)
+            if targets and queue not in targets:
+                self._tell_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms)
+                queue.take_waiting(entry.seq)
+                self._finish_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms, cascade + 1)
+            else:
+                self.tell((REMOVE, now_ms, queue.number, 0, GONE_OVERFLOW, [entry.seq]))
+                queue.take_waiting(entry.seq)
+                self._removed(queue, entry, GONE_OVERFLOW, now_ms)
+
+    def _dead_targets(self, queue: Queue, entry: Entry) -> list[Queue] | None:
+        """Where this queue's dead letters go; None: nowhere, so a message is better kept."""
+        settings = queue.settings
+        if settings.dead_letter_exchange is not None:
+            if settings.dead_letter_exchange not in self.router:
+                return None
+            route = None if entry.extra is None else entry.extra.route
+            key = settings.dead_letter_key
+            if key is None:
+                key = route[1] if route is not None else queue.name
+            headers = None if entry.info is None else entry.info.attributes
+            names = self.router.route(settings.dead_letter_exchange, key, headers)
+            return [self.queues[name] for name in names if name in self.queues]
+        if settings.dead_letter is not None:
+            target = self.queues.get(settings.dead_letter)
+            return None if target is None else [target]
+        return None
+
+    def _tell_move(
+        self,
+        queue: Queue,
+        entry: Entry,
+        targets: Sequence[Queue],
+        why: int,
+        reason: str | None,
+        now_ms: int,
+    ) -> None:
+        """One record for the whole move; `_finish_move` follows once the entry is out of its queue."""
+        self.tell((MOVE, now_ms, queue.number, entry.seq, why, reason, self._moves(entry.seq, targets)))
+
+    def _moves(self, seq: int, targets: Sequence[Queue]) -> tuple[tuple[int, int, int], ...]:
+        return tuple((seq, target.number, self.next_seq + i) for i, target in enumerate(targets))
+
+    def _finish_move(
+        self,
+        queue: Queue,
+        entry: Entry,
+        targets: Sequence[Queue],
+        why: int,
+        reason: str | None,
+        now_ms: int,
+        cascade: int = 0,
+    ) -> None:
+        moves = self._moves(entry.seq, targets)
+        self.next_seq += len(targets)
+        self._moved(queue, entry, moves, why, reason, now_ms)
+        if why in DEATH_NAMES:
+            self._note("dead-lettered", queue, entry.seq, now_ms, reason or DEATH_NAMES[why])
+        else:
+            self._note("moved", queue, entry.seq, now_ms, targets[0].name)
+        for target in targets:
+            self._overflow(target, now_ms, cascade)
+
+    def _moved(
+        self,
+        queue: Queue,
+        entry: Entry,
+        moves: Iterable[tuple[int, int, int]],
+        why: int,
+        reason: str | None,
+        now_ms: int,
+    ) -> None:
+        self._leave(queue, entry)
+        old = entry.extra
+        queue.counters.moved_out += 1
+        if why in DEATH_NAMES:
+            queue.counters.dead_lettered += 1
+        if why == DEAD_EXPIRED:
+            queue.counters.expired += 1
+        for _, number, seq in moves:
+            target = self.numbered.get(number)
+            if target is None:
+                continue
+            extra = old.copy() if old is not None else Extra()
+            extra.id = self.id_of(entry)
+            extra.born_ms = extra.born_ms or entry.sent_ms
+            if why in DEATH_NAMES:
+                death = (queue.name, reason or DEATH_NAMES[why], now_ms, extra.count)
+                extra.deaths = (death, *extra.deaths)[:16]
+            extra.count = 0
+            extra.number = 0
+            extra.first_ms = 0
+            extra.due_ms = 0
+            extra.expires_ms = 0
+            extra.unique = None
+            extra.dedup = None
+            ttl_ms = target.settings.ttl_ms
+            if ttl_ms is not None:
+                extra.expires_ms = now_ms + ttl_ms
+            target.counters.moved_in += 1
+            moved = Entry(seq, now_ms, entry.at, entry.size, entry.form, entry.body, entry.info, extra)
+            self._enter(target, moved, now_ms)
+
+    def _removed(self, queue: Queue, entry: Entry, why: int, now_ms: int) -> None:
+        """Gone without an ack; told and taken out already."""
+        self._leave(queue, entry)
+        queue.counters.removed += 1
+        if why == GONE_EXPIRED:
+            queue.counters.expired += 1
+        self._note("removed", queue, entry.seq, now_ms, REMOVE_NAMES[why])
+
+    def _arm_retention(self, queue: Queue, now_ms: int) -> None:
+        oldest_ms = queue.ready.oldest_ms()
+        if oldest_ms is not None:
+            queue.retention_armed = True
+            due_ms = max(now_ms + 1, min(oldest_ms + queue.settings.retention_ms, MAX_TIME_MS))
+            self.timers.add(due_ms, (RETENTION, queue, 0))
+
+    def tell(self, record: Record) -> int:
+        # A log that keeps nothing on disk may return None: the message is nowhere but here.
+        return 0 if self.log is None else self.log(record) or 0
+
+    def _note(self, what: str, queue: Queue, seq: int, now_ms: int, detail: str = "") -> None:
+        if self.observer is not None:
+            self.observer(what, queue.name, seq, now_ms, detail)
+
+
+def with_extra(entry: Entry, extra: Extra) -> Entry:
+    return Entry(entry.seq, entry.sent_ms, entry.at, entry.size, entry.form, entry.body, entry.info, extra)
+
+
+def dedup_key(queue: Queue, extra: Extra) -> str:
+    if queue.settings.dedup_per_group:
+        return f"{extra.group or ''}\x00{extra.dedup}"
+    return extra.dedup or ""
+
+
+def _difference(old: QueueSettings, new: QueueSettings) -> str:
+    return ", ".join(
+        f"{name} is {getattr(old, name)!r}, not {getattr(new, name)!r}"
+        for name in QueueSettings.__slots__
+        if getattr(old, name) != getattr(new, name)
+    )

@@ -1,0 +1,285 @@
+"""The engine: all queue semantics, pure.
+
+Time comes in as `now_ms`, what changed goes out through `log` as records (see `records.py`). The same
+calls always give the same answer. This file holds the way in; `lending.py` the way out;
+`admin.py` what operators do; `apply.py` and `snapshot.py` the way back after a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+
+from ..errors import (
+    InvalidSetting,
+    OpenQError,
+    QueueFull,
+)
+from ..model import (
+    MAX_PRIORITY,
+    Draft,
+    Entry,
+    Extra,
+    Info,
+)
+from .core import MAX_TIME_MS, dedup_key
+from .lane import PAGE_BYTES, Page
+from .lending import Lending
+from .queue import Queue
+from .records import (
+    FIRST_ITEM,
+    ITEM_HEAD_SIZE,
+    PUBLISH,
+    ROUTE,
+    RUN,
+)
+
+Published = tuple[str, bool]  # the message's id, and whether it was a duplicate
+
+
+class Engine(Lending):
+    def publish_plain(self, queue: Queue, body: bytes, form: int, now_ms: int) -> int:
+        """A body and nothing else into a `simple` queue: the short way. Returns the sequence."""
+        seq = self.next_seq
+        log = self.log
+        at = 0 if log is None else log((PUBLISH, now_ms, queue.number, seq, form, body, None, None)) or 0
+        self.next_seq = seq + 1
+        size = len(body)
+        queue.ready.append(Entry(seq, now_ms, at, size, form, body, None, None))
+        queue.waiting_bytes += size
+        queue.counters.published += 1
+        if not queue.retention_armed:
+            self._arm_retention(queue, now_ms)
+        if queue.watched:
+            self.woken.append(queue)
+        if self.observer is not None:
+            self.observer("published", queue.name, seq, now_ms, "")
+        return seq
+
+    def publish_run(self, queue: Queue, bodies: Sequence[bytes], form: int, now_ms: int) -> int:
+        """Many plain bodies into a `simple` queue as one record. Returns the first sequence."""
+        count = len(bodies)
+        seq = self.next_seq
+        log = self.log
+        at = 0 if log is None else log((RUN, now_ms, queue.number, seq, form, bodies)) or 0
+        self.next_seq = seq + count
+        self._add_run(queue, seq, now_ms, at, [len(body) for body in bodies], form, bodies)
+        queue.counters.published += count
+        if queue.watched:
+            self.woken.append(queue)
+        if self.observer is not None:
+            for each in range(seq, seq + count):
+                self.observer("published", queue.name, each, now_ms, "")
+        return seq
+
+    def _add_run(
+        self,
+        queue: Queue,
+        seq: int,
+        now_ms: int,
+        at: int,
+        sizes: Sequence[int],
+        form: int,
+        bodies: Sequence[bytes] | None,
+    ) -> None:
+        total = sum(sizes)
+        ats = None
+        if at:
+            step = ITEM_HEAD_SIZE
+            ats = array("Q", accumulate((size + step for size in sizes), initial=at + FIRST_ITEM))
+            ats.pop()
+            if total > PAGE_BYTES:
+                bodies = None
+        column: int | array[int] = array("I", sizes)
+        if min(sizes) == max(sizes):
+            column = sizes[0]
+        run = range(seq, seq + len(sizes))
+        queue.ready.append_page(Page(run, now_ms, ats, column, form, bodies, None, None))
+        queue.waiting_bytes += total
+        if not queue.retention_armed:
+            self._arm_retention(queue, now_ms)
+
+    def publish(self, queue: Queue, draft: Draft, now_ms: int) -> Published:
+        extra = self._extra(queue, draft, now_ms)
+        known = self._known(queue, draft, extra, now_ms)
+        if known is not None:
+            queue.counters.deduplicated += 1
+            return known, True
+        self._check_room(queue, len(draft.body))
+        seq = self.next_seq
+        info = make_info(draft)
+        at = self.tell((PUBLISH, now_ms, queue.number, seq, draft.form, draft.body, info, extra))
+        self.next_seq = seq + 1
+        entry = Entry(seq, now_ms, at, len(draft.body), draft.form, draft.body, info, extra)
+        queue.counters.published += 1
+        self._enter(queue, entry, now_ms)
+        self._note("published", queue, seq, now_ms)
+        self._overflow(queue, now_ms)
+        return self.id_of(entry), False
+
+    def route(self, exchange: str, key: str, draft: Draft, now_ms: int) -> tuple[str, list[str]]:
+        """Through an exchange into every queue it leads to, as one record.
+
+        Returns the id and the queues reached; a queue that had it already, or that refuses
+        because it is full, is not among them.
+        """
+        headers = draft.attributes
+        draft.route = (exchange, key)
+        targets: list[Queue] = []
+        extra: Extra | None = None
+        refused: OpenQError | None = None
+        known_id = ""
+        for name in self.router.route(exchange, key, headers):
+            queue = self.queues.get(name)
+            if queue is None:
+                continue
+            extra = self._extra(queue, draft, now_ms)
+            known = self._known(queue, draft, extra, now_ms)
+            if known is not None:
+                queue.counters.deduplicated += 1
+                known_id = known
+                continue
+            try:
+                self._check_room(queue, len(draft.body))
+            except QueueFull as full:
+                refused = full
+                continue
+            targets.append(queue)
+        if not targets:
+            if refused is not None:
+                raise refused
+            return known_id, []
+        seq = self.next_seq
+        message_id = draft.id or f"{self.id_prefix}{seq:012x}"
+        info = make_info(draft)
+        shared = _base_extra(draft, now_ms)
+        shared.id = message_id
+        pairs = tuple((queue.number, seq + i) for i, queue in enumerate(targets))
+        record = (ROUTE, now_ms, targets[0].number, seq, draft.form, draft.body, info, shared, pairs)
+        at = self.tell(record)
+        self.next_seq = seq + len(targets)
+        for queue, (_, each) in zip(targets, pairs, strict=True):
+            self._enter_routed(queue, each, now_ms, at, draft.form, draft.body, info, shared)
+            self._note("published", queue, each, now_ms)
+        for queue in targets:
+            self._overflow(queue, now_ms)
+        return message_id, [queue.name for queue in targets]
+
+    def _enter_routed(
+        self,
+        queue: Queue,
+        seq: int,
+        now_ms: int,
+        at: int,
+        form: int,
+        body: bytes | None,
+        info: Info | None,
+        shared: Extra,
+    ) -> None:
+        """One target of a ROUTE: the record holds what all share, the rest follows from the queue."""
+        extra = shared.copy()
+        settings = queue.settings
+        if not extra.due_ms and settings.delay_ms:
+            extra.due_ms = now_ms + settings.delay_ms
+        if settings.ttl_ms is not None:
+            expires_ms = max(extra.due_ms, now_ms) + settings.ttl_ms
+            extra.expires_ms = min(extra.expires_ms or expires_ms, expires_ms)
+        if extra.dedup is None and settings.dedup_by_content and body is not None:
+            extra.dedup = hashlib.sha256(body).hexdigest()
+        size = len(body) if body is not None else 0
+        queue.counters.published += 1
+        self._enter(queue, Entry(seq, now_ms, at, size, form, body, info, extra), now_ms)
+
+    def _extra(self, queue: Queue, draft: Draft, now_ms: int) -> Extra | None:
+        """Checks the draft and works out everything that depends on the queue's settings."""
+        settings = queue.settings
+        if settings.max_body is not None and len(draft.body) > settings.max_body:
+            raise InvalidSetting(
+                f"a body of {len(draft.body)} bytes; queue {queue.name!r} takes at most {settings.max_body}"
+            )
+        extra = _base_extra(draft, now_ms)
+        if not extra.due_ms and draft.delay_ms is None and settings.delay_ms:
+            extra.due_ms = now_ms + settings.delay_ms
+        if settings.ttl_ms is not None:
+            expires_ms = max(extra.due_ms, now_ms) + settings.ttl_ms
+            extra.expires_ms = min(extra.expires_ms or expires_ms, expires_ms)
+        if extra.dedup is None and settings.dedup_by_content:
+            extra.dedup = hashlib.sha256(draft.body).hexdigest()
+        plain = (
+            not extra.priority
+            and extra.group is None
+            and extra.type is None
+            and not extra.due_ms
+            and not extra.expires_ms
+            and extra.dedup is None
+            and extra.unique is None
+            and extra.id is None
+            and extra.route is None
+        )
+        return None if plain else extra
+
+    def _known(self, queue: Queue, draft: Draft, extra: Extra | None, now_ms: int) -> str | None:
+        """The id of the message that this one would repeat."""
+        if extra is None:
+            return None
+        if extra.dedup is not None:
+            queue.forget_dedup(now_ms)
+            kept = queue.dedup.get(dedup_key(queue, extra))
+            if kept is not None:
+                return kept[0]
+        if extra.unique is not None:
+            seq = queue.uniques.get(extra.unique)
+            entry = queue.find(seq) if seq is not None else None
+            if entry is not None:
+                return self.id_of(entry)
+        if draft.id is not None:
+            seq = self.seq_of(queue, draft.id)
+            if seq and queue.find(seq) is not None:
+                return draft.id
+        return None
+
+    def _check_room(self, queue: Queue, size: int) -> None:
+        settings = queue.settings
+        if settings.overflow != "reject":
+            return
+        if settings.max_length is not None and queue.waiting_count >= settings.max_length:
+            raise QueueFull(queue.name, f"max_length {settings.max_length}")
+        if settings.max_bytes is not None and queue.waiting_bytes + size > settings.max_bytes:
+            raise QueueFull(queue.name, f"max_bytes {settings.max_bytes}")
+
+
+def make_info(draft: Draft) -> Info | None:
+    if draft.attributes is None and draft.publisher is None:
+        return None
+    return Info(draft.attributes or {}, draft.publisher)
+
+
+def _base_extra(draft: Draft, now_ms: int) -> Extra:
+    """What the draft says by itself, checked."""
+    if not 0 <= draft.priority <= MAX_PRIORITY:
+        raise InvalidSetting(f"priority must be 0 to {MAX_PRIORITY}, not {draft.priority}")
+    due_ms = draft.due_ms
+    if draft.delay_ms is not None:
+        if draft.delay_ms < 0:
+            raise InvalidSetting("delay must not be negative")
+        due_ms = now_ms + draft.delay_ms if draft.delay_ms else 0
+    expires_ms = 0
+    if draft.ttl_ms is not None:
+        if draft.ttl_ms < 0:
+            raise InvalidSetting("ttl must not be negative")
+        expires_ms = max(due_ms, now_ms) + draft.ttl_ms
+    if max(due_ms, expires_ms) > MAX_TIME_MS:
+        raise InvalidSetting("a delay or ttl of more than 70 million years")
+    return Extra(
+        priority=draft.priority,
+        group=draft.group,
+        type=draft.type,
+        due_ms=due_ms,
+        expires_ms=expires_ms,
+        dedup=draft.dedup,
+        unique=draft.unique,
+        id=draft.id,
+        route=draft.route,
+    )

@@ -1,0 +1,315 @@
+"""One line of waiting messages in sequence order, cheap at any length.
+
+A short line is a deque of entries. What lies between a long line's two ends is packed into
+pages: columns of numbers, 12 to 24 bytes a message, no object for each. Bodies that are on disk are
+not kept in a packed page. So ten million waiting messages cost the cyclic collector a few
+thousand objects, and a snapshot is a copy of page references, because pages never change.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import repeat
+
+from ..model import Entry, Extra, Info
+
+PAGE = 1024
+PAGE_BYTES = 1 << 20  # of bodies; a page of large messages is closed early
+
+
+class Page:
+    """Packed entries with rising sequence numbers. A column with one value throughout is that value."""
+
+    __slots__ = ("ats", "bodies", "extras", "forms", "infos", "sents", "seqs", "sizes")
+
+    def __init__(
+        self,
+        seqs: range | array[int],
+        sents: int | array[int],
+        ats: array[int] | None,
+        sizes: int | array[int],
+        forms: int | bytes,
+        bodies: Sequence[bytes | None] | None,
+        infos: dict[int, Info] | None,
+        extras: dict[int, Extra] | None,
+    ) -> None:
+        self.seqs = seqs
+        self.sents = sents
+        self.ats = ats
+        self.sizes = sizes
+        self.forms = forms
+        self.bodies = bodies
+        self.infos = infos
+        self.extras = extras
+
+    @classmethod
+    def pack(cls, entries: Sequence[Entry]) -> Page:
+        seqs: range | array[int] = array("Q", [entry.seq for entry in entries])
+        if seqs[-1] - seqs[0] == len(seqs) - 1:
+            seqs = range(seqs[0], seqs[-1] + 1)
+        sents = array("Q", [entry.sent_ms for entry in entries])
+        sizes = array("Q", [entry.size for entry in entries])
+        forms = bytes([entry.form for entry in entries])
+        ats = array("Q", [entry.at for entry in entries])
+        stored = ats[0] != 0
+        extras = {i: entry.extra for i, entry in enumerate(entries) if entry.extra is not None}
+        return cls(
+            seqs,
+            _narrow(sents),
+            ats if stored else None,
+            _narrow(sizes),
+            forms[0] if forms.count(forms[0]) == len(forms) else forms,
+            None if stored else [entry.body for entry in entries],
+            None if stored else {i: e.info for i, e in enumerate(entries) if e.info is not None} or None,
+            extras or None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+    def entries(self) -> list[Entry]:
+        entries = [
+            Entry(seq, sent, at, size, form, body, None, None)
+            for seq, sent, at, size, form, body in zip(
+                self.seqs,
+                repeat(self.sents) if isinstance(self.sents, int) else self.sents,
+                repeat(0) if self.ats is None else self.ats,
+                repeat(self.sizes) if isinstance(self.sizes, int) else self.sizes,
+                repeat(self.forms) if isinstance(self.forms, int) else self.forms,
+                repeat(None) if self.bodies is None else self.bodies,
+                strict=False,
+            )
+        ]
+        if self.infos is not None:
+            for i, info in self.infos.items():
+                entries[i].info = info
+        if self.extras is not None:
+            for i, extra in self.extras.items():
+                entries[i].extra = extra
+        return entries
+
+
+def _narrow(column: array[int]) -> int | array[int]:
+    """One number if all are equal, else the narrowest array that holds them."""
+    low, high = min(column), max(column)
+    if low == high:
+        return low
+    return array("I", column) if high < 1 << 32 else column
+
+
+class Lane:
+    """Waiting messages of one priority and group: first in, first out, with a way back in."""
+
+    __slots__ = ("_back", "_head", "_pages", "_tail", "_tail_bytes", "count")
+
+    def __init__(self) -> None:
+        self._head: deque[Entry] = deque()
+        self._pages: deque[Page] = deque()
+        self._tail: list[Entry] = []
+        self._tail_bytes = 0
+        self._back: list[tuple[int, Entry]] = []  # heap: came back, keep their place
+        self.count = 0
+
+    def append(self, entry: Entry) -> None:
+        """At the end; its sequence is higher than all before."""
+        self.count += 1
+        if not self._pages and len(self._head) < PAGE and not self._tail:
+            self._head.append(entry)
+            return
+        tail = self._tail
+        tail.append(entry)
+        self._tail_bytes += entry.size
+        if len(tail) >= PAGE or self._tail_bytes > PAGE_BYTES:
+            self._close_tail()
+
+    def append_page(self, page: Page) -> None:
+        if self._tail:
+            self._close_tail()
+        pages = self._pages
+        # Bodies of the newest page stay in memory for a consumer that keeps up; those before
+        # it are read from disk when their turn comes.
+        if pages and pages[-1].ats is not None:
+            pages[-1].bodies = None
+        pages.append(page)
+        self.count += len(page)
+
+    def _close_tail(self) -> None:
+        self._pages.append(Page.pack(self._tail))
+        self._tail = []
+        self._tail_bytes = 0
+
+    def put_back(self, entry: Entry) -> None:
+        """To its original place."""
+        heappush(self._back, (entry.seq, entry))
+        self.count += 1
+
+    def _fill(self) -> bool:
+        """Make the head non-empty if there is anything behind it."""
+        if self._pages:
+            self._head = deque(self._pages.popleft().entries())
+        elif self._tail:
+            self._head = deque(self._tail)
+            self._tail = []
+            self._tail_bytes = 0
+        else:
+            return False
+        return True
+
+    def first(self) -> Entry | None:
+        if not self._head and not self._fill():
+            return self._back[0][1] if self._back else None
+        head = self._head[0]
+        if self._back and self._back[0][0] < head.seq:
+            return self._back[0][1]
+        return head
+
+    def pop(self) -> Entry | None:
+        if not self._head and not self._fill():
+            if not self._back:
+                return None
+            self.count -= 1
+            return heappop(self._back)[1]
+        self.count -= 1
+        if self._back and self._back[0][0] < self._head[0].seq:
+            return heappop(self._back)[1]
+        return self._head.popleft()
+
+    def last(self) -> Entry | None:
+        """The one that would be handed out last."""
+        best = max(self._back)[1] if self._back else None
+        if self._tail:
+            end: Entry | None = self._tail[-1]
+        elif self._pages:
+            end = self._pages[-1].entries()[-1]
+        else:
+            end = self._head[-1] if self._head else None
+        if best is None or (end is not None and end.seq > best.seq):
+            return end
+        return best
+
+    def find(self, seq: int) -> Entry | None:
+        for kept, entry in self._back:
+            if kept == seq:
+                return entry
+        place = self._place(seq)
+        if place is None:
+            return None
+        container, index = place
+        return container.entries()[index] if isinstance(container, Page) else container[index]
+
+    def _place(self, seq: int) -> tuple[deque[Entry] | Page | list[Entry], int] | None:
+        for part in (self._head, self._tail):
+            if part and part[0].seq <= seq <= part[-1].seq:
+                index = bisect_left(part, seq, key=_seq_of)
+                return (part, index) if part[index].seq == seq else None
+        pages = self._pages
+        number = bisect_left(pages, seq, key=_last_of)
+        if number < len(pages):
+            page = pages[number]
+            index = bisect_left(page.seqs, seq)
+            if index < len(page) and page.seqs[index] == seq:
+                return page, index
+        return None
+
+    def remove(self, seq: int) -> Entry | None:
+        """Take one out of anywhere."""
+        for i, (kept, entry) in enumerate(self._back):
+            if kept == seq:
+                self._back[i] = self._back[-1]
+                self._back.pop()
+                heapify(self._back)
+                self.count -= 1
+                return entry
+        place = self._place(seq)
+        if place is None:
+            return None
+        container, index = place
+        if isinstance(container, Page):
+            entries = container.entries()
+            found = entries.pop(index)
+            self._swap_page(container, entries)
+        else:
+            found = container[index]
+            del container[index]
+        self.count -= 1
+        return found
+
+    def _swap_page(self, page: Page, entries: list[Entry]) -> None:
+        number = bisect_left(self._pages, page.seqs[0], key=_last_of)
+        if entries:
+            self._pages[number] = Page.pack(entries)
+        else:
+            del self._pages[number]
+
+    def swap(self, old: Page, new: Page) -> bool:
+        """Another page for this very one; False if it is here no more."""
+        number = bisect_left(self._pages, old.seqs[-1], key=_last_of)
+        if number < len(self._pages) and self._pages[number] is old:
+            self._pages[number] = new
+            return True
+        return False
+
+    def replace(self, entry: Entry) -> bool:
+        """Another entry under the same sequence number."""
+        for i, (kept, _) in enumerate(self._back):
+            if kept == entry.seq:
+                self._back[i] = (kept, entry)
+                return True
+        place = self._place(entry.seq)
+        if place is None:
+            return False
+        container, index = place
+        if isinstance(container, Page):
+            entries = container.entries()
+            entries[index] = entry
+            self._swap_page(container, entries)
+        else:
+            container[index] = entry
+        return True
+
+    def __iter__(self) -> Iterator[Entry]:
+        """In hand-out order, without changing anything."""
+        back = sorted(self._back)
+        position = 0
+        for entry in self._straight():
+            while position < len(back) and back[position][0] < entry.seq:
+                yield back[position][1]
+                position += 1
+            yield entry
+        for _, entry in back[position:]:
+            yield entry
+
+    def _straight(self) -> Iterator[Entry]:
+        yield from list(self._head)
+        for page in list(self._pages):
+            yield from page.entries()
+        yield from list(self._tail)
+
+    def expiries(self) -> Iterator[tuple[int, int]]:
+        """Sequence and end of life of each message that has its own."""
+        for entry in (*self._head, *self._tail, *(entry for _, entry in self._back)):
+            if entry.extra is not None and entry.extra.expires_ms:
+                yield entry.seq, entry.extra.expires_ms
+        for page in self._pages:
+            for i, extra in (page.extras or {}).items():
+                if extra.expires_ms:
+                    yield page.seqs[i], extra.expires_ms
+
+    def freeze(self) -> tuple[list[Entry], list[Page]]:
+        """All of it for a snapshot: loose entries, and pages by reference."""
+        loose = [entry for _, entry in self._back]
+        loose += self._head
+        loose += self._tail
+        return loose, list(self._pages)
+
+
+def _seq_of(entry: Entry) -> int:
+    return entry.seq
+
+
+def _last_of(page: Page) -> int:
+    return page.seqs[-1]

@@ -1,0 +1,480 @@
+"""Lending: receive, ack, nack, reject, extend, and what time alone brings about.
+
+A delivery is a lease with one receipt. It ends by ack, by being given back, or by its deadline; a receipt
+whose lease is over never touches another consumer's delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import (
+    MessageNotFoundError,
+    OpenQError,
+)
+from ..model import (
+    NO_DEADLINE,
+    Delivery,
+    Entry,
+    Extra,
+)
+from .core import DELAY, LEASE, TTL, Core, with_extra
+from .queue import Queue
+from .records import (
+    ACK,
+    DEAD_EXPIRED,
+    DEAD_RECEIVES,
+    DEAD_REJECTED,
+    EXPIRED,
+    EXTEND,
+    GONE_EXPIRED,
+    GONE_REJECTED,
+    LEND,
+    NACKED,
+    RELEASED,
+    REMOVE,
+    RETURN,
+)
+from .timers import Timers
+
+_RETRY_MS = 200
+
+
+class Lending(Core):
+    def receive(
+        self,
+        queue: Queue,
+        limit: int,
+        now_ms: int,
+        lease_ms: int | None = None,
+        consumer: str | None = None,
+        types: Iterable[str] | None = None,
+    ) -> list[Delivery]:
+        """Lend up to `limit` messages, in order. `lease_ms` NO_DEADLINE binds them to the consumer."""
+        if now_ms >= self.timers.next_ms:
+            self.advance(now_ms)
+        settings = queue.settings
+        if not queue.ready.count or settings.paused or limit < 1:
+            return []
+        if lease_ms is None:
+            lease_ms = settings.visibility_ms
+        until_ms = 0 if lease_ms == NO_DEADLINE else now_ms + lease_ms
+        number = self.next_number
+        horizon_ms = now_ms - settings.retention_ms
+        max_receives = settings.max_receives
+        entries = [] if types is None else self._of_types(queue, frozenset(types), limit, now_ms)
+        deliveries: list[Delivery] = []
+        pop = queue.ready.pop
+        entry: Entry | None = None
+        try:
+            while len(deliveries) < limit:
+                if types is None:
+                    entry = pop(now_ms)
+                else:
+                    entry = entries.pop() if entries else None
+                if entry is None:
+                    break
+                extra = entry.extra
+                if extra is None:
+                    if entry.sent_ms <= horizon_ms:
+                        self._expire_taken(queue, entry, now_ms)
+                        continue
+                    count = 1
+                else:
+                    if _over(entry, horizon_ms, now_ms):
+                        self._expire_taken(queue, entry, now_ms)
+                        continue
+                    count = extra.count + 1
+                    if max_receives is not None and count > max_receives:
+                        targets = self._dead_targets(queue, entry)
+                        if targets is not None:
+                            self._bury_taken(queue, entry, targets, DEAD_RECEIVES, now_ms)
+                            continue
+                deliveries.append(Delivery(entry, number, now_ms, until_ms, count, consumer))
+                entry = None
+                number += 1
+            if deliveries and self.log is not None:
+                seqs = [delivery.entry.seq for delivery in deliveries]
+                self.log((LEND, now_ms, queue.number, self.next_number, until_ms, consumer, seqs))
+        except OpenQError:
+            # The log refused: nothing was lent, all go back to their places.
+            taken = [delivery.entry for delivery in deliveries] + entries[::-1]
+            for each in taken if entry is None else [*taken, entry]:
+                queue.ready.put_back(each)
+                queue.ready.settled(each, now_ms)
+            raise
+        finally:
+            queue.ready.end_batch()
+        if deliveries:
+            self.next_number = number
+            self._lend(queue, deliveries, until_ms)
+            if self.observer is not None:
+                for delivery in deliveries:
+                    self.observer("received", queue.name, delivery.entry.seq, now_ms, consumer or "")
+        return deliveries
+
+    def _lend(self, queue: Queue, deliveries: list[Delivery], until_ms: int) -> None:
+        leases = queue.leases
+        counters = queue.counters
+        for delivery in deliveries:
+            entry = delivery.entry
+            leases[entry.seq] = delivery
+            queue.waiting_bytes -= entry.size
+            if delivery.count > 1:
+                counters.redelivered += 1
+        counters.delivered += len(deliveries)
+        if until_ms:
+            self.timers.add(until_ms, (LEASE, queue, deliveries))
+            if self.timers.size > 8192 and self.timers.size > 4 * self._deadlines():
+                self.rebuild_timers()
+
+    def _of_types(self, queue: Queue, types: frozenset[str], limit: int, now_ms: int) -> list[Entry]:
+        """The first messages of these types, taken out; last one first. Walks past the others."""
+        found: list[Entry] = []
+        held: set[str | None] = set()
+        for entry in queue.ready:
+            if len(found) == limit:
+                break
+            group = entry.group
+            if queue.settings.fifo and (
+                group in held or queue.ready.is_held(group) or entry.seq in queue.delayed  # type: ignore[union-attr]
+            ):
+                held.add(group)
+            elif entry.extra is not None and entry.extra.type in types:
+                found.append(entry)
+            else:
+                held.add(group)  # what comes later in a FIFO group must not overtake this one
+        taken = [queue.ready.take(entry.seq, now_ms) for entry in found]
+        return [entry for entry in reversed(taken) if entry is not None]
+
+    def ack(self, queue: Queue, seq: int, number: int, now_ms: int) -> None:
+        """Finish a delivery. Its receipt must be the live one."""
+        delivery = queue.leases.get(seq)
+        if delivery is None or delivery.number != number or 0 < delivery.until_ms <= now_ms:
+            raise queue.lost(seq)
+        if self.log is not None:
+            self.log((ACK, now_ms, queue.number, seq, (seq,)))
+        del queue.leases[seq]
+        queue.counters.acked += 1
+        entry = delivery.entry
+        if entry.extra is not None or queue.settings.fifo:
+            self._leave(queue, entry)
+            self._settled(queue, entry, now_ms)
+        if self.observer is not None:
+            self.observer("acked", queue.name, seq, now_ms, "")
+
+    def ack_many(
+        self, queue: Queue, receipts: Sequence[tuple[int, int]], now_ms: int
+    ) -> list[OpenQError | None]:
+        """One record for all that can be acked; the error of each that cannot."""
+        leases = queue.leases
+        results: list[OpenQError | None] = []
+        done: dict[int, Delivery] = {}
+        for seq, number in receipts:
+            delivery = leases.get(seq)
+            if (
+                delivery is None
+                or delivery.number != number
+                or 0 < delivery.until_ms <= now_ms
+                or seq in done
+            ):
+                results.append(MessageNotFoundError(seq, queue.name) if seq in done else queue.lost(seq))
+            else:
+                done[seq] = delivery
+                results.append(None)
+        if done:
+            self.tell((ACK, now_ms, queue.number, 0, list(done)))
+            for seq, delivery in done.items():
+                del leases[seq]
+                entry = delivery.entry
+                if entry.extra is not None or queue.settings.fifo:
+                    self._leave(queue, entry)
+                    self._settled(queue, entry, now_ms)
+                if self.observer is not None:
+                    self.observer("acked", queue.name, seq, now_ms, "")
+            queue.counters.acked += len(done)
+        return results
+
+    def ack_late(self, queue: Queue, seq: int, number: int, now_ms: int) -> bool:
+        """Ack by the newest receipt although its lease is over, if nobody got the message since."""
+        delivery = queue.leases.get(seq)
+        if delivery is not None and delivery.number == number:
+            if 0 < delivery.until_ms <= now_ms:
+                self.advance(now_ms)
+            else:
+                self.ack(queue, seq, number, now_ms)
+                return True
+        entry = None if seq in queue.leases else queue.find(seq)
+        if entry is None or entry.extra is None or entry.extra.number != number:
+            return False
+        self.tell((ACK, now_ms, queue.number, seq, (seq,)))
+        self._ack_waiting(queue, seq)
+        self._note("acked", queue, seq, now_ms)
+        return True
+
+    def _ack_waiting(self, queue: Queue, seq: int) -> None:
+        entry = queue.take_waiting(seq)
+        if entry is not None:
+            self._leave(queue, entry)
+            queue.counters.acked += 1
+
+    def nack(
+        self,
+        queue: Queue,
+        seq: int,
+        number: int,
+        now_ms: int,
+        delay_ms: int | None = None,
+        reason: str | None = None,
+    ) -> str:
+        """Give a delivery back. Without a delay the queue's retry policy says when it is tried again.
+
+        Returns "returned" or, when its receives are used up, "dead-lettered".
+        """
+        delivery = queue.lease(seq, number, now_ms)
+        return self._give_back(queue, delivery, NACKED, reason, delay_ms, now_ms)
+
+    def release(self, queue: Queue, seq: int, number: int, now_ms: int) -> None:
+        """Give a delivery back as if it had never been made (its holder is gone)."""
+        delivery = queue.lease(seq, number, now_ms)
+        self._give_back(queue, delivery, RELEASED, None, 0, now_ms)
+
+    def reject(self, queue: Queue, seq: int, number: int, now_ms: int, reason: str | None = None) -> str:
+        """To the dead letters at once; without any, the message is removed."""
+        delivery = queue.lease(seq, number, now_ms)
+        targets = self._dead_targets(queue, delivery.entry) or []
+        self._bury_lent(queue, delivery, targets, DEAD_REJECTED, reason, now_ms)
+        return "dead-lettered" if targets else "removed"
+
+    def extend(self, queue: Queue, seq: int, number: int, now_ms: int, lease_ms: int) -> int:
+        """A new deadline, counted from now. Returns it."""
+        delivery = queue.lease(seq, number, now_ms)
+        until_ms = 0 if lease_ms == NO_DEADLINE else now_ms + lease_ms
+        self.tell((EXTEND, now_ms, queue.number, seq, until_ms, (seq,)))
+        self._extended(queue, delivery, until_ms)
+        return until_ms
+
+    def _extended(self, queue: Queue, delivery: Delivery, until_ms: int) -> None:
+        delivery.until_ms = until_ms
+        if until_ms:
+            self.timers.add(until_ms, (LEASE, queue, [delivery]))
+
+    def _give_back(
+        self,
+        queue: Queue,
+        delivery: Delivery,
+        why: int,
+        reason: str | None,
+        delay_ms: int | None,
+        now_ms: int,
+    ) -> str:
+        settings = queue.settings
+        entry = delivery.entry
+        if _over(entry, now_ms - settings.retention_ms, now_ms):
+            targets = self._dead_targets(queue, entry) if settings.dead_letter_expired else None
+            self._bury_lent(queue, delivery, targets or [], DEAD_EXPIRED, reason, now_ms)
+            return "dead-lettered" if targets else "expired"
+        max_receives = settings.max_receives
+        if why != RELEASED and max_receives is not None and delivery.count >= max_receives:
+            targets = self._dead_targets(queue, entry)
+            if targets is not None:
+                self._bury_lent(queue, delivery, targets, DEAD_RECEIVES, reason, now_ms)
+                return "dead-lettered"
+        if delay_ms is None:
+            delay_ms = settings.retry.delay_ms(delivery.count, self._chance(entry.seq, delivery.count))
+        due_ms = now_ms + delay_ms if delay_ms > 0 else 0
+        seq = entry.seq
+        self.tell((RETURN, now_ms, queue.number, seq, why, reason, ((seq, due_ms),)))
+        self._return(queue, delivery, why, reason, due_ms, now_ms)
+        self._note("expired" if why == EXPIRED else "requeued", queue, seq, now_ms, reason or "")
+        return "returned"
+
+    def _return(
+        self, queue: Queue, delivery: Delivery, why: int, reason: str | None, due_ms: int, now_ms: int
+    ) -> None:
+        """From loan back to its place; not before `due_ms`."""
+        entry = delivery.entry
+        del queue.leases[entry.seq]
+        if why != RELEASED:
+            entry = self._counted(delivery, reason)
+            if why == EXPIRED:
+                queue.counters.lease_expired += 1
+            else:
+                queue.counters.nacked += 1
+        if due_ms or (entry.extra is not None and entry.extra.due_ms):
+            extra = entry.extra.copy() if entry.extra is not None else Extra()
+            extra.due_ms = due_ms
+            entry = with_extra(entry, extra)
+        self.put_back(queue, entry, now_ms)
+        self._settled(queue, entry, now_ms)
+
+    def _bury_lent(
+        self,
+        queue: Queue,
+        delivery: Delivery,
+        targets: list[Queue],
+        why: int,
+        reason: str | None,
+        now_ms: int,
+    ) -> None:
+        """A delivery that ends with its message going to the dead letters, or away."""
+        entry = self._counted(delivery, reason)
+        if targets:
+            self._tell_move(queue, entry, targets, why, reason, now_ms)
+        else:
+            self.tell((REMOVE, now_ms, queue.number, 0, _gone(why), [entry.seq]))
+        del queue.leases[entry.seq]
+        if targets:
+            self._finish_move(queue, entry, targets, why, reason, now_ms)
+        else:
+            self._removed(queue, entry, _gone(why), now_ms)
+        self._settled(queue, entry, now_ms)
+
+    def _counted(self, delivery: Delivery, reason: str | None) -> Entry:
+        """The entry as it goes back: with its deliveries counted and the reason kept."""
+        entry = delivery.entry
+        extra = entry.extra.copy() if entry.extra is not None else Extra()
+        extra.count = delivery.count
+        extra.number = delivery.number
+        extra.first_ms = extra.first_ms or delivery.lent_ms
+        if reason is not None:
+            extra.reason = reason
+        return with_extra(entry, extra)
+
+    def _chance(self, seq: int, count: int) -> float:
+        """A number in [0, 1) that depends on nothing but the seed and the delivery."""
+        x = (self.seed ^ seq * 0x9E3779B97F4A7C15 ^ count * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        return (x ^ x >> 31) / 2**64
+
+    def _expire_taken(self, queue: Queue, entry: Entry, now_ms: int) -> None:
+        """A message whose time to live is over, met while handing out."""
+        targets = self._dead_targets(queue, entry) if queue.settings.dead_letter_expired else None
+        self._bury_taken(queue, entry, targets or [], DEAD_EXPIRED, now_ms)
+
+    def _bury_taken(self, queue: Queue, entry: Entry, targets: list[Queue], why: int, now_ms: int) -> None:
+        """To the dead letters, or away, straight from the hand-out."""
+        reason = None if entry.extra is None else entry.extra.reason
+        if targets:
+            self._tell_move(queue, entry, targets, why, reason, now_ms)
+        else:
+            self.tell((REMOVE, now_ms, queue.number, 0, _gone(why), [entry.seq]))
+        queue.waiting_bytes -= entry.size
+        queue.ready.settled(entry, now_ms)
+        if targets:
+            self._finish_move(queue, entry, targets, why, reason, now_ms)
+        else:
+            self._removed(queue, entry, _gone(why), now_ms)
+
+    @property
+    def next_deadline_ms(self) -> int:
+        return self.timers.next_ms
+
+    def advance(self, now_ms: int) -> int:
+        """Everything that time alone brings about up to `now_ms`. Returns how many leases ended."""
+        expired = 0
+        while self.timers.next_ms <= now_ms:
+            for payload in self.timers.due(now_ms):
+                try:
+                    expired += self._fire(payload, now_ms)
+                except OpenQError:
+                    # The log refused (disk full to the last byte): the deadline stands, try again.
+                    self.timers.add(now_ms + _RETRY_MS, payload)
+        return expired
+
+    def _fire(self, payload: tuple[int, Queue, Any], now_ms: int) -> int:
+        kind, queue, data = payload
+        if queue.deleted:
+            return 0
+        expired = 0
+        if kind == LEASE:
+            for delivery in data:
+                live = queue.leases.get(delivery.entry.seq) is delivery
+                if live and 0 < delivery.until_ms <= now_ms:
+                    self._give_back(queue, delivery, EXPIRED, None, None, now_ms)
+                    expired += 1
+        elif kind == DELAY:
+            entry = queue.delayed.get(data)
+            if entry is not None and entry.extra is not None and entry.extra.due_ms <= now_ms:
+                self._come_due(queue, entry, now_ms)
+        elif kind == TTL:
+            self._expire_waiting(queue, data, now_ms)
+        else:
+            self._expire_old(queue, now_ms)
+        return expired
+
+    def _come_due(self, queue: Queue, entry: Entry, now_ms: int) -> None:
+        del queue.delayed[entry.seq]
+        queue.ready.due(entry)
+        if not queue.retention_armed:
+            self._arm_retention(queue, now_ms)
+        if queue.watched:
+            self.woken.append(queue)
+
+    def _expire_waiting(self, queue: Queue, seq: int, now_ms: int) -> None:
+        entry = None if seq in queue.leases else queue.find(seq)
+        if entry is None or entry.extra is None or not 0 < entry.extra.expires_ms <= now_ms:
+            return
+        self._expire_one(queue, entry, now_ms)
+
+    def _expire_old(self, queue: Queue, now_ms: int) -> None:
+        queue.retention_armed = False
+        horizon_ms = now_ms - queue.settings.retention_ms
+        for lane in queue.ready.lanes():
+            while True:
+                entry = lane.first()
+                if entry is None or not _over(entry, horizon_ms, now_ms):
+                    break
+                self._expire_one(queue, entry, now_ms)
+        self._arm_retention(queue, now_ms)
+
+    def _expire_one(self, queue: Queue, entry: Entry, now_ms: int) -> None:
+        targets = self._dead_targets(queue, entry) if queue.settings.dead_letter_expired else None
+        if targets:
+            self._tell_move(queue, entry, targets, DEAD_EXPIRED, None, now_ms)
+        else:
+            self.tell((REMOVE, now_ms, queue.number, 0, GONE_EXPIRED, [entry.seq]))
+        queue.take_waiting(entry.seq)
+        if targets:
+            self._finish_move(queue, entry, targets, DEAD_EXPIRED, None, now_ms)
+        else:
+            self._removed(queue, entry, GONE_EXPIRED, now_ms)
+
+    def _deadlines(self) -> int:
+        return sum(len(q.leases) + len(q.delayed) + 1 for q in self.queues.values())
+
+    def rebuild_timers(self) -> None:
+        """Only live deadlines: what was acked long before a distant deadline must not stay for it."""
+        self.timers = Timers()
+        for queue in self.queues.values():
+            for delivery in queue.leases.values():
+                if delivery.until_ms:
+                    self.timers.add(delivery.until_ms, (LEASE, queue, [delivery]))
+            for entry in queue.delayed.values():
+                if entry.extra is not None:
+                    self.timers.add(entry.extra.due_ms, (DELAY, queue, entry.seq))
+            for lane in queue.ready.lanes():
+                for seq, expires_ms in lane.expiries():
+                    self.timers.add(expires_ms, (TTL, queue, seq))
+            for entry in (*queue.delayed.values(), *(d.entry for d in queue.leases.values())):
+                if entry.extra is not None and entry.extra.expires_ms:
+                    self.timers.add(entry.extra.expires_ms, (TTL, queue, entry.seq))
+            queue.retention_armed = False
+            self._arm_retention(queue, 0)
+
+
+def _over(entry: Entry, horizon_ms: int, now_ms: int) -> bool:
+    """Past its own time to live or the queue's retention, which counts from when it came due."""
+    extra = entry.extra
+    if extra is None:
+        return entry.sent_ms <= horizon_ms
+    if 0 < extra.expires_ms <= now_ms:
+        return True
+    return max(entry.sent_ms, extra.due_ms) <= horizon_ms
+
+
+def _gone(why: int) -> int:
+    """The reason to remove that answers to a reason to dead-letter, where there are no dead letters."""
+    return GONE_EXPIRED if why == DEAD_EXPIRED else GONE_REJECTED

@@ -1,0 +1,166 @@
+"""One queue's state: waiting, delayed, on loan, and what is remembered about ids.
+
+No decisions across queues and no records here; `engine.py` makes those.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..errors import MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
+from ..model import Delivery, Entry, QueueSettings
+from .order import Grouped, Shared
+
+
+class Counters:
+    """What has happened since the queue was created (kept over restarts by snapshots)."""
+
+    __slots__ = (
+        "acked",
+        "dead_lettered",
+        "deduplicated",
+        "delivered",
+        "expired",
+        "lease_expired",
+        "moved_in",
+        "moved_out",
+        "nacked",
+        "published",
+        "redelivered",
+        "removed",
+    )
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.deduplicated = 0
+        self.delivered = 0
+        self.redelivered = 0
+        self.acked = 0
+        self.nacked = 0
+        self.lease_expired = 0
+        self.dead_lettered = 0
+        self.expired = 0
+        self.removed = 0
+        self.moved_in = 0
+        self.moved_out = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Queue:
+    __slots__ = (
+        "counters",
+        "created_ms",
+        "dedup",
+        "dedup_order",
+        "delayed",
+        "deleted",
+        "ids",
+        "leases",
+        "name",
+        "number",
+        "ready",
+        "retention_armed",
+        "settings",
+        "simple",
+        "uniques",
+        "waiting_bytes",
+        "watched",
+    )
+
+    def __init__(self, name: str, number: int, settings: QueueSettings, created_ms: int) -> None:
+        self.name = name
+        self.number = number
+        self.created_ms = created_ms
+        self.ready: Shared | Grouped = Grouped() if settings.fifo else Shared()
+        self.leases: dict[int, Delivery] = {}  # sequence -> the live delivery
+        self.delayed: dict[int, Entry] = {}  # on FIFO queues these also stand in `ready`
+        self.ids: dict[str, int] = {}  # only ids that do not follow from the sequence number
+        self.uniques: dict[str, int] = {}
+        self.dedup: dict[str, tuple[str, int]] = {}  # key -> id given out, end of the window
+        self.dedup_order: deque[tuple[int, str]] = deque()
+        self.waiting_bytes = 0
+        self.counters = Counters()
+        self.retention_armed = False
+        self.watched = False  # somebody waits for a message here
+        self.deleted = False
+        self.set_settings(settings)
+
+    def set_settings(self, settings: QueueSettings) -> None:
+        self.settings = settings
+        # A body alone needs no further checks on such a queue.
+        self.simple = (
+            not settings.fifo
+            and not settings.delay_ms
+            and settings.ttl_ms is None
+            and settings.max_length is None
+            and settings.max_bytes is None
+            and settings.max_body is None
+            and not settings.dedup_by_content
+        )
+
+    @property
+    def ready_count(self) -> int:
+        return self.ready.count - (len(self.delayed) if self.settings.fifo else 0)
+
+    @property
+    def waiting_count(self) -> int:
+        return self.ready.count + (0 if self.settings.fifo else len(self.delayed))
+
+    @property
+    def count(self) -> int:
+        return self.waiting_count + len(self.leases)
+
+    def find(self, seq: int) -> Entry | None:
+        """Wherever it is: on loan, delayed or waiting."""
+        delivery = self.leases.get(seq)
+        if delivery is not None:
+            return delivery.entry
+        entry = self.delayed.get(seq)
+        return entry if entry is not None else self.ready.find(seq)
+
+    def take_waiting(self, seq: int) -> Entry | None:
+        """Out of the waiting or delayed ones, for good."""
+        entry = self.delayed.pop(seq, None)
+        if entry is None or self.settings.fifo:
+            entry = self.ready.remove(seq, entry)
+        if entry is not None:
+            self.waiting_bytes -= entry.size
+        return entry
+
+    def take_ready(self, entry: Entry) -> None:
+        """Out of the waiting ones, for good; the entry tells its lane."""
+        self.ready.remove(entry.seq, entry)
+        self.delayed.pop(entry.seq, None)
+        self.waiting_bytes -= entry.size
+
+    def clear(self) -> None:
+        """Nothing left but settings, counters and the memory of ids already seen."""
+        self.ready = Grouped() if self.settings.fifo else Shared()
+        self.leases.clear()
+        self.delayed.clear()
+        self.ids.clear()
+        self.uniques.clear()
+        self.waiting_bytes = 0
+        self.retention_armed = False
+
+    def lease(self, seq: int, number: int, now_ms: int) -> Delivery:
+        """The live delivery behind a receipt, or the error that says why there is none."""
+        delivery = self.leases.get(seq)
+        if delivery is None or delivery.number != number or 0 < delivery.until_ms <= now_ms:
+            raise self.lost(seq)
+        return delivery
+
+    def lost(self, seq: int) -> OpenQError:
+        if self.find(seq) is None:
+            return MessageNotFoundError(seq, self.name)
+        return VisibilityTimeoutExpired(seq, self.name)
+
+    def forget_dedup(self, now_ms: int) -> None:
+        order = self.dedup_order
+        while order and order[0][0] <= now_ms:
+            end_ms, key = order.popleft()
+            kept = self.dedup.get(key)
+            if kept is not None and kept[1] == end_ms:
+                del self.dedup[key]

@@ -1,0 +1,541 @@
+"""Exchanges and bindings: which queues a message goes to.
+
+The router knows queues only as names at the end of bindings: whether they exist is the caller's to
+check. Everything is kept in the order of binding, so the same calls always give the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Literal
+
+from openq.errors import ExchangeInUse, ExchangeNotFound, InvalidSetting
+
+Kind = Literal["direct", "fanout", "topic", "headers"]
+
+MAX_DEPTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A place to publish to. Replaced as a whole, never edited in place.
+
+    `internal` is for whoever publishes to respect: `route` answers for every exchange, because
+    bindings and dead-lettering may lead to internal ones.
+    """
+
+    name: str
+    kind: Kind
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    alternate: str | None = None
+    arguments: Mapping[str, object] = field(default_factory=dict, compare=False)
+    _identity: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in _TABLES:
+            raise InvalidSetting(f"an exchange is one of {', '.join(_TABLES)}, not {self.kind!r}")
+        _own_arguments(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """From an exchange to a queue, or to another exchange. Two with other arguments are two."""
+
+    source: str
+    destination: str
+    to_exchange: bool = False
+    key: str = ""
+    arguments: Mapping[str, object] = field(default_factory=dict, compare=False)
+    _identity: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _own_arguments(self)
+
+
+@dataclass(slots=True)
+class Removed:
+    """What went away, in the order it went."""
+
+    bindings: list[Binding] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+
+
+class Router:
+    """All exchanges and bindings of one broker."""
+
+    def __init__(self, cache_bytes: int = 16 * 1024 * 1024) -> None:
+        self._cache_bytes = cache_bytes
+        self._reset()
+
+    def _reset(self) -> None:
+        self._tables: dict[str, _Table] = {x.name: _TABLES[x.kind](x) for x in PREDECLARED}
+        # Bindings are numbered as they come: that number is the order of every answer.
+        self._numbers: dict[Binding, int] = {}
+        self._arrivals: dict[tuple[bool, str], dict[int, Binding]] = {}
+        self._next = 1
+        self._known: dict[str, dict[str, list[str]]] = {}
+        self._room = self._cache_bytes
+
+    def declare(self, exchange: Exchange) -> bool:
+        """True if it is new, False if it was there. Raises InvalidSetting if it was there otherwise."""
+        table = self._tables.get(exchange.name)
+        if table is None:
+            if exchange.name.startswith("amq."):
+                raise InvalidSetting(f"exchange {exchange.name!r}: names with 'amq.' in front are reserved")
+            self._tables[exchange.name] = _TABLES[exchange.kind](exchange)
+            self._forget_routes()
+            return True
+        if table.exchange != exchange:
+            raise InvalidSetting(_difference(table.exchange, exchange))
+        return False
+
+    def delete(self, name: str, if_unused: bool = False) -> Removed:
+        """Remove an exchange with all bindings from it and to it."""
+        exchange = self.get(name)
+        if exchange in PREDECLARED:
+            raise InvalidSetting(f"exchange {name!r} is always there and cannot be deleted")
+        if if_unused and self._tables[name].bindings:
+            raise ExchangeInUse(name)
+        removed = Removed()
+        self._unlink(self._take(name, removed), removed)
+        return removed
+
+    def get(self, name: str) -> Exchange:
+        """Raises ExchangeNotFound; `name in router` asks without raising."""
+        table = self._tables.get(name)
+        if table is None:
+            raise ExchangeNotFound(name)
+        return table.exchange
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tables
+
+    def exchanges(self) -> list[Exchange]:
+        return [table.exchange for table in self._tables.values()]
+
+    def bind(self, binding: Binding) -> bool:
+        """True if it is new. The caller has checked that a destination queue exists."""
+        source = self.get(binding.source)
+        if binding.to_exchange:
+            self.get(binding.destination)
+        if not binding.source or (binding.to_exchange and not binding.destination):
+            raise InvalidSetting("the default exchange reaches every queue by name and takes no bindings")
+        if binding in self._numbers:
+            return False
+        self._tables[source.name].add(self._next, binding)
+        self._arrivals.setdefault((binding.to_exchange, binding.destination), {})[self._next] = binding
+        self._numbers[binding] = self._next
+        self._next += 1
+        self._forget_routes()
+        return True
+
+    def unbind(self, binding: Binding) -> bool:
+        """True if it was there. An auto-delete exchange goes with the last binding from it."""
+        if binding not in self._numbers:
+            return False
+        self._unlink([binding], Removed())
+        return True
+
+    def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
+        """In the order of binding; `destination` is a queue or an exchange."""
+        if destination is not None:
+            found = self._arrivals.get((False, destination), {}) | self._arrivals.get((True, destination), {})
+            return [found[n] for n in sorted(found) if source in (None, found[n].source)]
+        if source is not None:
+            return list(self._tables[source].bindings.values()) if source in self._tables else []
+        return list(self._numbers)
+
+    def drop_queue(self, name: str) -> Removed:
+        """Remove all bindings to a queue that is gone, and the auto-delete exchanges this empties."""
+        removed = Removed()
+        self._unlink(list(self._arrivals.get((False, name), {}).values()), removed)
+        return removed
+
+    def route(self, exchange: str, key: str, headers: Mapping[str, object] | None = None) -> list[str]:
+        """The queues for a message: each once, nearest first, then in the order of binding.
+
+        The default exchange leads to the queue named `key`, whether or not there is one.
+        """
+        if not exchange:
+            return [key]
+        # Two plain lookups and a copy: a third faster than one lookup by a pair and a call of get.
+        try:
+            return [*self._known[exchange][key]]
+        except KeyError:
+            pass
+        if exchange not in self._tables:
+            raise ExchangeNotFound(exchange)
+        return self._walk(exchange, key, headers or {})
+
+    def dump(self) -> dict[str, Any]:
+        """Everything but the predeclared exchanges, as values that JSON can hold."""
+        return {
+            "exchanges": [
+                {"name": x.name}
+                | {name: getattr(x, name) for name in _SETTINGS}
+                | {"arguments": _pack_map(x.arguments)}
+                for x in self.exchanges()
+                if x not in PREDECLARED
+            ],
+            "bindings": [
+                {
+                    "source": b.source,
+                    "destination": b.destination,
+                    "to_exchange": b.to_exchange,
+                    "key": b.key,
+                    "arguments": _pack_map(b.arguments),
+                }
+                for b in self._numbers
+            ],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Become what `dump` saw; nothing of before remains."""
+        exchanges = [Exchange(**x | {"arguments": _unpack_map(x["arguments"])}) for x in state["exchanges"]]
+        bindings = [Binding(**b | {"arguments": _unpack_map(b["arguments"])}) for b in state["bindings"]]
+        self._reset()
+        for exchange in exchanges:
+            self.declare(exchange)
+        for binding in bindings:
+            self.bind(binding)
+
+    def _walk(self, exchange: str, key: str, headers: Mapping[str, object]) -> list[str]:
+        queues: dict[str, None] = {}
+        # Both grow while we walk: a list for the order, a set so that a cycle ends.
+        path, seen = [exchange], {exchange}
+        facts: Set[_Fact] | None = None
+        for name in path:
+            if not name:
+                queues[key] = None
+                continue
+            table = self._tables.get(name)
+            if table is None:
+                continue  # an alternate nobody has declared: the message is simply not routed by it
+            if isinstance(table, _Headers) and facts is None:
+                facts = _facts(headers)
+            onward: list[str] = []
+            matched = table.match(key, facts or frozenset())
+            for binding in matched:
+                if binding.to_exchange:
+                    onward.append(binding.destination)
+                else:
+                    queues[binding.destination] = None
+            # Matching an exchange that leads nowhere is still a match: only its own alternate helps then.
+            if not matched and table.exchange.alternate is not None:
+                onward.append(table.exchange.alternate)
+            for following in onward:
+                if following not in seen:
+                    seen.add(following)
+                    path.append(following)
+        result = list(queues)
+        # Where headers had a say, the key alone does not decide the next time.
+        if facts is None:
+            self._remember(exchange, key, result)
+        return result.copy()
+
+    def _remember(self, exchange: str, key: str, queues: list[str]) -> None:
+        # By size, not by count: one fanout to 10,000 queues weighs as much as 300 small routes, and
+        # a client may use a new key for each message. Starting afresh costs a busy key one walk in
+        # many thousands, and saves the bookkeeping of every hit that an LRU would need.
+        if self._room <= 0:
+            self._forget_routes()
+        self._room -= 250 + len(key) + 8 * len(queues)
+        self._known.setdefault(exchange, {})[key] = queues
+
+    def _forget_routes(self) -> None:
+        self._known.clear()
+        self._room = self._cache_bytes
+
+    def _take(self, name: str, removed: Removed) -> list[Binding]:
+        """Take out one exchange; answers the bindings that hang loose without it."""
+        table = self._tables.pop(name)
+        removed.exchanges.append(table.exchange)
+        return [*table.bindings.values(), *self._arrivals.get((True, name), {}).values()]
+
+    def _unlink(self, loose: list[Binding], removed: Removed) -> None:
+        for binding in loose:  # grows as exchanges follow their last binding
+            number = self._numbers.pop(binding, None)
+            if number is None:
+                continue  # it hung between two exchanges that both went
+            removed.bindings.append(binding)
+            where = binding.to_exchange, binding.destination
+            del self._arrivals[where][number]
+            if not self._arrivals[where]:
+                del self._arrivals[where]
+            table = self._tables.get(binding.source)
+            if table is not None:
+                table.remove(number, binding)
+                if table.exchange.auto_delete and not table.bindings:
+                    loose += self._take(binding.source, removed)
+        self._forget_routes()
+
+
+# How each kind of exchange chooses among its bindings. -----------------------------------------
+
+
+class _Table:
+    """An exchange and its bindings by number. As it stands, all of them match: a fanout."""
+
+    __slots__ = ("bindings", "exchange")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.bindings: dict[int, Binding] = {}
+
+    def add(self, number: int, binding: Binding) -> None:
+        self.bindings[number] = binding
+
+    def remove(self, number: int, binding: Binding) -> None:
+        del self.bindings[number]
+
+    def match(self, key: str, facts: Set[_Fact]) -> Collection[Binding]:
+        return self.bindings.values()
+
+
+class _Direct(_Table):
+    __slots__ = ("_by_key",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self._by_key: dict[str, dict[int, Binding]] = {}
+
+    def add(self, number: int, binding: Binding) -> None:
+        super().add(number, binding)
+        self._by_key.setdefault(binding.key, {})[number] = binding
+
+    def remove(self, number: int, binding: Binding) -> None:
+        super().remove(number, binding)
+        del self._by_key[binding.key][number]
+        if not self._by_key[binding.key]:
+            del self._by_key[binding.key]
+
+    def match(self, key: str, facts: Set[_Fact]) -> Collection[Binding]:
+        return self._by_key.get(key, {}).values()
+
+
+class _Node:
+    """One word of one or more topic patterns; `endless` if that word is `#`."""
+
+    __slots__ = ("bindings", "endless", "following")
+
+    def __init__(self, endless: bool = False) -> None:
+        self.endless = endless
+        self.following: dict[str, _Node] = {}
+        self.bindings: dict[int, Binding] = {}
+
+
+class _Topic(_Table):
+    """Patterns as a trie, walked with all places a key may have reached at once.
+
+    That set is never larger than the trie, so no pattern of many `#` can make a key cost more
+    than its words times the trie. Trying one way after another would be exponential.
+    """
+
+    __slots__ = ("_root",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self._root = _Node()
+
+    def add(self, number: int, binding: Binding) -> None:
+        super().add(number, binding)
+        node = self._root
+        for word in _words(binding.key):
+            if word not in node.following:
+                node.following[word] = _Node(endless=word == "#")
+            node = node.following[word]
+        node.bindings[number] = binding
+
+    def remove(self, number: int, binding: Binding) -> None:
+        super().remove(number, binding)
+        words = _words(binding.key)
+        path = [self._root]
+        for word in words:
+            path.append(path[-1].following[word])
+        del path[-1].bindings[number]
+        while words and not path[-1].bindings and not path[-1].following:
+            path.pop()
+            del path[-1].following[words.pop()]
+
+    def match(self, key: str, facts: Set[_Fact]) -> Collection[Binding]:
+        here: set[_Node] = set()
+        _reach(self._root, here)
+        for word in _words(key):
+            ahead: set[_Node] = set()
+            for node in here:
+                if node.endless:
+                    _reach(node, ahead)
+                # A key may itself contain `*` or `#`. As words they lead where the wildcard leads anyway.
+                if word in node.following:
+                    _reach(node.following[word], ahead)
+                if "*" in node.following:
+                    _reach(node.following["*"], ahead)
+            here = ahead
+        found: dict[int, Binding] = {}
+        for node in here:
+            found.update(node.bindings)
+        return [found[number] for number in sorted(found)]
+
+
+def _words(key: str) -> list[str]:
+    """An empty key has no words, but "." has two empty ones."""
+    return key.split(".") if key else []
+
+
+def _reach(node: _Node | None, places: set[_Node]) -> None:
+    """Who is at a node is behind its `#` too: no words are enough for it."""
+    while node is not None and node not in places:
+        places.add(node)
+        node = node.following.get("#")
+
+
+# A header with its value, or with None: the header is there, whatever its value.
+_Fact = tuple[str, bytes | float | str | None]
+
+
+class _Headers(_Table):
+    __slots__ = ("_tests",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self._tests: dict[int, tuple[bool, frozenset[_Fact]]] = {}
+
+    def add(self, number: int, binding: Binding) -> None:
+        how = binding.arguments.get("x-match", "all")
+        if how not in ("all", "any", "all-with-x", "any-with-x"):
+            raise InvalidSetting(f"x-match is all, any, all-with-x or any-with-x, not {how!r}")
+        wanted = frozenset(
+            (name, None if value is None else _comparable(value))
+            for name, value in binding.arguments.items()
+            if name != "x-match" and (how in ("all-with-x", "any-with-x") or not name.startswith("x-"))
+        )
+        super().add(number, binding)
+        self._tests[number] = how in ("all", "all-with-x"), wanted
+
+    def remove(self, number: int, binding: Binding) -> None:
+        super().remove(number, binding)
+        del self._tests[number]
+
+    def match(self, key: str, facts: Set[_Fact]) -> Collection[Binding]:
+        # So "all" of nothing matches every message, and "any" of nothing matches none.
+        return [
+            self.bindings[number]
+            for number, (every, wanted) in self._tests.items()
+            if (wanted <= facts if every else not wanted.isdisjoint(facts))
+        ]
+
+
+def _facts(headers: Mapping[str, object]) -> Set[_Fact]:
+    facts: set[_Fact] = set()
+    for name, value in headers.items():
+        facts.add((name, None))
+        try:
+            facts.add((name, _comparable(value)))
+        except InvalidSetting:
+            # No binding can hold such a value, so none can ask for it: that it is there is all we say.
+            continue
+    return facts
+
+
+def _comparable(value: object) -> bytes | float | str:
+    """Equal for equal header values: 1 and 1.0 are, also "a" and b"a"; 1, True and "1" are not."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    return repr(_pack(value))
+
+
+# Arguments: any nesting of plain values, kept as our own copy. ---------------------------------
+
+
+def _own_arguments(value: Exchange | Binding) -> None:
+    """Copy the arguments, and make their text part of what the value is.
+
+    By text because a mapping has no hash, and because Python takes 1, 1.0 and True for the same.
+    """
+    packed = _pack_map(value.arguments)
+    object.__setattr__(value, "arguments", _unpack_map(packed))
+    object.__setattr__(value, "_identity", repr(packed))
+
+
+def _pack_map(values: Mapping[str, object], depth: int = 0) -> dict[str, object]:
+    """In the order of names, so that equal arguments make equal texts."""
+    for name in values:
+        if not isinstance(name, str):
+            raise InvalidSetting(f"arguments are named by text, not by {name!r}")
+    return {name: _pack(values[name], depth) for name in sorted(values)}
+
+
+def _pack(value: object, depth: int = 0) -> object:
+    """What JSON has stays as it is, anything else is an object with one name that says what it is."""
+    if value is None or isinstance(value, bool):
+        return value
+    # Of a subclass (an enum, say) only the plain value counts: that is what comes back after a restart.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**64:
+            raise InvalidSetting("a number in arguments has at most 64 bits")
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else {"float": str(float(value))}
+    if isinstance(value, bytes | bytearray):
+        return {"bytes": value.hex()}
+    if depth == MAX_DEPTH:
+        raise InvalidSetting(f"arguments are nested at most {MAX_DEPTH} deep")
+    if isinstance(value, list | tuple):
+        return [_pack(item, depth + 1) for item in value]
+    if isinstance(value, Mapping):
+        return {"map": _pack_map(value, depth + 1)}
+    raise InvalidSetting(
+        f"arguments hold text, bytes, numbers, booleans, None, lists and mappings, not {type(value).__name__}"
+    )
+
+
+def _unpack_map(values: Mapping[str, Any]) -> dict[str, object]:
+    return {name: _unpack(value) for name, value in values.items()}
+
+
+def _unpack(value: Any) -> object:
+    if isinstance(value, list):
+        return [_unpack(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    [(what, content)] = value.items()
+    if what == "bytes":
+        return bytes.fromhex(content)
+    return float(content) if what == "float" else _unpack_map(content)
+
+
+_SETTINGS = ("kind", "durable", "auto_delete", "internal", "alternate")
+
+
+def _difference(old: Exchange, new: Exchange) -> str:
+    changed = [name for name in _SETTINGS if getattr(old, name) != getattr(new, name)] or ["arguments"]
+    return f"exchange {old.name!r} exists with " + ", ".join(
+        f"{name}={getattr(old, name)!r}, not {getattr(new, name)!r}" for name in changed
+    )
+
+
+_TABLES: dict[str, type[_Table]] = {
+    "direct": _Direct,
+    "fanout": _Table,
+    "topic": _Topic,
+    "headers": _Headers,
+}
+
+PREDECLARED = (
+    Exchange("", "direct"),
+    Exchange("amq.direct", "direct"),
+    Exchange("amq.fanout", "fanout"),
+    Exchange("amq.topic", "topic"),
+    Exchange("amq.headers", "headers"),
+    Exchange("amq.match", "headers"),
+)

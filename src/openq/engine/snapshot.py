@@ -1,0 +1,311 @@
+"""The whole state as bytes, and back.
+
+`freeze` is the only part that must not be disturbed: it copies references and is over in
+milliseconds, because entries and pages never change once they are queued. `encode` turns them into
+chunks at leisure. Bodies are not in it; they are on disk already, where each entry says.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Any
+
+from ..errors import InvalidSetting
+from ..model import Delivery, Entry, Extra, QueueSettings
+from .engine import Engine
+from .lane import Page
+from .queue import Queue
+from .records import pack_extra, pack_value, unpack_extra, unpack_value
+
+FORMAT = 1
+
+_ENTRY = Struct("<QQQQBI")  # seq, sent, at, size, form, length of extra
+_LEASE = Struct("<QQQII")  # number, lent, until, count, length of consumer
+_COLUMN = Struct("<BQ")  # type code or 0 for one value, value or count
+_U32 = Struct("<I")
+
+
+class FrozenQueue:
+    __slots__ = ("dedup", "delayed", "head", "lanes", "leases", "number")
+
+    def __init__(self, queue: Queue) -> None:
+        self.number = queue.number
+        self.head: list[object] = [
+            queue.number,
+            queue.name,
+            queue.settings.to_json(),
+            queue.created_ms,
+            queue.counters.as_dict(),
+        ]
+        self.lanes = queue.ready.freeze()
+        self.delayed = list(queue.delayed.values())
+        self.leases = [
+            (d.entry, d.number, d.lent_ms, d.until_ms, d.count, d.consumer) for d in queue.leases.values()
+        ]
+        self.dedup = list(queue.dedup.items())
+
+
+class Frozen:
+    """The state at one moment."""
+
+    __slots__ = ("head", "queues")
+
+    def __init__(self, engine: Engine, now_ms: int) -> None:
+        self.head: dict[str, Any] = {
+            "format": FORMAT,
+            "now": now_ms,
+            "prefix": engine.id_prefix,
+            "seq": engine.next_seq,
+            "number": engine.next_number,
+            "queue": engine.next_queue,
+            "router": engine.router.dump(),
+        }
+        self.queues = [FrozenQueue(queue) for queue in engine.queues.values()]
+
+
+def freeze(engine: Engine, now_ms: int) -> Frozen:
+    return Frozen(engine, now_ms)
+
+
+class Usage:
+    """Which segments hold live messages, and how many bytes of them."""
+
+    __slots__ = ("live",)
+
+    def __init__(self) -> None:
+        self.live: dict[int, int] = {}
+
+    def add(self, at: int, size: int) -> None:
+        segment = at >> 32
+        self.live[segment] = self.live.get(segment, 0) + size + 64
+
+    def add_page(self, page: Page) -> None:
+        if page.ats is None:
+            return
+        low, high = min(page.ats) >> 32, max(page.ats) >> 32
+        if low == high:
+            total = page.sizes * len(page) if isinstance(page.sizes, int) else sum(page.sizes)
+            self.live[low] = self.live.get(low, 0) + total + 64 * len(page)
+        else:
+            for i, at in enumerate(page.ats):
+                self.add(at, page.sizes if isinstance(page.sizes, int) else page.sizes[i])
+
+
+def encode(frozen: Frozen, usage: Usage | None = None) -> Iterator[bytes]:
+    """Chunks of bytes: a head, then for each queue one chunk of loose entries and one per page."""
+    yield b"H" + pack_value(frozen.head)
+    for queue in frozen.queues:
+        yield b"Q" + pack_value([*queue.head, queue.dedup])
+        loose = [entry for entries, _ in queue.lanes for entry in entries]
+        for kind, entries in ((b"R", loose), (b"D", queue.delayed)):
+            for start in range(0, len(entries), 4096):
+                part = entries[start : start + 4096]
+                yield kind + b"".join(_pack_entry(entry) for entry in part)
+                _count(usage, part)
+        for start in range(0, len(queue.leases), 4096):
+            part_leases = queue.leases[start : start + 4096]
+            yield b"L" + b"".join(_pack_lease(*lease) for lease in part_leases)
+            _count(usage, [lease[0] for lease in part_leases])
+        for _, pages in queue.lanes:
+            for page in pages:
+                if usage is not None:
+                    usage.add_page(page)
+                yield b"P" + _pack_page(page)
+    yield b"E"
+
+
+def _count(usage: Usage | None, entries: Iterable[Entry]) -> None:
+    if usage is not None:
+        for entry in entries:
+            usage.add(entry.at, entry.size)
+
+
+def decode(chunks: Iterable[bytes], engine: Engine) -> int:
+    """Fill an empty engine. Returns the time of the snapshot."""
+    queue: Queue | None = None
+    now_ms = 0
+    ended = False
+    for chunk in chunks:
+        kind, data = chunk[:1], chunk[1:]
+        if kind == b"H":
+            now_ms = _load_head(engine, unpack_value(data))
+        elif kind == b"Q":
+            queue = _load_queue(engine, unpack_value(data))
+        elif kind == b"E":
+            ended = True
+        elif queue is not None:
+            _LOADERS[kind](queue, data)
+    if not ended:
+        raise InvalidSetting("a snapshot without its end")
+    for queue in engine.queues.values():
+        queue.ready.offer_all()
+    engine.rebuild_timers()
+    return now_ms
+
+
+def _load_head(engine: Engine, head: dict[str, Any]) -> int:
+    if head["format"] != FORMAT:
+        raise InvalidSetting(f"snapshot format {head['format']}; this version reads {FORMAT}")
+    engine.id_prefix = head["prefix"]
+    engine.next_seq = head["seq"]
+    engine.next_number = head["number"]
+    engine.next_queue = head["queue"]
+    engine.router.load(head["router"])
+    return int(head["now"])
+
+
+def _load_queue(engine: Engine, fields: list[Any]) -> Queue:
+    number, name, settings, created_ms, counters, dedup = fields
+    queue = engine._add_queue(Queue(name, number, QueueSettings.from_json(settings), created_ms))
+    for counter, value in counters.items():
+        if hasattr(queue.counters, counter):
+            setattr(queue.counters, counter, value)
+    for key, (message_id, end_ms) in sorted(dedup, key=lambda item: item[1][1]):
+        queue.dedup[key] = (message_id, end_ms)
+        queue.dedup_order.append((end_ms, key))
+    return queue
+
+
+def _remember(queue: Queue, entry: Entry) -> None:
+    extra = entry.extra
+    if extra is not None:
+        if extra.id is not None:
+            queue.ids[extra.id] = entry.seq
+        if extra.unique is not None:
+            queue.uniques[extra.unique] = entry.seq
+
+
+def _load_ready(queue: Queue, data: bytes) -> None:
+    for entry in _unpack_entries(data):
+        _remember(queue, entry)
+        queue.waiting_bytes += entry.size
+        queue.ready.put_back(entry)
+
+
+def _load_delayed(queue: Queue, data: bytes) -> None:
+    for entry in _unpack_entries(data):
+        queue.delayed[entry.seq] = entry
+        if not queue.settings.fifo:  # there, it came with the ready ones already
+            _remember(queue, entry)
+            queue.waiting_bytes += entry.size
+
+
+def _load_leases(queue: Queue, data: bytes) -> None:
+    position = 0
+    while position < len(data):
+        number, lent_ms, until_ms, count, length = _LEASE.unpack_from(data, position)
+        position += _LEASE.size + length
+        consumer = data[position - length : position].decode("utf-8", "surrogatepass") or None
+        entry, position = _unpack_entry(data, position)
+        _remember(queue, entry)
+        queue.leases[entry.seq] = Delivery(entry, number, lent_ms, until_ms, count, consumer)
+        queue.ready.lent(entry)
+
+
+def _load_page(queue: Queue, data: bytes) -> None:
+    page = _unpack_page(data)
+    if page.extras is None and not queue.settings.fifo:
+        queue.ready.append_page(page)
+        queue.waiting_bytes += page.sizes * len(page) if isinstance(page.sizes, int) else sum(page.sizes)
+        return
+    for entry in page.entries():
+        _remember(queue, entry)
+        queue.waiting_bytes += entry.size
+        queue.ready.append(entry)
+
+
+_LOADERS = {b"R": _load_ready, b"D": _load_delayed, b"L": _load_leases, b"P": _load_page}
+
+
+def _pack_entry(entry: Entry) -> bytes:
+    extra = b"" if entry.extra is None else pack_extra(entry.extra)
+    return _ENTRY.pack(entry.seq, entry.sent_ms, entry.at, entry.size, entry.form, len(extra)) + extra
+
+
+def _unpack_entry(data: bytes, position: int) -> tuple[Entry, int]:
+    seq, sent_ms, at, size, form, length = _ENTRY.unpack_from(data, position)
+    position += _ENTRY.size + length
+    extra = unpack_extra(data[position - length : position]) if length else None
+    return Entry(seq, sent_ms, at, size, form, None, None, extra), position
+
+
+def _unpack_entries(data: bytes) -> Iterator[Entry]:
+    position = 0
+    while position < len(data):
+        entry, position = _unpack_entry(data, position)
+        yield entry
+
+
+def _pack_lease(
+    entry: Entry, number: int, lent_ms: int, until_ms: int, count: int, consumer: str | None
+) -> bytes:
+    name = (consumer or "").encode("utf-8", "surrogatepass")
+    return _LEASE.pack(number, lent_ms, until_ms, count, len(name)) + name + _pack_entry(entry)
+
+
+def _pack_column(column: int | array[int] | range) -> bytes:
+    if isinstance(column, int):
+        return _COLUMN.pack(0, column)
+    if isinstance(column, range):
+        return _COLUMN.pack(1, column.start) + _U32.pack(len(column))
+    return _COLUMN.pack(ord(column.typecode), len(column)) + column.tobytes()
+
+
+def _unpack_column(data: bytes, position: int) -> tuple[int | array[int] | range, int]:
+    code, value = _COLUMN.unpack_from(data, position)
+    position += _COLUMN.size
+    if code == 0:
+        return value, position
+    if code == 1:
+        (count,) = _U32.unpack_from(data, position)
+        return range(value, value + count), position + 4
+    column: array[int] = array(chr(code))
+    end = position + value * column.itemsize
+    column.frombytes(data[position:end])
+    return column, end
+
+
+def _pack_page(page: Page) -> bytes:
+    forms = page.forms if isinstance(page.forms, int) else array("B", page.forms)
+    extras = page.extras or {}
+    packed = [(i, pack_extra(extra)) for i, extra in extras.items()]
+    return b"".join(
+        (
+            _pack_column(page.seqs),
+            _pack_column(page.sents),
+            _pack_column(page.ats if page.ats is not None else 0),
+            _pack_column(page.sizes),
+            _pack_column(forms),
+            _U32.pack(len(packed)),
+            *(_U32.pack(i) + _U32.pack(len(data)) + data for i, data in packed),
+        )
+    )
+
+
+def _unpack_page(data: bytes) -> Page:
+    columns: list[Any] = []
+    position = 0
+    for _ in range(5):
+        column, position = _unpack_column(data, position)
+        columns.append(column)
+    seqs, sents, ats, sizes, forms = columns
+    (count,) = _U32.unpack_from(data, position)
+    position += 4
+    extras: dict[int, Extra] = {}
+    for _ in range(count):
+        (i,) = _U32.unpack_from(data, position)
+        (length,) = _U32.unpack_from(data, position + 4)
+        position += 8 + length
+        extras[i] = unpack_extra(data[position - length : position])
+    return Page(
+        seqs,
+        sents,
+        ats or None,
+        sizes,
+        forms if isinstance(forms, int) else forms.tobytes(),
+        None,
+        None,
+        extras or None,
+    )

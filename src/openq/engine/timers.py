@@ -1,0 +1,60 @@
+"""Many deadlines, few comparisons: near ones in a heap, far ones in buckets of a second.
+
+Nothing is ever taken out: a deadline that no longer matters is recognised by its owner when
+it comes due. So arming costs an append, and an ack costs nothing.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Any
+
+NEVER = 1 << 62
+_SHIFT = 10  # 1,024 ms a bucket
+
+
+class Timers:
+    __slots__ = ("_buckets", "_far", "_near", "_opened", "_tie", "next_ms", "size")
+
+    def __init__(self) -> None:
+        self._near: list[tuple[int, int, Any]] = []
+        self._far: dict[int, list[tuple[int, Any]]] = {}
+        self._buckets: list[int] = []  # heap of the keys of _far
+        self._opened = -1  # buckets up to here live in _near
+        self._tie = 0
+        self.next_ms = NEVER  # nothing is due before
+        self.size = 0  # armed and not yet come due, dead ones included
+
+    def add(self, due_ms: int, payload: Any) -> None:
+        self.size += 1
+        bucket = due_ms >> _SHIFT
+        if bucket > self._opened:
+            entries = self._far.get(bucket)
+            if entries is not None:
+                entries.append((due_ms, payload))
+                return
+            self._far[bucket] = [(due_ms, payload)]
+            heappush(self._buckets, bucket)
+            due_ms = bucket << _SHIFT
+        else:
+            self._tie += 1
+            heappush(self._near, (due_ms, self._tie, payload))
+        if due_ms < self.next_ms:
+            self.next_ms = due_ms
+
+    def due(self, now_ms: int) -> list[Any]:
+        """What has come due, in order of time."""
+        near = self._near
+        buckets = self._buckets
+        while buckets and buckets[0] << _SHIFT <= now_ms:
+            bucket = heappop(buckets)
+            self._opened = bucket
+            for due_ms, payload in self._far.pop(bucket):
+                self._tie += 1
+                heappush(near, (due_ms, self._tie, payload))
+        out = []
+        while near and near[0][0] <= now_ms:
+            out.append(heappop(near)[2])
+        self.size -= len(out)
+        self.next_ms = min(near[0][0] if near else NEVER, buckets[0] << _SHIFT if buckets else NEVER)
+        return out

@@ -1,0 +1,169 @@
+"""Everything that can go wrong, as types: one root, few children, facts as attributes.
+
+Each error has a stable `code` for programs and a sentence for people that says what to do.
+"""
+
+from __future__ import annotations
+
+
+class OpenQError(Exception):
+    """Catch this to catch them all; anything else that escapes is a bug in OpenQ."""
+
+    code = "error"
+
+
+class MessageNotFoundError(OpenQError, KeyError):
+    """The message is unknown, or already removed. Also a `KeyError`, for callers that expect one."""
+
+    code = "message_not_found"
+
+    def __init__(self, message_id: object, queue: str = "") -> None:
+        where = f" in queue {queue!r}" if queue else ""
+        self.text = f"message {message_id} is not{where}: it was acknowledged, removed, or never there"
+        super().__init__(self.text)
+        self.message_id = message_id
+        self.queue = queue
+
+    def __str__(self) -> str:
+        # KeyError would show the repr of its argument.
+        return self.text
+
+
+class VisibilityTimeoutExpired(OpenQError):
+    """The lease of this delivery is over: the message may be with another consumer."""
+
+    code = "visibility_timeout_expired"
+
+    def __init__(self, message_id: object, queue: str = "") -> None:
+        where = f" in queue {queue!r}" if queue else ""
+        super().__init__(
+            f"the lease on message {message_id}{where} is over; ack in time, "
+            "extend the lease, or use a longer visibility_timeout"
+        )
+        self.message_id = message_id
+        self.queue = queue
+
+
+class QueueNotFound(OpenQError):
+    code = "queue_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"queue {name!r} does not exist")
+        self.name = name
+
+
+class QueueExists(OpenQError):
+    code = "queue_exists"
+
+    def __init__(self, name: str, difference: str) -> None:
+        super().__init__(f"queue {name!r} exists with other settings: {difference}")
+        self.name = name
+        self.difference = difference
+
+
+class QueueInUse(OpenQError):
+    code = "queue_in_use"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"queue {name!r} is in use: {why}")
+        self.name = name
+
+
+class QueueFull(OpenQError):
+    """The queue's own limit (max_length, max_bytes) with overflow="reject"."""
+
+    code = "queue_full"
+
+    def __init__(self, name: str, limit: str) -> None:
+        super().__init__(f"queue {name!r} is full ({limit}); consume from it, or raise the limit")
+        self.name = name
+        self.limit = limit
+
+
+class ExchangeNotFound(OpenQError):
+    code = "exchange_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"exchange {name!r} does not exist")
+        self.name = name
+
+
+class ExchangeInUse(OpenQError):
+    code = "exchange_in_use"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"exchange {name!r} has bindings; unbind them first, or delete without if_unused")
+        self.name = name
+
+
+class InvalidSetting(OpenQError, ValueError):
+    """A value that OpenQ cannot accept; the sentence names it and says what is allowed."""
+
+    code = "invalid_setting"
+
+
+class DiskFull(OpenQError):
+    """Publishing is refused until space returns; receive, ack and extend go on."""
+
+    code = "disk_full"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"disk full: {detail}; free some space, publishing resumes by itself")
+        self.detail = detail
+
+
+class JournalFailed(OpenQError):
+    """A write or sync failed: nothing is acknowledged any more. Restart to recover all that was."""
+
+    code = "journal_failed"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the journal failed and stopped acknowledging: {reason}; "
+            "check the disk, then restart: everything acknowledged is recovered"
+        )
+        self.reason = reason
+
+
+class JournalDamaged(OpenQError):
+    """Stored data does not match its checksum, and intact data follows it."""
+
+    code = "journal_damaged"
+
+    def __init__(self, file: str, offset: int, detail: str) -> None:
+        super().__init__(
+            f"damage in {file} at offset {offset}: {detail}; nothing was changed. "
+            "`openq journal check` lists it, `openq journal repair` saves every intact record"
+        )
+        self.file = file
+        self.offset = offset
+        self.detail = detail
+
+
+class DirectoryInUse(OpenQError):
+    code = "directory_in_use"
+
+    def __init__(self, path: str, pid: int | None, url: str | None = None) -> None:
+        who = f"process {pid}" if pid else "another process"
+        how = (
+            f"connect to it: url={url!r}"
+            if url
+            else "share one queue object, or run `openq serve` and use url="
+        )
+        super().__init__(f"{path} is in use by {who}; {how}")
+        self.path = path
+        self.pid = pid
+        self.url = url
+
+
+class HistoryUnavailable(OpenQError):
+    """The part of history that was asked for is not kept (any more)."""
+
+    code = "history_unavailable"
+
+
+class Closed(OpenQError):
+    code = "closed"
+
+    def __init__(self) -> None:
+        super().__init__("this queue is closed")

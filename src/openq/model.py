@@ -1,0 +1,309 @@
+"""The values that travel through OpenQ: entries, deliveries, queue settings.
+
+Every layer speaks these types and no protocol's own vocabulary appears in them.
+Times are integer milliseconds since the epoch; the names say so: `now_ms`, `sent_ms`.
+Values made for every message are plain slotted classes: a frozen dataclass costs several
+times as much to make, and this is the hot path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from .errors import InvalidSetting
+
+# What the bytes of a body are, so that a reader gets back what the writer put in.
+FORM_BYTES = 0
+FORM_TEXT = 1
+FORM_JSON = 2
+FORM_MSGPACK = 3
+FORM_PICKLE = 4
+
+NO_DEADLINE = -1  # as a lease: bound to its holder, ends only by ack, nack or release
+MAX_PRIORITY = 255
+MAX_NAME_BYTES = 255
+
+Death = tuple[str, str, int, int]  # queue, reason, time in ms, receive count there
+
+
+class Info:
+    """What a message says about itself and the engine never needs: stays on disk with the body."""
+
+    __slots__ = ("attributes", "publisher")
+
+    def __init__(self, attributes: Mapping[str, object], publisher: str | None = None) -> None:
+        self.attributes = attributes
+        self.publisher = publisher
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Info):
+            return NotImplemented
+        return self.attributes == other.attributes and self.publisher == other.publisher
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Extra:
+    """What the engine must know of a message that is not plain. Never changed in place once queued."""
+
+    __slots__ = (
+        "born_ms",
+        "count",
+        "deaths",
+        "dedup",
+        "due_ms",
+        "expires_ms",
+        "first_ms",
+        "group",
+        "id",
+        "number",
+        "priority",
+        "reason",
+        "route",
+        "type",
+        "unique",
+    )
+
+    def __init__(
+        self,
+        *,
+        priority: int = 0,
+        group: str | None = None,
+        type: str | None = None,
+        due_ms: int = 0,
+        expires_ms: int = 0,
+        dedup: str | None = None,
+        unique: str | None = None,
+        id: str | None = None,
+        count: int = 0,
+        number: int = 0,
+        first_ms: int = 0,
+        born_ms: int = 0,
+        reason: str | None = None,
+        deaths: tuple[Death, ...] = (),
+        route: tuple[str, str] | None = None,
+    ) -> None:
+        self.priority = priority
+        self.group = group
+        self.type = type
+        self.due_ms = due_ms  # not to be handed out before
+        self.expires_ms = expires_ms  # its own time to live; 0 = none
+        self.dedup = dedup
+        self.unique = unique
+        self.id = id  # its public id, where that does not follow from the sequence number
+        self.count = count  # deliveries so far
+        self.number = number  # of its last delivery
+        self.first_ms = first_ms  # first delivery
+        self.born_ms = born_ms  # first sent, where it came from another queue
+        self.reason = reason  # of its last return
+        self.deaths = deaths  # newest first
+        self.route = route  # exchange and key it was published with
+
+    def copy(self) -> Extra:
+        other = Extra.__new__(Extra)
+        for name in Extra.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Extra):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in Extra.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Entry:
+    """One message as a queue holds it. `body` is None while it is only on disk, at `at`."""
+
+    __slots__ = ("at", "body", "extra", "form", "info", "sent_ms", "seq", "size")
+
+    def __init__(
+        self,
+        seq: int,
+        sent_ms: int,
+        at: int,
+        size: int,
+        form: int,
+        body: bytes | None,
+        info: Info | None,
+        extra: Extra | None,
+    ) -> None:
+        self.seq = seq
+        self.sent_ms = sent_ms  # when it came into this queue
+        self.at = at
+        self.size = size
+        self.form = form
+        self.body = body
+        self.info = info
+        self.extra = extra
+
+    @property
+    def priority(self) -> int:
+        return 0 if self.extra is None else self.extra.priority
+
+    @property
+    def group(self) -> str | None:
+        return None if self.extra is None else self.extra.group
+
+
+class Delivery:
+    """One hand-out of one message: the lease, and what the consumer gets. One receipt per delivery."""
+
+    __slots__ = ("consumer", "count", "entry", "lent_ms", "number", "until_ms")
+
+    def __init__(
+        self, entry: Entry, number: int, lent_ms: int, until_ms: int, count: int, consumer: str | None
+    ) -> None:
+        self.entry = entry
+        self.number = number
+        self.lent_ms = lent_ms
+        self.until_ms = until_ms  # 0 = no deadline
+        self.count = count
+        self.consumer = consumer
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long a message waits after a failed delivery, unless the nack itself says so."""
+
+    kind: str = "none"  # none | fixed | exponential
+    base_ms: int = 1_000
+    factor: float = 2.0
+    max_ms: int = 3_600_000
+    jitter: float = 0.0  # 0..1: the share of the delay that is random
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("none", "fixed", "exponential"):
+            raise InvalidSetting(f"retry kind must be none, fixed or exponential, not {self.kind!r}")
+        if self.base_ms < 0 or self.max_ms < 0 or self.factor < 1 or not 0 <= self.jitter <= 1:
+            raise InvalidSetting("retry needs base_ms >= 0, max_ms >= 0, factor >= 1 and jitter from 0 to 1")
+
+    def delay_ms(self, count: int, chance: float) -> int:
+        """The delay after the `count`-th failed delivery; `chance` in [0, 1) comes from outside."""
+        if self.kind == "none":
+            return 0
+        delay = float(self.base_ms)
+        if self.kind == "exponential":
+            # Bounded exponent: 2.0 ** 2000 would raise instead of being capped.
+            delay = min(delay * self.factor ** min(count - 1, 200), float(self.max_ms))
+        return int(delay * (1.0 - self.jitter * chance))
+
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """How one queue behaves. Replaced as a whole, never edited in place."""
+
+    fifo: bool = False
+    visibility_ms: int = 30_000
+    delay_ms: int = 0
+    retention_ms: int = 4 * DAY_MS
+    ttl_ms: int | None = None
+    max_receives: int | None = None
+    dead_letter: str | None = None
+    dead_letter_exchange: str | None = None
+    dead_letter_key: str | None = None
+    dead_letter_expired: bool = False
+    max_length: int | None = None
+    max_bytes: int | None = None
+    overflow: str = "drop-head"  # drop-head | reject | dead-letter
+    max_body: int | None = None
+    dedup_window_ms: int = 300_000
+    dedup_by_content: bool = False
+    dedup_per_group: bool = False
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    history_ms: int = DAY_MS
+    paused: bool = False
+    relaxed: bool = False  # answers before the sync; at most 50 ms at risk
+
+    def __post_init__(self) -> None:
+        for name in ("visibility_ms", "delay_ms", "retention_ms", "dedup_window_ms", "history_ms"):
+            if getattr(self, name) < 0:
+                raise InvalidSetting(f"{name} must not be negative")
+        for name in ("ttl_ms", "max_length", "max_bytes", "max_body"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise InvalidSetting(f"{name} must not be negative")
+        if self.max_receives is not None and self.max_receives < 1:
+            raise InvalidSetting("max_receives must be at least 1")
+        if self.overflow not in ("drop-head", "reject", "dead-letter"):
+            raise InvalidSetting(f"overflow must be drop-head, reject or dead-letter, not {self.overflow!r}")
+
+    def with_(self, **changes: object) -> QueueSettings:
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def to_json(self) -> dict[str, object]:
+        """Only what differs from the defaults, so that stored settings survive new fields."""
+        default = QueueSettings()
+        out: dict[str, object] = {}
+        for name in QueueSettings.__slots__:
+            value = getattr(self, name)
+            if value != getattr(default, name):
+                out[name] = (
+                    {key: getattr(value, key) for key in RetryPolicy.__slots__}
+                    if isinstance(value, RetryPolicy)
+                    else value
+                )
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> QueueSettings:
+        values = {name: value for name, value in data.items() if name in cls.__slots__}
+        retry = values.get("retry")
+        if isinstance(retry, Mapping):
+            values["retry"] = RetryPolicy(**retry)
+        return cls(**values)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a publisher hands in for one message."""
+
+    body: bytes
+    form: int = FORM_BYTES
+    delay_ms: int | None = None  # None: the queue's own delay
+    due_ms: int = 0  # an absolute time instead of a delay
+    priority: int = 0
+    group: str | None = None
+    type: str | None = None
+    dedup: str | None = None
+    unique: str | None = None
+    ttl_ms: int | None = None
+    id: str | None = None
+    attributes: Mapping[str, object] | None = None
+    publisher: str | None = None
+    route: tuple[str, str] | None = None
+
+    def is_plain(self) -> bool:
+        """Only a body: such messages take the short way."""
+        return (
+            self.delay_ms is None
+            and not self.due_ms
+            and not self.priority
+            and self.group is None
+            and self.type is None
+            and self.dedup is None
+            and self.unique is None
+            and self.ttl_ms is None
+            and self.id is None
+            and self.attributes is None
+            and self.publisher is None
+            and self.route is None
+        )
+
+
+def check_name(name: str, what: str = "queue") -> str:
+    """Any UTF-8 name up to 255 bytes without control characters; doors may be stricter."""
+    try:
+        size = len(name.encode())
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidSetting(f"a {what} name must be text that can be encoded as UTF-8") from None
+    if not 0 < size <= MAX_NAME_BYTES:
+        raise InvalidSetting(f"a {what} name must have 1 to {MAX_NAME_BYTES} bytes, this one has {size}")
+    if any(ord(char) < 32 or ord(char) == 127 for char in name):
+        raise InvalidSetting(f"a {what} name must not contain control characters: {name!r}")
+    return name

@@ -1,0 +1,210 @@
+"""check, repair and dump: for a journal that does not open, or that nobody should open just to look."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from openq.errors import JournalDamaged
+from openq.storage import index
+from openq.storage.disk import Io, make_file, read_all, write_all
+from openq.storage.lockfile import DirectoryLock
+from openq.storage.scan import SegmentScan, segment_path
+from openq.storage.segment import HEADER_BYTES, HOLE_BYTES, SegmentHeader, frames, hole, location
+from openq.storage.survey import BLOCKS, FOREIGN, HEADER, MISSING, SALT, TAIL, Damage, Found, Survey, Torn
+
+log = logging.getLogger("openq.journal")
+
+QUARANTINE = "quarantine"
+
+
+@dataclass(slots=True)
+class Report:
+    """What a look through the journal found. `holes` are damages repaired earlier."""
+
+    path: str
+    segments: int = 0
+    blocks: int = 0
+    records: int = 0
+    bytes: int = 0
+    holes: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    torn: Torn | None = None
+    missing_sidecars: list[str] = field(default_factory=list)
+    repaired: bool = False
+    quarantined: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.damages
+
+
+def check(path: str | os.PathLike[str], io: Io | None = None) -> Report:
+    """Verify everything; changes nothing and needs no lock, so it works beside a running process."""
+    io = io or Io()
+    directory = _directory(path)
+    survey = Survey(io, directory)
+    report = Report(os.path.abspath(path), segments=len(survey.numbers))
+    for event in survey.walk():
+        if isinstance(event, Damage):
+            report.damages.append(event)
+        elif isinstance(event, Torn):
+            report.torn = event
+        elif event.block.count == 0:
+            report.holes += 1
+        else:
+            report.blocks += 1
+            report.records += event.block.count
+            report.bytes += event.block.end - event.block.pos
+    for number in survey.numbers[:-1]:
+        if _sidecar(io, segment_path(directory, number)) is None:
+            report.missing_sidecars.append(index.index_path(segment_path(directory, number)))
+    return report
+
+
+def dump(
+    path: str | os.PathLike[str], start_at: int = 0, io: Io | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """Every intact record from `start_at` on; damaged places are logged and skipped."""
+    for event in Survey(io or Io(), _directory(path)).walk():
+        if isinstance(event, Damage):
+            log.warning("%s at offset %d: %s, skipped", event.file, event.offset, event.kind)
+        elif isinstance(event, Found) and event.block.count:
+            block = event.block
+            base = location(event.segment, block.base)
+            for at, record in frames(block.data, block.pos, block.end, base):
+                if at >= start_at:
+                    yield at, record
+
+
+def repair(
+    path: str | os.PathLike[str],
+    dry_run: bool = False,
+    rows_of: index.RowsOf | None = None,
+    io: Io | None = None,
+) -> Report:
+    """Make the journal open again with every intact record. What is unreadable is copied to quarantine/
+    first and then replaced by a block that says which blocks are missing.
+
+    Raises DirectoryInUse, and JournalDamaged where nothing can be saved. With `dry_run` nothing changes.
+    """
+    io = io or Io()
+    if dry_run:
+        return check(path, io)
+    lock = DirectoryLock(os.path.abspath(path), _now_ms())
+    try:
+        report = check(path, io)
+        survey = Survey(io, _directory(path))
+        for damage in report.damages:
+            if damage.kind == SALT:
+                raise JournalDamaged(damage.file, 0, "no header is left to verify any block with")
+        surgeon = _Surgeon(io, os.path.abspath(path), survey.salt or 0)
+        for damage in report.damages:
+            surgeon.treat(damage)
+        report.quarantined = surgeon.quarantined
+        _rebuild_sidecars(io, _directory(path), rows_of or index.engine_rows)
+        after = check(path, io)
+        if not after.ok:
+            left = after.damages[0]
+            raise JournalDamaged(left.file, left.offset, f"{left.kind}: repair could not mend this")
+        report.repaired = True
+        return report
+    finally:
+        lock.release()
+
+
+class _Surgeon:
+    """Mends one damage at a time. Each step leaves the journal no worse if it is the last one done."""
+
+    def __init__(self, io: Io, path: str, salt: int) -> None:
+        self._io = io
+        self._salt = salt
+        self._directory = os.path.join(path, "journal")
+        self._ward = os.path.join(path, QUARANTINE)
+        self.quarantined: list[str] = []
+
+    def treat(self, damage: Damage) -> None:
+        if damage.kind == FOREIGN:
+            self._io.mkdir(self._ward)
+            self._io.rename(damage.file, self._place(damage))
+        if damage.kind in (FOREIGN, MISSING):
+            self._fill_in(damage)
+            return
+        fd = self._io.open(damage.file, os.O_RDWR)
+        try:
+            self._isolate(damage, read_all(self._io, fd, damage.size, damage.offset))
+            write_all(self._io, fd, self._mend(damage, fd), damage.offset)
+            self._io.fsync(fd)
+        finally:
+            self._io.close(fd)
+        self._drop_sidecar(damage.file)
+
+    def _mend(self, damage: Damage, fd: int) -> bytes:
+        if damage.kind == HEADER:
+            size = max(self._io.file_size(fd), HEADER_BYTES)
+            return SegmentHeader(damage.segment, _now_ms(), damage.first_block, size, self._salt).pack()
+        size = max(damage.size, HOLE_BYTES) if damage.kind == BLOCKS else HOLE_BYTES
+        first, last = damage.first_block, damage.last_block
+        assert damage.kind in (BLOCKS, TAIL)
+        return hole(size, self._salt, damage.offset, first, last, damage.segment)
+
+    def _fill_in(self, damage: Damage) -> None:
+        """A segment file that stands for the missing one."""
+        first, last = damage.first_block, damage.last_block
+        size = HEADER_BYTES + HOLE_BYTES
+        data = SegmentHeader(damage.segment, _now_ms(), first, size, self._salt).pack()
+        if last >= first:
+            data += hole(HOLE_BYTES, self._salt, HEADER_BYTES, first, last, damage.segment)
+        temporary = os.path.join(self._directory, f"spare-{damage.segment:016x}.tmp")
+        self._io.close(make_file(self._io, temporary, size, data))
+        self._io.rename(temporary, damage.file)
+        self._io.fsync_dir(self._directory)
+        self._drop_sidecar(damage.file)
+
+    def _isolate(self, damage: Damage, data: bytes) -> None:
+        self._io.mkdir(self._ward)
+        self._io.close(make_file(self._io, self._place(damage), len(data), data))
+        self._io.fsync_dir(self._ward)
+
+    def _place(self, damage: Damage) -> str:
+        stem = os.path.join(self._ward, f"{damage.segment:016x}-{damage.offset:08x}-{_now_ms():x}")
+        self.quarantined.append(stem + ".bin")
+        return stem + ".bin"
+
+    def _drop_sidecar(self, file: str) -> None:
+        try:
+            self._io.unlink(index.index_path(file))
+        except FileNotFoundError:
+            pass
+
+
+def _rebuild_sidecars(io: Io, directory: str, rows_of: index.RowsOf) -> None:
+    survey = Survey(io, directory)
+    for number in survey.numbers[:-1]:
+        path = segment_path(directory, number)
+        if _sidecar(io, path) is None:
+            header = survey.headers[number]
+            fd = io.open(path, os.O_RDONLY)
+            try:
+                scan = SegmentScan(io, fd, number, header.salt, header.first_block)
+                index.save(io, index.index_path(path), index.build(scan, rows_of))
+            finally:
+                io.close(fd)
+
+
+def _sidecar(io: Io, path: str) -> index.SegmentIndex | None:
+    try:
+        return index.load(index.index_path(path), io)
+    except (OSError, ValueError):
+        return None
+
+
+def _directory(path: str | os.PathLike[str]) -> str:
+    return os.path.join(os.path.abspath(path), "journal")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,367 @@
+"""FileJournal: segments in a folder, recovery, reading, retention, one process per folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from threading import Lock, current_thread
+
+from openq.errors import Closed, DiskFull, HistoryUnavailable, InvalidSetting, JournalDamaged, JournalFailed
+from openq.storage.disk import FULL, Io, close_quietly, write_all
+from openq.storage.index import RowsOf, SegmentIndex, engine_rows, index_path
+from openq.storage.index import build as build_index
+from openq.storage.index import load as load_index
+from openq.storage.index import save as save_index
+from openq.storage.journal import SegmentInfo
+from openq.storage.lockfile import DirectoryLock
+from openq.storage.pending import Segment
+from openq.storage.reader import Reader
+from openq.storage.recovery import Recovered, damaged_end, recover
+from openq.storage.scan import SegmentScan, segment_path
+from openq.storage.segment import (
+    BLOCK_BYTES,
+    FRAME,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    frames,
+    location,
+    offset_of,
+    segment_of,
+)
+from openq.storage.stock import clear_temporaries
+from openq.storage.writer import LEAST_SEGMENT, GroupWriter
+
+log = logging.getLogger("openq.journal")
+
+MIB = 1 << 20
+MOST_SEGMENT = 1 << 30
+
+_frame = FRAME.unpack_from
+
+
+class FileJournal(GroupWriter):
+    """The journal on disk; see `openq.storage.journal.Journal` for what each method promises."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        segment_bytes: int = 64 * MIB,
+        first_segment_bytes: int = MIB,
+        reserve_bytes: int = 16 * MIB,
+        salt: int | None = None,
+        now_ms: Callable[[], int] | None = None,
+        io: Io | None = None,
+        rows_of: RowsOf | None = None,
+    ) -> None:
+        if not LEAST_SEGMENT <= segment_bytes <= MOST_SEGMENT:
+            raise InvalidSetting(
+                f"segment_bytes must be {LEAST_SEGMENT} to {MOST_SEGMENT}, not {segment_bytes}"
+            )
+        io = io or Io()
+        now_ms = now_ms or _wall_ms
+        first_bytes = max(LEAST_SEGMENT, min(first_segment_bytes, segment_bytes))
+        self.path = os.path.abspath(path)
+        directory = os.path.join(self.path, "journal")
+        folder_lock: DirectoryLock | None = None
+        try:
+            io.mkdir(directory)
+            folder_lock = DirectoryLock(self.path, now_ms())
+            found = recover(io, directory)
+            clear_temporaries(io, directory)
+            if found is not None:
+                salt = found.headers[0].salt
+            elif salt is None:
+                salt = int.from_bytes(os.urandom(8), "little")
+            super().__init__(io, directory, now_ms, salt, (first_bytes, segment_bytes, max(reserve_bytes, 0)))
+            if found is None:
+                self._create()
+            else:
+                self._resume(found)
+        except BaseException as error:
+            if folder_lock is not None:
+                folder_lock.release()
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise DiskFull(f"no room for a journal in {self.path}") from error
+            if isinstance(error, OSError):
+                raise JournalFailed(f"cannot open {self.path}: {error}") from error
+            raise
+        self._folder_lock = folder_lock
+        self._rows_of = rows_of or engine_rows
+        self._reader = Reader(io, salt, self._path_of)
+        self._dropping = Lock()
+        self._stuck = False
+        _journals.add(self)
+        self._writer.start()
+        self._keeper.start()
+
+    def _create(self) -> None:
+        """The first segment. The folders above are new too: their entries need a sync as well."""
+        segment = Segment(1, segment_path(self.directory, 1), self._next_size)
+        segment.first_block = 1
+        spare = self._stock.make(self._next_size)
+        try:
+            write_all(self._io, spare.fd, self._header(segment), 0)
+            self._io.fsync(spare.fd)
+            self._io.rename(spare.path, segment.path)
+            for directory in (self.directory, self.path, os.path.dirname(self.path)):
+                self._io.fsync_dir(directory)
+        except OSError:
+            close_quietly(self._io, spare.fd)
+            raise
+        segment.fd = spare.fd
+        segment.named = True
+        self._segments = {1: segment}
+        self._next_size = min(self._next_size * 2, self._max_size)
+        self._start(segment, HEADER_BYTES, 1)
+
+    def _resume(self, found: Recovered) -> None:
+        segments = {}
+        for header, size in zip(found.headers, found.sizes, strict=True):
+            segment = Segment(header.number, segment_path(self.directory, header.number), size)
+            segment.first_block = header.first_block
+            segment.named = True
+            segment.used = size
+            segments[header.number] = segment
+        self._segments = segments
+        segment.fd, segment.used = found.fd, found.end
+        self._next_size = min(max(self._next_size, found.headers[-1].size) * 2, self._max_size)
+        self._stock.adopt_reserve()
+        self._start(segment, found.end, found.next_block)
+
+    def announce(self, url: str) -> None:
+        """Tell those who find the folder taken how to connect to this process instead."""
+        self._folder_lock.announce(url)
+
+    # -- reading: without the lock
+
+    def read(self, at: int) -> bytes:
+        if at >= self.durable_at:
+            record = self._read_live(at)
+            if record is not None:
+                return record
+        try:
+            return self._reader.read(at)
+        except JournalDamaged:
+            self._path_of(segment_of(at))  # dropped meanwhile: that is no damage
+            raise
+
+    def read_many(self, ats: Sequence[int]) -> list[bytes]:
+        if not ats:
+            return []
+        if max(ats) >= self.durable_at:
+            return [self.read(at) for at in ats]
+        try:
+            return self._reader.read_many(ats)
+        except JournalDamaged:
+            self._path_of(segment_of(min(ats)))
+            raise
+
+    def _read_live(self, at: int) -> bytes | None:
+        for block in self._live:
+            back = at - block.origin
+            if BLOCK_BYTES <= back < len(block.buffer):
+                start = back + FRAME_BYTES
+                return bytes(block.buffer[start : start + _frame(block.buffer, back)[0]])
+        return None
+
+    def _path_of(self, number: int) -> str:
+        if self._closing:
+            raise Closed()
+        segment = self._segments.get(number)
+        if segment is None:
+            raise HistoryUnavailable(f"segment {number} of the journal is not kept (any more)")
+        return segment.path
+
+    def replay(self, start_at: int = 0) -> Iterator[tuple[int, bytes]]:
+        with self.lock:
+            end_at = self.durable_at
+            segments = [s for s in self._segments.values() if s.number <= segment_of(end_at)]
+        if start_at > end_at:
+            raise JournalDamaged(
+                segments[-1].path, offset_of(end_at), f"the journal ends here, but {start_at:#x} is asked for"
+            )
+        if segment_of(start_at) and segment_of(start_at) < segments[0].number:
+            path = segment_path(self.directory, segment_of(start_at))
+            raise JournalDamaged(path, 0, "this segment is missing")
+        segments = [s for s in segments if s.number >= segment_of(start_at)]
+        return self._replay(segments, start_at, end_at)
+
+    def _replay(self, segments: list[Segment], start_at: int, end_at: int) -> Iterator[tuple[int, bytes]]:
+        last = segments[-1]
+        for segment, following in zip(segments, [*segments[1:], last], strict=True):
+            fd = self._io.open(segment.path, os.O_RDONLY)
+            try:
+                scan = SegmentScan(self._io, fd, segment.number, self._salt, segment.first_block)
+                stop = offset_of(end_at) - BLOCK_BYTES if segment is last else None
+                for block in scan.blocks(stop):
+                    base = location(segment.number, block.base)
+                    if block.count and base + block.end > start_at:
+                        records = frames(block.data, block.pos, block.end, base)
+                        if base + block.pos >= start_at:
+                            yield from records
+                        else:
+                            yield from (record for record in records if record[0] >= start_at)
+                if stop is not None and scan.offset < stop:
+                    raise JournalDamaged(segment.path, scan.offset, f"block {scan.next_number} is unreadable")
+                if stop is None and scan.next_number != following.first_block:
+                    raise damaged_end(segment.path, scan, following.first_block)
+            finally:
+                self._io.close(fd)
+
+    # -- segments
+
+    def segments(self) -> list[SegmentInfo]:
+        current = self._writing.number
+        return [
+            SegmentInfo(s.number, s.path, s.used, s.first_ms, s.last_ms, s.number < current)
+            for s in self._segments.values()
+        ]
+
+    def index(self, number: int) -> SegmentIndex:
+        """The messages of a segment. Raises HistoryUnavailable when it is not kept.
+
+        That of the current segment is made anew each time and covers what is durable by now.
+        """
+        path = self._path_of(number)
+        segment = self._segments.get(number)
+        first_block = segment.first_block if segment is not None else None
+        following = self._segments.get(number + 1)
+        if following is not None:
+            try:
+                return load_index(index_path(path), self._io)
+            except FileNotFoundError:
+                pass
+            except ValueError as error:
+                log.warning("%s; it is built again", error)
+        try:
+            fd = self._io.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            self._path_of(number)  # dropped meanwhile: raises
+            raise
+        try:
+            scan = SegmentScan(self._io, fd, number, self._salt, first_block)
+            stop = offset_of(self.durable_at) - BLOCK_BYTES if following is None else None
+            index = build_index(scan, self._rows_of, stop, self._pause)
+        finally:
+            self._io.close(fd)
+        if following is not None and scan.next_number != following.first_block:
+            raise damaged_end(path, scan, following.first_block)
+        return index
+
+    def _pause(self) -> None:
+        """An index is built beside the traffic: whoever waits for the interpreter goes first."""
+        if self._closing:
+            raise Closed()
+        time.sleep(0)
+
+    def _keep(self) -> float | None:
+        """The keeper's duty: what the writer will need first, then one sidecar at a time."""
+        again = super()._keep()
+        for segment in self._segments.values():
+            if segment.number < self._writing.number and not segment.indexed:
+                segment.indexed = True  # also when it fails: `index` tries again when it is asked for
+                self._make_sidecar(segment)
+                return 0.0
+        return again
+
+    def _make_sidecar(self, segment: Segment) -> None:
+        path = index_path(segment.path)
+        try:
+            try:
+                index = load_index(path, self._io)
+            except (FileNotFoundError, ValueError):
+                index = self.index(segment.number)
+                with self._dropping:
+                    if segment.number in self._segments:
+                        save_index(self._io, path, index)
+        except (HistoryUnavailable, Closed):
+            return
+        except (OSError, JournalDamaged) as error:
+            log.warning("no index for %s: %s", segment.path, error)
+            return
+        segment.first_ms, segment.last_ms = index.first_ms, index.last_ms
+
+    def drop_before(self, segment_number: int) -> int:
+        """The oldest first, each with its own directory sync: a crash leaves a suffix without gaps.
+
+        A failure is logged and ends it; what is left is dropped next time.
+        """
+        dropped = 0
+        with self._dropping:
+            for segment in list(self._segments.values()):
+                if segment.number >= min(segment_number, self._writing.number) or self._stuck:
+                    break
+                if not self._discard(segment):
+                    break
+                dropped += 1
+        return dropped
+
+    def _discard(self, segment: Segment) -> bool:
+        with self.lock:
+            self._refuse_if_over()
+            self._segments = {n: s for n, s in self._segments.items() if s is not segment}
+        self._reader.forget(segment.number)
+        try:
+            with suppress(FileNotFoundError):
+                self._io.unlink(index_path(segment.path))
+            if segment.size != self._max_size or not self._stock.recycle(segment.path, segment.size):
+                self._io.unlink(segment.path)
+        except OSError as error:
+            log.warning("cannot drop %s: %s", segment.path, error)
+            with self.lock:
+                self._segments = {segment.number: segment, **self._segments}
+            return False
+        try:
+            self._io.fsync_dir(self.directory)
+        except OSError as error:
+            # Whether it is gone is unknown; dropping later ones could leave a gap. A restart knows.
+            log.warning("cannot sync %s: %s", self.directory, error)
+            self._stuck = True
+        return True
+
+    # -- the end
+
+    def close(self) -> None:
+        with self.lock:
+            first = not self._closing
+            self._closing = True
+            self._asleep = False
+            self._room = -1
+        self._flag.raise_()
+        if current_thread() is not self._writer:
+            self._writer.join()
+        if first:
+            _journals.discard(self)
+            self._keeper.stop()
+            self._stock.close()
+            self._reader.close()
+            close_quietly(self._io, self._writing.fd)
+            self._folder_lock.release()
+
+    def _after_fork(self) -> None:
+        """In a forked child: two processes must not write the same files. The parent goes on unharmed."""
+        self.lock._at_fork_reinit()  # type: ignore[attr-defined]
+        self.error = JournalFailed("this process was forked from the one that opened the journal")
+        self._room = -1
+        self._closing = True
+        self._folder_lock.forget()
+
+
+_journals: weakref.WeakSet[FileJournal] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for journal in list(_journals):
+        journal._after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,65 @@
+"""What is on its way to disk: segments planned, blocks being filled, groups being committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+
+from openq.storage.segment import BLOCK_BYTES, HEADER_BYTES, location
+from openq.storage.stock import Spare
+
+
+class Segment:
+    """A file of the journal, or a planned one: `named` is False until its first block is synced."""
+
+    __slots__ = (
+        "fd",
+        "first_block",
+        "first_ms",
+        "indexed",
+        "last_ms",
+        "named",
+        "number",
+        "path",
+        "size",
+        "spare",
+        "used",
+    )
+
+    def __init__(self, number: int, path: str, size: int, spare: Spare | None = None) -> None:
+        self.number = number
+        self.path = path
+        self.size = size
+        self.spare = spare
+        self.first_block = 0
+        self.fd = -1
+        self.named = False
+        self.indexed = False  # its sidecar was made or looked at, and the times taken from it
+        self.first_ms: int | None = None
+        self.last_ms: int | None = None
+        self.used = HEADER_BYTES
+
+
+class Block:
+    """Records on their way to disk: `buffer` begins with room for the block's header."""
+
+    __slots__ = ("buffer", "count", "number", "origin", "segment", "start")
+
+    def __init__(self, segment: Segment, start: int, number: int) -> None:
+        self.segment = segment
+        self.start = start
+        self.number = number
+        self.origin = location(segment.number, start)
+        self.buffer = bytearray(BLOCK_BYTES)
+        self.count = 0
+
+
+class Group:
+    """What one commit writes, and who is to be told."""
+
+    __slots__ = ("blocks", "callbacks", "waiters")
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.callbacks: list[Callable[[], None]] = []
+        self.waiters: list[Lock] = []

@@ -1,0 +1,172 @@
+"""Snapshots of the engine's state: `snapshots/<location covered>.snap`, the newest two are kept.
+
+    file = header (magic, version, location), chunk, chunk, ..., trailer
+    chunk = length, crc, bytes; the trailer is a chunk-like head with the count and a crc over all crcs
+
+A snapshot only saves time: without one, replaying the whole journal gives the same state.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from zlib import crc32
+
+from openq.storage.disk import Io, read_all, write_all
+
+log = logging.getLogger("openq.journal")
+
+MAGIC = b"OPENQS01"
+VERSION = 1
+KEEP = 2
+_HEADER = Struct("<8sIIQ")  # magic, version, crc of the rest, location
+_CHUNK = Struct("<II")  # length, crc
+_TRAILER = Struct("<IIQII")  # END, chunks, bytes, crc of all chunk crcs, crc of this
+_END = 0xFFFF_FFFF  # no chunk has this length
+_PIECE = 1 << 20
+_MAX_CHUNK = 1 << 30
+
+
+class _Damaged(Exception):
+    pass
+
+
+def write(directory: str, at: int, chunks: Iterable[bytes], io: Io | None = None) -> str:
+    """Store a snapshot that covers every record before `at`; the path. Raises OSError.
+
+    Chunks are written as they come, so a large state needs no large buffer.
+    """
+    io = io or Io()
+    io.mkdir(directory)
+    path = os.path.join(directory, f"{at:016x}.snap")
+    temporary = path + ".tmp"
+    fd = io.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        try:
+            _write(io, fd, at, chunks)
+            io.fsync(fd)
+        finally:
+            io.close(fd)
+        io.rename(temporary, path)
+    except BaseException:
+        try:
+            io.unlink(temporary)
+        except OSError:
+            pass  # the first error is the one to tell
+        raise
+    io.fsync_dir(directory)
+    io.fsync_dir(os.path.dirname(os.path.abspath(directory)))
+    _thin_out(io, directory)
+    return path
+
+
+def _write(io: Io, fd: int, at: int, chunks: Iterable[bytes]) -> None:
+    pending = bytearray(_header(at))
+    offset = 0
+    count = size = total = 0
+    for chunk in chunks:
+        if len(chunk) > _MAX_CHUNK:
+            raise ValueError(f"a chunk of {len(chunk)} bytes, the limit is {_MAX_CHUNK}")
+        head = _CHUNK.pack(len(chunk), crc32(chunk))
+        pending += head
+        pending += chunk
+        total = crc32(head, total)
+        count += 1
+        size += len(chunk)
+        if len(pending) >= _PIECE:
+            write_all(io, fd, pending, offset)
+            offset += len(pending)
+            pending = bytearray()
+    trailer = _TRAILER.pack(_END, count, size, total, 0)[:-4]
+    pending += trailer + crc32(trailer).to_bytes(4, "little")
+    write_all(io, fd, pending, offset)
+
+
+def load_newest(directory: str, io: Io | None = None) -> tuple[int, list[bytes]] | None:
+    """The newest intact snapshot. A damaged one is reported and left where it is."""
+    io = io or Io()
+    for at, path in reversed(_list(io, directory)):
+        try:
+            return at, list(_read(io, path, at))
+        except (OSError, _Damaged) as error:
+            log.warning("snapshot %s is skipped: %s", path, error)
+    return None
+
+
+def stream_newest(directory: str, io: Io | None = None) -> tuple[int, Iterator[bytes]] | None:
+    """The same for a state too large to hold twice: read once to verify it, once more to use it."""
+    io = io or Io()
+    for at, path in reversed(_list(io, directory)):
+        try:
+            for _ in _read(io, path, at):
+                pass
+            return at, _read(io, path, at)
+        except (OSError, _Damaged) as error:
+            log.warning("snapshot %s is skipped: %s", path, error)
+    return None
+
+
+def _read(io: Io, path: str, at: int) -> Iterator[bytes]:
+    fd = io.open(path, os.O_RDONLY)
+    try:
+        size = io.file_size(fd)
+        if read_all(io, fd, _HEADER.size, 0) != _header(at):
+            raise _Damaged("damaged header")
+        offset = _HEADER.size
+        count = total = data_bytes = 0
+        while True:
+            head = read_all(io, fd, _CHUNK.size, offset)
+            if len(head) < _CHUNK.size:
+                raise _Damaged("it ends early")
+            length, crc = _CHUNK.unpack(head)
+            if length == _END:
+                break
+            # Before memory is spent on a damaged length.
+            if length > size - offset:
+                raise _Damaged(f"damaged length at offset {offset}")
+            chunk = read_all(io, fd, length, offset + _CHUNK.size)
+            if len(chunk) < length or crc32(chunk) != crc:
+                raise _Damaged(f"damaged chunk at offset {offset}")
+            total = crc32(head, total)
+            count += 1
+            data_bytes += length
+            offset += _CHUNK.size + length
+            yield chunk
+        trailer = _TRAILER.pack(_END, count, data_bytes, total, 0)[:-4]
+        expected = trailer + crc32(trailer).to_bytes(4, "little")
+        if read_all(io, fd, len(expected) + 1, offset) != expected:
+            raise _Damaged(f"damaged trailer at offset {offset}")
+    finally:
+        io.close(fd)
+
+
+def _header(at: int) -> bytes:
+    rest = _HEADER.pack(MAGIC, VERSION, 0, at)
+    return _HEADER.pack(MAGIC, VERSION, crc32(rest), at)
+
+
+def _list(io: Io, directory: str) -> list[tuple[int, str]]:
+    try:
+        names = io.listdir(directory)
+    except FileNotFoundError:
+        return []
+    found = []
+    for name in names:
+        stem = name.removesuffix(".snap")
+        if len(stem) == 16 and stem != name:
+            try:
+                found.append((int(stem, 16), os.path.join(directory, name)))
+            except ValueError:
+                continue
+    return sorted(found)
+
+
+def _thin_out(io: Io, directory: str) -> None:
+    """Keep the newest two: should the newest prove damaged, there is one more."""
+    for _, path in _list(io, directory)[:-KEEP]:
+        io.unlink(path)
+    for name in io.listdir(directory):
+        if name.endswith(".snap.tmp"):
+            io.unlink(os.path.join(directory, name))

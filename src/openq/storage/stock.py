@@ -1,0 +1,193 @@
+"""Files kept ready for what comes next: spare segments, and the reserve for a full disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from threading import Lock, Thread
+
+from openq.storage.disk import FULL, Io, close_quietly, make_file, unlink_quietly
+from openq.storage.flag import Flag
+from openq.storage.segment import SegmentHeader
+
+log = logging.getLogger("openq.journal")
+
+RESERVE = "reserve"
+SPARE = "spare-"
+TEMPORARY = ".tmp"
+MAX_SPARES = 2
+RETRY_S = 0.2
+
+
+class Spare:
+    """A preallocated file that can become a segment."""
+
+    __slots__ = ("fd", "is_reserve", "path", "size")
+
+    def __init__(self, path: str, fd: int, size: int, is_reserve: bool = False) -> None:
+        self.path = path
+        self.fd = fd
+        self.size = size
+        self.is_reserve = is_reserve
+
+
+class Stock:
+    """`spares`, `reserve` and `full` are guarded by the journal's lock; the files are made without it."""
+
+    def __init__(self, io: Io, directory: str, lock: Lock, salt: int, reserve_bytes: int, least: int) -> None:
+        self._io = io
+        self._directory = directory
+        self._lock = lock
+        self._salt = salt
+        self._reserve_bytes = reserve_bytes
+        self._least = least
+        self._made = 0
+        self.spares: list[Spare] = []
+        self.reserve: Spare | None = None
+        self.full = False
+
+    def make(self, size: int) -> Spare:
+        """A new spare, synced under its temporary name. Raises OSError."""
+        with self._lock:
+            path = self._next_path()
+        return Spare(path, make_file(self._io, path, size), size)
+
+    def restock(self, size: int) -> float | None:
+        """Make what is missing, the reserve first. Seconds until another try is due, None if complete.
+
+        The reserve comes first because it is what keeps acks going while publishes are refused.
+        """
+        try:
+            if self.reserve is None and self._reserve_bytes:
+                self._make_reserve()
+            if not self.spares:
+                self._make_spare(size)
+        except OSError as error:
+            full = error.errno in FULL
+            with self._lock:
+                news = full and not self.full
+                self.full = self.full or full
+            if news:
+                log.warning("disk full: publishing is refused until space returns (%s)", error)
+            elif not full:
+                log.warning("cannot prepare the next segment, trying again: %s", error)
+            return RETRY_S
+        with self._lock:
+            news, self.full = self.full, False
+        if news:
+            log.warning("disk space is back: publishing resumes")
+        return None
+
+    def _make_spare(self, size: int) -> None:
+        try:
+            spare = self.make(size)
+        except OSError as error:
+            if error.errno not in FULL or size <= self._least:
+                raise
+            # A small rest of the disk is still worth using.
+            spare = self.make(self._least)
+        with self._lock:
+            self.spares.append(spare)
+
+    def _make_reserve(self) -> None:
+        """Under a temporary name first, so that a file called `reserve` is always whole.
+
+        It carries a header with number 0: a second copy of the salt, should the only segment's be lost.
+        """
+        with self._lock:
+            temporary = self._next_path()
+        head = SegmentHeader(0, 0, 0, self._reserve_bytes, self._salt).pack()
+        fd = make_file(self._io, temporary, self._reserve_bytes, head)
+        path = os.path.join(self._directory, RESERVE)
+        try:
+            self._io.rename(temporary, path)
+            self._io.fsync_dir(self._directory)
+        except OSError:
+            close_quietly(self._io, fd)
+            raise
+        with self._lock:
+            self.reserve = Spare(path, fd, self._reserve_bytes, is_reserve=True)
+
+    def adopt_reserve(self) -> None:
+        """At start: use the reserve that is there, if it has the right size."""
+        path = os.path.join(self._directory, RESERVE)
+        try:
+            fd = self._io.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return
+        size = self._io.file_size(fd)
+        if size == self._reserve_bytes:
+            self.reserve = Spare(path, fd, size, is_reserve=True)
+        else:
+            self._io.close(fd)
+            self._io.unlink(path)
+
+    def recycle(self, path: str, size: int) -> bool:
+        """Turn a dropped segment into a spare; False when there are enough. The name is freed either way
+        by the caller's directory sync."""
+        with self._lock:
+            if len(self.spares) >= MAX_SPARES:
+                return False
+            temporary = self._next_path()
+        self._io.rename(path, temporary)
+        try:
+            fd = self._io.open(temporary, os.O_RDWR)
+        except OSError:
+            unlink_quietly(self._io, temporary)
+            return True
+        with self._lock:
+            self.spares.append(Spare(temporary, fd, size))
+        return True
+
+    def close(self) -> None:
+        """Spares are not worth keeping over a restart: they are made again in the background."""
+        with self._lock:
+            spares, self.spares = self.spares, []
+            reserve, self.reserve = self.reserve, None
+        for spare in spares:
+            close_quietly(self._io, spare.fd)
+            unlink_quietly(self._io, spare.path)
+        if reserve is not None:
+            close_quietly(self._io, reserve.fd)
+
+    def _next_path(self) -> str:
+        self._made += 1
+        return os.path.join(self._directory, f"{SPARE}{self._made:08x}{TEMPORARY}")
+
+
+def clear_temporaries(io: Io, directory: str) -> None:
+    """Delete what a crash left half made. Only names that we give to temporary files."""
+    for name in io.listdir(directory):
+        if name.endswith(TEMPORARY) and (name.startswith(SPARE) or name.endswith(".idx" + TEMPORARY)):
+            io.unlink(os.path.join(directory, name))
+
+
+class Keeper:
+    """A thread that calls `duty` when woken, and again after the seconds that it returned."""
+
+    def __init__(self, duty: Callable[[], float | None]) -> None:
+        self._duty = duty
+        self._flag = Flag()
+        self._stopping = False
+        self._thread = Thread(target=self._run, name="openq-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._flag.raise_()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                again = self._duty()
+            except Exception:
+                log.exception("the journal's keeper failed, trying again")
+                again = RETRY_S
+            self._flag.wait(again)

@@ -1,0 +1,221 @@
+"""A full disk: publishing is refused, acknowledging goes on, and it ends by itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from openq.errors import DiskFull, JournalFailed
+from openq.storage import writer
+from openq.storage.files import FileJournal
+from tests.storage.fakedisk import FakeDisk
+from tests.storage.helpers import contents, eventually, put, records, small
+
+ACK = b"ack" * 10
+
+
+def fill(journal: FileJournal, record: bytes = b"m" * 100) -> int:
+    """Publish until it is refused, as the broker does."""
+    count = 0
+    while True:
+        with journal.lock:
+            if not journal.can_publish(len(record)):
+                return count
+            at = journal.append(record)
+        journal.wait(at)
+        count += 1
+        assert count < 1000
+        # The keeper needs a moment to notice; the broker is never this alone with a full disk.
+        eventually(lambda: journal._stock.spares or journal._stock.full)
+
+
+def until_refused(journal: FileJournal, record: bytes) -> tuple[int, DiskFull]:
+    for count in range(1000):
+        try:
+            put(journal, record)
+        except DiskFull as refusal:
+            return count, refusal
+    raise AssertionError("it never ends")
+
+
+def test_publishing_stops_and_acknowledging_goes_on_until_space_returns(tmp_path: Path) -> None:
+    disk = FakeDisk(tmp_path, capacity=12_000)
+    journal = small(tmp_path / "d", io=disk)
+    eventually(lambda: journal._stock.reserve)
+    published = fill(journal)
+    assert published > 20
+
+    # The reserve is enough for acks.
+    acks = [put(journal, ACK)[0] for _ in range(20)]
+    with journal.lock:
+        assert not journal.can_publish(1)
+    assert journal.read_many(acks) == [ACK] * 20
+
+    disk.capacity = 40_000
+    eventually(lambda: not journal._stock.full)
+    with journal.lock:
+        assert journal.can_publish(100)
+    eventually(lambda: journal._stock.reserve)
+    put(journal, b"published again")
+    journal.close()
+    found = contents(tmp_path / "d")
+    assert len(found) == published + 20 + 1
+    assert found[-1] == b"published again"
+
+
+def test_when_the_reserve_is_used_up_too_appending_is_refused_and_nothing_breaks(tmp_path: Path) -> None:
+    disk = FakeDisk(tmp_path, capacity=8_000)
+    journal = small(tmp_path / "d", io=disk)
+    published = fill(journal)
+    acks, refusal = until_refused(journal, ACK)
+    assert "reserve" in str(refusal)
+    assert acks > 25
+    assert journal.error is None
+
+    disk.capacity = 40_000
+    eventually(lambda: not journal._stock.full)
+    put(journal, ACK)
+    journal.close()
+    assert len(contents(tmp_path / "d")) == published + acks + 1
+
+
+def test_freeing_segments_ends_the_state(tmp_path: Path) -> None:
+    disk = FakeDisk(tmp_path, capacity=16_000)
+    journal = small(tmp_path / "d", io=disk)
+    fill(journal)
+    put(journal, ACK)
+
+    journal.drop_before(journal.end_at >> 32)
+    eventually(lambda: not journal._stock.full)
+    with journal.lock:
+        assert journal.can_publish(100)
+    put(journal, b"again")
+    journal.close()
+
+
+def test_a_journal_opens_on_a_full_disk(tmp_path: Path) -> None:
+    disk = FakeDisk(tmp_path, capacity=12_000)
+    journal = small(tmp_path / "d", io=disk)
+    published = fill(journal)
+    journal.close()
+
+    disk.capacity = 0
+    journal = small(tmp_path / "d", io=disk)
+    assert len(list(journal.replay())) == published
+    eventually(lambda: journal._stock.full)
+    put(journal, ACK)
+    journal.close()
+
+
+def test_a_new_journal_on_a_full_disk_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DiskFull, match="no room for a journal"):
+        small(tmp_path / "d", io=FakeDisk(tmp_path, capacity=500))
+
+
+def test_a_large_record_that_does_not_fit_is_refused_before_anything_happens(tmp_path: Path) -> None:
+    disk = FakeDisk(tmp_path, capacity=20_000)
+    journal = small(tmp_path / "d", io=disk)
+    put(journal, b"before")
+
+    with pytest.raises(DiskFull, match="no room for a record"):
+        put(journal, bytes(50_000))
+    put(journal, b"after")
+    journal.close()
+    assert contents(tmp_path / "d") == [b"before", b"after"]
+
+
+def test_space_that_comes_back_within_a_second_is_waited_for(tmp_path: Path) -> None:
+    left = [3]
+
+    def fault(operation: str, count: int) -> str | None:
+        if armed and operation == "pwrite" and left[0]:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return None
+
+    armed: list[bool] = []
+    journal = small(tmp_path / "d", io=FakeDisk(tmp_path, fault=fault))
+    armed.append(True)
+    put(journal, b"x")
+
+    assert left == [0]
+    assert journal.error is None
+    journal.close()
+
+
+def test_space_that_does_not_come_back_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "NO_SPACE_PATIENCE_S", 0.05)
+    armed: list[bool] = []
+
+    def fault(operation: str, count: int) -> str | None:
+        if armed and operation == "pwrite":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return None
+
+    journal = small(tmp_path / "d", io=FakeDisk(tmp_path, fault=fault))
+    armed.append(True)
+    with pytest.raises(JournalFailed, match="No space"):
+        put(journal, b"x")
+    journal.close()
+
+
+def test_when_the_keeper_is_late_the_writer_makes_the_segment(tmp_path: Path) -> None:
+    journal = small(tmp_path)
+    journal._keeper.stop()
+    everything = records(300)
+    put(journal, *everything)
+
+    assert [record for _, record in journal.replay()] == everything
+    journal.close()
+    assert contents(tmp_path) == everything
+
+
+def test_when_the_keeper_is_late_and_the_disk_full_the_reserve_serves(tmp_path: Path) -> None:
+    disk = FakeDisk(tmp_path)
+    journal = small(tmp_path / "d", io=disk)
+    eventually(lambda: journal._stock.reserve and journal._stock.spares)
+    journal._keeper.stop()
+    disk.capacity = 0
+    count, _ = until_refused(journal, b"x" * 60)
+    assert count > 30
+    with journal.lock:
+        assert not journal.can_publish(1)
+    disk.capacity = None
+    journal.close()
+    assert contents(tmp_path / "d") == [b"x" * 60] * count
+
+
+def test_a_small_rest_of_the_disk_is_used(tmp_path: Path) -> None:
+    # Room for the first segment, the reserve and one more of the first's size, not of twice.
+    disk = FakeDisk(tmp_path, capacity=1024 + 2048 + 1024 + 100)
+    journal = small(tmp_path / "d", io=disk)
+    eventually(lambda: journal._stock.spares)
+    assert journal._stock.spares[0].size == 1024
+    assert not journal._stock.full
+    journal.close()
+
+
+def test_other_errors_of_the_keeper_are_tried_again(tmp_path: Path) -> None:
+    broken = [True]
+
+    def fault(operation: str, count: int) -> str | None:
+        if broken and count > 12:
+            raise OSError(errno.EIO, "broken for a while") if operation == "fallocate" else AssertionError
+        return None
+
+    disk = FakeDisk(tmp_path)
+    journal = small(tmp_path / "d", io=disk)
+    eventually(lambda: journal._stock.spares)
+    with journal.lock:
+        journal._stock.spares.clear()
+    disk.fault = lambda operation, count: fault("fallocate", 99) if operation == "fallocate" else None
+    journal._keeper.wake()
+    eventually(lambda: disk.calls.count("fallocate") > 4)
+    assert journal.error is None
+    assert not journal._stock.full
+    broken.clear()
+    eventually(lambda: journal._stock.spares)
+    journal.close()

@@ -1,0 +1,235 @@
+"""The imports of OpenQ point one way, and the engine stays pure.
+
+The source is parsed, not run, so imports inside functions and under TYPE_CHECKING count too.
+A new part of the package gets its place in LAYERS, or the first test names it.
+"""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "openq"
+
+# From the bottom up. A part imports itself and what lies in a row before its own; parts in one row do
+# not know each other. "openq" is the package's `__init__`: the public names.
+LAYERS = [
+    ["errors", "_version"],
+    ["model"],
+    ["engine", "security", "observe", "config"],
+    ["storage"],
+    ["broker"],
+    ["protocols", "client"],
+    ["openq", "aio"],
+    ["worker", "pipeline", "server", "testing", "sample"],
+    ["cli"],
+    ["__main__"],
+]
+RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
+
+# The engine is given the time and its random numbers, and gives back what to write.
+IMPURE_MODULES = {
+    *("time", "datetime", "sched", "random", "secrets", "uuid"),
+    *("asyncio", "threading", "multiprocessing", "concurrent", "subprocess", "queue", "signal"),
+    *("os", "io", "sys", "pathlib", "shutil", "tempfile", "mmap", "fcntl", "logging", "sqlite3"),
+    *("socket", "ssl", "select", "selectors", "http", "urllib"),
+}
+IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
+
+# These parts stand on the standard library alone (docs/decisions/0003).
+STANDARD_LIBRARY_ONLY = {"errors", "_version", "model", "engine", "storage"}
+
+
+class Import(NamedTuple):
+    line: int
+    module: str
+
+
+def module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(source: str, module: str, is_package: bool = False) -> Iterator[Import]:
+    """Every import as an absolute name; `from a import b` gives `a.b`, which may be a module or not."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(node.lineno, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")
+                parents = parents[: len(parents) - node.level + is_package]
+                base = ".".join([*parents, base] if base else parents)
+            for alias in node.names:
+                yield Import(node.lineno, f"{base}.{alias.name}")
+
+
+def part_of(module: str, parts: set[str]) -> str | None:
+    """The part of openq that a module belongs to; None for a module of somebody else."""
+    package, _, rest = module.partition(".")
+    if package == "OpenQ":
+        return "openq"
+    if package != "openq":
+        return None
+    first = rest.partition(".")[0]
+    # `from openq import Producer` names no part: it takes a public name from the package itself.
+    return first if first in parts else "openq"
+
+
+def wrong_way(source: str, module: str, parts: set[str], is_package: bool = False) -> list[str]:
+    own = part_of(module, parts)
+    assert own is not None
+    return [
+        f"{module}:{line} imports {name}: {own} lies below {part} or beside it"
+        for line, name in imports(source, module, is_package)
+        if (part := part_of(name, parts)) is not None and part != own and RANK[part] >= RANK[own]
+    ]
+
+
+def impure(source: str, module: str) -> list[str]:
+    found = [
+        f"{module}:{line} imports {name}"
+        for line, name in imports(source, module)
+        if name.partition(".")[0] in IMPURE_MODULES
+    ]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
+            found.append(f"{module}:{node.lineno} calls {node.func.id}()")
+        elif isinstance(node, ast.AsyncFunctionDef | ast.Await):
+            found.append(f"{module}:{node.lineno} is asynchronous")
+    return found
+
+
+def foreign(source: str, module: str) -> list[str]:
+    return [
+        f"{module}:{line} imports {name}"
+        for line, name in imports(source, module)
+        if (top := name.partition(".")[0]) != "openq" and top not in sys.stdlib_module_names
+    ]
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+# Folders that hold no Python (the dashboard's build) have no place among the layers.
+PARTS = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in FILES} - {"__init__"}
+
+
+def test_every_part_has_its_layer() -> None:
+    assert PARTS - RANK.keys() == set(), "give the new part its place in LAYERS"
+
+
+def test_imports_point_one_way() -> None:
+    wrong = [
+        line
+        for path in FILES
+        for line in wrong_way(
+            path.read_text(), module_name(path, SOURCE), PARTS & RANK.keys(), path.name == "__init__.py"
+        )
+    ]
+
+    assert wrong == []
+
+
+def test_the_engine_is_pure() -> None:
+    files = sorted((SOURCE / "engine").rglob("*.py"))
+
+    assert [line for path in files for line in impure(path.read_text(), module_name(path, SOURCE))] == []
+
+
+def test_the_core_needs_the_standard_library_only() -> None:
+    files = [p for p in FILES if p.relative_to(SOURCE).parts[0].removesuffix(".py") in STANDARD_LIBRARY_ONLY]
+
+    assert [line for path in files for line in foreign(path.read_text(), module_name(path, SOURCE))] == []
+
+
+def test_importing_openq_loads_no_server(capsys: pytest.CaptureFixture[str]) -> None:
+    program = (
+        "import json, sys, time\n"
+        "start = time.perf_counter()\n"
+        "import openq\n"
+        "print(json.dumps([time.perf_counter() - start, list(sys.modules)]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    seconds, modules = json.loads(done.stdout)
+
+    with capsys.disabled():
+        print(f" [import openq: {seconds * 1000:.0f} ms]", end="")
+    heavy = {"asyncio", "uvloop", "httptools", "msgspec", "redis", "hiredis", "pyspark", "pyarrow"}
+    assert heavy.intersection(modules) == set()
+
+
+# The rules themselves, on sources that break them.
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("openq.engine.queue", "from openq.storage import files"),
+        ("openq.engine.queue", "from openq import broker"),
+        ("openq.engine.queue", "from openq import Producer"),
+        ("openq.engine.queue", "import openq.broker.local"),
+        ("openq.engine.queue", "from ..storage.files import FileJournal"),
+        ("openq.engine.queue", "from .. import storage"),
+        ("openq.engine.queue", "from openq.security import policy"),
+        ("openq.errors", "import openq.model"),
+        ("openq.storage.files", "def late():\n    from openq.broker import base"),
+        ("openq.storage.files", "if TYPE_CHECKING:\n    from openq.broker import base"),
+        ("openq.client.embedded", "from OpenQ import OpenQ"),
+        ("openq", "from openq.server import serve"),
+        ("openq.server", "from openq.cli.main import main"),
+    ],
+)
+def test_an_import_the_wrong_way_is_seen(module: str, source: str) -> None:
+    assert wrong_way(source, module, set(RANK)) != []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("openq.engine.queue", "from openq.errors import OpenQError"),
+        ("openq.engine.queue", "from openq import errors, model"),
+        ("openq.engine.queue", "from .order import Groups"),
+        ("openq.engine.queue", "from ..model import Message"),
+        ("openq.storage.files", "from openq.engine import records"),
+        ("openq.testing.plugin", "from openq.client import embedded"),
+        ("openq.cli.main", "from openq import OpenQ, server"),
+        ("openq", "from openq.client.embedded import OpenQ"),
+        ("openq.engine.queue", "import openqueue, heapq"),
+    ],
+)
+def test_an_import_the_right_way_is_allowed(module: str, source: str) -> None:
+    assert wrong_way(source, module, set(RANK)) == []
+
+
+def test_a_relative_import_in_a_package_starts_at_the_package() -> None:
+    assert list(imports("from . import queue", "openq.engine", True)) == [(1, "openq.engine.queue")]
+    assert list(imports("from . import order", "openq.engine.queue")) == [(1, "openq.engine.order")]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "from time import monotonic",
+        "from datetime import datetime",
+        "import os.path",
+        "def late():\n    import random",
+        "open('file')",
+        "async def receive(): ...",
+    ],
+)
+def test_what_is_not_pure_is_seen(source: str) -> None:
+    assert impure(source, "openq.engine.queue") != []
+
+
+def test_what_is_foreign_is_seen() -> None:
+    assert foreign("import msgspec, struct\nfrom openq import errors", "openq.model") == [
+        "openq.model:1 imports msgspec"
+    ]
