@@ -8,7 +8,8 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    def now_ms(self) -> int: ...
+    @property
+    def now_ms(self) -> Callable[[], int]: ...
 
     def on_advance(self, callback: Callable[[], None]) -> None:
         """Call back when time was moved by hand; a real clock never does."""
@@ -23,14 +24,19 @@ class SystemClock:
     backwards over a restart either.
     """
 
-    __slots__ = ("_base_ms",)
-
     def __init__(self, floor_ms: int = 0) -> None:
-        wall_ms = time.time_ns() // 1_000_000
-        self._base_ms = max(wall_ms, floor_ms) - time.monotonic_ns() // 1_000_000
+        monotonic_ns = time.monotonic_ns
+        base_ms = max(time.time_ns() // 1_000_000, floor_ms) - monotonic_ns() // 1_000_000
 
-    def now_ms(self) -> int:
-        return self._base_ms + time.monotonic_ns() // 1_000_000
+        def now_ms() -> int:
+            return base_ms + monotonic_ns() // 1_000_000
+
+        # A closure, not a method: it is called three times for every message.
+        self._now_ms = now_ms
+
+    @property
+    def now_ms(self) -> Callable[[], int]:
+        return self._now_ms
 
     def on_advance(self, callback: Callable[[], None]) -> None:
         pass
@@ -43,7 +49,11 @@ class VirtualClock:
         self._now_ms = start_ms
         self._callbacks: list[Callable[[], None]] = []
 
-    def now_ms(self) -> int:
+    @property
+    def now_ms(self) -> Callable[[], int]:
+        return self._now
+
+    def _now(self) -> int:
         return self._now_ms
 
     def on_advance(self, callback: Callable[[], None]) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
 from openq.errors import DirectoryInUse, JournalDamaged
+from openq.storage import snapshots
 from openq.storage.doctor import Report, check, dump, repair
 from openq.storage.segment import BLOCK_BYTES, HEADER_BYTES, SegmentHeader
-from openq.storage.survey import BLOCKS, FOREIGN, HEADER, MISSING, SALT, TAIL
+from openq.storage.survey import BLOCKS, FOREIGN, HEADER, LOST_END, MISSING, SALT, TAIL
 from tests.storage import helpers
 from tests.storage.helpers import contents, no_rows, put, records, segment_file, small
 
@@ -24,7 +26,11 @@ def whole(tmp_path: Path) -> tuple[Path, Where]:
     """A closed journal over several segments, and what is where."""
     path = tmp_path / "journal-folder"
     journal = small(path)
-    where = [(at, record) for record in records(150) for at in put(journal, record)]
+    where: Where = []
+    for record in records(150):
+        where += [(at, record) for at in put(journal, record)]
+        # With a late keeper the segments would have other sizes.
+        helpers.eventually(lambda: journal._stock.spares)
     helpers.eventually(lambda: all(s.indexed for s in list(journal._segments.values())[:-1]))
     journal.close()
     return path, where
@@ -275,16 +281,18 @@ def test_repair_needs_the_folder_for_itself_and_check_does_not(tmp_path: Path) -
     journal.close()
 
 
-def test_check_beside_a_busy_writer_finds_no_damage(tmp_path: Path) -> None:
-    import threading
-
-    journal = small(tmp_path, segment_bytes=1 << 16)
+def test_check_beside_a_busy_process_finds_no_damage(tmp_path: Path) -> None:
+    """One that writes, rolls, drops and recycles segments, and makes snapshots."""
+    journal = small(tmp_path, segment_bytes=1 << 13)
     done = threading.Event()
 
     def work() -> None:
-        for record in records(3000):
-            put(journal, record, wait=False)
+        for n, record in enumerate(records(4000)):
+            put(journal, record, wait=n % 50 == 0)
             journal.flush()
+            if n % 250 == 0:
+                snapshots.write(str(tmp_path / "snapshots"), journal.durable_at, [b"state"])
+                journal.drop_before((journal.durable_at >> 32) - 2)
         done.set()
 
     thread = threading.Thread(target=work)
@@ -292,8 +300,52 @@ def test_check_beside_a_busy_writer_finds_no_damage(tmp_path: Path) -> None:
     rounds = 0
     while not done.is_set() or not rounds:
         report = check(tmp_path)
-        assert report.ok, report
+        assert report.ok, report.damages
         rounds += 1
     thread.join()
     journal.close()
-    assert check(tmp_path).records == 3000
+    assert check(tmp_path).ok
+
+
+def test_an_end_that_a_snapshot_proves_lost(whole: tuple[Path, Where]) -> None:
+    """The last block is flipped, which looks like a torn tail; but a snapshot knows it was durable."""
+    path, where = whole
+    journal = small(path)
+    covered = journal.end_at
+    journal.close()
+    snapshots.write(str(path / "snapshots"), covered, [b"state"])
+    for at, _ in where[-2:]:
+        overwrite(path, at >> 32, at & 0xFFFF_FFFF, b"\0" * 9)
+    journal = small(path)
+    with pytest.raises(JournalDamaged, match="repair"):
+        journal.replay(covered)
+    journal.close()
+
+    [damage] = mend(path).damages
+    assert damage.kind == LOST_END
+    journal = small(path)
+    assert list(journal.replay(covered)) == []
+    [at] = put(journal, b"new")
+    assert at >= covered
+    assert [record for _, record in journal.replay(covered)] == [b"new"]
+    assert [record for _, record in journal.replay()] == [*(r for _, r in where[:-2]), b"new"]
+    journal.close()
+
+
+def test_whole_segments_that_a_snapshot_proves_lost(whole: tuple[Path, Where]) -> None:
+    path, where = whole
+    covered = 8 << 32 | 500
+    snapshots.write(str(path / "snapshots"), covered, [b"state"])
+    report = mend(path)
+
+    assert [(damage.kind, damage.segment) for damage in report.damages] == [
+        (MISSING, 7),
+        (MISSING, 8),
+        (LOST_END, 8),
+    ]
+    journal = small(path)
+    assert list(journal.replay(covered)) == []
+    [at] = put(journal, b"new")
+    assert at >= covered
+    journal.close()
+    assert contents(path) == [*(record for _, record in where), b"new"]

@@ -175,6 +175,31 @@ def test_many_threads_read_at_once_while_it_is_written(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_two_threads_verify_the_same_block_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = small(tmp_path, first_segment_bytes=4096)
+    ats = [at for record in records(20) for at in put(journal, record)]
+    honest = reader.verify
+    inside: list[int] = []
+
+    def interrupted(*arguments: object) -> bool:
+        if len(inside) == 1:
+            # The other thread comes by between our look at the block and our note that it is good.
+            inside.append(2)
+            assert journal.read(ats[1]) == records(20)[1]
+        return honest(*arguments)  # type: ignore[arg-type]
+
+    assert journal.read(ats[0]) == records(20)[0]
+    inside.append(1)
+    monkeypatch.setattr(reader, "verify", interrupted)
+    assert journal.read(ats[1]) == records(20)[1]
+    assert inside == [1, 2]
+    # Were the block counted twice, the next one would now pass unverified.
+    assert journal._reader._last.good == ats[2] - 32
+    journal.close()
+
+
 def test_a_location_that_is_none_is_refused(tmp_path: Path) -> None:
     journal = small(tmp_path)
     record, _ = batch(b"one", b"two")

@@ -261,7 +261,7 @@ class LocalBroker:
     # -- in -----------------------------------------------------------------------------------
 
     def publish_body(self, queue: str, body: bytes, form: int) -> int:
-        """The short way for a body and nothing else. Returns its sequence, or 0 if it must go the long way."""
+        """The short way for a body and nothing else. Its sequence, or 0 if it must go the long way."""
         lock = self._lock
         lock.acquire()
         try:
@@ -744,7 +744,7 @@ class LocalBroker:
     # -- events -------------------------------------------------------------------------------
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Tell of every change: published, received, acked, expired, requeued, dead-lettered, removed, purged.
+        """Tell of every change: published, received, acked, expired, requeued, dead-lettered, purged...
 
         Called without the lock, in order, by the thread that made the change. Returns the way out.
         """

@@ -41,7 +41,6 @@ class Ticker:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._event.clear()
             try:
                 wait_ms = self._tick()
             except Exception:
@@ -49,3 +48,4 @@ class Ticker:
                 log.exception("the ticker failed; it goes on")
                 wait_ms = 1000
             self._event.wait(min(max(wait_ms, 0) / 1000, _LONGEST_S))
+            self._event.clear()  # after the wait: a wake-up during the tick must not be lost

@@ -1,0 +1,5 @@
+"""The command `openq`: `main.py` and one file per group of commands.
+
+Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or damage found, 2 wrong
+usage, 3 not found.
+"""

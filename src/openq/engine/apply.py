@@ -83,7 +83,7 @@ def _lend(engine: Engine, queue: Queue, record: Record, at: int) -> None:
             deliveries.append(Delivery(entry, number + i, now_ms, until_ms, count, consumer))
     queue.ready.end_batch()
     if deliveries:
-        engine._lend(queue, deliveries, until_ms)
+        engine._lend(queue, deliveries, until_ms, now_ms)
 
 
 def _take(queue: Queue, seq: int, now_ms: int) -> Entry | None:
@@ -115,11 +115,11 @@ def _return(engine: Engine, queue: Queue, record: Record, at: int) -> None:
 
 
 def _extend(engine: Engine, queue: Queue, record: Record, at: int) -> None:
-    until_ms, seqs = record[4], record[5]
+    now_ms, until_ms, seqs = record[1], record[4], record[5]
     for seq in seqs:
         delivery = queue.leases.get(seq)
         if delivery is not None:
-            engine._extended(queue, delivery, until_ms)
+            engine._extended(queue, delivery, until_ms, now_ms)
 
 
 def _move(engine: Engine, queue: Queue, record: Record, at: int) -> None:

@@ -38,7 +38,8 @@ from .routing import Router
 from .timers import Timers
 
 # Kinds of deadlines.
-LEASE = 1  # queue, deliveries of one receive
+LEASE = 1  # queue, sequences of messages on loan
+LEASES = 5  # queue, bucket of such sequences
 DELAY = 2  # queue, sequence
 TTL = 3  # queue, sequence
 RETENTION = 4  # queue

@@ -19,7 +19,7 @@ from ..model import (
     Entry,
     Extra,
 )
-from .core import DELAY, LEASE, TTL, Core, with_extra
+from .core import DELAY, LEASE, LEASES, TTL, Core, with_extra
 from .queue import Queue
 from .records import (
     ACK,
@@ -39,6 +39,7 @@ from .records import (
 from .timers import Timers
 
 _RETRY_MS = 200
+_BUCKET = 10  # leases are kept by bits of their deadline: 1,024 ms together
 
 
 class Lending(Core):
@@ -55,11 +56,57 @@ class Lending(Core):
         if now_ms >= self.timers.next_ms:
             self.advance(now_ms)
         settings = queue.settings
-        if not queue.ready.count or settings.paused or limit < 1:
+        ready = queue.ready
+        if not ready.count or settings.paused or limit < 1:
             return []
         if lease_ms is None:
             lease_ms = settings.visibility_ms
         until_ms = 0 if lease_ms == NO_DEADLINE else now_ms + lease_ms
+        if limit == 1 and types is None and not queue.fifo:
+            entry = ready.pop(now_ms)
+            if entry is None:
+                return []
+            if entry.extra is None and entry.sent_ms > now_ms - settings.retention_ms:
+                return [self._lend_plain(queue, entry, now_ms, until_ms, consumer)]
+            ready.put_back(entry)
+        return self._receive(queue, limit, now_ms, until_ms, consumer, types)
+
+    def _lend_plain(
+        self, queue: Queue, entry: Entry, now_ms: int, until_ms: int, consumer: str | None
+    ) -> Delivery:
+        """The short way: one message that nothing is known of but its body."""
+        number = self.next_number
+        seq = entry.seq
+        if self.log is not None:
+            try:
+                self.log((LEND, now_ms, queue.number, number, until_ms, consumer, (seq,)))
+            except OpenQError:
+                queue.ready.put_back(entry)
+                raise
+        self.next_number = number + 1
+        delivery = queue.leases[seq] = Delivery(entry, number, now_ms, until_ms, 1, consumer)
+        queue.waiting_bytes -= entry.size
+        queue.counters.delivered += 1
+        if until_ms:
+            bucket = queue.lease_buckets.get(until_ms >> _BUCKET)
+            if bucket is not None:
+                bucket.append(seq)
+            else:
+                self._arm_leases(queue, (seq,), until_ms, now_ms)
+        if self.observer is not None:
+            self.observer("received", queue.name, seq, now_ms, consumer or "")
+        return delivery
+
+    def _receive(
+        self,
+        queue: Queue,
+        limit: int,
+        now_ms: int,
+        until_ms: int,
+        consumer: str | None,
+        types: Iterable[str] | None,
+    ) -> list[Delivery]:
+        settings = queue.settings
         number = self.next_number
         horizon_ms = now_ms - settings.retention_ms
         max_receives = settings.max_receives
@@ -95,7 +142,7 @@ class Lending(Core):
                 entry = None
                 number += 1
             if deliveries and self.log is not None:
-                seqs = [delivery.entry.seq for delivery in deliveries]
+                seqs = tuple([delivery.entry.seq for delivery in deliveries])
                 self.log((LEND, now_ms, queue.number, self.next_number, until_ms, consumer, seqs))
         except OpenQError:
             # The log refused: nothing was lent, all go back to their places.
@@ -108,13 +155,13 @@ class Lending(Core):
             queue.ready.end_batch()
         if deliveries:
             self.next_number = number
-            self._lend(queue, deliveries, until_ms)
+            self._lend(queue, deliveries, until_ms, now_ms)
             if self.observer is not None:
                 for delivery in deliveries:
                     self.observer("received", queue.name, delivery.entry.seq, now_ms, consumer or "")
         return deliveries
 
-    def _lend(self, queue: Queue, deliveries: list[Delivery], until_ms: int) -> None:
+    def _lend(self, queue: Queue, deliveries: list[Delivery], until_ms: int, now_ms: int) -> None:
         leases = queue.leases
         counters = queue.counters
         for delivery in deliveries:
@@ -125,9 +172,37 @@ class Lending(Core):
                 counters.redelivered += 1
         counters.delivered += len(deliveries)
         if until_ms:
-            self.timers.add(until_ms, (LEASE, queue, deliveries))
-            if self.timers.size > 8192 and self.timers.size > 4 * self._deadlines():
-                self.rebuild_timers()
+            self._arm_leases(queue, [delivery.entry.seq for delivery in deliveries], until_ms, now_ms)
+
+    def _arm_leases(self, queue: Queue, seqs: Sequence[int], until_ms: int, now_ms: int) -> None:
+        bucket = until_ms >> _BUCKET
+        known = queue.lease_buckets.get(bucket)
+        if known is not None:
+            known.extend(seqs)
+        elif bucket << _BUCKET <= now_ms:
+            self.timers.add(until_ms, (LEASE, queue, seqs))
+        else:
+            self._thin_leases(queue)
+            queue.lease_buckets[bucket] = list(seqs)
+            self.timers.add(bucket << _BUCKET, (LEASES, queue, bucket))
+
+    def _thin_leases(self, queue: Queue) -> None:
+        """Long leases that were acked early must not be remembered until their deadlines."""
+        buckets = queue.lease_buckets
+        leases = queue.leases
+        total = sum(map(len, buckets.values()))
+        if total > 8192 and total > 4 * len(leases):
+            for bucket, seqs in buckets.items():
+                buckets[bucket] = [
+                    seq for seq in seqs if seq in leases and leases[seq].until_ms >> _BUCKET == bucket
+                ]
+
+    def _open_bucket(self, queue: Queue, bucket: int, now_ms: int) -> None:
+        """Its second has come: exact deadlines for what is still on loan."""
+        for seq in queue.lease_buckets.pop(bucket, ()):
+            delivery = queue.leases.get(seq)
+            if delivery is not None and delivery.until_ms >> _BUCKET == bucket:
+                self.timers.add(delivery.until_ms, (LEASE, queue, (seq,)))
 
     def _of_types(self, queue: Queue, types: frozenset[str], limit: int, now_ms: int) -> list[Entry]:
         """The first messages of these types, taken out; last one first. Walks past the others."""
@@ -158,7 +233,7 @@ class Lending(Core):
         del queue.leases[seq]
         queue.counters.acked += 1
         entry = delivery.entry
-        if entry.extra is not None or queue.settings.fifo:
+        if entry.extra is not None or queue.fifo:
             self._leave(queue, entry)
             self._settled(queue, entry, now_ms)
         if self.observer is not None:
@@ -184,7 +259,7 @@ class Lending(Core):
                 done[seq] = delivery
                 results.append(None)
         if done:
-            self.tell((ACK, now_ms, queue.number, 0, list(done)))
+            self.tell((ACK, now_ms, queue.number, 0, tuple(done)))
             for seq, delivery in done.items():
                 del leases[seq]
                 entry = delivery.entry
@@ -252,13 +327,13 @@ class Lending(Core):
         delivery = queue.lease(seq, number, now_ms)
         until_ms = 0 if lease_ms == NO_DEADLINE else now_ms + lease_ms
         self.tell((EXTEND, now_ms, queue.number, seq, until_ms, (seq,)))
-        self._extended(queue, delivery, until_ms)
+        self._extended(queue, delivery, until_ms, now_ms)
         return until_ms
 
-    def _extended(self, queue: Queue, delivery: Delivery, until_ms: int) -> None:
+    def _extended(self, queue: Queue, delivery: Delivery, until_ms: int, now_ms: int) -> None:
         delivery.until_ms = until_ms
         if until_ms:
-            self.timers.add(until_ms, (LEASE, queue, [delivery]))
+            self._arm_leases(queue, (delivery.entry.seq,), until_ms, now_ms)
 
     def _give_back(
         self,
@@ -382,6 +457,8 @@ class Lending(Core):
                 except OpenQError:
                     # The log refused (disk full to the last byte): the deadline stands, try again.
                     self.timers.add(now_ms + _RETRY_MS, payload)
+        if self.timers.size > 8192 and self.timers.size > 4 * self._deadlines():
+            self.rebuild_timers()
         return expired
 
     def _fire(self, payload: tuple[int, Queue, Any], now_ms: int) -> int:
@@ -390,11 +467,13 @@ class Lending(Core):
             return 0
         expired = 0
         if kind == LEASE:
-            for delivery in data:
-                live = queue.leases.get(delivery.entry.seq) is delivery
-                if live and 0 < delivery.until_ms <= now_ms:
+            for seq in data:
+                delivery = queue.leases.get(seq)
+                if delivery is not None and 0 < delivery.until_ms <= now_ms:
                     self._give_back(queue, delivery, EXPIRED, None, None, now_ms)
                     expired += 1
+        elif kind == LEASES:
+            self._open_bucket(queue, data, now_ms)
         elif kind == DELAY:
             entry = queue.delayed.get(data)
             if entry is not None and entry.extra is not None and entry.extra.due_ms <= now_ms:
@@ -443,15 +522,16 @@ class Lending(Core):
             self._removed(queue, entry, GONE_EXPIRED, now_ms)
 
     def _deadlines(self) -> int:
-        return sum(len(q.leases) + len(q.delayed) + 1 for q in self.queues.values())
+        return sum(queue.count + len(queue.lease_buckets) + 1 for queue in self.queues.values())
 
     def rebuild_timers(self) -> None:
         """Only live deadlines: what was acked long before a distant deadline must not stay for it."""
         self.timers = Timers()
         for queue in self.queues.values():
+            queue.lease_buckets.clear()
             for delivery in queue.leases.values():
                 if delivery.until_ms:
-                    self.timers.add(delivery.until_ms, (LEASE, queue, [delivery]))
+                    self._arm_leases(queue, (delivery.entry.seq,), delivery.until_ms, 0)
             for entry in queue.delayed.values():
                 if entry.extra is not None:
                     self.timers.add(entry.extra.due_ms, (DELAY, queue, entry.seq))

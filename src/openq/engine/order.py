@@ -63,7 +63,7 @@ class Level:
 class Shared:
     """The waiting messages of a standard queue."""
 
-    __slots__ = ("_levels", "_order", "_plain", "_plain_turns", "_top", "count")
+    __slots__ = ("_levels", "_mixed", "_order", "_plain", "_plain_turns", "_top", "count")
 
     def __init__(self) -> None:
         self._top = Level(0)
@@ -72,6 +72,7 @@ class Shared:
         # The lane of messages with neither priority nor group: nearly all of them, so no look-up.
         self._plain = self._top.lanes[None]
         self._plain_turns = self._top.turns
+        self._mixed = False  # whether any other lane is in use
         self.count = 0
 
     def _lane(self, entry: Entry) -> Lane:
@@ -79,6 +80,8 @@ class Shared:
         if extra is None:
             return self._levels[0].lane(None)
         priority = extra.priority
+        if priority or extra.group is not None:
+            self._mixed = True
         level = self._levels.get(priority)
         if level is None:
             level = self._levels[priority] = Level(priority)
@@ -108,11 +111,21 @@ class Shared:
     def pop(self, now_ms: int) -> Entry | None:
         if not self.count:
             return None
+        self.count -= 1
+        if not self._mixed:
+            lane = self._plain
+            entry = lane.pop()
+            if not lane.count:
+                self._plain_turns.clear()
+            return entry
         entry = self._top.pop()
         while entry is None:
             self._lower()
             entry = self._top.pop()
-        self.count -= 1
+        if not self.count:
+            while self._top.priority:
+                self._lower()
+            self._mixed = False
         return entry
 
     def take(self, seq: int, now_ms: int) -> Entry | None:

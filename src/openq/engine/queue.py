@@ -56,7 +56,9 @@ class Queue:
         "dedup_order",
         "delayed",
         "deleted",
+        "fifo",
         "ids",
+        "lease_buckets",
         "leases",
         "name",
         "number",
@@ -75,6 +77,8 @@ class Queue:
         self.created_ms = created_ms
         self.ready: Shared | Grouped = Grouped() if settings.fifo else Shared()
         self.leases: dict[int, Delivery] = {}  # sequence -> the live delivery
+        # Deadlines of leases by the second, as bare sequences: an acked one must not keep its message alive.
+        self.lease_buckets: dict[int, list[int]] = {}
         self.delayed: dict[int, Entry] = {}  # on FIFO queues these also stand in `ready`
         self.ids: dict[str, int] = {}  # only ids that do not follow from the sequence number
         self.uniques: dict[str, int] = {}
@@ -89,6 +93,7 @@ class Queue:
 
     def set_settings(self, settings: QueueSettings) -> None:
         self.settings = settings
+        self.fifo = settings.fifo
         # A body alone needs no further checks on such a queue.
         self.simple = (
             not settings.fifo
@@ -139,6 +144,7 @@ class Queue:
         """Nothing left but settings, counters and the memory of ids already seen."""
         self.ready = Grouped() if self.settings.fifo else Shared()
         self.leases.clear()
+        self.lease_buckets.clear()
         self.delayed.clear()
         self.ids.clear()
         self.uniques.clear()

@@ -12,9 +12,10 @@ from openq.errors import JournalDamaged
 from openq.storage import index
 from openq.storage.disk import Io, make_file, read_all, write_all
 from openq.storage.lockfile import DirectoryLock
-from openq.storage.scan import SegmentScan, segment_path
+from openq.storage.scan import SegmentScan, segment_numbers, segment_path
 from openq.storage.segment import HEADER_BYTES, HOLE_BYTES, SegmentHeader, frames, hole, location
-from openq.storage.survey import BLOCKS, FOREIGN, HEADER, MISSING, SALT, TAIL, Damage, Found, Survey, Torn
+from openq.storage.snapshots import newest_location
+from openq.storage.survey import FOREIGN, HEADER, MISSING, SALT, TAIL, Damage, Found, Survey, Torn
 
 log = logging.getLogger("openq.journal")
 
@@ -46,6 +47,8 @@ def check(path: str | os.PathLike[str], io: Io | None = None) -> Report:
     """Verify everything; changes nothing and needs no lock, so it works beside a running process."""
     io = io or Io()
     directory = _directory(path)
+    # Before the walk: a snapshot made meanwhile may cover more than the walk has seen.
+    covered_at = newest_location(os.path.join(os.path.abspath(path), "snapshots"), io)
     survey = Survey(io, directory)
     report = Report(os.path.abspath(path), segments=len(survey.numbers))
     for event in survey.walk():
@@ -59,6 +62,10 @@ def check(path: str | os.PathLike[str], io: Io | None = None) -> Report:
             report.blocks += 1
             report.records += event.block.count
             report.bytes += event.block.end - event.block.pos
+    report.damages += survey.lost_end(covered_at)
+    # What its owner dropped, and perhaps used again, while we looked at it is nobody's damage.
+    first = min(segment_numbers(io, directory), default=0)
+    report.damages = [damage for damage in report.damages if damage.segment >= first]
     for number in survey.numbers[:-1]:
         if _sidecar(io, segment_path(directory, number)) is None:
             report.missing_sidecars.append(index.index_path(segment_path(directory, number)))
@@ -146,9 +153,9 @@ class _Surgeon:
         if damage.kind == HEADER:
             size = max(self._io.file_size(fd), HEADER_BYTES)
             return SegmentHeader(damage.segment, _now_ms(), damage.first_block, size, self._salt).pack()
-        size = max(damage.size, HOLE_BYTES) if damage.kind == BLOCKS else HOLE_BYTES
+        # The end of a segment needs no more than a note, the rest is as good as never written.
+        size = HOLE_BYTES if damage.kind == TAIL else max(damage.size, HOLE_BYTES)
         first, last = damage.first_block, damage.last_block
-        assert damage.kind in (BLOCKS, TAIL)
         return hole(size, self._salt, damage.offset, first, last, damage.segment)
 
     def _fill_in(self, damage: Damage) -> None:

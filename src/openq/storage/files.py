@@ -194,10 +194,14 @@ class FileJournal(GroupWriter):
     def _replay(self, segments: list[Segment], start_at: int, end_at: int) -> Iterator[tuple[int, bytes]]:
         last = segments[-1]
         for segment, following in zip(segments, [*segments[1:], last], strict=True):
-            fd = self._io.open(segment.path, os.O_RDONLY)
+            stop = offset_of(end_at) - BLOCK_BYTES if segment is last else None
+            try:
+                fd = self._io.open(segment.path, os.O_RDONLY)
+            except FileNotFoundError:
+                self._path_of(segment.number)  # dropped meanwhile: raises
+                raise
             try:
                 scan = SegmentScan(self._io, fd, segment.number, self._salt, segment.first_block)
-                stop = offset_of(end_at) - BLOCK_BYTES if segment is last else None
                 for block in scan.blocks(stop):
                     base = location(segment.number, block.base)
                     if block.count and base + block.end > start_at:
@@ -206,12 +210,14 @@ class FileJournal(GroupWriter):
                             yield from records
                         else:
                             yield from (record for record in records if record[0] >= start_at)
-                if stop is not None and scan.offset < stop:
-                    raise JournalDamaged(segment.path, scan.offset, f"block {scan.next_number} is unreadable")
-                if stop is None and scan.next_number != following.first_block:
-                    raise damaged_end(segment.path, scan, following.first_block)
             finally:
                 self._io.close(fd)
+            whole = scan.offset >= stop if stop is not None else scan.next_number == following.first_block
+            if not whole:
+                self._path_of(segment.number)  # its file may have been dropped and used again
+                if stop is None:
+                    raise damaged_end(segment.path, scan, following.first_block)
+                raise JournalDamaged(segment.path, scan.offset, f"block {scan.next_number} is unreadable")
 
     # -- segments
 
@@ -245,7 +251,10 @@ class FileJournal(GroupWriter):
             raise
         try:
             scan = SegmentScan(self._io, fd, number, self._salt, first_block)
-            stop = offset_of(self.durable_at) - BLOCK_BYTES if following is None else None
+            end_at = self.durable_at
+            # Not for a sealed one: for a moment the next segment is known and durable_at still in this.
+            current = following is None and segment_of(end_at) == number
+            stop = offset_of(end_at) - BLOCK_BYTES if current else None
             index = build_index(scan, self._rows_of, stop, self._pause)
         finally:
             self._io.close(fd)
@@ -299,6 +308,8 @@ class FileJournal(GroupWriter):
                 if not self._discard(segment):
                     break
                 dropped += 1
+        if dropped:
+            self._keeper.wake()
         return dropped
 
     def _discard(self, segment: Segment) -> bool:

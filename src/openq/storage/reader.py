@@ -39,7 +39,7 @@ _unpack = FRAME.unpack_from
 
 
 class Span:
-    """`start`, `good` and `end` are locations; `good` only ever grows."""
+    """`start`, `good` and `end` are locations."""
 
     __slots__ = ("data", "end", "good", "start")
 
@@ -141,15 +141,19 @@ class Reader:
     def _extend(self, span: Span, at: int) -> bool:
         """Verify the blocks read ahead, up to the one that holds `at`."""
         segment = segment_of(at)
-        while span.good <= at:
-            pos = span.good - span.start
+        good = span.good
+        while good <= at:
+            pos = good - span.start
             head = block_head(span.data, pos)
             if head is None or head.segment != segment or head.count == 0:
                 return False
             # A failure here proves nothing: the block may have been written after the span was read.
-            if not verify(span.data, pos, head, self._salt, offset_of(span.good)):
+            if not verify(span.data, pos, head, self._salt, offset_of(good)):
                 return False
-            span.good += BLOCK_BYTES + head.length
+            good += BLOCK_BYTES + head.length
+        # Set, not added to: another thread may have verified the same blocks. Should it have come
+        # further, going back is harmless, since `good` is the end of a verified block either way.
+        span.good = good
         return True
 
     def _load(self, at: int) -> Span:

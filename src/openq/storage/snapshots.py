@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from struct import Struct
 from zlib import crc32
 
@@ -95,7 +95,17 @@ def load_newest(directory: str, io: Io | None = None) -> tuple[int, list[bytes]]
     return None
 
 
-def stream_newest(directory: str, io: Io | None = None) -> tuple[int, Iterator[bytes]] | None:
+def newest_location(directory: str, io: Io | None = None) -> int:
+    """The location that the newest intact snapshot covers, 0 when there is none."""
+    found = stream_newest(directory, io)
+    if found is None:
+        return 0
+    at, chunks = found
+    chunks.close()
+    return at
+
+
+def stream_newest(directory: str, io: Io | None = None) -> tuple[int, Generator[bytes, None, None]] | None:
     """The same for a state too large to hold twice: read once to verify it, once more to use it."""
     io = io or Io()
     for at, path in reversed(_list(io, directory)):
@@ -108,7 +118,7 @@ def stream_newest(directory: str, io: Io | None = None) -> tuple[int, Iterator[b
     return None
 
 
-def _read(io: Io, path: str, at: int) -> Iterator[bytes]:
+def _read(io: Io, path: str, at: int) -> Generator[bytes, None, None]:
     fd = io.open(path, os.O_RDONLY)
     try:
         size = io.file_size(fd)

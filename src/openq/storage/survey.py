@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 from openq.storage.disk import Io
 from openq.storage.scan import Block, SegmentScan, has_successor, read_header, segment_numbers, segment_path
-from openq.storage.segment import HEADER_BYTES, BadHeader, SegmentHeader
+from openq.storage.segment import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    HOLE_BYTES,
+    BadHeader,
+    SegmentHeader,
+    location,
+    offset_of,
+    segment_of,
+)
 from openq.storage.stock import RESERVE
 
 # What can be wrong with a place, in the words of the report.
@@ -17,6 +26,7 @@ BLOCKS = "unreadable blocks"
 TAIL = "unreadable end of a segment"
 MISSING = "missing segment"
 FOREIGN = "segment of another journal"
+LOST_END = "a snapshot covers more than the journal has"
 SALT = "no segment header is readable"
 
 
@@ -62,6 +72,8 @@ class Survey:
             except (BadHeader, OSError):
                 continue
         self.salt = self._find_salt()
+        self.end_at = 0  # after `walk`: where the journal's last intact block ends
+        self.next_block = 1
 
     def _find_salt(self) -> int | None:
         """That of most segments: one foreign file must not make all others look foreign."""
@@ -91,17 +103,19 @@ class Survey:
                 yield self._damage(kind, number, 0, 0, expected, upto - 1)
                 expected = upto
                 continue
-            if number not in self.headers:
-                yield self._damage(HEADER, number, 0, HEADER_BYTES, expected, expected - 1)
+            following = self._first_block(number + 1)
             try:
                 fd = self._io.open(segment_path(self._directory, number), os.O_RDONLY)
             except FileNotFoundError:
+                expected = following or expected
                 continue  # dropped by the process that owns it, while we look
             try:
-                following = self._first_block(number + 1)
+                if number not in self.headers:
+                    yield self._damage(HEADER, number, 0, HEADER_BYTES, expected, expected - 1)
                 expected = yield from self._segment(fd, number, expected, following, number == last)
             finally:
                 self._io.close(fd)
+        self.next_block = expected
 
     def _segment(
         self, fd: int, number: int, expected: int, following: int | None, is_last: bool
@@ -114,6 +128,7 @@ class Survey:
             for block in scan.blocks():
                 yield Found(number, block)
             offset, expected = scan.offset, scan.next_number or expected
+            self.end_at = location(number, offset)
             if expected == following:
                 return expected
             later = scan.find_later()
@@ -154,7 +169,10 @@ class Survey:
         if number not in self.numbers or self._is_foreign(number):
             return default
         assert self.salt is not None
-        fd = self._io.open(segment_path(self._directory, number), os.O_RDONLY)
+        try:
+            fd = self._io.open(segment_path(self._directory, number), os.O_RDONLY)
+        except FileNotFoundError:
+            return default  # dropped while we look
         try:
             found = SegmentScan(self._io, fd, number, self.salt, None).find_later()
         finally:
@@ -166,3 +184,17 @@ class Survey:
 
     def _damage(self, kind: str, number: int, offset: int, size: int, first: int, last: int) -> Damage:
         return Damage(kind, number, segment_path(self._directory, number), offset, size, first, last)
+
+    def lost_end(self, covered_at: int) -> Iterator[Damage]:
+        """After `walk`: what is missing up to `covered_at`, which a snapshot says was durable once.
+
+        Without it new records would get locations that the snapshot believes to be older than itself.
+        """
+        if not self.numbers or self.salt is None or covered_at <= self.end_at + BLOCK_BYTES:
+            return
+        number, offset = segment_of(covered_at), offset_of(self.end_at)
+        for missing in range(max(self.numbers[-1], segment_of(self.end_at)) + 1, number + 1):
+            yield self._damage(MISSING, missing, 0, 0, self.next_block, self.next_block - 1)
+            offset = HEADER_BYTES
+        size = max(offset_of(covered_at) - BLOCK_BYTES - offset, HOLE_BYTES)
+        yield self._damage(LOST_END, number, offset, size, self.next_block, self.next_block)

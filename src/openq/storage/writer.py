@@ -156,7 +156,7 @@ class GroupWriter:
         else:
             raise DiskFull("even the reserve for acknowledgements is used up")
         if need > size:
-            if stock.full or self._io.free_bytes(self.directory) < need + self._max_size:
+            if stock.full or self._io.free_bytes(self.directory) < need + self._next_size:
                 raise DiskFull(f"no room for a record of {need} bytes")
             size = need
         if spare is not None:
@@ -399,20 +399,21 @@ class GroupWriter:
                 self.durable_at = last.origin + len(last.buffer) + BLOCK_BYTES
                 self._live = self._live[len(group.blocks) :]
                 group.blocks = []
-            if not group.callbacks:
+            if not group.callbacks and not group.waiters:
                 self._release()
+                return
         for waiter in group.waiters:
             if waiter.locked():  # else it was released before an interruption
                 waiter.release()
-        if group.callbacks:
-            while group.callbacks:
-                callback = group.callbacks.pop(0)
-                try:
-                    callback()
-                except Exception:
-                    log.exception("a callback of the journal failed")
-            with self.lock:
-                self._release()
+        callbacks = group.callbacks
+        while callbacks:
+            callback = callbacks.pop(0)
+            try:
+                callback()
+            except Exception:
+                log.exception("a callback of the journal failed")
+        with self.lock:
+            self._release()
 
     def _release(self) -> None:
         self._busy = None

@@ -1,0 +1,61 @@
+"""`python -m bench [name...] [--quick] [--json FILE]`: measure, one line of JSON per row, then a table."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from .harness import Row, Run, refuse_memory_disk, table
+
+BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "restart", "pause"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("name", nargs="*", choices=[[], *BENCHES], help=f"any of {', '.join(BENCHES)}")
+    parser.add_argument("--quick", action="store_true", help="less work, fewer rounds: under three minutes")
+    parser.add_argument("--json", metavar="FILE", help="write the lines of JSON there too")
+    parser.add_argument("--dir", metavar="DIR", help="a folder on the disk to measure (default: build/bench)")
+    options = parser.parse_args()
+
+    base = os.path.abspath(options.dir or Path(__file__).parent.parent / "build" / "bench")
+    directory = os.path.join(base, f"run-{os.getpid()}")
+    os.makedirs(directory)
+    refuse_memory_disk(directory)
+    rows: list[Row] = []
+
+    def emit(row: Row) -> None:
+        rows.append(row)
+        print(row.to_json(), flush=True)
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    started = time.monotonic()
+    try:
+        for name in options.name or BENCHES:
+            importlib.import_module(f"bench.{name}").run(Run(directory, options.quick, emit, tell))
+            for left in os.scandir(directory):
+                shutil.rmtree(left.path)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        if options.json:
+            Path(options.json).write_text("".join(row.to_json() + "\n" for row in rows), encoding="utf-8")
+    print()
+    print(table(rows))
+    print()
+    print(
+        f"{platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} cores, "
+        f"{time.monotonic() - started:.0f} s{', quick' if options.quick else ''}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

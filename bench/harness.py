@@ -1,0 +1,252 @@
+"""Laps, rows and the table: everything the benchmarks share.
+
+A figure alone says as much about the machine and its other work as about the code. So every row runs a
+candidate and its reference in turns, and what counts is the ratio of the two in the same round.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+QUEUE = "bench"
+BODY = b"x" * 100
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """A fixed piece of work, done once. CPU time is that of all threads of the process."""
+
+    count: int
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def per_s(self) -> float:
+        return self.count / self.wall_s
+
+    @property
+    def per_cpu_s(self) -> float:
+        return self.count / self.cpu_s
+
+
+Side = Callable[[], Lap]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a row must reach (`floor`) and what it should (`aim`)."""
+
+    floor: float
+    aim: float
+    more_is_better: bool = True
+
+    def verdict(self, value: float) -> str:
+        if self._reached(value, self.aim):
+            return "ok, aim reached"
+        return "ok" if self._reached(value, self.floor) else "below floor"
+
+    def _reached(self, value: float, bar: float) -> bool:
+        return value >= bar if self.more_is_better else value <= bar
+
+
+@dataclass(slots=True)
+class Row:
+    """One line of the table. `values` has one figure per round; their median is the result."""
+
+    bench: str
+    what: str
+    reference: str
+    unit: str  # of `values`; "x" is a ratio
+    values: list[float]
+    target: Target | None = None
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def result(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def verdict(self) -> str:
+        return self.target.verdict(self.result) if self.target is not None else "-"
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "bench": self.bench,
+                "what": self.what,
+                "reference": self.reference,
+                "unit": self.unit,
+                "result": _short(self.result),
+                "low": _short(min(self.values)),
+                "high": _short(max(self.values)),
+                "rounds": [_short(value) for value in self.values],
+                "floor": self.target.floor if self.target else None,
+                "aim": self.target.aim if self.target else None,
+                "verdict": self.verdict,
+                "rates": {name: [_short(rate) for rate in rates] for name, rates in self.rates.items()},
+                "note": self.note,
+            }
+        )
+
+
+@dataclass(slots=True)
+class Run:
+    """One call of `python -m bench`: where it writes, how thorough it is, and where rows go."""
+
+    directory: str
+    quick: bool
+    emit: Callable[[Row], None]
+    tell: Callable[[str], None]
+    _folders: int = 0
+
+    def rounds(self, full: int, quick: int = 3) -> int:
+        return quick if self.quick else full
+
+    def folder(self, name: str) -> str:
+        """A new empty folder on the disk that is measured."""
+        self._folders += 1
+        path = os.path.join(self.directory, f"{self._folders:03d}-{name}")
+        os.makedirs(path)
+        return path
+
+
+def lap(count: int, work: Callable[[], object]) -> Lap:
+    """Time one call. Garbage of earlier laps is collected first: it is not this one's doing."""
+    gc.collect()
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Lap(count, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def alternate(candidate: Side, reference: Side, rounds: int) -> tuple[list[Lap], list[Lap]]:
+    """One unmeasured lap each, then `rounds` of both; who goes first changes every round."""
+    candidate()
+    reference()
+    ours: list[Lap] = []
+    theirs: list[Lap] = []
+    for number in range(rounds):
+        if number % 2 == 0:
+            ours.append(candidate())
+            theirs.append(reference())
+        else:
+            theirs.append(reference())
+            ours.append(candidate())
+    return ours, theirs
+
+
+def faster_by(
+    bench: str,
+    what: str,
+    reference: str,
+    ours: Sequence[Lap],
+    theirs: Sequence[Lap],
+    target: Target | None = None,
+    note: str = "",
+) -> Row:
+    """A row whose result is our rate divided by theirs, by the clock on the wall."""
+    return Row(
+        bench,
+        what,
+        reference,
+        "x",
+        [us.per_s / them.per_s for us, them in zip(ours, theirs, strict=True)],
+        target,
+        {
+            "per_s": [us.per_s for us in ours],
+            "reference_per_s": [them.per_s for them in theirs],
+            "per_cpu_s": [us.per_cpu_s for us in ours],
+            "reference_per_cpu_s": [them.per_cpu_s for them in theirs],
+            "cpu_ratio": [us.per_cpu_s / them.per_cpu_s for us, them in zip(ours, theirs, strict=True)],
+        },
+        note,
+    )
+
+
+def optional(name: str) -> Any | None:
+    """A module that may not be there; its rows are then left out and the run says so."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Readable as it is, and Markdown."""
+    head = ["bench", "what", "reference", "result", "low - high", "ours", "theirs", "floor", "aim", ""]
+    lines = [head]
+    for row in rows:
+        suffix = "" if row.unit == "x" else f" {row.unit}"
+        target = row.target
+        lines.append(
+            [
+                row.bench,
+                row.what,
+                row.reference,
+                f"{_figure(row.result)}{suffix}",
+                f"{_figure(min(row.values))} - {_figure(max(row.values))}",
+                _middle(row.rates.get("per_s") or row.rates.get("ours")),
+                _middle(row.rates.get("reference_per_s") or row.rates.get("theirs")),
+                _figure(target.floor) if target else "",
+                _figure(target.aim) if target else "",
+                row.verdict,
+            ]
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    )
+
+
+def _middle(values: Sequence[float] | None) -> str:
+    return _figure(statistics.median(values)) if values else ""
+
+
+def _figure(value: float) -> str:
+    if value >= 10_000:
+        return f"{value / 1000:,.0f}k"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.3g}"
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def refuse_memory_disk(path: str) -> None:
+    """A disk that forgets on power loss answers a sync at once: its figures would be worthless."""
+    best = ("", "")
+    try:
+        with open("/proc/self/mounts", encoding="utf-8") as mounts:
+            for line in mounts:
+                _, point, kind = line.split()[:3]
+                inside = path == point or path.startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(best[0]):
+                    best = (point, kind)
+    except OSError:
+        return  # not a system that tells
+    if best[1] in _IN_MEMORY:
+        raise SystemExit(f"{path} is on {best[1]} ({best[0]}), not on a disk; choose another with --dir")
+
+
+@contextmanager
+def default_gc() -> Iterator[None]:
+    """Whatever a bench does to the collector's thresholds ends here."""
+    thresholds = gc.get_threshold()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)

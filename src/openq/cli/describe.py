@@ -1,0 +1,180 @@
+"""A record of the journal as a JSON object: what `openq journal dump` prints."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from ..engine import records as r
+from ..model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Extra, Info
+
+FORMS = {
+    FORM_BYTES: "bytes",
+    FORM_TEXT: "text",
+    FORM_JSON: "json",
+    FORM_MSGPACK: "msgpack",
+    FORM_PICKLE: "pickle",
+}
+_TIMES = {"due_ms": "due", "expires_ms": "expires", "first_ms": "first_delivered", "born_ms": "born"}
+
+
+def time_text(time_ms: int) -> str:
+    moment = datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    milliseconds = time_ms % 1000
+    return f"{moment}.{milliseconds:03d}Z" if milliseconds else f"{moment}Z"
+
+
+class Describer:
+    """Knows queues by name once it has seen the record that names them: feed it from the beginning."""
+
+    def __init__(self, bodies: bool = False) -> None:
+        self._bodies = bodies
+        self._names: dict[int, str] = {}
+
+    def learn(self, data: bytes) -> None:
+        """Take the names from a record that is not to be described. Cheap for all others."""
+        if data and data[0] in (r.QUEUE, r.CHECKPOINT):
+            self._note(r.decode(data))
+
+    def describe(self, at: int, data: bytes) -> dict[str, Any]:
+        """Raises nothing: a record that this version cannot read says so in its own line."""
+        try:
+            record = r.decode(data)
+            self._note(record)
+            head: dict[str, Any] = {"at": at, "kind": r.KIND_NAMES[record[0]], "time": time_text(record[1])}
+            if record[2]:
+                head["queue"] = self._name(record[2])
+            # In a delivery that field counts deliveries, and its messages are listed.
+            if record[3] and record[0] != r.LEND:
+                head["seq"] = record[3]
+            return {**head, **self._details(record)}
+        except Exception as error:
+            return {"at": at, "kind": "unreadable", "bytes": len(data), "error": f"{error}"}
+
+    def _note(self, record: r.Record) -> None:
+        if record[0] == r.QUEUE:
+            self._names[record[2]] = record[4]
+        elif record[0] == r.CHECKPOINT:
+            for number, name, *_ in record[4]["queues"]:
+                self._names[number] = name
+
+    def _name(self, number: int) -> str:
+        # The number alone where the record that named it is lost.
+        return self._names.get(number, f"#{number}")
+
+    def _details(self, record: r.Record) -> dict[str, Any]:
+        kind, rest = record[0], record[4:]
+        match kind:
+            case r.PUBLISH | r.EDIT:
+                return self._content(*rest)
+            case r.COPY:
+                return {"sent": time_text(rest[0]), **self._content(*rest[1:])}
+            case r.ROUTE:
+                targets = [{"queue": self._name(queue), "seq": seq} for queue, seq in rest[4]]
+                return {"to": targets, **self._content(*rest[:4])}
+            case r.RUN:
+                form, bodies = rest
+                return self._run(form, bodies)
+            case r.LEND:
+                until_ms, consumer, seqs = rest
+                told = {} if consumer is None else {"consumer": consumer}
+                return {"number": record[3], "seqs": list(seqs), **_time("until", until_ms), **told}
+            case r.ACK:
+                return {"seqs": list(rest[0])}
+            case r.EXTEND:
+                return {"seqs": list(rest[1]), **_time("until", rest[0])}
+            case r.RETURN:
+                why, reason, pairs = rest
+                messages = [{"seq": seq, **_time("due", due_ms)} for seq, due_ms in pairs]
+                return {"why": r.RETURN_NAMES[why], **_reason(reason), "messages": messages}
+            case r.MOVE:
+                why, reason, moves = rest
+                messages = [{"seq": seq, "to": self._name(to), "new_seq": new} for seq, to, new in moves]
+                return {"why": r.MOVE_NAMES[why], **_reason(reason), "messages": messages}
+            case r.REMOVE:
+                return {"why": r.REMOVE_NAMES[rest[0]], "seqs": list(rest[1])}
+            case r.RESCHEDULE:
+                return _time("due", rest[0])
+            case r.QUEUE:
+                return {"settings": rest[1], "created": time_text(rest[2])}
+            case r.EXCHANGE:
+                return {"operation": rest[0]}
+            case r.CHECKPOINT:
+                state = rest[0]
+                return {"queues": sorted(row[1] for row in state["queues"]), "next_seq": state["seq"]}
+        return {}
+
+    def _content(self, form: int, body: bytes, info: Info | None, extra: Extra | None) -> dict[str, Any]:
+        told: dict[str, Any] = {"form": FORMS.get(form, form), "bytes": len(body)}
+        if extra is not None:
+            told |= _extra(extra)
+        if info is not None:
+            if info.attributes:
+                told["attributes"] = plain(info.attributes)
+            if info.publisher is not None:
+                told["publisher"] = info.publisher
+        if self._bodies:
+            told["body"] = plain_body(form, body)
+        return told
+
+    def _run(self, form: int, bodies: Sequence[bytes]) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "count": len(bodies),
+            "form": FORMS.get(form, form),
+            "bytes": sum(map(len, bodies)),
+        }
+        if self._bodies:
+            told["bodies"] = [plain_body(form, body) for body in bodies]
+        return told
+
+
+def _extra(extra: Extra) -> dict[str, Any]:
+    """Only what is set."""
+    told: dict[str, Any] = {}
+    for name in Extra.__slots__:
+        value = getattr(extra, name)
+        if not value:
+            continue
+        if name in _TIMES:
+            told[_TIMES[name]] = time_text(value)
+        elif name == "route":
+            told["exchange"], told["key"] = value
+        elif name == "deaths":
+            told["deaths"] = [
+                {"queue": queue, "reason": reason, "time": time_text(time_ms), "count": count}
+                for queue, reason, time_ms, count in value
+            ]
+        else:
+            told[name] = value
+    return told
+
+
+def _time(name: str, time_ms: int) -> dict[str, str]:
+    return {name: time_text(time_ms)} if time_ms else {}
+
+
+def _reason(reason: str | None) -> dict[str, str]:
+    return {} if reason is None else {"reason": reason}
+
+
+def plain_body(form: int, body: bytes) -> object:
+    """Text where it is text, else {"base64": ...}. Nothing is ever unpickled."""
+    if form in (FORM_TEXT, FORM_JSON):
+        try:
+            return body.decode()
+        except UnicodeDecodeError:
+            pass
+    return {"base64": base64.b64encode(body).decode()}
+
+
+def plain(value: object) -> object:
+    """A value that JSON can hold: bytes become {"base64": ...}."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"base64": base64.b64encode(bytes(value)).decode()}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

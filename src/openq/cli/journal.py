@@ -1,0 +1,223 @@
+"""`openq journal check`, `repair` and `dump`: the doctor of the storage layer, for people and scripts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+from ..storage import doctor
+from ..storage.disk import Io
+from ..storage.scan import SUFFIX
+from ..storage.survey import Damage
+from .describe import Describer
+from .terminal import FAILED, NOT_FOUND, OK, Progress, paint, say, size_text
+
+
+class WatchedIo(Io):
+    """The real disk, telling how much was read."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        data = super().pread(fd, size, offset)
+        self._progress.add(len(data))
+        return data
+
+
+class _Messages(logging.Handler):
+    """What the storage layer logs, as lines of ours; `count` says whether there was anything."""
+
+    count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += 1
+        say(record.getMessage())
+
+
+def missing(directory: str) -> str | None:
+    """Why there is no journal to look at, in one line; None if there is one."""
+    folder = os.path.join(directory, "journal")
+    if not os.path.exists(directory):
+        return f"{directory}: no such directory"
+    if not os.path.isdir(directory):
+        return f"{directory}: not a directory; give the data directory that contains `journal`"
+    if not os.path.isdir(folder):
+        inside = any(name.endswith(SUFFIX) for name in os.listdir(directory))
+        parent = os.path.dirname(os.path.abspath(directory))
+        hint = f"; did you mean {parent}?" if inside else ", it contains no folder `journal`"
+        return f"{directory}: not a data directory of OpenQ{hint}"
+    names = os.listdir(folder)
+    if not any(name.endswith(SUFFIX) for name in names):
+        return f"{folder}: there are no segment files (*{SUFFIX})" + (
+            ", and other files show that there were: restore them from a backup" if names else ""
+        )
+    return None
+
+
+def _look(directory: str, what: str) -> doctor.Report:
+    folder = os.path.join(directory, "journal")
+    total = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.endswith(SUFFIX))
+    progress = Progress(what, total)
+    try:
+        return doctor.check(directory, WatchedIo(progress))
+    finally:
+        progress.end()
+
+
+# -- check --------------------------------------------------------------------------------------
+
+
+def check(directory: str, *, as_json: bool) -> int:
+    if (reason := missing(directory)) is not None:
+        say(reason)
+        return NOT_FOUND
+    report = _look(directory, "checking")
+    if as_json:
+        print(json.dumps(as_dict(report)))
+    else:
+        print_summary(report)
+        if not report.ok:
+            say("`openq journal repair` saves every intact record; make a copy of the directory first")
+    return OK if report.ok else FAILED
+
+
+def as_dict(report: doctor.Report) -> dict[str, Any]:
+    return {"ok": report.ok, **asdict(report)}
+
+
+def print_summary(report: doctor.Report) -> None:
+    verdict = paint("ok", "green") if report.ok else paint("damaged", "red")
+    print(
+        f"{report.path}: {verdict}, {_count(report.records, 'intact record')} in "
+        f"{_count(report.segments, 'segment')}, {size_text(report.bytes)}"
+    )
+    for damage in report.damages:
+        print(f"  {paint('damage', 'red')}: {place(damage)}")
+    torn = report.torn
+    # A snapshot may prove that the end was written in full once: then it is listed above as damage.
+    if torn is not None and not any(torn.offset == damage.offset for damage in report.damages):
+        print(
+            f"  torn tail: {torn.file} at offset {torn.offset}, {size_text(torn.size)}; "
+            "never acknowledged, opening cuts it"
+        )
+    if report.holes:
+        print(f"  {_count(report.holes, 'hole')} left by earlier repairs")
+    for path in report.missing_sidecars:
+        print(f"  no usable index: {path}; opening makes it anew")
+
+
+def place(damage: Damage) -> str:
+    lost = damage.last_block - damage.first_block + 1
+    size = f", {size_text(damage.size)}" if damage.size else ""
+    blocks = ""
+    if lost == 1:
+        blocks = f", block {damage.first_block} is lost"
+    elif lost > 1:
+        blocks = f", blocks {damage.first_block} to {damage.last_block} are lost"
+    return f"{damage.file} at offset {damage.offset}: {damage.kind}{size}{blocks}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# -- repair -------------------------------------------------------------------------------------
+
+
+def repair(directory: str, dry_run: bool, yes: bool, *, as_json: bool) -> int:
+    if (reason := missing(directory)) is not None:
+        say(reason)
+        return NOT_FOUND
+    report = _look(directory, "checking")
+    if dry_run or (report.ok and not report.missing_sidecars):
+        if as_json:
+            print(json.dumps(as_dict(report)))
+        else:
+            print_summary(report)
+            print("dry run: nothing was changed" if dry_run else "nothing to repair")
+        return OK if report.ok else FAILED
+    if not yes and not _agreed(report):
+        say("nothing was changed")
+        return FAILED
+    progress = Progress("repairing", 3 * report.bytes)  # looked at before, while and after
+    try:
+        report = doctor.repair(directory, io=WatchedIo(progress))
+    finally:
+        progress.end()
+    if as_json:
+        print(json.dumps(as_dict(report)))
+    else:
+        print_outcome(report)
+    return OK
+
+
+def _agreed(report: doctor.Report) -> bool:
+    """Ask on stderr, so that stdout stays data."""
+    for damage in report.damages:
+        say(place(damage))
+    what = _count(len(report.damages), "damaged place") if report.damages else "the index files"
+    sys.stderr.write(
+        f"Repair {what}, keeping {_count(report.records, 'intact record')}? "
+        "What is unreadable goes to quarantine/. [y/N] "
+    )
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        sys.stderr.write("\n")
+        say("no answer; give --yes to repair without being asked")
+    return answer.strip().lower() in ("y", "yes")
+
+
+def print_outcome(report: doctor.Report) -> None:
+    print(f"{report.path}: {paint('repaired', 'green')}, kept {_count(report.records, 'intact record')}")
+    for damage in report.damages:
+        print(f"  could not be saved: {place(damage)}" if _lost(damage) else f"  mended: {place(damage)}")
+    for path in report.quarantined:
+        print(f"  the damaged bytes are in {path}")
+    if report.missing_sidecars:
+        print(f"  made {_count(len(report.missing_sidecars), 'index file')} anew")
+
+
+def _lost(damage: Damage) -> bool:
+    return damage.last_block >= damage.first_block
+
+
+# -- dump ---------------------------------------------------------------------------------------
+
+
+def dump(directory: str, start_at: int, limit: int | None, bodies: bool) -> int:
+    if (reason := missing(directory)) is not None:
+        say(reason)
+        return NOT_FOUND
+    messages = _Messages(logging.WARNING)
+    log = logging.getLogger("openq.journal")
+    log.addHandler(messages)
+    log.propagate = False
+    describer = Describer(bodies)
+    write = sys.stdout.write
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
+    unreadable = 0
+
+    def wanted() -> Any:
+        # From the very beginning, whatever is asked for: the names of the queues are there.
+        for at, data in doctor.dump(directory):
+            if at >= start_at:
+                yield at, data
+            else:
+                describer.learn(data)
+
+    try:
+        for at, data in islice(wanted(), limit):
+            line = describer.describe(at, data)
+            unreadable += line["kind"] == "unreadable"
+            write(encode(line) + "\n")
+    finally:
+        log.removeHandler(messages)
+        log.propagate = True
+    return FAILED if messages.count or unreadable else OK

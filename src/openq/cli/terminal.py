@@ -1,0 +1,74 @@
+"""What every command shares: exit codes, messages, colours, a sign of life in long work."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import IO
+
+OK = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+INTERRUPTED = 130
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+
+
+def paint(text: str, style: str, stream: IO[str] | None = None) -> str:
+    """In colour where a person looks at it: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    if not is_terminal(stream or sys.stdout) or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
+
+
+def is_terminal(stream: IO[str]) -> bool:
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def say(text: str) -> None:
+    """One line for the person at the terminal."""
+    print(f"{paint('openq:', 'bold', sys.stderr)} {text}", file=sys.stderr)
+
+
+def size_text(count: int) -> str:
+    """Bytes as people read them."""
+    if count < 1024:
+        return f"{count} bytes"
+    size = count / 1024
+    units = ["KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        del units[0]
+    return f"{size:.1f} {units[0]}"
+
+
+class Progress:
+    """How much of `total` bytes is done, on one line of stderr; silent where nobody watches."""
+
+    _EVERY_S = 0.2
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what = what
+        self._total = total
+        self._done = 0
+        self._shows = is_terminal(sys.stderr)
+        # Nothing at all about work that is over before anybody wonders.
+        self._next = time.monotonic() + 2 * self._EVERY_S
+        self._shown = False
+
+    def add(self, count: int) -> None:
+        self._done += count
+        if self._shows and time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._EVERY_S
+            self._shown = True
+            percent = min(99, 100 * self._done // max(self._total, 1))
+            sys.stderr.write(f"\r{self._what}: {percent} % of {size_text(self._total)}\x1b[K")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False

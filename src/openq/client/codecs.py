@@ -1,0 +1,135 @@
+"""What a program publishes, as bytes; and back.
+
+Each message carries the form of its bytes, so "auto" gives a reader what the writer put in: text as
+`str`, bytes as `bytes`, everything else through JSON. Pickle runs whatever code its bytes name when
+they are read, so it is used only where a queue asks for it by name, and such a queue must never be
+open to writers that are not trusted.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol, runtime_checkable
+
+from ..errors import InvalidSetting
+from ..model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT
+
+_NAMES = ("auto", "raw", "json", "msgpack", "pickle")
+
+
+@runtime_checkable
+class BodyCodec(Protocol):
+    """A codec of one's own: any object with these two."""
+
+    def encode(self, value: Any) -> bytes: ...
+    def decode(self, data: bytes) -> Any: ...
+
+
+class Codec:
+    """By name: auto, raw, json, msgpack or pickle; or around an object with `encode` and `decode`."""
+
+    def __init__(self, kind: str | BodyCodec = "auto") -> None:
+        self.own: BodyCodec | None = None
+        if isinstance(kind, str):
+            if kind not in _NAMES:
+                raise InvalidSetting(f"codec must be one of {', '.join(_NAMES)} or an object, not {kind!r}")
+            self.name = kind
+        elif isinstance(kind, BodyCodec):
+            self.name = type(kind).__name__
+            self.own = kind
+        else:
+            raise InvalidSetting("a codec object needs the methods encode and decode")
+
+    @property
+    def is_auto(self) -> bool:
+        return self.own is None and self.name == "auto"
+
+    def encode(self, value: Any) -> tuple[bytes, int]:
+        """The bytes and their form."""
+        if self.own is not None:
+            return self._encode_own(self.own, value), FORM_BYTES
+        if self.name == "json":
+            return _to_json(value), FORM_JSON
+        if self.name == "msgpack":
+            return _to_msgpack(value), FORM_MSGPACK
+        if self.name == "pickle":
+            return _to_pickle(value), FORM_PICKLE
+        if isinstance(value, str):
+            return _to_utf8(value), FORM_TEXT if self.name == "auto" else FORM_BYTES
+        if isinstance(value, bytes):
+            return value, FORM_BYTES
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value), FORM_BYTES
+        if self.name == "raw":
+            raise InvalidSetting(f"codec 'raw' takes bytes or text, not {type(value).__name__}")
+        return _to_json(value), FORM_JSON
+
+    def decode(self, data: bytes, form: int) -> Any:
+        if self.own is not None:
+            return self.own.decode(data)
+        if self.name == "raw" or form == FORM_BYTES:
+            return data
+        if form == FORM_TEXT:
+            return data.decode()
+        if form == FORM_JSON:
+            return json.loads(data)
+        if form == FORM_MSGPACK:
+            return _msgpack().decode(data)
+        if form == FORM_PICKLE and self.name == "pickle":
+            import pickle
+
+            return pickle.loads(data)
+        raise InvalidSetting("this body was pickled; open the queue with codec='pickle' if you trust its writers")
+
+    def _encode_own(self, own: BodyCodec, value: Any) -> bytes:
+        data = own.encode(value)
+        if not isinstance(data, bytes):
+            raise InvalidSetting(f"codec {self.name} returned {type(data).__name__} instead of bytes")
+        return data
+
+
+def _to_utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
+
+
+def _to_json(value: Any) -> bytes:
+    try:
+        # NaN and Infinity are no JSON: every other reader would choke on them.
+        return _to_utf8(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, InvalidSetting):
+            raise
+        raise InvalidSetting(
+            f"the body cannot be written as JSON ({error}); publish text, bytes or plain values, "
+            "or choose another codec"
+        ) from None
+
+
+def _msgpack() -> Any:
+    try:
+        import msgspec.msgpack
+    except ImportError:
+        raise InvalidSetting("codec 'msgpack' needs the package msgspec") from None
+    return msgspec.msgpack
+
+
+def _to_msgpack(value: Any) -> bytes:
+    try:
+        data: bytes = _msgpack().encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        if isinstance(error, InvalidSetting):
+            raise
+        raise InvalidSetting(f"the body cannot be written as msgpack: {error}") from None
+    return data
+
+
+def _to_pickle(value: Any) -> bytes:
+    import pickle
+
+    try:
+        return pickle.dumps(value)
+    except Exception as error:
+        raise InvalidSetting(f"the body cannot be pickled: {error}") from None

@@ -1,0 +1,55 @@
+"""Seconds, datetimes and ISO-8601 on the outside; whole milliseconds since the epoch inside."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+from ..errors import InvalidSetting
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def to_ms(seconds: float, name: str) -> int:
+    """A duration given in seconds; `name` is what the caller calls it, for the error."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidSetting(f"{name} must be a number of seconds, not {seconds!r}")
+    if not math.isfinite(seconds) or seconds < 0:
+        raise InvalidSetting(f"{name} must be a number of seconds, 0 or more, not {seconds!r}")
+    return round(seconds * 1000)
+
+
+def from_ms(ms: int) -> datetime:
+    # Not `fromtimestamp`: a float in between would lose the last digit of some times.
+    return _EPOCH + ms * _MILLISECOND
+
+
+def moment_ms(moment: datetime | float | str, name: str) -> int:
+    """A point in time: a datetime, epoch seconds or ISO-8601 text.
+
+    A datetime without zone is local time, as everywhere in Python; a text without zone is
+    UTC, because that is what OpenQ itself writes.
+    """
+    if isinstance(moment, str):
+        moment = parse_iso(moment, name)
+    if isinstance(moment, datetime):
+        return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
+    if isinstance(moment, bool) or not isinstance(moment, int | float) or not math.isfinite(moment):
+        raise InvalidSetting(f"{name} must be a datetime, ISO-8601 text or epoch seconds, not {moment!r}")
+    return round(moment * 1000)
+
+
+def parse_iso(text: str, name: str = "timestamp") -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidSetting(f"{name} must look like 2023-04-03T10:30:00Z, not {text!r}") from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def iso(moment: datetime) -> str:
+    """`2023-04-03T10:30:00Z`; milliseconds only where there are some."""
+    moment = moment.astimezone(UTC)
+    precision = "milliseconds" if moment.microsecond >= 1000 else "seconds"
+    return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"

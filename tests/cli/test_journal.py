@@ -1,0 +1,293 @@
+"""`openq journal`, as a user calls it, on journals that are really damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openq.broker.local import LocalBroker
+from openq.storage.lockfile import DirectoryLock
+from tests.cli.helpers import OPENQ, fill, openq, segment, spoil, state
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "data"
+    fill(path)
+    return path
+
+
+@pytest.fixture
+def data(filled: Path, tmp_path: Path) -> Path:
+    """A whole data directory, to be damaged."""
+    return Path(shutil.copytree(filled, tmp_path / "data"))
+
+
+@pytest.fixture
+def damaged(data: Path) -> Path:
+    spoil(data, b"order 3")
+    return data
+
+
+def lines(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+# -- check --------------------------------------------------------------------------------------
+
+
+def test_check_finds_a_whole_journal_whole_and_changes_nothing(data: Path) -> None:
+    before = state(data)
+    done = openq("journal", "check", data)
+
+    assert done.code == 0
+    assert f"{data}: ok, " in done.out
+    assert done.err == ""
+    assert state(data) == before
+
+
+def test_check_names_each_damaged_place(damaged: Path) -> None:
+    before = state(damaged)
+    done = openq("journal", "check", damaged)
+
+    assert done.code == 1
+    assert f"{damaged}: damaged" in done.out
+    assert f"damage: {segment(damaged)} at offset " in done.out
+    assert "is lost" in done.out
+    assert "openq journal repair" in done.err
+    assert state(damaged) == before
+
+
+def test_check_as_json(damaged: Path) -> None:
+    done = openq("journal", "check", damaged, "--json")
+    report = json.loads(done.out)
+
+    assert done.code == 1
+    assert done.err == ""
+    assert report["ok"] is False
+    [damage] = report["damages"]
+    assert damage["file"] == str(segment(damaged))
+    assert damage["last_block"] == damage["first_block"]
+
+
+def test_check_works_beside_a_running_process(data: Path) -> None:
+    broker = LocalBroker(data)
+    try:
+        assert openq("journal", "check", data).code == 0
+    finally:
+        broker.close()
+
+
+def test_a_torn_tail_is_no_damage(data: Path) -> None:
+    whole = openq("journal", "dump", data).out
+    # As after a kill: a close in good order leaves a snapshot, which knows how far the journal went.
+    shutil.rmtree(data / "snapshots")
+    file = segment(data)
+    content = bytearray(file.read_bytes())
+    # The last record of all is the dead letter: its move names the reason.
+    content[content.rindex(b"no such customer")] ^= 0xFF
+    file.write_bytes(content)
+    done = openq("journal", "check", data)
+
+    assert done.code == 0
+    assert "torn tail" in done.out
+    assert whole.startswith(openq("journal", "dump", data).out)
+
+
+# -- repair -------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_tells_and_changes_nothing(damaged: Path) -> None:
+    before = state(damaged)
+    done = openq("journal", "repair", damaged, "--dry-run")
+
+    assert done.code == 1
+    assert "damage: " in done.out
+    assert "nothing was changed" in done.out
+    assert state(damaged) == before
+
+
+@pytest.mark.parametrize("answer", ["", "n\n", "\n", "what?\n"])
+def test_without_a_yes_nothing_is_changed(damaged: Path, answer: str) -> None:
+    before = state(damaged)
+    done = openq("journal", "repair", damaged, answer=answer)
+
+    assert done.code == 1
+    assert done.out == ""
+    assert "[y/N]" in done.err
+    assert "nothing was changed" in done.err
+    assert state(damaged) == before
+
+
+@pytest.mark.parametrize("how", ["asked", "--yes"])
+def test_repair_saves_the_rest_and_says_what_it_could_not(damaged: Path, how: str) -> None:
+    with pytest.raises(Exception, match="damage in"):
+        LocalBroker(damaged)
+    done = (
+        openq("journal", "repair", damaged, answer="y\n")
+        if how == "asked"
+        else openq("journal", "repair", damaged, "--yes")
+    )
+
+    assert done.code == 0
+    assert "repaired, kept " in done.out
+    assert f"could not be saved: {segment(damaged)}" in done.out
+    [copy] = (damaged / "quarantine").iterdir()
+    assert f"the damaged bytes are in {copy}" in done.out
+    broker = LocalBroker(damaged)
+    try:
+        bodies = [entry.body for entry in broker.entries("orders")]
+        [dead] = broker.entries("orders.dead")
+    finally:
+        broker.close()
+    assert bodies == [b"order 2", b"order 4"]
+    assert dead.body == b"order 1"
+    assert openq("journal", "check", damaged).code == 0
+
+
+def test_repair_as_json(damaged: Path) -> None:
+    done = openq("journal", "repair", damaged, "--yes", "--json")
+    report = json.loads(done.out)
+
+    assert done.code == 0
+    assert report["repaired"] is True
+    assert len(report["damages"]) == len(report["quarantined"]) == 1
+
+
+def test_there_is_nothing_to_repair_in_a_whole_journal(data: Path) -> None:
+    before = state(data)
+    done = openq("journal", "repair", data)
+
+    assert done.code == 0
+    assert "nothing to repair" in done.out
+    assert state(data) == before
+
+
+def test_an_end_that_a_snapshot_knows_of_is_damage_and_told_once(data: Path) -> None:
+    spoil(data, b"no such customer")
+    done = openq("journal", "check", data)
+
+    assert done.code == 1
+    assert "damage: " in done.out
+    assert "torn tail" not in done.out
+
+
+def test_repair_of_a_directory_in_use_says_by_whom(damaged: Path) -> None:
+    lock = DirectoryLock(str(damaged), 0)
+    try:
+        done = openq("journal", "repair", damaged, "--yes")
+    finally:
+        lock.release()
+
+    assert done.code == 1
+    assert "is in use by process" in done.err
+    assert done.out == ""
+
+
+def test_a_journal_without_any_header_cannot_be_repaired(data: Path) -> None:
+    for file in (segment(data), data / "journal" / "reserve"):
+        with open(file, "r+b") as opened:
+            opened.write(b"\xff" * 64)
+    done = openq("journal", "repair", data, "--yes")
+
+    assert done.code == 1
+    assert done.err.count("\n") == 1
+    assert "no header is left" in done.err
+
+
+# -- dump ---------------------------------------------------------------------------------------
+
+
+def test_dump_prints_one_json_line_per_record(data: Path) -> None:
+    done = openq("journal", "dump", data)
+    records = lines(done.out)
+
+    assert done.code == 0
+    assert done.err == ""
+    assert [record["kind"] for record in records] == [
+        "checkpoint",
+        "queue",
+        "queue",
+        *["published"] * 5,
+        "delivered",
+        "acked",
+        "delivered",
+        "moved",
+    ]
+    published = records[3]
+    assert (published["queue"], published["seq"], published["bytes"]) == ("orders", 1, 7)
+    assert published["time"].endswith("Z")
+    assert records[8]["consumer"] == "till 1"
+    assert records[-1]["why"] == "max_receives"
+    assert records[-1]["reason"] == "no such customer"
+    assert records[-1]["messages"][0]["to"] == "orders.dead"
+    assert "order 0" not in done.out
+
+
+def test_dump_shows_bodies_when_asked(data: Path) -> None:
+    records = lines(openq("journal", "dump", data, "--bodies").out)
+
+    assert [r["body"] for r in records if r["kind"] == "published"] == [f"order {n}" for n in range(5)]
+
+
+def test_dump_from_a_location_still_knows_the_names_of_the_queues(data: Path) -> None:
+    records = lines(openq("journal", "dump", data).out)
+    start = records[4]["at"]
+
+    assert lines(openq("journal", "dump", data, "--from", str(start)).out) == records[4:]
+    assert lines(openq("journal", "dump", data, "--from", hex(start), "--limit", "2").out) == records[4:6]
+    assert openq("journal", "dump", data, "--limit", "0").out == ""
+
+
+def test_dump_passes_over_damage_and_names_it(damaged: Path) -> None:
+    done = openq("journal", "dump", damaged, "--bodies")
+    bodies = [record["body"] for record in lines(done.out) if record["kind"] == "published"]
+
+    assert done.code == 1
+    assert bodies == ["order 0", "order 1", "order 2", "order 4"]
+    assert done.err.count("\n") == 1
+    assert f"{segment(damaged)} at offset " in done.err
+
+
+def test_dump_into_a_closed_pipe_ends_quietly(data: Path) -> None:
+    writer = subprocess.Popen(
+        [*OPENQ, "journal", "dump", str(data)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    assert writer.stderr is not None
+    writer.stdout.close()
+    errors = writer.stderr.read()
+    writer.stderr.close()
+
+    assert writer.wait(timeout=60) == 0
+    assert errors == ""
+
+
+# -- wrong paths --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["check", "repair", "dump"])
+def test_a_wrong_path_is_one_line_and_code_3(verb: str, data: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (tmp_path / "bare" / "journal").mkdir(parents=True)
+    robbed = Path(shutil.copytree(data, tmp_path / "robbed"))
+    segment(robbed).unlink()
+    for path, message in [
+        (tmp_path / "nowhere", "no such directory"),
+        (segment(data), "not a directory"),
+        (empty, "not a data directory of OpenQ"),
+        (data / "journal", f"did you mean {data}?"),
+        (tmp_path / "bare", "there are no segment files"),
+        (robbed, "restore them from a backup"),
+    ]:
+        done = openq("journal", verb, path)
+
+        assert (done.code, done.out) == (3, "")
+        assert done.err.count("\n") == 1
+        assert message in done.err

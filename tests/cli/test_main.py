@@ -1,0 +1,167 @@
+"""The command line itself: help, usage errors, exit codes, colours."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openq._version import __version__
+from openq.cli.main import build, unknown_command
+from openq.cli.terminal import size_text
+from tests.cli.helpers import OPENQ, openq
+
+COMMANDS = [
+    (),
+    ("version",),
+    ("sample",),
+    ("journal",),
+    ("journal", "check"),
+    ("journal", "repair"),
+    ("journal", "dump"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_begins_with_examples_and_goes_to_stdout(command: tuple[str, ...]) -> None:
+    done = openq(*command, "--help")
+
+    assert done.code == 0
+    assert done.out.startswith(f"Examples:\n  openq {' '.join(command)}".rstrip())
+    assert "usage: openq" in done.out
+    assert done.err == ""
+
+
+def test_the_version_as_text_and_as_json() -> None:
+    assert openq("version").out == f"openq {__version__}\n"
+    assert openq("--version").out == f"openq {__version__}\n"
+    assert json.loads(openq("version", "--json").out)["version"] == __version__
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["jurnal"], "`openq jurnal` is no command; did you mean `openq journal`?"),
+        (["journal", "chek", "x"], "`openq journal chek` is no command; did you mean `openq journal check`?"),
+        (["zzz"], "`openq zzz` is no command; there is version, sample, journal"),
+        (["journal", "check"], "the following arguments are required: DIR; see `openq journal check --help`"),
+        (["journal", "dump", "x", "--limit", "-1"], "a count is a whole number, 0 or more, not '-1'"),
+        (["journal", "dump", "x", "--from", "now"], "a location is the `at` of a record"),
+        (["version", "--jso"], "unrecognized arguments: --jso"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_line_on_stderr_and_code_2(words: list[str], message: str) -> None:
+    done = openq(*words)
+
+    assert done.code == 2
+    assert done.out == ""
+    assert message in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [(), ("journal",)])
+def test_no_command_shows_the_help_on_stderr_and_fails(words: tuple[str, ...]) -> None:
+    done = openq(*words)
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("Examples:")
+
+
+def test_the_known_commands_are_those_of_the_parser() -> None:
+    parser, tree = build()
+
+    for command in COMMANDS:
+        assert unknown_command(command, tree) is None
+    assert all(f"    {name}" in parser.format_help() for name in tree)
+
+
+def test_help_loads_neither_the_engine_nor_asyncio() -> None:
+    program = (
+        "import sys\n"
+        "before = set(sys.modules)\n"
+        "from openq.cli.main import build\n"
+        "build()\n"
+        "print(*(set(sys.modules) - before))"
+    )
+    alone = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    loaded = set(alone.stdout.split())
+
+    assert "openq.cli.main" in loaded
+    assert loaded.isdisjoint({"asyncio", "json", "openq.storage.doctor", "openq.cli.journal", "difflib"})
+
+
+def test_the_sample_tells_what_happens_and_ends_by_itself() -> None:
+    done = openq("sample")
+
+    assert done.code == 0
+    assert done.out != ""
+
+
+def on_a_terminal(*words: str | Path, **environment: str) -> str:
+    """What a person would see: stdout and stderr on a pseudo-terminal."""
+    ours, theirs = pty.openpty()
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    try:
+        process = subprocess.Popen(
+            [*OPENQ, *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            env={**plain, "TERM": "xterm", **environment},
+        )
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                piece = os.read(ours, 4096)
+            except OSError:  # how Linux says that the other side is closed
+                break
+            if not piece:
+                break
+            seen += piece
+        process.wait(timeout=60)
+    finally:
+        os.close(ours)
+    return seen.decode()
+
+
+def test_colours_are_for_terminals_only_and_not_with_no_color() -> None:
+    assert "\x1b[" not in openq("--help").out
+    assert "\x1b[1mExamples:\x1b[0m" in on_a_terminal("--help")
+    assert "\x1b[" not in on_a_terminal("--help", NO_COLOR="1")
+    assert "\x1b[" not in on_a_terminal("--help", TERM="dumb")
+    assert "\x1b[1mopenq:\x1b[0m `openq jurnal`" in on_a_terminal("jurnal")
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [*OPENQ, "version"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    finally:
+        os.close(writing)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        (1536 << 10, "1.5 MiB"),
+        (3 << 30, "3.0 GiB"),
+        (5 << 50, "5120.0 TiB"),
+    ],
+)
+def test_sizes_are_written_for_people(count: int, text: str) -> None:
+    assert size_text(count) == text
