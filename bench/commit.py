@@ -9,17 +9,40 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from typing import Any
 
 from openq.broker.local import LocalBroker
 from openq.model import FORM_BYTES, QueueSettings
 from openq.storage.disk import Io
 from openq.storage.files import FileJournal
 
-from .harness import BODY, QUEUE, Lap, Run, Target, alternate, faster_by, lap, optional
+from .harness import BODY, QUEUE, Apart, Lap, Run, Target, alternate, faster_by, lap, optional
 
 TARGETS = {1: Target(0.4, 0.6), 16: Target(0.4, 0.6), 256: Target(0.15, 0.3)}
 REFERENCE = "pwrite+fdatasync, same groups"
+
+
+def run(run: Run) -> None:
+    share = 4 if run.quick else 1
+    _row(run, "sync", 1, 1200 // share, TARGETS[1])
+    _row(run, "callbacks", 16, 800 // share, TARGETS[16])
+    _row(run, "callbacks", 256, 400 // share, TARGETS[256])
+    _row(run, "threads", 16, 200 // share)
+    _row(run, "threads", 256, 40 // share)
+    if not hasattr(optional("openq.aio"), "OpenQ"):
+        run.tell("commit: there is no openq.aio, its rows are left out")
+        return
+    _row(run, "asyncio", 16, 400 // share)
+    _row(run, "asyncio", 256, 100 // share)
+
+
+def _row(run: Run, kind: str, size: int, each: int, target: Target | None = None) -> None:
+    candidate = Apart(Publishers, run.folder("journal"), kind, size, each)
+    match = alternate(candidate, Apart(BareWrites, run.folder("bare")), run.rounds(9 if target else 5))
+    groups = sum(len(done.detail[1]) for done in match.ours)
+    what = f"durable publish, {size} {'publisher' if size == 1 else 'publishers'} ({kind})"
+    note = f"{sum(done.count for done in match.ours) / groups:.1f} messages per group"
+    run.emit(faster_by("commit", what, REFERENCE, match, target, note))
 
 
 class NotingIo(Io):
@@ -27,59 +50,62 @@ class NotingIo(Io):
 
     def __init__(self) -> None:
         self.groups: list[int] = []
-        self._unsynced: dict[int, int] = {}
+        self._written: dict[int, int] = {}
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
-        self._unsynced[fd] = len(data)
+        self._written[fd] = len(data)
         return os.pwrite(fd, data, offset)
 
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)
-        self.groups.append(self._unsynced.get(fd, 0))
+        self.groups.append(self._written[fd])
 
 
-class Bench:
-    """One journal; its candidate laps note their groups, the reference laps write the same again."""
-
-    def __init__(self, run: Run) -> None:
+class Publishers:
+    def __init__(self, folder: str, kind: str, size: int, each: int) -> None:
+        self._kind = kind
+        self._size = size
+        self._each = each
         self._io = NotingIo()
-        self._run = run
-        journal = FileJournal(run.folder("journal"), io=self._io)
-        self.broker = LocalBroker(journal=journal)
-        self.broker.declare(QUEUE, QueueSettings())
-        self.broker.sync()
-        self._count = 0
-        self.sizes: list[float] = []
+        self._library: Any = None
+        if kind == "asyncio":
+            self._library = optional("openq.aio").OpenQ(QUEUE, path=folder)  # type: ignore[union-attr]
+            self._broker: Any = None
+            self._loop = asyncio.new_event_loop()
+            return
+        self._broker = LocalBroker(journal=FileJournal(folder, io=self._io))
+        self._broker.declare(QUEUE, QueueSettings())
+        self._broker.sync()
 
-    def candidate(self, count: int, work: Callable[[], object]) -> Lap:
-        self._count = count
+    def lap(self, given: Any) -> Lap:
         self._io.groups.clear()
+        count = self._size * self._each
+        work = {"sync": self._alone, "callbacks": self._called_back, "threads": self._in_threads}[self._kind]
         done = lap(count, work)
-        self.sizes.append(count / max(1, len(self._io.groups)))
-        self.broker.purge(QUEUE)
-        self.broker.sync()
-        return done
+        groups = list(self._io.groups)
+        self._broker.purge(QUEUE)
+        self._broker.sync()
+        return Lap(count, done.wall_s, done.cpu_s, (count, groups))
 
-    def reference(self) -> Lap:
-        groups = [size for size in self._io.groups if size]
-        path = os.path.join(self._run.folder("bare"), "file")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            os.posix_fallocate(fd, 0, sum(groups) + 4096)
-            os.fsync(fd)
-            block = os.urandom(max(groups))
-            return lap(self._count, lambda: _bare_writes(fd, block, groups))
-        finally:
-            os.close(fd)
-            os.unlink(path)
+    def _alone(self) -> None:
+        for _ in range(self._each):
+            self._broker.publish_body(QUEUE, BODY, FORM_BYTES)
+            self._broker.sync()
 
+    def _in_threads(self) -> None:
+        threads = [threading.Thread(target=self._alone) for _ in range(self._size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
-def _bare_writes(fd: int, block: bytes, groups: list[int]) -> None:
-    offset = 0
-    for size in groups:
-        os.pwrite(fd, block[:size], offset)
-        os.fdatasync(fd)
-        offset += size
+    def _called_back(self) -> None:
+        crowd = Crowd(self._broker, self._size, self._each)
+        crowd.start()
+        crowd.over.wait()
+
+    def close(self) -> None:
+        self._broker.close()
 
 
 class Crowd:
@@ -92,17 +118,16 @@ class Crowd:
         self._broker = broker
         self._left = [each] * size
         self._waiting: list[int] = []
-        self._over = threading.Event()
+        self.over = threading.Event()
 
-    def work(self) -> None:
+    def start(self) -> None:
         self._tell(list(range(len(self._left))))
-        self._over.wait()
 
     def _tell(self, publishers: list[int]) -> None:
         for publisher in publishers:
             self._next(publisher)
         if not self._waiting:
-            self._over.set()
+            self.over.set()
             return
         told, self._waiting = self._waiting, []
         self._broker.when_durable(lambda: self._tell(told))
@@ -114,65 +139,29 @@ class Crowd:
             self._waiting.append(publisher)
 
 
-def _threads(broker: LocalBroker, size: int, each: int) -> None:
-    def publish() -> None:
-        _alone(broker, each)
+class BareWrites:
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, "file")
 
-    threads = [threading.Thread(target=publish) for _ in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def lap(self, given: Any) -> Lap:
+        count, groups = given
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            os.posix_fallocate(fd, 0, sum(groups) + 4096)
+            os.fsync(fd)
+            block = os.urandom(max(groups))
+            return lap(count, lambda: _write(fd, block, groups))
+        finally:
+            os.close(fd)
+            os.unlink(self._path)
 
-
-def _alone(broker: LocalBroker, count: int) -> None:
-    for _ in range(count):
-        broker.publish_body(QUEUE, BODY, FORM_BYTES)
-        broker.sync()
-
-
-def run(run: Run) -> None:
-    rounds = run.rounds(9)
-    share = 4 if run.quick else 1
-    for size, each in ((1, 1200), (16, 800), (256, 400)):
-        each //= share
-        _row(run, size, each, rounds, "sync" if size == 1 else "callbacks", TARGETS[size])
-    for size, each in ((16, 200), (256, 30)):
-        _row(run, size, each // min(share, 2), run.rounds(5), "threads", None)
-    _asyncio_rows(run, share)
+    def close(self) -> None:
+        pass
 
 
-def _row(run: Run, size: int, each: int, rounds: int, kind: str, target: Target | None) -> None:
-    bench = Bench(run)
-    broker = bench.broker
-    count = size * each
-
-    def work() -> None:
-        if kind == "sync":
-            _alone(broker, each)
-        elif kind == "threads":
-            _threads(broker, size, each)
-        else:
-            Crowd(broker, size, each).work()
-
-    ours, theirs = alternate(lambda: bench.candidate(count, work), bench.reference, rounds)
-    broker.close()
-    _emit(run, size, kind, ours, theirs, bench, target)
-
-
-def _emit(
-    run: Run, size: int, kind: str, ours: list[Lap], theirs: list[Lap], bench: Bench, target: Target | None
-) -> None:
-    mean = sum(bench.sizes[1:]) / len(bench.sizes[1:])
-    what = f"durable publish, {size} publisher{'s' if size > 1 else ''} ({kind})"
-    run.emit(
-        faster_by("commit", what, REFERENCE, ours, theirs, target, f"{mean:.1f} messages per group")
-    )
-
-
-def _asyncio_rows(run: Run, share: int) -> None:
-    aio = optional("openq.aio")
-    if aio is None or not hasattr(aio, "OpenQ"):
-        run.tell("commit: no openq.aio yet, its rows are left out")
-        return
-    del asyncio, share
+def _write(fd: int, block: bytes, groups: list[int]) -> None:
+    offset = 0
+    for size in groups:
+        os.pwrite(fd, block[:size], offset)
+        os.fdatasync(fd)
+        offset += size

@@ -9,13 +9,14 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 QUEUE = "bench"
 BODY = b"x" * 100
@@ -29,6 +30,7 @@ class Lap:
     count: int
     wall_s: float
     cpu_s: float
+    detail: Any = None  # what the reference has to know to do the same
 
     @property
     def per_s(self) -> float:
@@ -39,7 +41,72 @@ class Lap:
         return self.count / self.cpu_s
 
 
-Side = Callable[[], Lap]
+class Side(Protocol):
+    """One of the two that are compared. `given` is the detail of the candidate's last lap."""
+
+    def lap(self, given: Any) -> Lap: ...
+    def close(self) -> None: ...
+
+
+class Apart:
+    """A side in a process of its own.
+
+    In one process the background threads of the candidate would slow the reference down and flatter the
+    ratio, and the garbage of one would be collected in the laps of the other.
+    """
+
+    def __init__(self, make: Callable[..., Side], *args: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve_laps, args=(theirs, make, args), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._answer()
+
+    def lap(self, given: Any = None) -> Lap:
+        self._pipe.send(given)
+        done: Lap = self._answer()
+        return done
+
+    def close(self) -> float:
+        """Returns the CPU time it spent between its laps, as a share of that inside them."""
+        self._pipe.send(_END)
+        share: float = self._answer()
+        self._process.join()
+        return share
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def _answer(self) -> Any:
+        try:
+            answer = self._pipe.recv()
+        except EOFError:
+            raise RuntimeError("a measured process ended early") from None
+        if isinstance(answer, str):
+            raise RuntimeError(f"a measured process failed:\n{answer}")
+        return answer
+
+
+_END = "end"
+
+
+def _serve_laps(pipe: Any, make: Callable[..., Side], args: tuple[Any, ...]) -> None:
+    try:
+        side = make(*args)
+        inside_s = 0.0
+        start_s = time.process_time()
+        pipe.send(True)
+        while (given := pipe.recv()) != _END:
+            done = side.lap(given)
+            inside_s += done.cpu_s
+            pipe.send(done)
+        around_s = time.process_time() - start_s - inside_s
+        side.close()
+        pipe.send(around_s / inside_s if inside_s else 0.0)
+    except BaseException:
+        pipe.send(traceback.format_exc())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,40 +188,50 @@ class Run:
         return path
 
 
-def lap(count: int, work: Callable[[], object]) -> Lap:
+def lap(count: int, work: Callable[[], object], detail: Any = None) -> Lap:
     """Time one call. Garbage of earlier laps is collected first: it is not this one's doing."""
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
     work()
-    return Lap(count, time.perf_counter() - wall, time.process_time() - cpu)
+    return Lap(count, time.perf_counter() - wall, time.process_time() - cpu, detail)
 
 
-def alternate(candidate: Side, reference: Side, rounds: int) -> tuple[list[Lap], list[Lap]]:
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The laps of both sides, round by round."""
+
+    ours: list[Lap]
+    theirs: list[Lap]
+    background: float  # our CPU time between laps / inside them; large = work hidden from the ratio
+
+
+def alternate(candidate: Apart, reference: Apart, rounds: int) -> Match:
     """One unmeasured lap each, then `rounds` of both; who goes first changes every round."""
-    candidate()
-    reference()
+    detail = candidate.lap().detail
+    reference.lap(detail)
     ours: list[Lap] = []
     theirs: list[Lap] = []
     for number in range(rounds):
-        if number % 2 == 0:
-            ours.append(candidate())
-            theirs.append(reference())
-        else:
-            theirs.append(reference())
-            ours.append(candidate())
-    return ours, theirs
+        if number % 2:
+            theirs.append(reference.lap(detail))
+        ours.append(candidate.lap())
+        detail = ours[-1].detail
+        if not number % 2:
+            theirs.append(reference.lap(detail))
+    reference.close()
+    return Match(ours, theirs, candidate.close())
 
 
 def faster_by(
     bench: str,
     what: str,
     reference: str,
-    ours: Sequence[Lap],
-    theirs: Sequence[Lap],
+    match: Match,
     target: Target | None = None,
     note: str = "",
 ) -> Row:
     """A row whose result is our rate divided by theirs, by the clock on the wall."""
+    ours, theirs = match.ours, match.theirs
     return Row(
         bench,
         what,
@@ -168,6 +245,7 @@ def faster_by(
             "per_cpu_s": [us.per_cpu_s for us in ours],
             "reference_per_cpu_s": [them.per_cpu_s for them in theirs],
             "cpu_ratio": [us.per_cpu_s / them.per_cpu_s for us, them in zip(ours, theirs, strict=True)],
+            "background_cpu": [match.background],
         },
         note,
     )
@@ -241,12 +319,3 @@ def refuse_memory_disk(path: str) -> None:
     if best[1] in _IN_MEMORY:
         raise SystemExit(f"{path} is on {best[1]} ({best[0]}), not on a disk; choose another with --dir")
 
-
-@contextmanager
-def default_gc() -> Iterator[None]:
-    """Whatever a bench does to the collector's thresholds ends here."""
-    thresholds = gc.get_threshold()
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import queue
+from typing import Any
 
 from openq.broker.local import LocalBroker
 from openq.model import FORM_BYTES, QueueSettings
 
-from .harness import BODY, QUEUE, Lap, Run, Target, alternate, faster_by, lap, optional
+from .harness import BODY, QUEUE, Apart, Lap, Run, Target, alternate, faster_by, lap, optional
 
 TARGET = Target(floor=0.5, aim=1.0)
 REFERENCE = "queue.Queue put+get+task_done"
@@ -16,45 +17,67 @@ REFERENCE = "queue.Queue put+get+task_done"
 def run(run: Run) -> None:
     count = 30_000 if run.quick else 100_000
     rounds = run.rounds(9)
-
-    plain: queue.Queue[bytes] = queue.Queue()
-
-    def reference() -> Lap:
-        return lap(count, lambda: _queue_cycles(plain, count))
-
-    broker = LocalBroker()
-    broker.declare(QUEUE, QueueSettings())
-    ours, theirs = alternate(lambda: lap(count, lambda: _broker_cycles(broker, count)), reference, rounds)
-    broker.close()
-    run.emit(faster_by("memory", "publish+receive+ack, broker", REFERENCE, ours, theirs, TARGET))
-
-    openq = optional("openq")
-    if openq is None or not hasattr(openq, "OpenQ"):
-        run.tell("memory: no openq.OpenQ yet, the library row is left out")
+    match = alternate(Apart(Broker, count), Apart(PlainQueue, count), rounds)
+    run.emit(faster_by("memory", "publish+receive+ack, broker", REFERENCE, match, TARGET))
+    if not hasattr(optional("openq"), "OpenQ"):
+        run.tell("memory: there is no openq.OpenQ, the row of the library is left out")
         return
-    with openq.OpenQ(QUEUE) as library:
-        ours, theirs = alternate(
-            lambda: lap(count, lambda: _library_cycles(library, count)), reference, rounds
-        )
-    run.emit(faster_by("memory", "publish+receive+ack, library", REFERENCE, ours, theirs, TARGET))
+    match = alternate(Apart(Library, count), Apart(PlainQueue, count), rounds)
+    run.emit(faster_by("memory", "publish+receive+ack, library", REFERENCE, match, TARGET))
 
 
-def _queue_cycles(plain: queue.Queue[bytes], count: int) -> None:
-    for _ in range(count):
-        plain.put(BODY)
-        plain.get()
-        plain.task_done()
+class PlainQueue:
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._queue: queue.Queue[bytes] = queue.Queue()
+
+    def lap(self, given: Any) -> Lap:
+        return lap(self._count, self._cycles)
+
+    def _cycles(self) -> None:
+        plain = self._queue
+        for _ in range(self._count):
+            plain.put(BODY)
+            plain.get()
+            plain.task_done()
+
+    def close(self) -> None:
+        pass
 
 
-def _broker_cycles(broker: LocalBroker, count: int) -> None:
-    for _ in range(count):
-        broker.publish_body(QUEUE, BODY, FORM_BYTES)
-        delivery = broker.receive(QUEUE)[0]
-        broker.ack_one(QUEUE, delivery.entry.seq, delivery.number)
+class Broker:
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._broker = LocalBroker()
+        self._broker.declare(QUEUE, QueueSettings())
+
+    def lap(self, given: Any) -> Lap:
+        return lap(self._count, self._cycles)
+
+    def _cycles(self) -> None:
+        broker = self._broker
+        for _ in range(self._count):
+            broker.publish_body(QUEUE, BODY, FORM_BYTES)
+            delivery = broker.receive(QUEUE)[0]
+            broker.ack_one(QUEUE, delivery.entry.seq, delivery.number)
+
+    def close(self) -> None:
+        self._broker.close()
 
 
-def _library_cycles(library: object, count: int) -> None:
-    publish, receive, ack = library.publish, library.receive, library.ack  # type: ignore[attr-defined]
-    for _ in range(count):
-        publish(BODY)
-        ack(receive(timeout=0))
+class Library:
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._queue: Any = optional("openq").OpenQ(QUEUE)  # type: ignore[union-attr]
+
+    def lap(self, given: Any) -> Lap:
+        return lap(self._count, self._cycles)
+
+    def _cycles(self) -> None:
+        library = self._queue
+        for _ in range(self._count):
+            library.publish(BODY)
+            library.ack(library.receive())
+
+    def close(self) -> None:
+        self._queue.close()

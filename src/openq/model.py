@@ -277,6 +277,7 @@ class Draft:
     attributes: Mapping[str, object] | None = None
     publisher: str | None = None
     route: tuple[str, str] | None = None
+    past: Extra | None = None  # counts, deaths and first time sent of a message that comes from a backup
 
     def is_plain(self) -> bool:
         """Only a body: such messages take the short way."""
@@ -293,6 +294,7 @@ class Draft:
             and self.attributes is None
             and self.publisher is None
             and self.route is None
+            and self.past is None
         )
 
 

@@ -38,7 +38,8 @@ def read_body(body: bytes) -> tuple[str, int] | None:
 class Loan:
     """The last delivery of an item, as far as it still binds the broker."""
 
-    tick: int  # when its receive was answered
+    since: int  # when its receive began
+    tick: int  # when that was answered
     until_ms: int  # 0: for as long as the process lives
 
 
@@ -108,7 +109,7 @@ class Ledger:
                 values = {name: getattr(fate, name) for name in Fate.__slots__}
                 values["versions"] = set(fate.versions)
                 loan = fate.loan
-                values["loan"] = None if loan is None else Loan(loan.tick, loan.until_ms)
+                values["loan"] = None if loan is None else Loan(loan.since, loan.tick, loan.until_ms)
                 twin.fates[item] = Fate(**values)
             twin._groups = {group: list(members) for group, members in self._groups.items()}
             for name in Verdict.__slots__:
@@ -209,18 +210,20 @@ class Ledger:
             loan = fate.loan
             if loan is not None and (not loan.until_ms or lent_ms < loan.until_ms):
                 self.verdict.duplicated.append(item)
-            if fate.group is not None and self._overtakes(item, fate):
+            if fate.group is not None and self._overtakes(item, fate, since):
                 self.verdict.disordered.append(item)
             fate.seen += 1
-            fate.loan = Loan(self._tick, until_ms)
+            fate.loan = Loan(since, self._tick, until_ms)
             return key
 
-    def _overtakes(self, item: Item, fate: Fate) -> bool:
-        """Whether something before it in its group is surely still waiting or lent."""
+    def _overtakes(self, item: Item, fate: Fate, since: int) -> bool:
+        """Whether something before it in its group is surely still waiting, or with somebody else."""
         assert fate.group is not None
         for order, other in self._groups[item[0], fate.group]:
             earlier = self.fates[other]
-            if order < fate.order and not earlier.endings and (earlier.accepted or earlier.seen):
+            together = earlier.loan is not None and earlier.loan.since == since
+            sure = earlier.accepted or earlier.seen
+            if order < fate.order and sure and not earlier.endings and not together:
                 return True
         return False
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -181,6 +183,45 @@ def test_an_interrupted_commit_is_finished_by_the_writer(tmp_path: Path) -> None
     assert journal.durable_at > at
     journal.close()
     assert contents(tmp_path) == [b"first", b"second"]
+
+
+def test_an_interruption_at_any_point_of_a_commit_leaves_nobody_waiting(tmp_path: Path) -> None:
+    """Ctrl-C reaches the main thread between any two steps of Python code."""
+    for step in range(0, 400, 7):
+        journal = small(tmp_path / str(step), reserve_bytes=0)
+        helper = threading.Thread(target=put, args=(journal, b"another"))
+        seen = 0
+        armed = True
+
+        def trace(frame: FrameType, event: str, argument: object) -> object:
+            nonlocal seen, armed
+            if (
+                armed
+                and frame.f_code.co_filename.endswith("storage/writer.py")
+                and (frame.f_code.co_name in ("_commit", "_write", "_finish", "_patiently"))
+            ):
+                seen += 1
+                if seen == step:  # noqa: B023
+                    armed = False
+                    raise KeyboardInterrupt
+            return trace
+
+        with journal.lock:
+            at = journal.append(b"mine")
+        helper.start()
+        before = sys.gettrace()  # a debugger's or the coverage's
+        sys.settrace(trace)  # type: ignore[arg-type]
+        try:
+            journal.wait(at)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        helper.join(20)
+        assert not helper.is_alive()
+        put(journal, b"later")
+        journal.close()
+        assert sorted(contents(tmp_path / str(step))) == [b"another", b"later", b"mine"]
 
 
 def test_a_failed_sync_is_final_for_everybody(tmp_path: Path) -> None:

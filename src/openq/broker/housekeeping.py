@@ -95,6 +95,10 @@ class Housekeeper:
         usage = Usage()
         with self._broker.lock:
             frozen = freeze(self._broker.engine, self._broker.now_ms())
+            at = self._journal.end_at
+        # Acks and copies that make a segment useless must be on disk before it goes.
+        if at > self._journal.durable_at:
+            self._journal.wait(at - 1)
         for _ in encode(frozen, usage):
             pass
         return frozen, usage
@@ -107,7 +111,8 @@ class Housekeeper:
         # A snapshot must not know more than the journal: what it shows has to be on disk first.
         if at > self._journal.durable_at:
             self._journal.wait(at - 1)
-        write_snapshot(os.path.join(self._journal.path, "snapshots"), at, encode(frozen, usage))
+        directory = os.path.join(self._journal.path, "snapshots")
+        write_snapshot(directory, at, encode(frozen, usage), self._journal.io)
         self._snapshot_at = at
         return frozen, usage
 
@@ -196,7 +201,11 @@ class Housekeeper:
                     current = queue.find(entry.seq)
                     if current is not None and current.at == entry.at:
                         at = self._tell_copy(queue, current, form, body, info)
-                        self._broker.engine.replace_entry(queue, _moved_to(current, at))
+                        moved = _moved_to(current, at)
+                        if entry.seq in queue.leases:
+                            # Its consumer may be about to read it: it must not find an empty one.
+                            moved.body, moved.info = body, info
+                        self._broker.engine.replace_entry(queue, moved)
                         copied += 1
         return copied
 

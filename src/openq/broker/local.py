@@ -24,7 +24,7 @@ from ..engine.queue import Queue
 from ..engine.records import PUBLISH, ROUTE, RUN, Record, content, decode, encode
 from ..engine.routing import Binding, Exchange
 from ..engine.snapshot import decode as load_snapshot
-from ..errors import Closed, DiskFull, OpenQError
+from ..errors import Closed, DiskFull, HistoryUnavailable, OpenQError
 from ..model import Delivery, Draft, Entry, QueueSettings
 from ..storage.files import FileJournal
 from ..storage.snapshots import load_newest
@@ -62,6 +62,7 @@ class LocalBroker:
         self._waiters = Waiters()
         self._listeners: list[Listener] = []
         self._events: list[dict[str, Any]] = []
+        self.observed = False  # somebody listens: `sync` after each verb also without a disk
         self.relaxed = relaxed
         if seed is None:
             seed = int.from_bytes(os.urandom(8), "little")
@@ -103,7 +104,7 @@ class LocalBroker:
         engine = self.engine
         latest_ms = 0
         start_at = 0
-        newest = load_newest(os.path.join(journal.path, "snapshots"))
+        newest = load_newest(os.path.join(journal.path, "snapshots"), journal.io)
         if newest is not None:
             start_at, chunks = newest
             latest_ms = load_snapshot(chunks, engine)
@@ -122,6 +123,7 @@ class LocalBroker:
         self._append = journal.append
         journal.opening = self._opening
         engine.log = self._log
+        engine.load_info = lambda at: content(journal.read(at))[2]
         self._history = FileHistory(journal, engine)
         with self._lock:
             if not count and newest is None:
@@ -194,7 +196,7 @@ class LocalBroker:
                 return 1 << 62
             now_ms = self._now()
             self.engine.advance(now_ms)
-            self._ticker.at_ms = 1 << 62  # we are awake: no need to be woken
+            self._ticker.at_ms = 0  # we are awake: no deadline is before this, so nobody wakes us
             self._serve()
             self._ticker.at_ms = self.engine.timers.next_ms
             wait_ms = self.engine.timers.next_ms - now_ms
@@ -204,6 +206,7 @@ class LocalBroker:
     def tick(self) -> None:
         """Bring everything up to the present by hand (a virtual clock does it on every advance)."""
         self._tick()
+        self._ticker.wake()  # its thread may sleep towards a deadline that is no longer the next
 
     # -- queues -------------------------------------------------------------------------------
 
@@ -273,8 +276,9 @@ class LocalBroker:
                 self._room(len(body))
             elif len(body) >= _LARGE:
                 self._weigh(len(body))
-            seq = self.engine.publish_plain(found, body, form, self._now())
-            if self.engine.woken or self.engine.timers.next_ms < self._ticker.at_ms:
+            engine = self.engine
+            seq = engine.publish_plain(found, body, form, self._now())
+            if engine.woken:
                 self._serve()
             return seq
         finally:
@@ -402,7 +406,11 @@ class LocalBroker:
         newest = max(delivery.entry.at for delivery in deliveries)
         if newest >= journal.durable_at and not self.relaxed:
             journal.wait(newest)
-        self.fill([delivery.entry for delivery in deliveries])
+        try:
+            self.fill([delivery.entry for delivery in deliveries])
+        except HistoryUnavailable:
+            # Copied out of an old segment and that freed, all in this moment: the entries are others now.
+            self.fill([delivery.entry for delivery in deliveries])
 
     def fill(self, entries: Sequence[Entry]) -> None:
         missing = [entry for entry in entries if entry.body is None]
@@ -515,13 +523,13 @@ class LocalBroker:
         self.fill([entry])
         return entry
 
-    def lease_of(self, queue: str, message_id: str) -> Receipt | None:
+    def lease_of(self, queue: str, message_id: str) -> Delivery | None:
         """The live delivery of a message, for callers that know only its id."""
         with self._lock:
             found = self._queue(queue)
-            seq = self.engine.seq_of(found, message_id)
-            delivery = found.leases.get(seq)
-            return None if delivery is None else (seq, delivery.number)
+            self.engine.advance(self._now())
+            self._after()
+            return found.leases.get(self.engine.seq_of(found, message_id))
 
     def status(self, queue: str, message_id: str) -> str | None:
         with self._lock:
@@ -726,6 +734,14 @@ class LocalBroker:
     def lock(self) -> threading.Lock:
         return self._lock
 
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def id_prefix(self) -> str:
+        return self.engine.id_prefix
+
     def now_ms(self) -> int:
         return self._now()
 
@@ -752,6 +768,7 @@ class LocalBroker:
         with self._lock:
             self._listeners.append(listener)
             self.engine.observer = self._observe
+            self.observed = True
 
         def unsubscribe() -> None:
             with self._lock:
@@ -759,6 +776,7 @@ class LocalBroker:
                     self._listeners.remove(listener)
                 if not self._listeners:
                     self.engine.observer = None
+                    self.observed = False
 
         return unsubscribe
 

@@ -79,7 +79,9 @@ class Codec:
             import pickle
 
             return pickle.loads(data)
-        raise InvalidSetting("this body was pickled; open the queue with codec='pickle' if you trust its writers")
+        raise InvalidSetting(
+            "this body was pickled; open the queue with codec='pickle' if you trust its writers"
+        )
 
     def _encode_own(self, own: BodyCodec, value: Any) -> bytes:
         data = own.encode(value)

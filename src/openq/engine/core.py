@@ -5,7 +5,7 @@ Every change is told to the log before the state changes: a log that refuses lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..errors import (
     InvalidSetting,
@@ -17,6 +17,7 @@ from ..errors import (
 from ..model import (
     Entry,
     Extra,
+    Info,
     QueueSettings,
     check_name,
 )
@@ -67,6 +68,7 @@ class Core:
         self.next_queue = 1
         self.woken: list[Queue] = []  # watched queues that may have something to hand out
         self.observer: Event | None = None
+        self.load_info: Callable[[int], Info | None] | None = None  # what is stored at a location
 
     def id_of(self, entry: Entry) -> str:
         extra = entry.extra
@@ -255,13 +257,21 @@ class Core:
             key = settings.dead_letter_key
             if key is None:
                 key = route[1] if route is not None else queue.name
-            headers = None if entry.info is None else entry.info.attributes
+            headers = self._headers(settings.dead_letter_exchange, entry)
             names = self.router.route(settings.dead_letter_exchange, key, headers)
             return [self.queues[name] for name in names if name in self.queues]
         if settings.dead_letter is not None:
             target = self.queues.get(settings.dead_letter)
             return None if target is None else [target]
         return None
+
+    def _headers(self, exchange: str, entry: Entry) -> Mapping[str, object] | None:
+        """The attributes, from disk if need be; only an exchange that looks at them is worth that."""
+        info = entry.info
+        looks = self.router.get(exchange).kind == "headers"
+        if looks and info is None and entry.at and self.load_info is not None:
+            info = self.load_info(entry.at)
+        return None if info is None else info.attributes
 
     def _tell_move(
         self,
@@ -363,6 +373,9 @@ class Core:
 
 
 def with_extra(entry: Entry, extra: Extra) -> Entry:
+    """The same message with other engine data; what is on disk is not kept in memory too."""
+    if entry.at:
+        return Entry(entry.seq, entry.sent_ms, entry.at, entry.size, entry.form, None, None, extra)
     return Entry(entry.seq, entry.sent_ms, entry.at, entry.size, entry.form, entry.body, entry.info, extra)
 
 

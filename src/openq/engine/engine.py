@@ -47,7 +47,7 @@ class Engine(Lending):
         at = 0 if log is None else log((PUBLISH, now_ms, queue.number, seq, form, body, None, None)) or 0
         self.next_seq = seq + 1
         size = len(body)
-        queue.ready.append(Entry(seq, now_ms, at, size, form, body, None, None))
+        queue.ready.append_plain(Entry(seq, now_ms, at, size, form, body, None, None))
         queue.waiting_bytes += size
         queue.counters.published += 1
         if not queue.retention_armed:
@@ -217,6 +217,7 @@ class Engine(Lending):
             and extra.unique is None
             and extra.id is None
             and extra.route is None
+            and draft.past is None
         )
         return None if plain else extra
 
@@ -250,6 +251,9 @@ class Engine(Lending):
             raise QueueFull(queue.name, f"max_bytes {settings.max_bytes}")
 
 
+_NO_PAST = Extra()
+
+
 def make_info(draft: Draft) -> Info | None:
     if draft.attributes is None and draft.publisher is None:
         return None
@@ -272,7 +276,12 @@ def _base_extra(draft: Draft, now_ms: int) -> Extra:
         expires_ms = max(due_ms, now_ms) + draft.ttl_ms
     if max(due_ms, expires_ms) > MAX_TIME_MS:
         raise InvalidSetting("a delay or ttl of more than 70 million years")
+    past = draft.past or _NO_PAST
     return Extra(
+        count=past.count,
+        born_ms=past.born_ms,
+        reason=past.reason,
+        deaths=past.deaths,
         priority=draft.priority,
         group=draft.group,
         type=draft.type,

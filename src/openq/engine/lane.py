@@ -104,7 +104,7 @@ def _narrow(column: array[int]) -> int | array[int]:
 class Lane:
     """Waiting messages of one priority and group: first in, first out, with a way back in."""
 
-    __slots__ = ("_back", "_head", "_pages", "_tail", "_tail_bytes", "count")
+    __slots__ = ("_back", "_head", "_pages", "_tail", "_tail_bytes", "count", "is_short")
 
     def __init__(self) -> None:
         self._head: deque[Entry] = deque()
@@ -113,13 +113,16 @@ class Lane:
         self._tail_bytes = 0
         self._back: list[tuple[int, Entry]] = []  # heap: came back, keep their place
         self.count = 0
+        self.is_short = True  # neither pages nor a tail: everything new goes to the head
 
     def append(self, entry: Entry) -> None:
         """At the end; its sequence is higher than all before."""
         self.count += 1
-        if not self._pages and len(self._head) < PAGE and not self._tail:
-            self._head.append(entry)
-            return
+        if self.is_short:
+            if len(self._head) < PAGE:
+                self._head.append(entry)
+                return
+            self.is_short = False
         tail = self._tail
         tail.append(entry)
         self._tail_bytes += entry.size
@@ -136,6 +139,7 @@ class Lane:
             pages[-1].bodies = None
         pages.append(page)
         self.count += len(page)
+        self.is_short = False
 
     def _close_tail(self) -> None:
         self._pages.append(Page.pack(self._tail))
@@ -157,6 +161,7 @@ class Lane:
             self._tail_bytes = 0
         else:
             return False
+        self.is_short = not self._pages and not self._tail
         return True
 
     def first(self) -> Entry | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from ..model import Entry
-from .lane import Lane, Page
+from .lane import PAGE, Lane, Page
 
 GroupKey = str | None
 
@@ -99,6 +99,21 @@ class Shared:
             lane.append(entry)
         else:
             self._lane(entry).append(entry)
+
+    def append_plain(self, entry: Entry) -> None:
+        """`append` for a message with neither priority nor group, without the calls in between."""
+        self.count += 1
+        lane = self._plain
+        head = lane._head
+        if not lane.count:
+            self._plain_turns.append(None)
+            lane.count = 1
+            head.append(entry)
+        elif lane.is_short and len(head) < PAGE:
+            lane.count += 1
+            head.append(entry)
+        else:
+            lane.append(entry)
 
     def append_page(self, page: Page) -> None:
         self.count += len(page)
@@ -279,6 +294,8 @@ class Grouped:
     def append_page(self, page: Page) -> None:
         for entry in page.entries():
             self.append(entry)
+
+    append_plain = append
 
     def put_back(self, entry: Entry) -> None:
         """Before everything else of its group; the delivery it came from is over."""

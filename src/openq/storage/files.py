@@ -133,6 +133,11 @@ class FileJournal(GroupWriter):
         self._stock.adopt_reserve()
         self._start(segment, found.end, found.next_block)
 
+    @property
+    def io(self) -> Io:
+        """The disk beneath, for what is stored beside the journal."""
+        return self._io
+
     def announce(self, url: str) -> None:
         """Tell those who find the folder taken how to connect to this process instead."""
         self._folder_lock.announce(url)

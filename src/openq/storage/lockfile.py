@@ -34,7 +34,11 @@ class DirectoryLock:
                 raise
             pid, url = holder(directory)
             raise DirectoryInUse(directory, pid, url) from None
-        self._write()
+        try:
+            self._write()
+        except OSError:
+            self.release()
+            raise
 
     def announce(self, url: str) -> None:
         """Tell those who find the directory taken how to connect instead."""

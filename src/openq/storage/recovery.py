@@ -33,7 +33,7 @@ def recover(io: Io, directory: str) -> Recovered | None:
     last = headers[-1]
     sizes = [_size(io, segment_path(directory, header.number)) for header in headers]
     path = segment_path(directory, last.number)
-    if has_successor(io, directory, last.number):
+    if has_successor(io.listdir(directory), last.number):
         raise JournalDamaged(segment_path(directory, last.number + 1), 0, "this segment is missing")
     fd = io.open(path, os.O_RDWR)
     try:

@@ -137,9 +137,9 @@ def segment_numbers(io: Io, directory: str) -> list[int]:
     return sorted(numbers)
 
 
-def has_successor(io: Io, directory: str, number: int) -> bool:
+def has_successor(names: list[str], number: int) -> bool:
     """A sidecar is written when the next segment is safely there: it tells if that was removed."""
-    return f"{number:016x}.idx" in io.listdir(directory)
+    return f"{number:016x}.idx" in names
 
 
 def read_header(io: Io, path: str) -> SegmentHeader:

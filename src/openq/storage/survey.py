@@ -64,7 +64,10 @@ class Survey:
     def __init__(self, io: Io, directory: str) -> None:
         self._io = io
         self._directory = directory
+        # Sidecars before segments: in a journal in use, a segment that a sidecar promises is there by then.
+        names = io.listdir(directory)
         self.numbers = segment_numbers(io, directory)
+        self._followed = bool(self.numbers) and has_successor(names, self.numbers[-1])
         self.headers: dict[int, SegmentHeader] = {}
         for number in self.numbers:
             try:
@@ -90,7 +93,7 @@ class Survey:
         if not self.numbers:
             return
         first, last = self.numbers[0], self.numbers[-1]
-        if has_successor(self._io, self._directory, last):
+        if self._followed:
             last += 1
         if self.salt is None:
             yield self._damage(SALT, first, 0, 0, 1, 0)

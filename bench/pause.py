@@ -1,0 +1,136 @@
+"""Row 8: the longest single step in a loop of publish, receive and ack with a million messages waiting.
+
+Python's cyclic collector looks at every object it tracks: a queue of a million of them stops the program
+for as long as that takes. The reference is such a queue. Steps are measured in CPU time of the process,
+because on a shared machine the longest one by the wall clock is somebody else's.
+
+Messages come and go in bursts. One in, one out would never wake the collector, which counts
+new objects less those that died: a comfort no real load grants.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from openq.broker.local import LocalBroker
+from openq.model import FORM_BYTES
+
+from .backlog import fill
+from .harness import BODY, QUEUE, Apart, Lap, Row, Run, Target, alternate, lap
+
+TARGET = Target(floor=1 / 5, aim=1 / 20, more_is_better=False)
+WAITING = 1_000_000
+BURST = 1000
+
+
+def run(run: Run) -> None:
+    # The collector looks at everything again when a quarter of it is new: so a good deal more than that.
+    cycles = 400_000 if run.quick else 600_000
+    match = alternate(Apart(Broker, cycles), Apart(Objects, cycles), run.rounds(5, quick=1))
+    ours = [done.detail for done in match.ours]
+    theirs = [done.detail for done in match.theirs]
+    pairs = list(zip(ours, theirs, strict=True))
+    run.emit(
+        Row(
+            "pause",
+            "longest pause, 1,000,000 waiting in memory",
+            "slot objects in a deque, default GC",
+            "x",
+            [us["cpu_ms"] / them["cpu_ms"] for us, them in pairs],
+            TARGET,
+            {
+                "ours": [us["cpu_ms"] for us in ours],
+                "theirs": [them["cpu_ms"] for them in theirs],
+                "wall_ms": [us["wall_ms"] for us in ours],
+                "reference_wall_ms": [them["wall_ms"] for them in theirs],
+                "p9999_us": [us["p9999_us"] for us in ours],
+                "reference_p9999_us": [them["p9999_us"] for them in theirs],
+            },
+            "milliseconds",
+        )
+    )
+
+
+def longest(cycles: int, publish: Callable[[], None], take: Callable[[], None]) -> Lap:
+    cpu_ns: list[int] = []
+    wall_ns: list[int] = []
+
+    def work() -> None:
+        cpu_clock, wall_clock = time.process_time_ns, time.perf_counter_ns
+        for _ in range(cycles // BURST):
+            for step in (publish, take):
+                cpu, wall = cpu_clock(), wall_clock()
+                for _ in range(BURST):
+                    step()
+                    now_cpu, now_wall = cpu_clock(), wall_clock()
+                    cpu_ns.append(now_cpu - cpu)
+                    wall_ns.append(now_wall - wall)
+                    cpu, wall = now_cpu, now_wall
+
+    done = lap(cycles, work)
+    cpu_ns.sort()
+    detail = {
+        "cpu_ms": cpu_ns[-1] / 1e6,
+        "wall_ms": max(wall_ns) / 1e6,
+        "p9999_us": cpu_ns[int(len(cpu_ns) * 0.9999)] / 1e3,
+    }
+    return Lap(done.count, done.wall_s, done.cpu_s, detail)
+
+
+class Broker:
+    def __init__(self, cycles: int) -> None:
+        self._cycles = cycles
+        self._broker = LocalBroker()
+        fill(self._broker, WAITING)
+
+    def lap(self, given: Any) -> Lap:
+        return longest(self._cycles, self._publish, self._take)
+
+    def _publish(self) -> None:
+        self._broker.publish_body(QUEUE, BODY, FORM_BYTES)
+
+    def _take(self) -> None:
+        delivery = self._broker.receive(QUEUE)[0]
+        self._broker.ack_one(QUEUE, delivery.entry.seq, delivery.number)
+
+    def close(self) -> None:
+        self._broker.close()
+
+
+class Slot:
+    __slots__ = ("body", "count", "id", "sent_ms")
+
+    def __init__(self, id: int, body: bytes, sent_ms: int) -> None:
+        self.id = id
+        self.body = body
+        self.sent_ms = sent_ms
+        self.count = 0
+
+
+class Objects:
+    """What one writes first: an object per message, a deque, a dict of what is on loan."""
+
+    def __init__(self, cycles: int) -> None:
+        self._cycles = cycles
+        self._next_id = WAITING
+        self._waiting = deque(Slot(number, BODY, number) for number in range(WAITING))
+        self._lent: dict[int, Slot] = {}
+
+    def lap(self, given: Any) -> Lap:
+        return longest(self._cycles, self._publish, self._take)
+
+    def _publish(self) -> None:
+        self._next_id += 1
+        self._waiting.append(Slot(self._next_id, BODY, self._next_id))
+
+    def _take(self) -> None:
+        slot = self._waiting.popleft()
+        slot.count += 1
+        self._lent[slot.id] = slot
+        del self._lent[slot.id]
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,83 @@
+"""OpenQ: the message queue you pip install. The public names, nothing else.
+
+They are loaded when they are first asked for, so that a command line or a server that needs
+only some of them starts at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from .client.consumer import Consumer as Consumer
+    from .client.embedded import OpenQ as OpenQ
+    from .client.embedded import Queue as Queue
+    from .client.message import Message as Message
+    from .client.producer import Producer as Producer
+    from .client.simple import SimpleQueue as SimpleQueue
+    from .clock import SystemClock as SystemClock
+    from .clock import VirtualClock as VirtualClock
+    from .errors import Closed as Closed
+    from .errors import DirectoryInUse as DirectoryInUse
+    from .errors import DiskFull as DiskFull
+    from .errors import ExchangeInUse as ExchangeInUse
+    from .errors import ExchangeNotFound as ExchangeNotFound
+    from .errors import HistoryUnavailable as HistoryUnavailable
+    from .errors import InvalidSetting as InvalidSetting
+    from .errors import JournalDamaged as JournalDamaged
+    from .errors import JournalFailed as JournalFailed
+    from .errors import MessageNotFoundError as MessageNotFoundError
+    from .errors import OpenQError as OpenQError
+    from .errors import QueueExists as QueueExists
+    from .errors import QueueFull as QueueFull
+    from .errors import QueueInUse as QueueInUse
+    from .errors import QueueNotFound as QueueNotFound
+    from .errors import VisibilityTimeoutExpired as VisibilityTimeoutExpired
+    from .model import RetryPolicy as RetryPolicy
+
+_HOMES = {
+    "client.embedded": ("OpenQ", "Queue"),
+    "client.simple": ("SimpleQueue",),
+    "client.message": ("Message",),
+    "client.producer": ("Producer",),
+    "client.consumer": ("Consumer",),
+    "model": ("RetryPolicy",),
+    "clock": ("SystemClock", "VirtualClock"),
+    "errors": (
+        "OpenQError",
+        "VisibilityTimeoutExpired",
+        "MessageNotFoundError",
+        "QueueNotFound",
+        "QueueExists",
+        "QueueInUse",
+        "QueueFull",
+        "ExchangeNotFound",
+        "ExchangeInUse",
+        "InvalidSetting",
+        "DiskFull",
+        "JournalFailed",
+        "JournalDamaged",
+        "DirectoryInUse",
+        "HistoryUnavailable",
+        "Closed",
+    ),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [*_HOME, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'openq' has no attribute {name!r}")
+    value = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -1,0 +1,145 @@
+"""`Consumer`: a thread that receives, works, and acks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..errors import Closed, OpenQError
+from .embedded import RECEIVE_TIMEOUT, Queue
+from .message import Message, Received, reason_of
+from .settings import environment_number
+from .waiting import Wait
+
+log = logging.getLogger("openq")
+
+_FROM_ENVIRONMENT: Any = object()
+
+
+class Consumer(threading.Thread):
+    """Gives each message to `handler` and acks it; without a handler it only logs the message.
+
+    A handler that raises gives the message back with the reason, and the consumer goes on. It ends by
+    itself when nothing came for `idle_timeout` seconds (None: never), or by `stop`.
+    `heartbeat` keeps leases alive for as long as the handler works; `batch` is how many are taken at once.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        handler: Callable[[Received], object] | None = None,
+        *,
+        idle_timeout: float | None = _FROM_ENVIRONMENT,
+        visibility_timeout: float | None = None,
+        heartbeat: bool = False,
+        batch: int = 1,
+        types: Iterable[str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name or f"consumer-{queue.name}")
+        if idle_timeout is _FROM_ENVIRONMENT:
+            idle_timeout = environment_number("idle_timeout", 10.0)
+        self.queue = queue
+        self.handler = handler
+        self.idle_timeout = idle_timeout
+        self.processed = 0
+        self.failed = 0
+        self._visibility_timeout = visibility_timeout
+        self._heartbeat = heartbeat
+        self._batch = batch
+        self._types = None if types is None else frozenset([types] if isinstance(types, str) else types)
+        self._stopping = False
+        self._wait: Wait | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._stopping:
+                messages = self._next()
+                if not messages:
+                    break
+                self._work_through(messages)
+        except Closed:
+            pass  # the queue was closed under us: there is nothing more to do
+        except Exception:
+            log.exception("the consumer of queue %r stopped", self.queue.name)
+
+    def _next(self) -> list[Received]:
+        self._wait = self.queue._wait_for(self._batch, self._visibility_timeout, self._types, self.name)
+        # `stop` sets its flag before it looks for a wait to cancel, so one of us sees the other.
+        if self._stopping:
+            return []
+        messages = self.queue._received(self._wait.wait(self.idle_timeout))
+        self._wait = None
+        return messages
+
+    def _work_through(self, messages: list[Received]) -> None:
+        beat = self.queue._shared.heartbeat
+        if self._heartbeat:
+            for message in messages:
+                beat.hold(self.queue.name, message._delivery)
+        try:
+            for i, message in enumerate(messages):
+                if self._stopping and i:
+                    self._release(messages[i:])
+                    return
+                self._work(message)
+                beat.drop(message._delivery)
+        finally:
+            for message in messages:
+                beat.drop(message._delivery)
+
+    def _work(self, message: Received) -> None:
+        try:
+            self._handle(message)
+        except Exception as error:
+            self.failed += 1
+            log.warning("message %s failed: %s", message.id, reason_of(error))
+            self._finish(message, error)
+        else:
+            self.processed += 1
+            self._finish(message, None)
+
+    def _handle(self, message: Received) -> None:
+        if self.handler is None:
+            log.info("received message %s: %r", message.id, message.body)
+        else:
+            self.handler(message)
+
+    def _finish(self, message: Received, error: Exception | None) -> None:
+        if message._settled:
+            return
+        try:
+            if error is None:
+                message.ack()
+            else:
+                message.nack(reason=reason_of(error))
+        except Closed:
+            raise
+        except OpenQError as problem:
+            # The lease ended while the handler worked: the message is or will be somebody else's.
+            log.warning("message %s could not be settled: %s", message.id, problem)
+
+    def _release(self, messages: list[Received]) -> None:
+        receipts = [(message._delivery.entry.seq, message._delivery.number) for message in messages]
+        self.queue.broker.release(self.queue.name, receipts)
+        self.queue._sync()
+
+    def pull_msg(self, timeout: float | None = RECEIVE_TIMEOUT) -> Received | None:
+        """One message for the caller to work on, or None. Ack it through itself or through the consumer."""
+        return self.queue.receive(timeout, consumer=self.name, types=self._types)
+
+    pullMsg = pull_msg
+
+    def ack(self, target: Message | str) -> None:
+        self.queue.ack(target)
+
+    acknowledge = ack
+
+    def stop(self) -> None:
+        """Prompt: a wait ends at once; a message in work is finished and acked, the rest stays in the queue."""
+        self._stopping = True
+        wait = self._wait
+        if wait is not None:
+            wait.cancel()

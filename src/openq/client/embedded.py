@@ -1,0 +1,914 @@
+"""`Queue`, which is `OpenQ`: a message queue in this process, in memory or on disk.
+
+The way of a plain message (publish a body, receive, ack) is kept short on purpose: no
+option is looked at, nothing is formatted but the id, and one truth test stands for each feature
+that is not in use. Everything else lives beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from ..broker.base import Filter, QueueStats, Step
+from ..broker.local import LocalBroker
+from ..clock import Clock
+from ..engine.admin import Why
+from ..errors import Closed, InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
+from ..model import FORM_TEXT, NO_DEADLINE, Delivery, Entry, QueueSettings
+from . import shared as brokers
+from .backup import read_backup, write_backup
+from .codecs import BodyCodec, Codec
+from .hooks import Hooks
+from .message import Message, Peeked, Received, is_dead
+from .publishing import PublishOptions, is_item, make_draft, make_item
+from .settings import Options, environment_number, named_settings, settle
+from .standard import StandardQueue
+from .times import from_ms, moment_ms, to_ms
+from .waiting import Wait
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+RECEIVE_TIMEOUT = environment_number("receive_timeout", 10.0)
+_objects = count(1)
+T = TypeVar("T")
+
+
+class Queue(Hooks, StandardQueue):
+    """A message queue.
+
+    `OpenQ("jobs")` lives in memory; `OpenQ("jobs", path="./data")` on disk, where every call
+    returns only when what it did is safe. Times are seconds, whole or not.
+
+    A received message is invisible to others for `visibility_timeout` and comes back to its
+    place unless it is acked. With a `dlq` (a queue, or the name of one in the same place) it goes
+    there after `max_receives` deliveries, 3 unless said otherwise.
+
+    More settings, all by keyword, for new queues also from the environment as `OPENQ_<NAME>`:
+    `max_receives`, `delay` (0), `retention` (4 days), `message_ttl`, `max_length`, `max_bytes`, `max_body`,
+    `overflow` ("drop-head", "reject" or "dead-letter"), `fifo`, `dedup_window` (300), `dedup_by_content`,
+    `dedup_per_group`, `retry` ("fixed", "exponential", a dict or a RetryPolicy), `history`
+    (a day: how far `replay_from` reaches), `relaxed` (answer before the disk does).
+    """
+
+    def __init__(
+        self,
+        name: str | int = "queue",
+        visibility_timeout: float | None = None,
+        dlq: Queue | str | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        url: str | None = None,
+        broker: LocalBroker | None = None,
+        clock: Clock | None = None,
+        codec: str | BodyCodec = "auto",
+        storage: str | None = None,
+        maxsize: int = 0,
+        **settings: Unpack[Options],
+    ) -> None:
+        if isinstance(name, int):  # as in `queue.Queue(10)`
+            name, maxsize = "queue", name
+        if visibility_timeout is not None:
+            settings["visibility_timeout"] = visibility_timeout
+        if maxsize > 0:
+            settings["max_length"] = maxsize
+            settings["overflow"] = "reject"
+        named = named_settings(settings)
+        self.codec = Codec(codec)
+        self._shared = _find_broker(dlq, path, url, broker, clock, storage)
+        self._closed = False
+        try:
+            self._open(name, dlq, named)
+        except BaseException:
+            self._closed = True
+            self._shared.leave()
+            raise
+        self.maxsize = maxsize
+        self._init_hooks(Queue)
+        self._init_standard()
+
+    def _open(self, name: str, dlq: Queue | str | None, named: dict[str, Any]) -> None:
+        broker = self._shared.broker
+        existing = broker.queues()
+        dead_letter = dlq.name if isinstance(dlq, Queue) else dlq
+        if dead_letter is not None:
+            if dead_letter == name:
+                raise InvalidSetting(f"queue {name!r} cannot be its own dlq")
+            named["dead_letter"] = dead_letter
+            if dead_letter not in existing:
+                broker.declare(dead_letter, settle(None, {}))
+        stored = broker.settings(name) if name in existing else None
+        self._settings = broker.declare(name, settle(stored, named), change=True)
+        broker.sync()
+        self.name = name
+        self._broker = broker
+        durable = broker.journal is not None
+        self._loads = durable
+        self._syncs = durable and not self._settings.relaxed
+        self._prefix = broker.id_prefix
+        # Who else uses this broker may hold leases too; see `_current`.
+        self._label = None if self._shared.is_private() else f"{os.getpid()}-{next(_objects)}"
+        self._labels = {self._label}
+        self._auto = self.codec.is_auto
+        self._decode = self.codec.decode
+        self._id_of = broker.message_id
+        self._publish_body = broker.publish_body
+        self._take = broker.receive
+        self._ack_one = broker.ack_one
+
+    # -- in -----------------------------------------------------------------------------------
+
+    def publish(self, body: Any, **options: Unpack[PublishOptions]) -> str:
+        """Add a message; returns its id. The options are those of `PublishOptions`:
+
+        delay, at, priority, group, dedup_id, unique_key, message_type, attributes, id, ttl, publisher.
+        """
+        if options or type(body) is not str or not self._auto:
+            return self._publish(body, options)
+        try:
+            seq = self._publish_body(self.name, body.encode(), FORM_TEXT)
+        except UnicodeEncodeError as error:
+            raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
+        if not seq:
+            return self._publish(body, options)
+        if self._syncs or self._broker.observed:
+            self._broker.sync()
+        message_id = f"{self._prefix}{seq:012x}"
+        if self._hooked:
+            self._arrived(message_id, body, {})
+        return message_id
+
+    def _publish(self, body: Any, options: PublishOptions) -> str:
+        seq = 0
+        if not options:
+            data, form = self.codec.encode(body)
+            seq = self._publish_body(self.name, data, form)
+        if seq:
+            message_id = f"{self._prefix}{seq:012x}"
+        else:
+            message_id = self._broker.publish(self.name, make_draft(self.codec, body, **options))
+        self._sync()
+        if self._hooked:
+            self._arrived(message_id, body, options)
+        return message_id
+
+    def publish_many(self, items: Iterable[Any]) -> list[str]:
+        """Many at once, with one wait for the disk. Returns their ids, in order.
+
+        Each item is a body, a `Message`, or a dict with a `body` and keywords of `publish` (any other
+        dict is a body). If one is refused, its error is raised after the others were added.
+        """
+        items = list(items)
+        ids = self._publish_plain(items)
+        if ids is None:
+            drafts = [make_item(self.codec, item) for item in items]
+            results = self._broker.publish_many(self.name, drafts)
+            self._sync()
+            errors = [result for result in results if isinstance(result, OpenQError)]
+            ids = [result for result in results if isinstance(result, str)]
+            if errors:
+                raise errors[0]
+        if self._hooked:
+            for message_id, item in zip(ids, items, strict=True):
+                body = item.body if isinstance(item, Message) else item["body"] if is_item(item) else item
+                self._arrived(message_id, body, {})
+        return ids
+
+    def _publish_plain(self, items: list[Any]) -> list[str] | None:
+        """All as one record, if they are bodies of one form and the queue has no rules for each."""
+        if any(isinstance(item, Message) or is_item(item) for item in items):
+            return None
+        encoded = [self.codec.encode(item) for item in items]
+        forms = {form for _, form in encoded}
+        if len(forms) > 1:
+            return None
+        run = self._broker.publish_bodies(
+            self.name, [data for data, _ in encoded], forms.pop() if forms else FORM_TEXT
+        )
+        if run is None:
+            return None
+        self._sync()
+        prefix = self._prefix
+        return [f"{prefix}{seq:012x}" for seq in run]
+
+    # -- out ----------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        timeout: float | None = RECEIVE_TIMEOUT,
+        *,
+        visibility_timeout: float | None = None,
+        types: Iterable[str] | None = None,
+        consumer: str | None = None,
+    ) -> Received | None:
+        """The next message, waiting up to `timeout` seconds for one (None: for ever); None if none came.
+
+        `visibility_timeout` for this delivery only; `types` takes only messages of these types;
+        `consumer` is a name to find the delivery by.
+        """
+        if visibility_timeout is None and types is None and consumer is None:
+            deliveries = self._take(self.name, 1, None, self._label)
+            if deliveries:
+                if self._loads:
+                    self._broker.load(deliveries)
+                if self._broker.observed:
+                    self._broker.sync()
+                return Received(self, deliveries[0])
+        received = self._receive(1, timeout, visibility_timeout, types, consumer)
+        return received[0] if received else None
+
+    def receive_many(
+        self,
+        max: int = 10,
+        timeout: float | None = RECEIVE_TIMEOUT,
+        *,
+        visibility_timeout: float | None = None,
+        types: Iterable[str] | None = None,
+        consumer: str | None = None,
+    ) -> list[Received]:
+        """Up to `max` messages: what is there at once, or the first that come within `timeout`."""
+        if isinstance(max, bool) or not isinstance(max, int) or max < 1:
+            raise InvalidSetting(f"max must be a whole number from 1 on, not {max!r}")
+        return self._receive(max, timeout, visibility_timeout, types, consumer)
+
+    def _receive(
+        self,
+        limit: int,
+        timeout: float | None,
+        visibility_timeout: float | None,
+        types: Iterable[str] | None,
+        consumer: str | None,
+    ) -> list[Received]:
+        wait = self._wait_for(limit, visibility_timeout, types, consumer)
+        return self._received(wait.wait(_patience(timeout)))
+
+    def _wait_for(
+        self,
+        limit: int = 1,
+        visibility_timeout: float | None = None,
+        types: Iterable[str] | None = None,
+        consumer: str | None = None,
+        lease_ms: int | None = None,
+    ) -> Wait:
+        if visibility_timeout is not None:
+            lease_ms = to_ms(visibility_timeout, "visibility_timeout")
+        if types is not None:
+            types = frozenset([types] if isinstance(types, str) else types)
+        if consumer is None:
+            consumer = self._label
+        else:
+            self._labels.add(consumer)
+        return Wait(self._broker, self.name, limit, lease_ms, consumer, types)
+
+    def _received(self, deliveries: list[Delivery]) -> list[Received]:
+        if deliveries:
+            self._broker.load(deliveries)
+            if self._broker.observed:
+                self._broker.sync()
+        return [Received(self, delivery) for delivery in deliveries]
+
+    def ack(self, target: Message | str) -> None:
+        """Done: the message is never delivered again. Takes a message, a receipt id or a message id."""
+        if type(target) is Received and target._queue is self:
+            delivery = target._delivery
+            try:
+                self._ack_one(self.name, delivery.entry.seq, delivery.number)
+            except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
+                raise type(error)(target.id, self.name) from None
+            target._settled = True
+            if self._syncs or self._broker.observed:
+                self._broker.sync()
+            return
+        seq, number = self._receipt(target)
+        try:
+            self._ack_one(self.name, seq, number)
+        except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
+            raise type(error)(_id_in(target), self.name) from None
+        self._settle(target)
+
+    def ack_many(self, targets: Iterable[Message | str]) -> None:
+        """Ack all of them with one wait for the disk. Raises the first error after the others were acked."""
+        receipts: list[tuple[int, int]] = []
+        known: list[Message | str] = []
+        errors: list[OpenQError] = []
+        for target in targets:
+            try:
+                receipts.append(self._receipt(target))
+                known.append(target)
+            except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
+                errors.append(error)
+        for target, result in zip(known, self._broker.ack(self.name, receipts), strict=True):
+            if result is None:
+                if isinstance(target, Received):
+                    target._settled = True
+            elif isinstance(result, MessageNotFoundError | VisibilityTimeoutExpired):
+                errors.append(type(result)(_id_in(target), self.name))
+            else:
+                errors.append(result)
+        self._sync()
+        if errors:
+            raise errors[0]
+
+    def nack(self, target: Message | str, delay: float | None = None, reason: str | None = None) -> str:
+        """Not done: back to its place, after `delay` seconds or as the queue's retry policy says.
+
+        Returns "returned", or "dead-lettered" when that was its last chance.
+        """
+        delay_ms = None if delay is None else to_ms(delay, "delay")
+        return self._end(target, lambda receipt: self._broker.nack(self.name, receipt, delay_ms, reason))
+
+    def reject(self, target: Message | str, reason: str | None = None) -> str:
+        """Never again: to the dlq at once, or away if there is none. Returns "dead-lettered" or "removed"."""
+        return self._end(target, lambda receipt: self._broker.reject(self.name, receipt, reason))
+
+    def extend(self, target: Message | str, seconds: float) -> datetime | None:
+        """A longer lease: `seconds` from now. Returns its new end."""
+        lease_ms = to_ms(seconds, "seconds")
+        until_ms = self._with_receipt(
+            target, lambda receipt: self._broker.extend(self.name, receipt, lease_ms)
+        )
+        self._sync()
+        return from_ms(until_ms) if until_ms else None
+
+    def _end(self, target: Message | str, act: Callable[[tuple[int, int]], str]) -> str:
+        outcome = self._with_receipt(target, act)
+        self._settle(target)
+        return outcome
+
+    def _with_receipt(self, target: Message | str, act: Callable[[tuple[int, int]], T]) -> T:
+        receipt = self._receipt(target)
+        try:
+            return act(receipt)
+        except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
+            raise type(error)(_id_in(target), self.name) from None
+
+    def _settle(self, target: Message | str) -> None:
+        if isinstance(target, Received):
+            target._settled = True
+        self._sync()
+
+    def _sync(self) -> None:
+        if self._syncs or self._broker.observed:
+            self._broker.sync()
+
+    def _receipt(self, target: Message | str) -> tuple[int, int]:
+        """Which delivery is meant. A message or a receipt says it exactly."""
+        if isinstance(target, Received):
+            if target._queue is not self and (
+                target._queue._broker is not self._broker or target._queue.name != self.name
+            ):
+                raise MessageNotFoundError(target.id, self.name)
+            return target._delivery.entry.seq, target._delivery.number
+        text = (target.receipt_id or target.id) if isinstance(target, Message) else target
+        if not isinstance(text, str):
+            raise InvalidSetting(f"a message, a receipt id or a message id is needed, not {text!r}")
+        at = len(self._prefix) + 12
+        if text.startswith(self._prefix) and text[at : at + 1] == "/":
+            try:
+                return int(text[at - 12 : at], 16), int(text[at + 1 :], 16)
+            except ValueError:
+                raise MessageNotFoundError(text, self.name) from None
+        return self._current(text)
+
+    def _current(self, message_id: str) -> tuple[int, int]:
+        """The lease that this queue object has on a message now, if it has one.
+
+        A lease that went to another queue object must not be ended by the one who lost it.
+        """
+        delivery = self._broker.lease_of(self.name, message_id)
+        if delivery is not None:
+            if delivery.consumer in self._labels:
+                return delivery.entry.seq, delivery.number
+            raise VisibilityTimeoutExpired(message_id, self.name)
+        extra = self._broker.find(self.name, message_id).extra
+        if extra is not None and extra.count:
+            raise VisibilityTimeoutExpired(message_id, self.name)
+        raise MessageNotFoundError(message_id, self.name)
+
+    def _receipt_id(self, delivery: Delivery) -> str:
+        return f"{self._prefix}{delivery.entry.seq:012x}/{delivery.number:x}"
+
+    def processing(
+        self,
+        timeout: float | None = RECEIVE_TIMEOUT,
+        *,
+        visibility_timeout: float | None = None,
+        types: Iterable[str] | None = None,
+        consumer: str | None = None,
+        heartbeat: bool = False,
+    ) -> Processing:
+        """`with queue.processing() as message:` acks at the end, nacks with the reason on an exception.
+
+        The message is None if none came in time. `heartbeat` keeps its lease alive meanwhile.
+        """
+        wait = self._wait_for(1, visibility_timeout, types, consumer)
+        return Processing(self, wait, _patience(timeout), heartbeat)
+
+    def __iter__(self) -> Iterator[Received]:
+        """Messages, until none comes for as long as `receive` waits. Ack each."""
+        while (message := self.receive()) is not None:
+            yield message
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def peek(self, rear: bool = False) -> Message | None:
+        """The next message, or the last one, without taking it."""
+        entries = self._broker.peek(self.name, 1, rear)
+        return Peeked(self, entries[0]) if entries else None
+
+    def peek_many(self, max: int = 10, rear: bool = False) -> list[Message]:
+        return self._peeked(self._broker.peek(self.name, max, rear))
+
+    def _peeked(self, entries: Iterable[Entry]) -> list[Message]:
+        return [Peeked(self, entry) for entry in entries]
+
+    def search(
+        self,
+        text: str | None = None,
+        *,
+        message_type: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        json: Mapping[str, Any] | None = None,
+        reason: str | None = None,
+        ids: Sequence[str] | None = None,
+        state: str = "all",
+        limit: int = 100,
+        budget: float = 1.0,
+    ) -> list[Message]:
+        """Messages for which all that is given holds, in hand-out order; at most `limit`.
+
+        `json` maps dotted paths into the body to values; `reason` is a part of why it failed; `state`
+        is ready, delayed, in_flight or all. Looks for `budget` seconds at most.
+        """
+        wanted = _filter(text, message_type, attributes, json, reason, ids, state)
+        return self._peeked(self._broker.search(self.name, wanted, limit, budget).entries)
+
+    @property
+    def queue(self) -> list[Message]:
+        """A snapshot of what waits, in hand-out order (delayed messages are not among them)."""
+        return self._peeked(self._broker.entries(self.name, "ready"))
+
+    @property
+    def in_flight(self) -> dict[str, tuple[Message, float]]:
+        """A snapshot of what is with consumers: id -> (message, when it was handed out, epoch seconds)."""
+        deliveries = self._broker.deliveries(self.name)
+        return {
+            self._id_of(delivery.entry): (Received(self, delivery), delivery.lent_ms / 1000)
+            for delivery in deliveries
+        }
+
+    @property
+    def messages(self) -> list[Message]:
+        """A snapshot of everything in the queue: waiting, delayed and with consumers."""
+        return [*self._peeked(self._broker.entries(self.name, "ready")), *self._elsewhere()]
+
+    def _elsewhere(self) -> list[Message]:
+        delayed = self._peeked(self._broker.entries(self.name, "delayed"))
+        return [*delayed, *(message for message, _ in self.in_flight.values())]
+
+    def __len__(self) -> int:
+        """How many messages wait, delayed ones included."""
+        stats = self._broker.stats(self.name)
+        return stats.ready + stats.delayed
+
+    def __bool__(self) -> bool:
+        return True  # an empty queue is still a queue: `queue or other` must not surprise
+
+    def stats(self) -> QueueStats:
+        return self._broker.stats(self.name)
+
+    @property
+    def settings(self) -> QueueSettings:
+        return self._broker.settings(self.name)
+
+    @property
+    def visibility_timeout(self) -> float:
+        """Seconds."""
+        milliseconds = self._settings.visibility_ms
+        return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
+
+    @property
+    def dlq(self) -> str | None:
+        """The name of the dead-letter queue."""
+        return self.settings.dead_letter
+
+    @property
+    def broker(self) -> LocalBroker:
+        return self._broker
+
+    def status(self, message_id: str) -> str:
+        """unprocessed (waiting or delayed), processing, processed, dead; or unknown."""
+        state = self._broker.status(self.name, message_id)
+        if state == "in_flight":
+            return "processing"
+        if state is not None:
+            try:
+                dead = is_dead(self._broker.find(self.name, message_id), self.name)
+            except MessageNotFoundError:
+                return self.status(message_id)  # it moved on between the two looks
+            return "dead" if dead else "unprocessed"
+        steps = [step.what for step in self._broker.timeline(self.name, message_id)]
+        if "acked" in steps:
+            return "processed"
+        return "dead" if "dead-lettered" in steps else "unknown"
+
+    def why(self, message_id: str) -> Why:
+        """Why a message is not being delivered: `code` for programs, `text` for people."""
+        return self._broker.why(self.name, message_id)
+
+    def timeline(self, message_id: str) -> list[Step]:
+        """What happened to a message, as far as history is kept."""
+        return self._broker.timeline(self.name, message_id)
+
+    def trace(self, message_id: str) -> list[str]:
+        """The same in the words of the design: publishMsg, onMsgReceived, stored, pullMsg, ..."""
+        steps: list[str] = []
+        for step in self.timeline(message_id):
+            steps += _TRACE.get(step.what, [step.what])
+        return steps
+
+    # -- mending ------------------------------------------------------------------------------
+
+    def purge(self) -> int:
+        """Everything out, messages with consumers too. Returns how many."""
+        removed = self._broker.purge(self.name)
+        self._sync()
+        self._forget_file()
+        return removed
+
+    def cancel(self, message_id: str) -> None:
+        """Remove one message that nobody has taken yet."""
+        self._broker.cancel(self.name, message_id)
+        self._sync()
+
+    def edit(
+        self,
+        message_id: str,
+        body: Any,
+        *,
+        message_type: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Another body for a message that waits; type and attributes stay unless they are given."""
+        before = Peeked(self, self._broker.find(self.name, message_id))
+        draft = make_draft(
+            self.codec,
+            body,
+            message_type=before.message_type if message_type is None else message_type,
+            attributes=before.attributes if attributes is None else attributes,
+            publisher=before.publisher,
+        )
+        self._broker.edit(self.name, message_id, draft)
+        self._sync()
+
+    def move(self, message_id: str, to: Queue | str) -> None:
+        """To the end of another queue in the same place; the id stays."""
+        [error] = self._broker.move(self.name, [message_id], self._name_of(to))
+        if error is not None:
+            raise error
+        self._sync()
+
+    def reschedule(
+        self, message_id: str, *, delay: float | None = None, at: datetime | float | str | None = None
+    ) -> None:
+        """Another time for a message that waits or is delayed."""
+        if (delay is None) == (at is None):
+            raise InvalidSetting("give either delay or at")
+        if at is not None:
+            due_ms = moment_ms(at, "at")
+        else:
+            due_ms = self._broker.now_ms() + to_ms(cast(float, delay), "delay")
+        self._broker.reschedule(self.name, message_id, due_ms)
+        self._sync()
+
+    def redrive(
+        self,
+        to: Queue | str | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+        text: str | None = None,
+        message_type: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        json: Mapping[str, Any] | None = None,
+        reason: str | None = None,
+        rate: float | None = None,
+        progress: Callable[[int], bool] | None = None,
+    ) -> int:
+        """Dead letters back to where they died, or to `to`; all, or those that match. Returns how many.
+
+        `rate` is the most per second; `progress` is told how many so far, and stops by returning False.
+        """
+        if rate is not None and not rate > 0:
+            raise InvalidSetting(f"rate must be more than 0, not {rate!r}")
+        wanted = _filter(text, message_type, attributes, json, reason, ids, "ready")
+        target = None if to is None else self._name_of(to)
+        return self._broker.redrive(self.name, target, wanted, rate, progress)
+
+    def replay_from(self, point: datetime | float | str, to: Queue | str | None = None) -> int:
+        """Publish again what was published from `point` on and is no longer in the queue.
+
+        A point is a datetime, epoch seconds, ISO-8601 text, or the id of a message (text that
+        parses as a UUID always is one). Ids stay, so a replay can be repeated. Returns how many.
+        """
+        since_ms, since_id = self._point(point)
+        target = None if to is None else self._name_of(to)
+        return self._broker.replay(self.name, since_ms, since_id, target)
+
+    replayFrom = replay_from
+
+    def _point(self, point: datetime | float | str) -> tuple[int | None, str | None]:
+        if not isinstance(point, str):
+            return moment_ms(point, "point"), None
+        if _is_uuid(point):
+            return None, point
+        try:
+            return moment_ms(point, "point"), None
+        except InvalidSetting:
+            return None, point  # an id of the publisher's own; unknown ones raise HistoryUnavailable
+
+    def _name_of(self, other: Queue | str) -> str:
+        if isinstance(other, str):
+            return other
+        if other._broker is not self._broker:
+            raise InvalidSetting(f"queue {other.name!r} is in another place than {self.name!r}")
+        return other.name
+
+    def pause(self) -> None:
+        """Hand out nothing until `resume`; publishing goes on."""
+        self._change(paused=True)
+
+    def resume(self) -> None:
+        self._change(paused=False)
+
+    def _change(self, **changes: object) -> None:
+        settings = self._broker.settings(self.name).with_(**changes)
+        self._settings = self._broker.declare(self.name, settings, change=True)
+        self._sync()
+
+    def requeue_expired(self) -> None:
+        """Bring leases and delays up to the present. Happens by itself; never needed, never wrong."""
+        self._broker.tick()
+
+    def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+        """Tell `listener` of every change in this queue; returns the way to stop it.
+
+        Events are dicts with event (published, received, acked, expired, requeued, dead-lettered,
+        moved, removed, purged), queue, id, time_ms and detail.
+        """
+        name = self.name
+
+        def of_this_queue(event: dict[str, Any]) -> None:
+            if event["queue"] == name:
+                listener(event)
+
+        return self._broker.subscribe(of_this_queue)
+
+    def _cancel_timer(self, target: Message | str) -> None:
+        """This delivery no longer ends by itself, only by ack, nack or the end of the process."""
+        self._with_receipt(target, lambda receipt: self._broker.extend(self.name, receipt, NO_DEADLINE))
+        self._sync()
+
+    # -- files --------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> int:
+        """Everything in the queue as a file of JSON lines, replaced as a whole. Returns how many messages.
+
+        Without a path the file is `<name>.json` in the working directory; `purge` removes that one again.
+        """
+        entries = sorted(self._broker.entries(self.name), key=lambda entry: entry.seq)
+        lent = {delivery.entry.seq: delivery.count for delivery in self._broker.deliveries(self.name)}
+        write_backup(self._file(path), self, entries, lent)
+        return len(entries)
+
+    def load(self, path: str | os.PathLike[str] | None = None) -> int:
+        """Add what `save` wrote; messages that are here already are left alone. Returns how many came.
+
+        A file that cannot be read as a whole changes nothing.
+        """
+        results = self._broker.publish_many(self.name, read_backup(self._file(path), self))
+        self._sync()
+        for result in results:
+            if isinstance(result, OpenQError):
+                raise result
+        return len(results)
+
+    _save_to_disk = save
+    _load_from_disk = load
+    _purge = purge
+
+    def _file(self, path: str | os.PathLike[str] | None) -> str:
+        if path is not None:
+            return os.fspath(path)
+        self._own_file = os.path.abspath(f"{self.name.replace(os.sep, '_')}.json")
+        return self._own_file
+
+    def _forget_file(self) -> None:
+        if self._own_file is not None:
+            try:
+                os.unlink(self._own_file)
+            except FileNotFoundError:
+                pass
+
+    _own_file: str | None = None
+
+    # -- other names --------------------------------------------------------------------------
+
+    def enqueue(self, body: Any, **options: Unpack[PublishOptions]) -> str:
+        return self.publish(body, **options)
+
+    publish_msg = publishMsg = enqueue
+
+    def dequeue(self, timeout: float | None = RECEIVE_TIMEOUT) -> Received | None:
+        return self.receive(timeout)
+
+    pull_msg = pullMsg = dequeue
+
+    def acknowledge(self, target: Message | str) -> None:
+        self.ack(target)
+
+    delete = acknowledge
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Done with this queue object. The last one in a place closes the place."""
+        if self._closed:
+            return
+        self._closed = True
+        shared, closed = self._shared, cast(Any, _CLOSED)
+        self._broker = closed
+        self._publish_body = closed.publish_body
+        self._take = closed.receive
+        self._ack_one = closed.ack_one
+        shared.leave()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self._closed = True
+            self._shared.abandon()
+
+    def __repr__(self) -> str:
+        where = self._shared.path or "memory"
+        return f"<openq.Queue {self.name!r} {'closed' if self._closed else 'in ' + where}>"
+
+
+OpenQ = Queue
+
+
+class Processing:
+    """One message from receive to ack; see `Queue.processing`."""
+
+    def __init__(self, queue: Queue, wait: Wait, timeout: float | None, heartbeat: bool) -> None:
+        self._queue = queue
+        self._wait = wait
+        self._timeout = timeout
+        self._heartbeat = heartbeat
+        self._message: Received | None = None
+
+    def __enter__(self) -> Received | None:
+        received = self._queue._received(self._wait.wait(self._timeout))
+        if not received:
+            return None
+        self._message = received[0]
+        if self._heartbeat:
+            self._queue._shared.heartbeat.hold(self._queue.name, self._message._delivery)
+        return self._message
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        message = self._message
+        if message is None:
+            return
+        try:
+            message.__exit__(kind, error, trace)
+        finally:
+            if self._heartbeat:
+                self._queue._shared.heartbeat.drop(message._delivery)
+
+
+class _ClosedBroker:
+    """Stands in for the broker of a closed queue: whatever is asked of it, the answer is the same."""
+
+    observed = False
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def refuse(*_: object, **__: object) -> Any:
+            raise Closed()
+
+        return refuse
+
+
+_CLOSED = _ClosedBroker()
+
+_TRACE = {
+    "published": ["publishMsg", "onMsgReceived", "stored"],
+    "delivered": ["pullMsg", "retrieved"],
+    "acked": ["acknowledged"],
+}
+
+
+def _find_broker(
+    dlq: Queue | str | None,
+    path: str | os.PathLike[str] | None,
+    url: str | None,
+    broker: LocalBroker | None,
+    clock: Clock | None,
+    storage: str | None,
+) -> brokers.Shared:
+    """The place that the keywords name."""
+    if url is not None:
+        raise InvalidSetting(
+            f"url={url!r} needs the OpenQ server, which is not in this version; use path= or nothing"
+        )
+    if storage not in (None, "memory", "journal"):
+        raise InvalidSetting(f"storage must be 'memory' or 'journal', not {storage!r}")
+    if storage == "memory" and path is not None:
+        raise InvalidSetting("storage='memory' keeps nothing on disk: leave out path, or storage")
+    if isinstance(dlq, Queue):
+        return _beside(dlq, path, broker, clock)
+    if broker is not None:
+        if path is not None or clock is not None:
+            raise InvalidSetting("a broker has its own path and clock: give either it or them")
+        return brokers.around(broker)
+    if path is None and storage != "memory":
+        path = os.environ.get("OPENQ_PATH") or None
+    if path is not None:
+        return brokers.on_disk(path, clock)
+    if storage == "journal":
+        raise InvalidSetting("storage='journal' needs a path")
+    return brokers.in_memory(clock)
+
+
+def _beside(
+    dlq: Queue, path: str | os.PathLike[str] | None, broker: LocalBroker | None, clock: Clock | None
+) -> brokers.Shared:
+    """A queue and its dead letters are in one place: a move between them is one record."""
+    if dlq._closed:
+        raise Closed()
+    shared = dlq._shared
+    if path is not None and os.path.realpath(path) != shared.path:
+        raise InvalidSetting(
+            f"queue {dlq.name!r} is in {shared.path or 'memory'}: a dlq must have the same path as its queue"
+        )
+    if broker is not None and broker is not shared.broker:
+        raise InvalidSetting(f"queue {dlq.name!r} is on another broker: a dlq must be on that of its queue")
+    if clock is not None and clock is not shared.broker.clock:
+        raise InvalidSetting(f"queue {dlq.name!r} has another clock: a dlq and its queue share one")
+    return shared.join()
+
+
+def _patience(timeout: float | None) -> float | None:
+    """Seconds to wait; anything that is not one is said before the wait."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout:
+        raise InvalidSetting(f"timeout must be a number of seconds or None, not {timeout!r}")
+    return timeout
+
+
+def _filter(
+    text: str | None,
+    message_type: str | None,
+    attributes: Mapping[str, Any] | None,
+    json: Mapping[str, Any] | None,
+    reason: str | None,
+    ids: Sequence[str] | None,
+    state: str,
+) -> Filter:
+    return Filter(
+        ids=ids,
+        type=message_type,
+        text=text,
+        attributes=attributes or {},
+        json=json or {},
+        reason=reason,
+        state=state,
+    )
+
+
+def _id_in(target: Message | str) -> str:
+    return target.id if isinstance(target, Message) else target
+
+
+def _is_uuid(text: str) -> bool:
+    """8-4-4-4-12 hexadecimal digits. (The module uuid takes 5 ms to import.)"""
+    parts = text.split("-")
+    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and all(
+        character in "0123456789abcdefABCDEF" for part in parts for character in part
+    )

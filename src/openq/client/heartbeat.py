@@ -1,0 +1,78 @@
+"""One thread per broker that keeps leases alive while their messages are worked on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from heapq import heappop, heappush
+
+from ..broker.local import LocalBroker
+from ..errors import OpenQError
+from ..model import Delivery
+
+log = logging.getLogger("openq")
+
+
+class Heartbeat:
+    """Extends each lease it was given when a third of it has passed, until told to stop."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self._broker = broker
+        self._condition = threading.Condition()
+        self._due: list[tuple[float, int]] = []
+        self._held: dict[int, tuple[str, Delivery, int]] = {}  # delivery number -> queue, delivery, lease
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def hold(self, queue: str, delivery: Delivery) -> None:
+        if not delivery.until_ms:
+            return  # bound to its holder: there is nothing to extend
+        lease_ms = max(delivery.until_ms - delivery.lent_ms, 1)
+        with self._condition:
+            if self._stopped:
+                return
+            self._held[delivery.number] = (queue, delivery, lease_ms)
+            heappush(self._due, (time.monotonic() + lease_ms / 3000, delivery.number))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="openq-heartbeat", daemon=True)
+                self._thread.start()
+            self._condition.notify()
+
+    def drop(self, delivery: Delivery) -> None:
+        """From here on the lease ends by itself. Its place in the heap empties when it comes due."""
+        with self._condition:
+            self._held.pop(delivery.number, None)
+
+    def stop(self) -> None:
+        with self._condition:
+            self._stopped = True
+            self._held.clear()
+            self._condition.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._stopped and (not self._due or self._due[0][0] > time.monotonic()):
+                    self._condition.wait(self._due[0][0] - time.monotonic() if self._due else None)
+                if self._stopped:
+                    return
+                number = heappop(self._due)[1]
+                held = self._held.get(number)
+            if held is not None:
+                self._extend(number, *held)
+
+    def _extend(self, number: int, queue: str, delivery: Delivery, lease_ms: int) -> None:
+        try:
+            self._broker.extend(queue, (delivery.entry.seq, number), lease_ms)
+        except OpenQError as error:
+            with self._condition:
+                still_held = self._held.pop(number, None) is not None
+            if still_held:
+                log.warning("the heartbeat lost a lease in queue %r: %s", queue, error)
+            return
+        with self._condition:
+            if number in self._held:
+                heappush(self._due, (time.monotonic() + lease_ms / 3000, number))

@@ -1,0 +1,54 @@
+"""What a program wants to be told when a message arrives."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from .message import Message
+
+log = logging.getLogger("openq")
+
+Hook = Callable[[Message], object]
+HookT = TypeVar("HookT", bound=Hook)
+
+
+class Hooks:
+    """`on_msg_received`, to override in a subclass or to register functions with.
+
+    Hooks run in the thread that publishes, after the message is stored and before `publish`
+    returns. One that fails is logged: the message is in the queue all the same.
+    """
+
+    def _init_hooks(self, base: type[Hooks]) -> None:
+        self._hooks: list[Hook] = []
+        for name in ("on_msg_received", "onMsgReceived"):
+            if getattr(type(self), name) is not getattr(base, name):
+                self._hooks.append(getattr(self, name))
+        self._hooked = bool(self._hooks)
+
+    def on_msg_received(self, message: Any) -> Any:
+        """In a subclass: called with each message. Here: registers a function to be called with each."""
+        if not callable(message):
+            return None
+        self._hooks.append(message)
+        self._hooked = True
+        return message
+
+    onMsgReceived = on_msg_received
+
+    def _arrived(self, message_id: str, body: Any, options: Mapping[str, Any]) -> None:
+        message = Message(
+            message_id,
+            body,
+            message_type=options.get("message_type"),
+            priority=options.get("priority", 0),
+            attributes=options.get("attributes") or {},
+            group=options.get("group"),
+        )
+        for hook in self._hooks:
+            try:
+                hook(message)
+            except Exception:
+                log.exception("a hook failed on message %s", message_id)

@@ -1,0 +1,365 @@
+"""`Message`, the one a program sees, and its JSON in three views.
+
+A received message computes everything but its delivery on demand: most programs read the body
+and ack, and should not pay for datetimes and ids they never look at.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidSetting, OpenQError
+from ..model import FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Delivery, Entry
+from .times import from_ms, iso, parse_iso
+
+if TYPE_CHECKING:
+    from .embedded import Queue
+
+VIEWS = ("transmission", "persistence", "consumption")
+_ENCODINGS = {FORM_MSGPACK: "msgpack+base64", FORM_PICKLE: "pickle+base64"}
+STATUSES = ("unprocessed", "processing", "processed", "dead")
+
+
+@dataclass
+class Message:
+    """One message. `content` and `payload` are other names of `body`."""
+
+    id: str
+    body: Any
+    timestamp: datetime | None = None  # sent
+    received_at: datetime | None = None
+    receipt_id: str | None = None
+    receive_count: int = 0
+    status: str = "unprocessed"  # unprocessed | processing | processed | dead
+    message_type: str | None = None
+    priority: int = 0
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    group: str | None = None
+
+    @property
+    def content(self) -> Any:
+        return self.body
+
+    @property
+    def payload(self) -> Any:
+        return self.body
+
+    def to_dict(self, view: str = "consumption") -> dict[str, Any]:
+        """For the way to the queue (transmission), for files (persistence), for a reader (consumption)."""
+        if view not in VIEWS:
+            raise InvalidSetting(f"view must be one of {', '.join(VIEWS)}, not {view!r}")
+        out: dict[str, Any] = {"id": self.id}
+        if self.timestamp is not None:
+            out["timestamp"] = iso(self.timestamp)
+        out.update(self._payload())
+        if view == "transmission":
+            return out
+        out["status"] = self.status
+        out["message_type"] = self.message_type
+        out["priority"] = self.priority
+        out["receive_count"] = self.receive_count
+        out["attributes"] = dict(self.attributes)
+        if self.group is not None:
+            out["group"] = self.group
+        if view == "consumption":
+            out["receipt_id"] = self.receipt_id
+            out["received_at"] = None if self.received_at is None else iso(self.received_at)
+        return out
+
+    def to_json(self, view: str = "consumption") -> str:
+        try:
+            return json.dumps(self.to_dict(view), ensure_ascii=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidSetting(f"message {self.id} cannot be written as JSON: {error}") from None
+
+    def _payload(self) -> dict[str, Any]:
+        return payload_fields(self.body)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Message:
+        """Any of the three views. What is not given has its default."""
+        if not isinstance(data, Mapping):
+            raise InvalidSetting(f"a message must be a JSON object, not {type(data).__name__}")
+        if "payload" not in data:
+            raise InvalidSetting("a message needs a payload")
+        status = data.get("status", "unprocessed")
+        if status not in STATUSES:
+            raise InvalidSetting(f"status must be one of {', '.join(STATUSES)}, not {status!r}")
+        receive_count, priority = data.get("receive_count", 0), data.get("priority", 0)
+        for name, number in (("receive_count", receive_count), ("priority", priority)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise InvalidSetting(f"{name} must be a whole number, 0 or more, not {number!r}")
+        attributes = data.get("attributes") or {}
+        if not isinstance(attributes, Mapping):
+            raise InvalidSetting("attributes must be a JSON object")
+        return Message(
+            id=_text(data, "id") or "",
+            body=read_payload(data),
+            timestamp=_moment(data, "timestamp"),
+            received_at=_moment(data, "received_at"),
+            receipt_id=_text(data, "receipt_id"),
+            receive_count=receive_count,
+            status=status,
+            message_type=_text(data, "message_type"),
+            priority=priority,
+            attributes=dict(attributes),
+            group=_text(data, "group"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Message:
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise InvalidSetting(f"this is not JSON: {error}") from None
+        return cls.from_dict(data)
+
+
+def payload_fields(body: Any) -> dict[str, Any]:
+    """`payload`, and how it is encoded where JSON has no words for it."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        return {"payload": base64.b64encode(body).decode(), "payload_encoding": "base64"}
+    return {"payload": body}
+
+
+def read_payload(data: Mapping[str, Any]) -> Any:
+    payload, encoding = data["payload"], data.get("payload_encoding")
+    if encoding is None:
+        return payload
+    if encoding != "base64":
+        raise InvalidSetting(f"payload_encoding must be 'base64', not {encoding!r}")
+    return read_base64(payload)
+
+
+def read_base64(payload: Any) -> bytes:
+    if not isinstance(payload, str):
+        raise InvalidSetting("a base64 payload must be text")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidSetting("the payload is not valid base64") from None
+
+
+def _text(data: Mapping[str, Any], name: str) -> str | None:
+    value = data.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidSetting(f"{name} must be text, not {value!r}")
+    return value
+
+
+def _moment(data: Mapping[str, Any], name: str) -> datetime | None:
+    text = _text(data, name)
+    return None if text is None else parse_iso(text, name)
+
+
+class _Stored(Message):
+    """A message as its queue holds it. Not made through the dataclass: its fields are computed."""
+
+    __slots__ = ("_body", "_queue")
+    _queue: Queue
+
+    @property
+    def _entry(self) -> Entry:
+        raise NotImplementedError
+
+    @property
+    def id(self) -> str:  # type: ignore[override]
+        return self._queue._id_of(self._entry)
+
+    @property
+    def body(self) -> Any:  # type: ignore[override]
+        try:
+            return self._body
+        except AttributeError:
+            entry = self._entry
+            data = entry.body
+            assert data is not None, "a message is loaded before anybody sees it"
+            body = self._queue._decode(data, entry.form)
+            self._body: Any = body
+            return body
+
+    @property
+    def timestamp(self) -> datetime:  # type: ignore[override]
+        entry = self._entry
+        born_ms = 0 if entry.extra is None else entry.extra.born_ms
+        return from_ms(born_ms or entry.sent_ms)
+
+    @property
+    def received_at(self) -> datetime | None:  # type: ignore[override]
+        return None
+
+    @property
+    def receipt_id(self) -> str | None:  # type: ignore[override]
+        return None
+
+    @property
+    def receive_count(self) -> int:  # type: ignore[override]
+        extra = self._entry.extra
+        return 0 if extra is None else extra.count
+
+    @property
+    def status(self) -> str:  # type: ignore[override]
+        return "dead" if is_dead(self._entry, self._queue.name) else "unprocessed"
+
+    @property
+    def message_type(self) -> str | None:  # type: ignore[override]
+        extra = self._entry.extra
+        return None if extra is None else extra.type
+
+    @property
+    def priority(self) -> int:  # type: ignore[override]
+        return self._entry.priority
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:  # type: ignore[override]
+        info = self._entry.info
+        return {} if info is None else info.attributes
+
+    @property
+    def group(self) -> str | None:  # type: ignore[override]
+        return self._entry.group
+
+    @property
+    def publisher(self) -> str | None:
+        info = self._entry.info
+        return None if info is None else info.publisher
+
+    @property
+    def reason(self) -> str | None:
+        """Why its last delivery failed, as far as somebody said so."""
+        extra = self._entry.extra
+        return None if extra is None else extra.reason
+
+    @property
+    def deaths(self) -> list[dict[str, Any]]:
+        """How it became a dead letter, newest first: queue, reason, time, receive_count."""
+        extra = self._entry.extra
+        if extra is None:
+            return []
+        return [
+            {"queue": queue, "reason": reason, "time": from_ms(ms), "receive_count": count}
+            for queue, reason, ms, count in extra.deaths
+        ]
+
+    def _payload(self) -> dict[str, Any]:
+        entry = self._entry
+        if entry.form not in (FORM_TEXT, FORM_JSON) and entry.body is not None:
+            # What the bytes mean stays the business of the codec that will read them.
+            encoding = _ENCODINGS.get(entry.form, "base64")
+            return {"payload": base64.b64encode(entry.body).decode(), "payload_encoding": encoding}
+        return payload_fields(self.body)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return (self.id, self.receipt_id) == (other.id, other.receipt_id)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        body = repr(self.body)
+        return f"Message(id={self.id!r}, body={body if len(body) <= 80 else body[:77] + '...'})"
+
+    def __reduce__(self) -> tuple[Callable[..., Message], tuple[Any, ...]]:
+        # Copies and pickles are plain values: a lease cannot travel.
+        plain = [getattr(self, name) for name in Message.__dataclass_fields__]
+        return Message, tuple(plain)
+
+
+class Peeked(_Stored):
+    """A look at a waiting message: no lease, so there is nothing to ack."""
+
+    __slots__ = ("_looked_at",)
+
+    def __init__(self, queue: Queue, entry: Entry) -> None:
+        self._queue = queue
+        self._looked_at = entry
+
+    @property
+    def _entry(self) -> Entry:
+        return self._looked_at
+
+
+class Received(_Stored):
+    """A message on loan. As a context manager: ack at the end, nack with the reason on an exception."""
+
+    __slots__ = ("_delivery", "_settled")
+
+    def __init__(self, queue: Queue, delivery: Delivery) -> None:
+        self._queue = queue
+        self._delivery = delivery
+        self._settled = False
+
+    @property
+    def _entry(self) -> Entry:
+        return self._delivery.entry
+
+    @property
+    def received_at(self) -> datetime:  # type: ignore[override]
+        return from_ms(self._delivery.lent_ms)
+
+    @property
+    def receipt_id(self) -> str:  # type: ignore[override]
+        return self._queue._receipt_id(self._delivery)
+
+    @property
+    def receive_count(self) -> int:  # type: ignore[override]
+        return self._delivery.count
+
+    @property
+    def status(self) -> str:  # type: ignore[override]
+        return "processing"
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When its lease ends; None while it ends only by ack or nack."""
+        until_ms = self._delivery.until_ms
+        return from_ms(until_ms) if until_ms else None
+
+    @property
+    def consumer(self) -> str | None:
+        return self._delivery.consumer
+
+    def ack(self) -> None:
+        self._queue.ack(self)
+
+    def nack(self, delay: float | None = None, reason: str | None = None) -> str:
+        return self._queue.nack(self, delay, reason)
+
+    def reject(self, reason: str | None = None) -> str:
+        return self._queue.reject(self, reason)
+
+    def extend(self, seconds: float) -> datetime | None:
+        return self._queue.extend(self, seconds)
+
+    def __enter__(self) -> Received:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._settled:
+            return
+        if error is None:
+            self.ack()
+            return
+        try:
+            self.nack(reason=reason_of(error))
+        except OpenQError:
+            pass  # its lease is over: it comes back anyway, and the caller must see the first error
+
+
+def reason_of(error: BaseException) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def is_dead(entry: Entry, queue: str) -> bool:
+    """A dead letter, as long as it has not come back to the queue where it died."""
+    deaths = () if entry.extra is None else entry.extra.deaths
+    return bool(deaths) and deaths[0][0] != queue

@@ -1,0 +1,124 @@
+"""The keywords of `publish`, checked and turned into a draft."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypedDict
+
+from ..errors import InvalidSetting
+from ..model import Draft
+from .codecs import Codec
+from .message import Message
+from .times import moment_ms, to_ms
+
+
+class PublishOptions(TypedDict, total=False):
+    """What a message may be published with beside its body."""
+
+    delay: float  # seconds before it may be received; without it the queue's own delay
+    at: datetime | float | str  # an absolute time instead of a delay
+    priority: int  # 0 to 255, higher first
+    group: str | None  # messages of a group are handed out one after the other (FIFO queues)
+    dedup_id: str | None  # published again within the window: the first one's id is returned
+    unique_key: str | None  # while one with this key is in the queue, another is not added
+    message_type: str | None
+    attributes: Mapping[str, Any] | None
+    id: str | None  # an id of the publisher's own; one that is in the queue already is not added again
+    ttl: float | None  # seconds until it is removed if nobody took it
+    publisher: str | None
+
+
+def make_draft(
+    codec: Codec,
+    body: Any,
+    *,
+    delay: float | None = None,
+    at: datetime | float | str | None = None,
+    priority: int = 0,
+    group: str | None = None,
+    dedup_id: str | None = None,
+    unique_key: str | None = None,
+    message_type: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    id: str | None = None,
+    ttl: float | None = None,
+    publisher: str | None = None,
+) -> Draft:
+    data, form = codec.encode(body)
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidSetting(f"priority must be a whole number from 0 to 255, not {priority!r}")
+    if at is not None and delay is not None:
+        raise InvalidSetting("give either delay or at, not both")
+    return Draft(
+        data,
+        form,
+        delay_ms=None if delay is None else to_ms(delay, "delay"),
+        due_ms=0 if at is None else max(moment_ms(at, "at"), 1),
+        priority=priority,
+        group=text_or_none(group, "group"),
+        type=text_or_none(message_type, "message_type"),
+        dedup=text_or_none(dedup_id, "dedup_id"),
+        unique=text_or_none(unique_key, "unique_key"),
+        ttl_ms=None if ttl is None else to_ms(ttl, "ttl"),
+        id=text_or_none(id, "id"),
+        attributes=check_attributes(attributes) if attributes else None,
+        publisher=text_or_none(publisher, "publisher"),
+    )
+
+
+def make_item(codec: Codec, item: Any) -> Draft:
+    """One item of a batch: a body, a `Message`, or a dict of `body` and keywords of `publish`."""
+    if isinstance(item, Message):
+        return make_draft(
+            codec,
+            item.body,
+            id=item.id or None,
+            priority=item.priority,
+            group=item.group,
+            message_type=item.message_type,
+            attributes=item.attributes,
+        )
+    if is_item(item):
+        options = dict(item)
+        return make_draft(codec, options.pop("body"), **options)
+    return make_draft(codec, item)
+
+
+def is_item(item: Any) -> bool:
+    """A dict is a body like any other, unless it has a `body` and beside it only our own keywords."""
+    return isinstance(item, dict) and "body" in item and item.keys() <= _ITEM_KEYS
+
+
+_ITEM_KEYS = {"body", *PublishOptions.__annotations__}
+
+
+def text_or_none(value: str | None, name: str) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InvalidSetting(f"{name} must be text that is not empty, not {value!r}")
+    return value
+
+
+def check_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy: what the caller does to its own dict later must not reach into the queue."""
+    if not isinstance(attributes, Mapping):
+        raise InvalidSetting(f"attributes must be a dict, not {attributes!r}")
+    copy = _plain(attributes, "attributes")
+    assert isinstance(copy, dict)
+    return copy
+
+
+def _plain(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, str | bool | int | bytes):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each, f"{where}[{i}]") for i, each in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidSetting(f"{where}: the key {key!r} is not text")
+        return {key: _plain(each, f"{where}[{key!r}]") for key, each in value.items()}
+    raise InvalidSetting(f"{where} must be text, a number, bytes, a list or a dict, not {value!r}")

@@ -1,0 +1,181 @@
+"""What the engine tests share: a log in memory laid out like a journal, and a state one can compare."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from openq.engine.apply import apply
+from openq.engine.engine import Engine
+from openq.engine.order import Grouped
+from openq.engine.queue import Queue
+from openq.engine.records import Record, content, decode, encode
+from openq.engine.snapshot import decode as decode_snapshot
+from openq.engine.snapshot import encode as encode_snapshot
+from openq.engine.snapshot import freeze
+from openq.errors import DiskFull
+from openq.model import Delivery, Entry, Extra, QueueSettings
+from openq.storage.segment import FRAME
+
+PREFIX = "00000000-0000-8000-8000-"
+
+# A larger budget for the nightly run; the default keeps a developer waiting for seconds only.
+BUDGET = float(os.environ.get("OPENQ_TEST_BUDGET", "1"))
+
+
+def examples(count: int) -> int:
+    return max(5, round(count * BUDGET))
+
+
+class Tape:
+    """A log that keeps records as bytes and says where each lies, as a journal does."""
+
+    def __init__(self, *, stored: bool = True) -> None:
+        self.stored = stored
+        self.records: list[tuple[int, bytes]] = []
+        self._bytes = bytearray(FRAME.pack(0, 0))  # so that no record lies at 0, which means nowhere
+        self.refuse_from: int | None = None  # the number of records after which the disk is full
+
+    def __call__(self, record: Record) -> int:
+        if self.refuse_from is not None and len(self.records) >= self.refuse_from:
+            raise DiskFull("the tape has ended")
+        data = encode(record)
+        at = len(self._bytes)
+        self._bytes += FRAME.pack(len(data), 0)
+        self._bytes += data
+        self.records.append((at, data))
+        return at if self.stored else 0
+
+    @property
+    def end(self) -> int:
+        return len(self._bytes)
+
+    def read(self, at: int) -> bytes:
+        length = FRAME.unpack_from(self._bytes, at)[0]
+        start = at + FRAME.size
+        return bytes(self._bytes[start : start + length])
+
+    def rebuilt(self, start: int = 0, engine: Engine | None = None) -> Engine:
+        """A new engine, or the given one, after all records from number `start` on."""
+        engine = engine or Engine(PREFIX)
+        for at, data in self.records[start:]:
+            apply(engine, decode(data), at if self.stored else 0)
+        return engine
+
+
+def through_snapshot(engine: Engine, now_ms: int) -> list[bytes]:
+    return list(encode_snapshot(freeze(engine, now_ms)))
+
+
+def from_snapshot(chunks: Iterable[bytes]) -> Engine:
+    engine = Engine(PREFIX)
+    decode_snapshot(chunks, engine)
+    return engine
+
+
+# -- a state one can compare ------------------------------------------------------------------
+
+
+def entry_dump(tape: Tape, entry: Entry) -> tuple[Any, ...]:
+    body, info, form = entry.body, entry.info, entry.form
+    if entry.at:
+        on_tape = content(tape.read(entry.at))
+        if body is None:
+            form, body, info = on_tape
+        else:
+            assert (form, body, info) == on_tape, f"memory and disk differ for {entry.seq}"
+    assert body is not None
+    assert len(body) == entry.size
+    about = None if info is None else (dict(info.attributes), info.publisher)
+    return (entry.seq, entry.sent_ms, form, body, about, extra_dump(entry.extra))
+
+
+def extra_dump(extra: Extra | None) -> tuple[Any, ...] | None:
+    return None if extra is None else tuple((name, getattr(extra, name)) for name in Extra.__slots__)
+
+
+def _delivery_dump(tape: Tape, delivery: Delivery) -> tuple[Any, ...]:
+    return (
+        entry_dump(tape, delivery.entry),
+        delivery.number,
+        delivery.lent_ms,
+        delivery.until_ms,
+        delivery.count,
+        delivery.consumer,
+    )
+
+
+def queue_dump(tape: Tape, queue: Queue, *, exact: bool = True) -> dict[str, Any]:
+    """Everything a queue knows. Whose turn it is among groups is not kept over a restart: left out.
+
+    Not `exact`: only what the end of a journal can tell (no counters, no ids of messages gone).
+    """
+    entries = list(queue.ready)
+    assert len(entries) == queue.ready.count
+    waiting: dict[tuple[int, str | None], list[Any]] = {}
+    for entry in entries:
+        assert queue.find(entry.seq) is not None
+        rank = 0 if queue.settings.fifo else entry.priority
+        waiting.setdefault((rank, entry.group), []).append(entry_dump(tape, entry))
+    for lane in waiting.values():
+        assert [each[0] for each in lane] == sorted(each[0] for each in lane)
+    standing = {entry.seq for entry in entries}
+    if queue.settings.fifo:
+        assert standing >= set(queue.delayed)
+    else:
+        assert not standing & set(queue.delayed)
+    assert not standing & set(queue.leases)
+    everything = {entry.seq: entry for entry in (*entries, *queue.delayed.values())}
+    assert sum(entry.size for entry in everything.values()) == queue.waiting_bytes
+    dump = {
+        "name": queue.name,
+        "number": queue.number,
+        "settings": queue.settings,
+        "created_ms": queue.created_ms,
+        "waiting": waiting,
+        "delayed": {seq: entry_dump(tape, entry) for seq, entry in sorted(queue.delayed.items())},
+        "leases": {seq: _delivery_dump(tape, lease) for seq, lease in sorted(queue.leases.items())},
+        "uniques": queue.uniques,
+        "ids": queue.ids,
+        "bytes": queue.waiting_bytes,
+        "counts": (queue.ready_count, queue.waiting_count, queue.count),
+    }
+    if isinstance(queue.ready, Grouped):
+        names = {entry.group for entry in entries} | {d.entry.group for d in queue.leases.values()}
+        dump["held"] = sorted(repr(name) for name in names if queue.ready.is_held(name))
+        dump["out"] = {repr(name): group.out for name, group in queue.ready._groups.items()}
+    if exact:
+        counters = queue.counters.as_dict()
+        del counters["deduplicated"]  # a repeated publish changes nothing, so it leaves no record
+        dump["counters"] = counters
+        dump["dedup"] = queue.dedup
+    return dump
+
+
+def dump(tape: Tape, engine: Engine, *, exact: bool = True) -> dict[str, Any]:
+    return {
+        "queues": {name: queue_dump(tape, queue, exact=exact) for name, queue in sorted(engine.queues.items())},
+        "numbered": sorted(engine.numbered),
+        "router": engine.router.dump(),
+        "next": (engine.next_seq, engine.next_number, engine.next_queue),
+    }
+
+
+def settled(engine: Engine, now_ms: int) -> Engine:
+    """Up to the present; a rebuilt engine has nothing to tell that its records did not tell."""
+    told: list[Record] = []
+
+    def listen(record: Record) -> int:
+        told.append(record)
+        return 0
+
+    engine.log = listen
+    engine.advance(now_ms)
+    engine.log = None
+    assert told == []
+    return engine
+
+
+def queue_of(engine: Engine, name: str = "q", **settings: Any) -> Queue:
+    return engine.create_queue(name, QueueSettings(**settings), 1_000)

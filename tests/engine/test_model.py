@@ -1,0 +1,680 @@
+"""The engine against a model that is slow and obviously right, over random lives of random queues.
+
+After every step contents, order and counts agree; and the state is the same again when it is rebuilt from the
+records told, from a snapshot, from a snapshot and the records after it, and from the end of a journal whose
+beginning was dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from openq.engine import admin
+from openq.engine.apply import checkpoint
+from openq.engine.engine import Engine
+from openq.engine.order import Shared
+from openq.engine.queue import Queue
+from openq.engine.records import (
+    COPY,
+    DEAD_OVERFLOW,
+    GONE_OVERFLOW,
+    LEND,
+    MOVE,
+    REMOVE,
+    RETURN,
+    Record,
+    content,
+    decode,
+)
+from openq.engine.routing import Binding
+from openq.errors import MessageNotFoundError, OpenQError, QueueFull, QueueInUse, VisibilityTimeoutExpired
+from openq.model import NO_DEADLINE, Draft, Entry, QueueSettings, RetryPolicy
+
+from .model import Item, Model, ModelQueue
+from .support import PREFIX, Tape, dump, examples, extra_dump, from_snapshot, settled, through_snapshot
+
+NAMES = ("a", "b", "c", "d")
+BODIES = (b"", b"x", b"yy", b"three")
+LEASES: tuple[int | None, ...] = (None, NO_DEADLINE, 1, 5, 40)
+
+names = st.sampled_from(NAMES)
+few = st.integers(1, 4)
+index = st.integers(0, 1 << 16)
+maybe_ms = st.none() | st.integers(1, 12)
+
+retries = st.one_of(
+    st.just(RetryPolicy()),
+    st.builds(RetryPolicy, kind=st.just("fixed"), base_ms=st.integers(0, 6)),
+    st.builds(RetryPolicy, kind=st.just("exponential"), base_ms=st.integers(1, 3), max_ms=st.just(9)),
+)
+
+
+@st.composite
+def queue_settings(draw: st.DrawFn) -> QueueSettings:
+    return QueueSettings(
+        fifo=draw(st.booleans()),
+        visibility_ms=draw(st.integers(1, 20)),
+        delay_ms=draw(st.sampled_from((0, 0, 0, 3))),
+        retention_ms=draw(st.sampled_from((10_000, 10_000, 25))),
+        ttl_ms=draw(st.sampled_from((None, None, None, 9))),
+        max_receives=draw(st.sampled_from((None, 1, 2))),
+        dead_letter=draw(st.none() | names),
+        dead_letter_expired=draw(st.booleans()),
+        max_length=draw(st.sampled_from((None, None, 3))),
+        max_bytes=draw(st.sampled_from((None, None, 9))),
+        overflow=draw(st.sampled_from(("drop-head", "reject", "dead-letter"))),
+        dedup_window_ms=draw(st.sampled_from((0, 6, 20))),
+        dedup_by_content=draw(st.sampled_from((False, False, False, True))),
+        dedup_per_group=draw(st.booleans()),
+        retry=draw(retries),
+        paused=draw(st.sampled_from((False, False, False, True))),
+    )
+
+
+drafts = st.builds(
+    Draft,
+    body=st.sampled_from(BODIES),
+    form=st.integers(0, 3),
+    delay_ms=st.none() | st.sampled_from((0, 2, 15)),
+    priority=st.sampled_from((0, 0, 0, 1, 255)),
+    group=st.sampled_from((None, None, "g", "h")),
+    type=st.sampled_from((None, "t", "u")),
+    dedup=st.sampled_from((None, None, None, "d", "e")),
+    unique=st.sampled_from((None, None, None, "only")),
+    ttl_ms=st.none() | st.sampled_from((1, 8, 60)),
+    id=st.sampled_from((None, None, None, "mine", "other")),
+    attributes=st.none() | st.just({"k": b"v"}),
+    publisher=st.none() | st.just("someone"),
+)
+
+
+class Watched(Engine):
+    """Also tells when a delay ends: that leaves no record, but has its place among those that do."""
+
+    def __init__(self, events: list[Any], log: Callable[[Record], int]) -> None:
+        super().__init__(PREFIX, log=log)
+        self._events = events
+
+    def _come_due(self, queue: Queue, entry: Entry, now_ms: int) -> None:
+        self._events.append((queue.name, entry.seq))
+        super()._come_due(queue, entry, now_ms)
+
+
+class EngineAndModel(RuleBasedStateMachine):
+    @initialize(stored=st.booleans())
+    def begin(self, stored: bool) -> None:
+        self.tape = Tape(stored=stored)
+        self.events: list[Any] = []
+        self.engine = Watched(self.events, self.tell)
+        self.model = Model(PREFIX)
+        self.now = self.model.now_ms = 1_000
+        self.receipts: list[tuple[str, int, int]] = []
+        self.bound: list[str] = []
+        self.snapshots: list[tuple[int, list[bytes]]] = []
+        self.start: tuple[int, int] | None = None  # record number and location of a checkpoint
+        self.complete_start: int | None = None  # one before which no live message lies any more
+
+    def tell(self, record: Record) -> int:
+        at = self.tape(record)
+        self.events.append(record)
+        return at
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        live = dump(self.tape, self.engine)
+        assert dump(self.tape, settled(self.tape.rebuilt(), self.now)) == live
+        if self.tape.stored:  # what is only in memory has no snapshots
+            for number, chunks in self.snapshots[-4:]:
+                restored = settled(self.tape.rebuilt(number, from_snapshot(chunks)), self.now)
+                assert without_twins(dump(self.tape, restored)) == without_twins(live)
+            if self.complete_start is not None:
+                suffix = settled(self.tape.rebuilt(self.complete_start), self.now)
+                wanted = dump(self.tape, self.engine, exact=False)
+                assert without_twins(dump(self.tape, suffix, exact=False)) == without_twins(wanted)
+
+    # -- queues -------------------------------------------------------------------------------
+
+    @rule(name=names, wanted=queue_settings())
+    def create(self, name: str, wanted: QueueSettings) -> None:
+        if name in self.model.queues:
+            return
+        self.engine.create_queue(name, wanted, self.now)
+        self.model.queues[name] = ModelQueue(name, wanted)
+
+    @rule(name=names, wanted=queue_settings())
+    def change(self, name: str, wanted: QueueSettings) -> None:
+        queue = self.model.queues.get(name)
+        if queue is None:
+            return
+        wanted = wanted.with_(fifo=queue.settings.fifo)
+        self.engine.change_queue(name, wanted, self.now)
+        queue.settings = wanted
+        self.tick(1)  # a shorter retention takes effect with the next moment
+
+    @rule(name=names, chance=st.integers(0, 9))
+    def delete(self, name: str, chance: int) -> None:
+        queue = self.model.queues.get(name)
+        if queue is None or chance:
+            return
+        assert self.engine.delete_queue(name, self.now) == len(queue.items)
+        del self.model.queues[name]
+        self.bound = [each for each in self.bound if each != name]
+
+    @rule(name=names)
+    def purge(self, name: str) -> None:
+        queue = self.model.queues.get(name)
+        if queue is None or len(queue.items) < 3:
+            return
+        assert admin.purge(self.engine, self.engine.queue(name), self.now) == len(queue.items)
+        queue.items.clear()
+        queue.delayed.clear()
+        queue.turns.clear()
+
+    # -- in -----------------------------------------------------------------------------------
+
+    @rule(name=names, draft=drafts)
+    def publish(self, name: str, draft: Draft) -> None:
+        queue = self.model.queues.get(name)
+        if queue is None:
+            return
+        known = self.model.duplicate(queue, draft.body, draft.dedup, draft.unique, draft.id, draft.group)
+        if known is None and queue.is_full(len(draft.body)):
+            assert isinstance(self.attempt(self.engine.publish, name, draft, self.now), QueueFull)
+            return
+        message_id, duplicate = self.engine.publish(self.engine.queue(name), draft, self.now)
+        assert duplicate == (known is not None)
+        if known is not None:
+            assert message_id == known
+            return
+        item = self.item(draft, message_id)
+        assert message_id == draft.id or message_id == f"{PREFIX}{item.seq:012x}"
+        self.model.enter(queue, item, delay_ms=draft.delay_ms, ttl_ms=draft.ttl_ms, dedup=draft.dedup)
+        self.model.overflow(queue)
+
+    def item(self, draft: Draft, message_id: str) -> Item:
+        self.model.seq += 1
+        return Item(
+            message_id,
+            self.model.seq - 1,
+            draft.body,
+            self.now,
+            draft.priority,
+            draft.group,
+            draft.type,
+            unique=draft.unique,
+        )
+
+    @rule(name=names, count=few, alone=st.booleans())
+    def publish_plain(self, name: str, count: int, alone: bool) -> None:
+        queue = self.engine.queues.get(name)
+        if queue is None or not queue.simple:
+            return
+        bodies = [b"r" * (i % 3) for i in range(count)]
+        if alone:
+            for body in bodies:
+                self.engine.publish_plain(queue, body, 1, self.now)
+        else:
+            self.engine.publish_run(queue, bodies, 1, self.now)
+        for body in bodies:
+            item = self.item(Draft(body), f"{PREFIX}{self.model.seq:012x}")
+            self.model.enter(self.model.queues[name], item)
+
+    @rule(name=names)
+    def bind(self, name: str) -> None:
+        if name in self.model.queues:
+            new = admin.bind(self.engine, Binding("amq.fanout", name), self.now)
+            assert new == (name not in self.bound)
+            if new:
+                self.bound.append(name)
+
+    @rule(draft=drafts)
+    def route(self, draft: Draft) -> None:
+        """Into every queue that is bound, has not got it and is not full; as one message with one id."""
+        targets = []
+        known = ""
+        full = False
+        for name in self.bound:
+            queue = self.model.queues[name]
+            same = self.model.duplicate(queue, draft.body, draft.dedup, draft.unique, draft.id, draft.group)
+            if same is not None:
+                known = same
+            elif queue.is_full(len(draft.body)):
+                full = True
+            else:
+                targets.append(queue)
+        if full and not targets:
+            assert isinstance(self.attempt(self.engine.route, "amq.fanout", "", draft, self.now), QueueFull)
+            return
+        message_id, reached = self.engine.route("amq.fanout", "", draft, self.now)
+        assert reached == [queue.name for queue in targets]
+        if not targets:
+            assert message_id == known
+            return
+        for queue in targets:
+            self.model.enter(
+                queue,
+                self.item(draft, message_id),
+                delay_ms=draft.delay_ms,
+                ttl_ms=draft.ttl_ms,
+                dedup=draft.dedup,
+            )
+        for queue in targets:
+            self.model.overflow(queue)
+
+    # -- out ----------------------------------------------------------------------------------
+
+    @rule(
+        name=names,
+        limit=few,
+        lease_ms=st.sampled_from(LEASES),
+        types=st.sampled_from((None, None, None, frozenset("t"), frozenset(("t", "u")))),
+        consumer=st.none() | st.just("me"),
+    )
+    def receive(
+        self, name: str, limit: int, lease_ms: int | None, types: frozenset[str] | None, consumer: str | None
+    ) -> None:
+        queue = self.model.queues.get(name)
+        if queue is None:
+            return
+        wanted = self.model.receive(queue, limit, lease_ms, types)
+        got = self.engine.receive(self.engine.queue(name), limit, self.now, lease_ms, consumer, types)
+        assert [(d.entry.seq, d.number, d.until_ms, d.count) for d in got] == [
+            (item.seq, *(item.lease or ()), item.count) for item in wanted
+        ]
+        self.receipts += [(name, delivery.entry.seq, delivery.number) for delivery in got]
+
+    def receipt(self, which: int) -> tuple[ModelQueue, Queue, int, int, Item | None]:
+        """One given out some time, live or not."""
+        name, seq, number = self.receipts[-1 - which % len(self.receipts)]
+        queue = self.model.queues.get(name)
+        if queue is None:
+            self.receipts = [each for each in self.receipts if each[0] in self.model.queues]
+            queue = ModelQueue(name, QueueSettings())
+            return queue, Queue(name, 999, QueueSettings(), 0), seq, number, None
+        return queue, self.engine.queue(name), seq, number, self.model.live(queue, seq, number)
+
+    def refused(self, queue: ModelQueue, seq: int, verb: Callable[..., Any], *args: Any) -> None:
+        """A receipt that is not live any more touches nothing, and says what became of its message."""
+        error = self.attempt(verb, *args)
+        there = any(item.seq == seq for item in queue.items)
+        assert isinstance(error, VisibilityTimeoutExpired if there else MessageNotFoundError)
+
+    @precondition(lambda self: self.receipts)
+    @rule(which=index)
+    def ack(self, which: int) -> None:
+        queue, real, seq, number, item = self.receipt(which)
+        if item is None:
+            self.refused(queue, seq, self.engine.ack, real, seq, number, self.now)
+            return
+        self.engine.ack(real, seq, number, self.now)
+        self.model.take(queue, item)
+
+    @precondition(lambda self: self.receipts)
+    @rule(name=names, which=st.lists(index, max_size=5))
+    def ack_many(self, name: str, which: list[int]) -> None:
+        queue = self.model.queues.get(name)
+        own = [each for each in self.receipts if each[0] == name]
+        if queue is None or not own:
+            return
+        chosen = [own[-1 - i % len(own)][1:] for i in which]
+        results = self.engine.ack_many(self.engine.queue(name), chosen, self.now)
+        for (seq, number), result in zip(chosen, results, strict=True):
+            item = self.model.live(queue, seq, number)
+            assert (item is None) == (result is not None)
+            if item is not None:
+                self.model.take(queue, item)
+
+    @precondition(lambda self: self.receipts)
+    @rule(which=index)
+    def ack_late(self, which: int) -> None:
+        queue, real, seq, number, item = self.receipt(which)
+        if queue.name not in self.model.queues:
+            return
+        found = item or self.model.find(queue.name, seq)
+        newest = max((n for q, s, n in self.receipts if (q, s) == (queue.name, seq)), default=0)
+        free = found is not None and (item is not None or found.lease is None)
+        done = self.engine.ack_late(real, seq, number, self.now)
+        if not done:
+            # A release leaves no trace of its delivery, so its receipt is not known any more.
+            assert not free or number != newest or found is None or found.lease is None
+            return
+        assert found is not None
+        assert free
+        self.model.take(queue, found)
+
+    @precondition(lambda self: self.receipts)
+    @rule(which=index, delay_ms=st.none() | st.sampled_from((0, 4)), reason=st.none() | st.just("bad"))
+    def nack(self, which: int, delay_ms: int | None, reason: str | None) -> None:
+        queue, real, seq, number, item = self.receipt(which)
+        if item is None:
+            self.refused(queue, seq, self.engine.nack, real, seq, number, self.now)
+            return
+        wanted = self.model.give_back(queue, item, "nacked", delay_ms, reason)
+        assert self.engine.nack(real, seq, number, self.now, delay_ms, reason) == wanted
+
+    @precondition(lambda self: self.receipts)
+    @rule(which=index)
+    def release(self, which: int) -> None:
+        queue, real, seq, number, item = self.receipt(which)
+        if item is None:
+            self.refused(queue, seq, self.engine.release, real, seq, number, self.now)
+            return
+        self.engine.release(real, seq, number, self.now)
+        self.model.give_back(queue, item, "released", 0, None)
+
+    @precondition(lambda self: self.receipts)
+    @rule(which=index, reason=st.none() | st.just("no"))
+    def reject(self, which: int, reason: str | None) -> None:
+        queue, real, seq, number, item = self.receipt(which)
+        if item is None:
+            self.refused(queue, seq, self.engine.reject, real, seq, number, self.now)
+            return
+        target = self.model.dead_letters(queue)
+        item.reason = reason or item.reason
+        outcome = self.engine.reject(real, seq, number, self.now, reason)
+        if target is None:
+            assert outcome == "removed"
+            self.model.take(queue, item)
+        else:
+            assert outcome == "dead-lettered"
+            self.model.move(queue, item, target, reason or "rejected")
+
+    @precondition(lambda self: self.receipts)
+    @rule(which=index, lease_ms=st.sampled_from((NO_DEADLINE, 1, 30)))
+    def extend(self, which: int, lease_ms: int) -> None:
+        queue, real, seq, number, item = self.receipt(which)
+        if item is None:
+            self.refused(queue, seq, self.engine.extend, real, seq, number, self.now, lease_ms)
+            return
+        until = self.engine.extend(real, seq, number, self.now, lease_ms)
+        assert until == (0 if lease_ms == NO_DEADLINE else self.now + lease_ms)
+        item.lease = (number, until)
+
+    # -- mending ------------------------------------------------------------------------------
+
+    def pick(self, name: str, which: int) -> tuple[ModelQueue, Queue, Item] | None:
+        queue = self.model.queues.get(name)
+        if queue is None or not queue.items:
+            return None
+        item = queue.items[which % len(queue.items)]
+        # Two messages of one id (routed to two queues, then brought together): the id names the newer.
+        if any(other.id == item.id and other is not item for other in queue.items):
+            return None
+        if self.engine.queue(name).ids.get(item.id, item.seq) != item.seq:
+            return None
+        return queue, self.engine.queue(name), item
+
+    def in_use(self, item: Item, verb: Callable[..., Any], *args: Any) -> bool:
+        if item.lease is None:
+            return False
+        assert isinstance(self.attempt(verb, *args), QueueInUse)
+        return True
+
+    @rule(name=names, which=index)
+    def cancel(self, name: str, which: int) -> None:
+        picked = self.pick(name, which)
+        if picked is None:
+            return
+        queue, real, item = picked
+        if not self.in_use(item, admin.cancel, self.engine, real, item.id, self.now):
+            admin.cancel(self.engine, real, item.id, self.now)
+            self.model.take(queue, item)
+
+    @rule(name=names, which=index, draft=drafts)
+    def edit(self, name: str, which: int, draft: Draft) -> None:
+        picked = self.pick(name, which)
+        if picked is None:
+            return
+        _, real, item = picked
+        if not self.in_use(item, admin.edit, self.engine, real, item.id, self.now, draft):
+            admin.edit(self.engine, real, item.id, self.now, draft)
+            item.body, item.type = draft.body, draft.type
+
+    @rule(name=names, which=index, due=st.integers(-5, 12))
+    def reschedule(self, name: str, which: int, due: int) -> None:
+        picked = self.pick(name, which)
+        if picked is None:
+            return
+        queue, real, item = picked
+        if self.in_use(item, admin.reschedule, self.engine, real, item.id, self.now + due, self.now):
+            return
+        admin.reschedule(self.engine, real, item.id, self.now + due, self.now)
+        # Taken out and put in again: its group may lose its turn for it.
+        queue.items.remove(item)
+        queue.refresh_turns()
+        queue.items.append(item)
+        queue.delayed.discard(item.seq)
+        item.due_ms = self.now + due if due > 0 else 0
+        if item.due_ms:
+            queue.delayed.add(item.seq)
+        queue.refresh_turns()
+
+    @rule(name=names, to=names, which=index)
+    def move(self, name: str, to: str, which: int) -> None:
+        picked = self.pick(name, which)
+        if picked is None or to not in self.model.queues:
+            return
+        queue, real, item = picked
+        [error] = admin.move(self.engine, real, [item.id], self.engine.queue(to), self.now)
+        assert (error is None) == (item.lease is None and to != name)
+        if error is None:
+            self.model.move(queue, item, self.model.queues[to], None)
+
+    @rule(name=names, to=st.none() | names)
+    def redrive(self, name: str, to: str | None) -> None:
+        queue = self.model.queues.get(name)
+        if queue is None or (to is not None and to not in self.model.queues):
+            return
+        real = self.engine.queue(name)
+        chosen = [entry for entry in admin.browse(self.engine, real, "ready") if entry.extra is not None]
+        entries = [entry for entry in chosen if entry.extra is not None and entry.extra.deaths]
+        moved = 0
+        for entry in entries:
+            item = self.model.find(name, entry.seq)
+            if item is None:
+                continue  # an overflow on the way took it
+            target = to or item.deaths[0][0]
+            if target in self.model.queues and target != name:
+                self.model.move(queue, item, self.model.queues[target], None)
+                moved += 1
+        assert admin.redrive(self.engine, real, entries, to, self.now) == moved
+
+    # -- time ---------------------------------------------------------------------------------
+
+    @rule(ms=st.integers(1, 30))
+    def tick(self, ms: int) -> None:
+        for _ in range(ms):
+            self.now += 1
+            self.model.now_ms = self.now
+            self.events.clear()
+            self.engine.advance(self.now)
+            for event in self.events:
+                self.follow(event)
+            for queue in self.model.queues.values():
+                for item in queue.items:
+                    if item.lease is not None:
+                        assert not 0 < item.lease[1] <= self.now, "a lease outlived its deadline"
+                    else:
+                        assert not item.is_over(queue.settings.retention_ms, self.now), "older than allowed"
+                        assert item.seq not in queue.delayed or item.due_ms > self.now, "due, and not ready"
+
+    def follow(self, event: Any) -> None:
+        """Time brought this about: the model agrees that it was time, and does the same."""
+        if isinstance(event[0], str):
+            name, seq = event
+            item = self.model.find(name, seq)
+            assert item is not None
+            assert item.due_ms <= self.now
+            self.model.queues[name].delayed.remove(seq)
+            self.model.queues[name].refresh_turns()
+            return
+        kind, number, seqs = event[0], event[2], []
+        if kind == RETURN:
+            seqs = [seq for seq, _ in event[6]]
+        elif kind == MOVE and event[4] != DEAD_OVERFLOW:
+            seqs = [event[3]]
+        elif kind == REMOVE and event[4] != GONE_OVERFLOW:
+            seqs = event[5]
+        else:
+            assert kind in (MOVE, REMOVE)  # what overflowed through it; the model does so itself
+        queue = self.model.queues[self.engine.numbered[number].name]
+        for seq in seqs:
+            item = self.model.find(queue.name, seq)
+            assert item is not None
+            if item.lease is not None:
+                assert 0 < item.lease[1] <= self.now
+                self.model.give_back(queue, item, "expired", None, None)
+            else:
+                assert item.is_over(queue.settings.retention_ms, self.now)
+                self.model.expire(queue, item)
+
+    @rule()
+    def rebuild_timers(self) -> None:
+        self.engine.rebuild_timers()
+
+    # -- restarts -----------------------------------------------------------------------------
+
+    @rule()
+    def snapshot(self) -> None:
+        if self.tape.stored:
+            chunks = through_snapshot(self.engine, self.now)
+            restored = settled(from_snapshot(chunks), self.now)
+            assert without_twins(dump(self.tape, restored)) == without_twins(dump(self.tape, self.engine))
+            self.snapshots.append((len(self.tape.records), chunks))
+
+    @rule()
+    def begin_segment(self) -> None:
+        if self.tape.stored and self.start is None:
+            self.start = (len(self.tape.records), self.tape.end)
+            self.tape(checkpoint(self.engine, self.now))
+
+    @rule()
+    def copy_forward(self) -> None:
+        """What lies before the checkpoint is written again, as housekeeping does."""
+        if self.start is None:
+            return
+        number, location = self.start
+        for queue in self.engine.queues.values():
+            lent = {seq: lease.entry for seq, lease in queue.leases.items()}
+            for entry in [*queue.ready, *queue.delayed.values(), *lent.values()]:
+                current = queue.find(entry.seq)
+                assert current is not None
+                if current.at < location:
+                    self.copy(queue, current)
+        self.complete_start = number
+        self.start = None
+
+    def copy(self, queue: Queue, entry: Entry) -> None:
+        form, body, info = content(self.tape.read(entry.at))
+        head = (COPY, self.now, queue.number, entry.seq, entry.sent_ms)
+        at = self.tape((*head, form, body, info, entry.extra))
+        lease = queue.leases.get(entry.seq)
+        if lease is not None:
+            what = (lease.until_ms, lease.consumer, (entry.seq,))
+            self.tape((LEND, lease.lent_ms, queue.number, lease.number, *what))
+        self.engine.replace_entry(
+            queue, Entry(entry.seq, entry.sent_ms, at, entry.size, form, None, None, entry.extra)
+        )
+
+    # -- comparing ----------------------------------------------------------------------------
+
+    def attempt(self, verb: Callable[..., Any], *args: Any) -> OpenQError:
+        """The error of a call that must fail, and change nothing."""
+        args = tuple(self.engine.queue(a) if verb == self.engine.publish and a in NAMES else a for a in args)
+        before = dump(self.tape, self.engine)
+        try:
+            verb(*args)
+        except OpenQError as error:
+            assert dump(self.tape, self.engine) == before
+            return error
+        raise AssertionError(f"{verb} should have been refused")
+
+    @invariant()
+    def agree(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        assert self.engine.next_seq == self.model.seq
+        assert self.engine.next_number == self.model.number
+        assert list(self.engine.queues) == list(self.model.queues)
+        for name, queue in self.model.queues.items():
+            real = self.engine.queue(name)
+            ready = list(admin.browse(self.engine, real, "ready"))
+            assert [e.seq for e in ready] == [i.seq for i in queue.in_order() if i.seq not in queue.delayed]
+            assert set(real.delayed) == queue.delayed
+            assert sorted(real.leases) == [item.seq for item in queue.lent()]
+            assert real.count == len(queue.items)
+            assert real.ready_count == len(queue.ready())
+            for item in queue.items:
+                self.compare(real, item)
+            if isinstance(real.ready, Shared):
+                turns = {p: list(level.turns) for p, level in real.ready._levels.items() if level.turns}
+                assert turns == queue.turns
+            for rear in (False, True):
+                for limit in (1, 2):
+                    seqs = [entry.seq for entry in ready][:: -1 if rear else 1][:limit]
+                    assert [e.seq for e in admin.peek(self.engine, real, limit, rear)] == seqs
+
+    def compare(self, real: Queue, item: Item) -> None:
+        entry = real.find(item.seq)
+        assert entry is not None
+        lease = real.leases.get(item.seq)
+        extra = entry.extra
+        assert self.engine.id_of(entry) == item.id
+        assert (entry.size, entry.sent_ms) == (len(item.body), item.sent_ms)
+        assert (entry.priority, entry.group) == (item.priority, item.group)
+        if lease is not None:
+            assert (lease.number, lease.until_ms) == item.lease
+            assert lease.count == item.count
+        if extra is None:
+            assert (item.type, item.reason, item.deaths) == (None, None, [])
+            assert item.count == (0 if lease is None else 1)
+        else:
+            assert lease is not None or extra.count == item.count
+            assert (extra.type, extra.expires_ms, extra.reason) == (item.type, item.expires_ms, item.reason)
+            assert [(death[0], death[1]) for death in extra.deaths] == item.deaths
+            assert max(extra.due_ms, entry.sent_ms) == max(item.due_ms, item.sent_ms), extra_dump(extra)
+
+
+def without_twins(state: dict[str, Any]) -> dict[str, Any]:
+    """Of two messages with one id only one can be named by it; which one may change over a restart."""
+    for queue in state["queues"].values():
+        entries = [e for lane in queue["waiting"].values() for e in lane]
+        entries += [each[0] for each in queue["leases"].values()]
+        entries += [] if queue["settings"].fifo else queue["delayed"].values()
+        own = [dict(entry[-1])["id"] for entry in entries if entry[-1] is not None]
+        queue["ids"] = {key: seq for key, seq in queue["ids"].items() if own.count(key) == 1}
+        queue["twins"] = sorted(key for key in own if key is not None and own.count(key) > 1)
+        for key in own:
+            # The older of two had lost its name, and keeps being without when the newer goes.
+            if key is not None and own.count(key) == 1 and key not in queue["ids"]:
+                queue["ids"][key] = next(e[0] for e in entries if e[-1] and dict(e[-1])["id"] == key)
+    return state
+
+
+EngineAndModel.TestCase.settings = settings(
+    max_examples=examples(120),
+    stateful_step_count=45,
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+)
+TestEngineAndModel = EngineAndModel.TestCase
+
+
+def test_every_record_of_a_life_can_be_read_back() -> None:
+    tape = Tape()
+    engine = Engine(PREFIX, log=tape)
+    queue = engine.create_queue("q", QueueSettings(dead_letter="dead"), 1)
+    engine.create_queue("dead", QueueSettings(), 1)
+    engine.publish(queue, Draft(b"x", type="t"), 2)
+    [delivery] = engine.receive(queue, 1, 3)
+    engine.reject(queue, delivery.entry.seq, delivery.number, 4, "bad")
+
+    kinds = [decode(data)[0] for _, data in tape.records]
+
+    assert kinds[2:] == [1, LEND, MOVE]
+    assert dump(tape, tape.rebuilt()) == dump(tape, engine)
