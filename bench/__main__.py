@@ -18,11 +18,14 @@ BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "restart", "p
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("name", nargs="*", choices=[[], *BENCHES], help=f"any of {', '.join(BENCHES)}")
+    parser.add_argument("name", nargs="*", help=f"which ones: {', '.join(BENCHES)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="less work, fewer rounds: under three minutes")
     parser.add_argument("--json", metavar="FILE", help="write the lines of JSON there too")
     parser.add_argument("--dir", metavar="DIR", help="a folder on the disk to measure (default: build/bench)")
     options = parser.parse_args()
+    for name in options.name:
+        if name not in BENCHES:
+            parser.error(f"there is no bench {name!r}, only {', '.join(BENCHES)}")
 
     base = os.path.abspath(options.dir or Path(__file__).parent.parent / "build" / "bench")
     directory = os.path.join(base, f"run-{os.getpid()}")

@@ -70,7 +70,6 @@ class Line:
 
 def fill(broker: LocalBroker, waiting: int) -> None:
     broker.declare(QUEUE, QueueSettings())
-    bodies = [BODY] * 1000
     for _ in range(waiting // 1000):
-        broker.publish_bodies(QUEUE, bodies, FORM_BYTES)
+        broker.publish_bodies(QUEUE, [BODY] * 1000, FORM_BYTES)
     broker.sync()

@@ -14,7 +14,6 @@ from typing import Any
 from openq.broker.local import LocalBroker
 from openq.model import FORM_BYTES, QueueSettings
 from openq.storage.disk import Io
-from openq.storage.files import FileJournal
 
 from .harness import BODY, QUEUE, Apart, Lap, Run, Target, alternate, faster_by, lap, optional
 
@@ -45,44 +44,51 @@ def _row(run: Run, kind: str, size: int, each: int, target: Target | None = None
     run.emit(faster_by("commit", what, REFERENCE, match, target, note))
 
 
-class NotingIo(Io):
-    """The real disk, and how many bytes went to it before each sync."""
+class NotingIo:
+    """Stands before the journal's disk and notes how many bytes went there before each sync."""
 
-    def __init__(self) -> None:
+    def __init__(self, io: Io) -> None:
         self.groups: list[int] = []
         self._written: dict[int, int] = {}
+        setattr(io, "pwrite", self._pwrite)  # noqa: B010
+        setattr(io, "fdatasync", self._fdatasync)  # noqa: B010
 
-    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+    def _pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
         self._written[fd] = len(data)
         return os.pwrite(fd, data, offset)
 
-    def fdatasync(self, fd: int) -> None:
+    def _fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)
         self.groups.append(self._written[fd])
 
 
 class Publishers:
     def __init__(self, folder: str, kind: str, size: int, each: int) -> None:
-        self._kind = kind
         self._size = size
         self._each = each
-        self._io = NotingIo()
+        self._work = {
+            "sync": self._alone,
+            "callbacks": self._called_back,
+            "threads": self._in_threads,
+            "asyncio": self._in_tasks,
+        }[kind]
         self._library: Any = None
         if kind == "asyncio":
-            self._library = optional("openq.aio").OpenQ(QUEUE, path=folder)  # type: ignore[union-attr]
-            self._broker: Any = None
             self._loop = asyncio.new_event_loop()
-            return
-        self._broker = LocalBroker(journal=FileJournal(folder, io=self._io))
-        self._broker.declare(QUEUE, QueueSettings())
+            self._library = optional("openq.aio").OpenQ(QUEUE, path=folder)  # type: ignore[union-attr]
+            self._broker: LocalBroker = self._library.broker
+        else:
+            self._broker = LocalBroker(folder)
+            self._broker.declare(QUEUE, QueueSettings())
         self._broker.sync()
+        assert self._broker.journal is not None
+        self._noted = NotingIo(self._broker.journal.io)
 
     def lap(self, given: Any) -> Lap:
-        self._io.groups.clear()
+        self._noted.groups.clear()
         count = self._size * self._each
-        work = {"sync": self._alone, "callbacks": self._called_back, "threads": self._in_threads}[self._kind]
-        done = lap(count, work)
-        groups = list(self._io.groups)
+        done = lap(count, self._work)
+        groups = list(self._noted.groups)
         self._broker.purge(QUEUE)
         self._broker.sync()
         return Lap(count, done.wall_s, done.cpu_s, (count, groups))
@@ -104,8 +110,22 @@ class Publishers:
         crowd.start()
         crowd.over.wait()
 
+    def _in_tasks(self) -> None:
+        self._loop.run_until_complete(self._gather())
+
+    async def _gather(self) -> None:
+        await asyncio.gather(*(self._one_task() for _ in range(self._size)))
+
+    async def _one_task(self) -> None:
+        for _ in range(self._each):
+            await self._library.publish(BODY)
+
     def close(self) -> None:
-        self._broker.close()
+        if self._library is not None:
+            self._loop.run_until_complete(self._library.close())
+            self._loop.close()
+        else:
+            self._broker.close()
 
 
 class Crowd:

@@ -138,6 +138,7 @@ class Row:
     target: Target | None = None
     rates: dict[str, list[float]] = field(default_factory=dict)
     note: str = ""
+    side_unit: str = "/s"  # of what each side did, in the table
 
     @property
     def result(self) -> float:
@@ -273,8 +274,8 @@ def table(rows: Sequence[Row]) -> str:
                 row.reference,
                 f"{_figure(row.result)}{suffix}",
                 f"{_figure(min(row.values))} - {_figure(max(row.values))}",
-                _middle(row.rates.get("per_s") or row.rates.get("ours")),
-                _middle(row.rates.get("reference_per_s") or row.rates.get("theirs")),
+                _middle(row.rates.get("per_s") or row.rates.get("ours"), row.side_unit),
+                _middle(row.rates.get("reference_per_s") or row.rates.get("theirs"), row.side_unit),
                 _figure(target.floor) if target else "",
                 _figure(target.aim) if target else "",
                 row.verdict,
@@ -288,8 +289,8 @@ def table(rows: Sequence[Row]) -> str:
     )
 
 
-def _middle(values: Sequence[float] | None) -> str:
-    return _figure(statistics.median(values)) if values else ""
+def _middle(values: Sequence[float] | None, unit: str) -> str:
+    return _figure(statistics.median(values)) + unit if values else ""
 
 
 def _figure(value: float) -> str:
@@ -318,4 +319,3 @@ def refuse_memory_disk(path: str) -> None:
         return  # not a system that tells
     if best[1] in _IN_MEMORY:
         raise SystemExit(f"{path} is on {best[1]} ({best[0]}), not on a disk; choose another with --dir")
-

@@ -49,7 +49,7 @@ def run(run: Run) -> None:
                 "p9999_us": [us["p9999_us"] for us in ours],
                 "reference_p9999_us": [them["p9999_us"] for them in theirs],
             },
-            "milliseconds",
+            side_unit=" ms",
         )
     )
 

@@ -51,7 +51,7 @@ def run(run: Run) -> None:
                     "theirs": [theirs.wall_s for _, theirs in pairs],
                     "cpu_ratio": [ours.cpu_s / theirs.cpu_s for ours, theirs in pairs],
                 },
-                "seconds",
+                side_unit=" s",
             )
         )
 

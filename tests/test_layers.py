@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "openq"
 # From the bottom up. A part imports itself and what lies in a row before its own; parts in one row do
 # not know each other. "openq" is the package's `__init__`: the public names.
 LAYERS = [
-    ["errors", "_version"],
+    ["errors", "_version", "clock"],
     ["model"],
     ["engine", "security", "observe", "config"],
     ["storage"],

@@ -227,6 +227,11 @@ class Client:
         self.do("reschedule", queue=queue, id=message_id, due_ms=due_ms)
         self.ledger.rescheduled(queue, key, due_ms)
 
+    def move(self, queue: str, key: str, message_id: str, to: str) -> None:
+        """To a queue of the same space; a delay ends with it."""
+        self.ledger.rescheduling(queue, key, 0)
+        self.do("move", queue=queue, ids=[message_id], to=to)
+
     def purge(self, queue: str, what: str = "purge") -> None:
         """Also "delete". Only for a queue that nobody else uses meanwhile."""
         keys = self.ledger.in_space(queue)

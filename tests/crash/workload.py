@@ -187,8 +187,8 @@ class Work:
     def move_about(self) -> None:
         client = self.client
         with suppress(Refused, Uncertain):
-            _, message_id = client.publish("work", id="own-id")
-            self.attempt(lambda: client.do("move", queue="work", ids=[message_id], to="work-other"))
+            key, message_id = client.publish("work", id="own-id")
+            self.attempt(client.move, "work", key, message_id, "work-other")
         self.attempt(lambda: client.do("snapshot", changes=False))
 
     def replay(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from openq.engine.apply import apply
@@ -106,7 +106,7 @@ def _delivery_dump(tape: Tape, delivery: Delivery) -> tuple[Any, ...]:
     )
 
 
-def queue_dump(tape: Tape, queue: Queue, *, exact: bool = True) -> dict[str, Any]:
+def queue_dump(tape: Tape, queue: Queue, now_ms: int, *, exact: bool = True) -> dict[str, Any]:
     """Everything a queue knows. Whose turn it is among groups is not kept over a restart: left out.
 
     Not `exact`: only what the end of a journal can tell (no counters, no ids of messages gone).
@@ -149,17 +149,33 @@ def queue_dump(tape: Tape, queue: Queue, *, exact: bool = True) -> dict[str, Any
         counters = queue.counters.as_dict()
         del counters["deduplicated"]  # a repeated publish changes nothing, so it leaves no record
         dump["counters"] = counters
-        dump["dedup"] = queue.dedup
+        # What is past its window is forgotten when somebody asks next.
+        dump["dedup"] = {key: kept for key, kept in queue.dedup.items() if kept[1] > now_ms}
     return dump
 
 
-def dump(tape: Tape, engine: Engine, *, exact: bool = True) -> dict[str, Any]:
+def dump(tape: Tape, engine: Engine, now_ms: int, *, exact: bool = True) -> dict[str, Any]:
+    queues = sorted(engine.queues.items())
     return {
-        "queues": {name: queue_dump(tape, queue, exact=exact) for name, queue in sorted(engine.queues.items())},
+        "queues": {name: queue_dump(tape, queue, now_ms, exact=exact) for name, queue in queues},
         "numbered": sorted(engine.numbered),
         "router": engine.router.dump(),
         "next": (engine.next_seq, engine.next_number, engine.next_queue),
     }
+
+
+def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Equal, or an error that names what differs."""
+    if found != wanted:
+        raise AssertionError("\n".join(_differences("", found, wanted)))
+
+
+def _differences(path: str, found: Any, wanted: Any) -> Iterator[str]:
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        for key in dict.fromkeys((*found, *wanted)):
+            yield from _differences(f"{path}/{key}", found.get(key, "missing"), wanted.get(key, "missing"))
+    elif found != wanted:
+        yield f"{path}: {found!r}, not {wanted!r}"
 
 
 def settled(engine: Engine, now_ms: int) -> Engine:

@@ -299,3 +299,41 @@ def test_whatever_is_appended_comes_back(
     assert journal.read_many([at for at, _ in expected]) == [record for _, record in expected]
     assert list(journal.replay()) == expected
     journal.close()
+
+
+def test_replay_of_what_is_dropped_on_the_way_says_so(tmp_path: Path) -> None:
+    journal = small(tmp_path)
+    for record in records(100):
+        put(journal, record)
+    replay = journal.replay()
+    assert next(replay)[1] == records(100)[0]
+    journal.drop_before(4)
+
+    with pytest.raises(HistoryUnavailable):
+        list(replay)
+    with pytest.raises(HistoryUnavailable):
+        journal.index(1)
+    journal.close()
+
+
+def test_each_new_segment_begins_with_the_opening_record(tmp_path: Path) -> None:
+    journal = small(tmp_path)
+    count = 0
+
+    def opening() -> bytes:
+        nonlocal count
+        count += 1
+        return b"opening %d" % count
+
+    journal.opening = opening
+    put(journal, *records(100))
+    put(journal, bytes(9000))
+    everything = list(journal.replay())
+    first: dict[int, bytes] = {}
+    for at, record in everything:
+        first.setdefault(at >> 32, record)
+
+    assert [first[number] for number in sorted(first)][1:] == [b"opening %d" % n for n in range(1, count + 1)]
+    assert [r for _, r in everything if not r.startswith(b"opening")] == [*records(100), bytes(9000)]
+    journal.close()
+    assert contents(tmp_path) == [record for _, record in everything]

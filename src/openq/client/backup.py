@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +17,6 @@ if TYPE_CHECKING:
     from .embedded import Queue
 
 _VERSION = 1
-_FORMS = {
-    FORM_BYTES: "bytes",
-    FORM_TEXT: "text",
-    FORM_JSON: "json",
-    FORM_MSGPACK: "msgpack",
-    FORM_PICKLE: "pickle",
-}
-_FORM_NUMBERS = {name: number for number, name in _FORMS.items()}
 _ENCODED = {"base64": FORM_BYTES, "msgpack+base64": FORM_MSGPACK, "pickle+base64": FORM_PICKLE}
 
 
@@ -33,8 +24,9 @@ def write_backup(path: str, queue: Queue, entries: Sequence[Entry], lent: Mappin
     """`lent` says how often the messages that are with consumers were delivered, this time included."""
     head = {"openq_backup": _VERSION, "queue": queue.name, "dlq": queue.dlq, "messages": len(entries)}
     folder = os.path.dirname(os.path.abspath(path))
+    temporary = os.path.join(folder, f".openq-{os.getpid()}-{os.urandom(6).hex()}.tmp")
     try:
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".openq-", suffix=".tmp")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise InvalidSetting(f"{path} cannot be written: {error.strerror}") from None
     try:
@@ -103,7 +95,8 @@ def read_backup(path: str, queue: Queue) -> list[Draft]:
         raise InvalidSetting(f"{path} is not a backup that this version of OpenQ can read")
     if head.get("messages") != len(lines) - 1:
         raise InvalidSetting(
-            f"{path} is cut short or was added to: it says {head.get('messages')} messages and has {len(lines) - 1}"
+            f"{path} is cut short or was added to: "
+            f"it says {head.get('messages')} messages and has {len(lines) - 1}"
         )
     drafts: list[Draft] = []
     seen = {message.id for message in queue.messages}
@@ -135,9 +128,9 @@ def _draft(data: Any, queue: Queue) -> Draft:
         message = Message.from_dict(data)
         is_text = isinstance(message.body, str) and data.get("payload_form") != "json"
         form = FORM_TEXT if is_text else FORM_JSON
-        text = (
-            message.body if is_text else json.dumps(message.body, ensure_ascii=False, separators=(",", ":"))
-        )
+        text = message.body
+        if not is_text:
+            text = json.dumps(text, ensure_ascii=False, separators=(",", ":"))
         body = text.encode()
     if not message.id:
         raise InvalidSetting("a message in a backup needs an id")

@@ -138,7 +138,7 @@ class Consumer(threading.Thread):
     acknowledge = ack
 
     def stop(self) -> None:
-        """Prompt: a wait ends at once; a message in work is finished and acked, the rest stays in the queue."""
+        """At once if it waits. A message in work is finished and acked first; the rest stays in the queue."""
         self._stopping = True
         wait = self._wait
         if wait is not None:

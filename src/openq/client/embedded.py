@@ -72,13 +72,11 @@ class Queue(Hooks, StandardQueue):
         **settings: Unpack[Options],
     ) -> None:
         if isinstance(name, int):  # as in `queue.Queue(10)`
-            name, maxsize = "queue", name
-        if visibility_timeout is not None:
-            settings["visibility_timeout"] = visibility_timeout
+            maxsize, name = name, "queue"
         if maxsize > 0:
             settings["max_length"] = maxsize
             settings["overflow"] = "reject"
-        named = named_settings(settings)
+        named = named_settings(settings, visibility_timeout)
         self.codec = Codec(codec)
         self._shared = _find_broker(dlq, path, url, broker, clock, storage)
         self._closed = False
@@ -91,6 +89,9 @@ class Queue(Hooks, StandardQueue):
         self.maxsize = maxsize
         self._init_hooks(Queue)
         self._init_standard()
+
+    name: str
+    _decode: Callable[[bytes, int], Any]
 
     def _open(self, name: str, dlq: Queue | str | None, named: dict[str, Any]) -> None:
         broker = self._shared.broker

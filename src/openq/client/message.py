@@ -64,7 +64,7 @@ class Message:
         out["message_type"] = self.message_type
         out["priority"] = self.priority
         out["receive_count"] = self.receive_count
-        out["attributes"] = dict(self.attributes)
+        out["attributes"] = {name: _to_json_value(value) for name, value in self.attributes.items()}
         if self.group is not None:
             out["group"] = self.group
         if view == "consumption":
@@ -108,7 +108,7 @@ class Message:
             status=status,
             message_type=_text(data, "message_type"),
             priority=priority,
-            attributes=dict(attributes),
+            attributes={name: _from_json_value(value) for name, value in attributes.items()},
             group=_text(data, "group"),
         )
 
@@ -119,6 +119,27 @@ class Message:
         except ValueError as error:
             raise InvalidSetting(f"this is not JSON: {error}") from None
         return cls.from_dict(data)
+
+
+def _to_json_value(value: Any) -> Any:
+    """Attributes may hold bytes anywhere; JSON has no word for them."""
+    if isinstance(value, bytes):
+        return {"$base64": base64.b64encode(value).decode()}
+    if isinstance(value, Mapping):
+        return {key: _to_json_value(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_json_value(each) for each in value]
+    return value
+
+
+def _from_json_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {"$base64"}:
+            return read_base64(value["$base64"])
+        return {key: _from_json_value(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_from_json_value(each) for each in value]
+    return value
 
 
 def payload_fields(body: Any) -> dict[str, Any]:
@@ -163,6 +184,7 @@ class _Stored(Message):
 
     __slots__ = ("_body", "_queue")
     _queue: Queue
+    _body: Any
 
     @property
     def _entry(self) -> Entry:
@@ -173,7 +195,7 @@ class _Stored(Message):
         return self._queue._id_of(self._entry)
 
     @property
-    def body(self) -> Any:  # type: ignore[override]
+    def body(self) -> Any:
         try:
             return self._body
         except AttributeError:
@@ -181,7 +203,7 @@ class _Stored(Message):
             data = entry.body
             assert data is not None, "a message is loaded before anybody sees it"
             body = self._queue._decode(data, entry.form)
-            self._body: Any = body
+            self._body = body
             return body
 
     @property

@@ -22,7 +22,6 @@ DEFAULT_MAX_RECEIVES = 3  # where there is a dead-letter queue
 class Options(TypedDict, total=False):
     """Every setting a queue may be opened with; see `openq.Queue`."""
 
-    visibility_timeout: float
     max_receives: int | None
     delay: float
     retention: float
@@ -126,9 +125,11 @@ _FLAGS = {
 }
 
 
-def named_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+def named_settings(options: Mapping[str, Any], visibility_timeout: float | None = None) -> dict[str, Any]:
     """What the caller named, under the names of `QueueSettings`."""
     named: dict[str, Any] = {}
+    if visibility_timeout is not None:
+        options = {**options, "visibility_timeout": visibility_timeout}
     for keyword, value in options.items():
         if keyword not in _KNOWN:
             near = difflib.get_close_matches(keyword, _KNOWN, 1)

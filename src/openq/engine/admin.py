@@ -12,9 +12,9 @@ from typing import Any
 
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueInUse
 from ..model import Draft, Entry, Extra
-from .core import with_extra
+from .core import MAX_TIME_MS, with_extra
 from .engine import Engine, make_info
-from .order import Grouped
+from .order import Grouped, Shared
 from .queue import Queue
 from .records import (
     EDIT,
@@ -88,6 +88,9 @@ def _relay(engine: Engine, queue: Queue, entry: Entry, target: Queue, why: int, 
 def reschedule(engine: Engine, queue: Queue, message_id: str, due_ms: int, now_ms: int) -> None:
     """Another time for a delayed message, or a delay for a waiting one; `now_ms` or less: at once."""
     entry = _waiting(engine, queue, message_id, "reschedule")
+    if due_ms > MAX_TIME_MS:
+        raise InvalidSetting("a delay of more than 70 million years")
+    due_ms = max(due_ms, 0)
     engine.tell((RESCHEDULE, now_ms, queue.number, entry.seq, due_ms))
     reschedule_state(engine, queue, entry, due_ms, now_ms)
 
@@ -128,9 +131,13 @@ def redrive_target(engine: Engine, queue: Queue, entry: Entry, to: str | None) -
 def redrive(engine: Engine, queue: Queue, entries: Sequence[Entry], to: str | None, now_ms: int) -> int:
     """Dead letters back to their source, or elsewhere; those that know no source stay. How many went."""
     moved = 0
-    for entry in entries:
+    for chosen in entries:
+        # As it is now: it may have been edited, copied or taken since it was chosen.
+        entry = queue.find(chosen.seq)
+        if entry is None or entry.seq in queue.leases:
+            continue
         target = redrive_target(engine, queue, entry, to)
-        if target is not None and target is not queue and entry.seq not in queue.leases:
+        if target is not None and target is not queue:
             _relay(engine, queue, entry, target, REDRIVEN, now_ms)
             moved += 1
     return moved
@@ -163,10 +170,9 @@ def _seq(entry: Entry) -> int:
 
 def peek(engine: Engine, queue: Queue, limit: int, rear: bool) -> list[Entry]:
     """The next to be handed out, or the last; nothing is counted or changed."""
-    if rear and limit == 1:
+    if rear and limit == 1 and isinstance(queue.ready, Shared):
         last = queue.ready.last()
-        if last is None or last.seq not in queue.delayed:
-            return [] if last is None else [last]
+        return [] if last is None else [last]
     if rear:
         everything = list(browse(engine, queue, "ready"))
         return everything[-limit:][::-1]

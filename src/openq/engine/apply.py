@@ -170,14 +170,12 @@ def _copy(engine: Engine, queue: Queue, record: Record, at: int) -> None:
 def _put(engine: Engine, queue: Queue, entry: Entry, known: Entry | None, now_ms: int) -> None:
     """Under a sequence number that may be there already; out of order if it is not."""
     engine.next_seq = max(engine.next_seq, entry.seq + 1)
-    if known is not None:
-        engine.replace_entry(queue, entry)
+    if known is None:
+        engine._enter(queue, entry, now_ms, in_order=False)
         return
-    # `_enter` appends, and a lane must rise: an old message goes back to its place instead.
-    engine._enter(queue, entry, now_ms)
-    if entry.seq not in queue.delayed:
-        queue.ready.remove(entry.seq, entry)
-        queue.ready.put_back(entry)
+    if entry.seq not in queue.leases:
+        queue.waiting_bytes += entry.size - known.size
+    engine.replace_entry(queue, entry)
 
 
 def _reschedule(engine: Engine, queue: Queue, record: Record, at: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ..errors import (
     InvalidSetting,
     MessageNotFoundError,
+    OpenQError,
     QueueExists,
     QueueInUse,
     QueueNotFound,
@@ -130,7 +131,6 @@ class Core:
 
     def _settle_settings(self, queue: Queue, settings: QueueSettings, now_ms: int) -> None:
         queue.set_settings(settings)
-        queue.retention_armed = False
         self._arm_retention(queue, now_ms)
         if queue.watched:
             self.woken.append(queue)
@@ -155,9 +155,13 @@ class Core:
             self.woken.append(queue)
         return count
 
-    def _enter(self, queue: Queue, entry: Entry, now_ms: int) -> None:
-        """A message that is new to this queue takes its place in every structure."""
+    def _enter(self, queue: Queue, entry: Entry, now_ms: int, in_order: bool = True) -> None:
+        """A message that is new to this queue takes its place in every structure.
+
+        Not `in_order`: newer ones may be there already, so it is put among them instead of at the end.
+        """
         extra = entry.extra
+        add = queue.ready.append if in_order else queue.ready.put_back
         queue.waiting_bytes += entry.size
         if extra is not None:
             if extra.id is not None:
@@ -175,9 +179,9 @@ class Core:
                 queue.delayed[entry.seq] = entry
                 self.timers.add(extra.due_ms, (DELAY, queue, entry.seq))
                 if queue.settings.fifo:
-                    queue.ready.append(entry)
+                    add(entry)
                 return
-        queue.ready.append(entry)
+        add(entry)
         if not queue.retention_armed:
             self._arm_retention(queue, now_ms)
         if queue.watched:
@@ -193,6 +197,8 @@ class Core:
             if not queue.settings.fifo:
                 return
         queue.ready.put_back(entry)
+        if not queue.retention_armed:
+            self._arm_retention(queue, now_ms)
         if queue.watched:
             self.woken.append(queue)
 
@@ -235,17 +241,25 @@ class Core:
                 if not queue.delayed:
                     return
                 entry = queue.delayed[max(queue.delayed)]
-            targets = None
-            if settings.overflow == "dead-letter" and cascade < _MAX_CASCADE:
-                targets = self._dead_targets(queue, entry)
-            if targets and queue not in targets:
-                self._tell_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms)
-                queue.take_waiting(entry.seq)
-                self._finish_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms, cascade + 1)
-            else:
-                self.tell((REMOVE, now_ms, queue.number, 0, GONE_OVERFLOW, [entry.seq]))
-                queue.take_waiting(entry.seq)
-                self._removed(queue, entry, GONE_OVERFLOW, now_ms)
+            try:
+                self._let_go(queue, entry, now_ms, cascade)
+            except OpenQError:
+                # The log refused. What made it overflow is told and done, so the queue stays over its
+                # limit until the next time.
+                return
+
+    def _let_go(self, queue: Queue, entry: Entry, now_ms: int, cascade: int) -> None:
+        targets = None
+        if queue.settings.overflow == "dead-letter" and cascade < _MAX_CASCADE:
+            targets = self._dead_targets(queue, entry)
+        if targets and queue not in targets:
+            self._tell_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms)
+            queue.take_waiting(entry.seq)
+            self._finish_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms, cascade + 1)
+        else:
+            self.tell((REMOVE, now_ms, queue.number, 0, GONE_OVERFLOW, [entry.seq]))
+            queue.take_waiting(entry.seq)
+            self._removed(queue, entry, GONE_OVERFLOW, now_ms)
 
     def _dead_targets(self, queue: Queue, entry: Entry) -> list[Queue] | None:
         """Where this queue's dead letters go; None: nowhere, so a message is better kept."""
@@ -357,11 +371,14 @@ class Core:
         self._note("removed", queue, entry.seq, now_ms, REMOVE_NAMES[why])
 
     def _arm_retention(self, queue: Queue, now_ms: int) -> None:
-        oldest_ms = queue.ready.oldest_ms()
-        if oldest_ms is not None:
-            queue.retention_armed = True
-            due_ms = max(now_ms + 1, min(oldest_ms + queue.settings.retention_ms, MAX_TIME_MS))
-            self.timers.add(due_ms, (RETENTION, queue, 0))
+        """For the first that grows too old. A timer armed before this one is dead: see `_fire`."""
+        kept_ms = queue.ready.kept_since_ms()
+        if kept_ms is None:
+            queue.retention_armed = 0
+            return
+        due_ms = max(now_ms + 1, min(kept_ms + queue.settings.retention_ms, MAX_TIME_MS))
+        queue.retention_armed = due_ms
+        self.timers.add(due_ms, (RETENTION, queue, due_ms))
 
     def tell(self, record: Record) -> int:
         # A log that keeps nothing on disk may return None: the message is nowhere but here.

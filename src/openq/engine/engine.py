@@ -156,6 +156,8 @@ class Engine(Lending):
         info = make_info(draft)
         shared = _base_extra(draft, now_ms)
         shared.id = message_id
+        if draft.delay_ms == 0:
+            shared.due_ms = now_ms  # at once, whatever the delay of a queue
         pairs = tuple((queue.number, seq + i) for i, queue in enumerate(targets))
         record = (ROUTE, now_ms, targets[0].number, seq, draft.form, draft.body, info, shared, pairs)
         at = self.tell(record)
@@ -182,7 +184,7 @@ class Engine(Lending):
         extra = shared.copy()
         settings = queue.settings
         if not extra.due_ms and settings.delay_ms:
-            extra.due_ms = now_ms + settings.delay_ms
+            _delay(extra, settings.delay_ms, now_ms)
         if settings.ttl_ms is not None:
             expires_ms = max(extra.due_ms, now_ms) + settings.ttl_ms
             extra.expires_ms = min(extra.expires_ms or expires_ms, expires_ms)
@@ -201,7 +203,7 @@ class Engine(Lending):
             )
         extra = _base_extra(draft, now_ms)
         if not extra.due_ms and draft.delay_ms is None and settings.delay_ms:
-            extra.due_ms = now_ms + settings.delay_ms
+            _delay(extra, settings.delay_ms, now_ms)
         if settings.ttl_ms is not None:
             expires_ms = max(extra.due_ms, now_ms) + settings.ttl_ms
             extra.expires_ms = min(extra.expires_ms or expires_ms, expires_ms)
@@ -228,7 +230,8 @@ class Engine(Lending):
         if extra.dedup is not None:
             queue.forget_dedup(now_ms)
             kept = queue.dedup.get(dedup_key(queue, extra))
-            if kept is not None:
+            # One kept under an earlier, longer window may stand before it in the line of those to forget.
+            if kept is not None and kept[1] > now_ms:
                 return kept[0]
         if extra.unique is not None:
             seq = queue.uniques.get(extra.unique)
@@ -237,7 +240,8 @@ class Engine(Lending):
                 return self.id_of(entry)
         if draft.id is not None:
             seq = self.seq_of(queue, draft.id)
-            if seq and queue.find(seq) is not None:
+            entry = queue.find(seq) if seq else None
+            if entry is not None and self.id_of(entry) == draft.id:
                 return draft.id
         return None
 
@@ -252,6 +256,13 @@ class Engine(Lending):
 
 
 _NO_PAST = Extra()
+
+
+def _delay(extra: Extra, delay_ms: int, now_ms: int) -> None:
+    """By the queue's own delay; a time to live counts from when the message is due."""
+    extra.due_ms = now_ms + delay_ms
+    if extra.expires_ms:
+        extra.expires_ms += delay_ms
 
 
 def make_info(draft: Draft) -> Info | None:

@@ -294,6 +294,17 @@ class Lane:
             yield from page.entries()
         yield from list(self._tail)
 
+    def kept_since_ms(self) -> int | None:
+        """When the retention of the first to grow too old began: when it came, or came due."""
+        since = None
+        for entry in self:
+            due_ms = 0 if entry.extra is None else entry.extra.due_ms
+            kept_ms = max(entry.sent_ms, due_ms)
+            since = kept_ms if since is None else min(since, kept_ms)
+            if due_ms <= entry.sent_ms:
+                break  # everything behind it came later
+        return since
+
     def expiries(self) -> Iterator[tuple[int, int]]:
         """Sequence and end of life of each message that has its own."""
         for entry in (*self._head, *self._tail, *(entry for _, entry in self._back)):

@@ -7,6 +7,7 @@ whose lease is over never touches another consumer's delivery.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from ..errors import (
@@ -68,8 +69,9 @@ class Lending(Core):
                 return []
             if entry.extra is None and entry.sent_ms > now_ms - settings.retention_ms:
                 return [self._lend_plain(queue, entry, now_ms, until_ms, consumer)]
-            ready.put_back(entry)
-        return self._receive(queue, limit, now_ms, until_ms, consumer, types)
+        else:
+            entry = None
+        return self._receive(queue, limit, now_ms, until_ms, consumer, types, entry)
 
     def _lend_plain(
         self, queue: Queue, entry: Entry, now_ms: int, until_ms: int, consumer: str | None
@@ -80,7 +82,7 @@ class Lending(Core):
         if self.log is not None:
             try:
                 self.log((LEND, now_ms, queue.number, number, until_ms, consumer, (seq,)))
-            except OpenQError:
+            except BaseException:
                 queue.ready.put_back(entry)
                 raise
         self.next_number = number + 1
@@ -105,7 +107,9 @@ class Lending(Core):
         until_ms: int,
         consumer: str | None,
         types: Iterable[str] | None,
+        taken: Entry | None = None,
     ) -> list[Delivery]:
+        """The long way; `taken` is the first of them where it is out of its place already."""
         settings = queue.settings
         number = self.next_number
         horizon_ms = now_ms - settings.retention_ms
@@ -116,7 +120,9 @@ class Lending(Core):
         entry: Entry | None = None
         try:
             while len(deliveries) < limit:
-                if types is None:
+                if taken is not None:
+                    entry, taken = taken, None
+                elif types is None:
                     entry = pop(now_ms)
                 else:
                     entry = entries.pop() if entries else None
@@ -144,10 +150,10 @@ class Lending(Core):
             if deliveries and self.log is not None:
                 seqs = tuple([delivery.entry.seq for delivery in deliveries])
                 self.log((LEND, now_ms, queue.number, self.next_number, until_ms, consumer, seqs))
-        except OpenQError:
+        except BaseException:
             # The log refused: nothing was lent, all go back to their places.
-            taken = [delivery.entry for delivery in deliveries] + entries[::-1]
-            for each in taken if entry is None else [*taken, entry]:
+            back = [delivery.entry for delivery in deliveries] + entries[::-1]
+            for each in back if entry is None else [*back, entry]:
                 queue.ready.put_back(each)
                 queue.ready.settled(each, now_ms)
             raise
@@ -347,7 +353,7 @@ class Lending(Core):
         settings = queue.settings
         entry = delivery.entry
         if _over(entry, now_ms - settings.retention_ms, now_ms):
-            targets = self._dead_targets(queue, entry) if settings.dead_letter_expired else None
+            targets: list[Queue] | None = self._expiry_targets(queue, entry, now_ms)
             self._bury_lent(queue, delivery, targets or [], DEAD_EXPIRED, reason, now_ms)
             return "dead-lettered" if targets else "expired"
         max_receives = settings.max_receives
@@ -355,7 +361,7 @@ class Lending(Core):
             targets = self._dead_targets(queue, entry)
             if targets is not None:
                 self._bury_lent(queue, delivery, targets, DEAD_RECEIVES, reason, now_ms)
-                return "dead-lettered"
+                return "dead-lettered" if targets else "removed"
         if delay_ms is None:
             delay_ms = settings.retry.delay_ms(delivery.count, self._chance(entry.seq, delivery.count))
         due_ms = now_ms + delay_ms if delay_ms > 0 else 0
@@ -426,8 +432,16 @@ class Lending(Core):
 
     def _expire_taken(self, queue: Queue, entry: Entry, now_ms: int) -> None:
         """A message whose time to live is over, met while handing out."""
-        targets = self._dead_targets(queue, entry) if queue.settings.dead_letter_expired else None
-        self._bury_taken(queue, entry, targets or [], DEAD_EXPIRED, now_ms)
+        self._bury_taken(queue, entry, self._expiry_targets(queue, entry, now_ms), DEAD_EXPIRED, now_ms)
+
+    def _expiry_targets(self, queue: Queue, entry: Entry, now_ms: int) -> list[Queue]:
+        if not queue.settings.dead_letter_expired:
+            return []
+        deaths = () if entry.extra is None else entry.extra.deaths
+        if any(death[0] == queue.name and death[2] == now_ms for death in deaths):
+            # Queues that expire at once into each other: the circle ends where it closes.
+            return []
+        return self._dead_targets(queue, entry) or []
 
     def _bury_taken(self, queue: Queue, entry: Entry, targets: list[Queue], why: int, now_ms: int) -> None:
         """To the dead letters, or away, straight from the hand-out."""
@@ -480,7 +494,7 @@ class Lending(Core):
                 self._come_due(queue, entry, now_ms)
         elif kind == TTL:
             self._expire_waiting(queue, data, now_ms)
-        else:
+        elif data == queue.retention_armed:
             self._expire_old(queue, now_ms)
         return expired
 
@@ -499,7 +513,6 @@ class Lending(Core):
         self._expire_one(queue, entry, now_ms)
 
     def _expire_old(self, queue: Queue, now_ms: int) -> None:
-        queue.retention_armed = False
         horizon_ms = now_ms - queue.settings.retention_ms
         for lane in queue.ready.lanes():
             while True:
@@ -507,10 +520,14 @@ class Lending(Core):
                 if entry is None or not _over(entry, horizon_ms, now_ms):
                     break
                 self._expire_one(queue, entry, now_ms)
+            # One that was delayed is kept longer than some behind it.
+            early = takewhile(lambda each: each.sent_ms <= horizon_ms, lane)
+            for entry in [each for each in early if _over(each, horizon_ms, now_ms)]:
+                self._expire_one(queue, entry, now_ms)
         self._arm_retention(queue, now_ms)
 
     def _expire_one(self, queue: Queue, entry: Entry, now_ms: int) -> None:
-        targets = self._dead_targets(queue, entry) if queue.settings.dead_letter_expired else None
+        targets = self._expiry_targets(queue, entry, now_ms)
         if targets:
             self._tell_move(queue, entry, targets, DEAD_EXPIRED, None, now_ms)
         else:
@@ -541,7 +558,6 @@ class Lending(Core):
             for entry in (*queue.delayed.values(), *(d.entry for d in queue.leases.values())):
                 if entry.extra is not None and entry.extra.expires_ms:
                     self.timers.add(entry.extra.expires_ms, (TTL, queue, entry.seq))
-            queue.retention_armed = False
             self._arm_retention(queue, 0)
 
 

@@ -208,15 +208,21 @@ class Shared:
         return None
 
     def last(self) -> Entry | None:
+        """Of groups that take turns the longest is served last; of two as long, the later one."""
         for priority in self._order:
-            lasts = [lane.last() for lane in self._levels[priority].lanes.values() if lane.count]
-            if lasts:
-                return max((entry for entry in lasts if entry is not None), key=lambda entry: entry.seq)
+            level = self._levels[priority]
+            if level.turns:
+                lanes = [level.lanes[group] for group in level.turns]
+                return max(enumerate(lanes), key=lambda each: (each[1].count, each[0]))[1].last()
         return None
 
     def oldest_ms(self) -> int | None:
         firsts = [lane.first() for lane in self.lanes() if lane.count]
         return min((entry.sent_ms for entry in firsts if entry is not None), default=None)
+
+    def kept_since_ms(self) -> int | None:
+        since = (lane.kept_since_ms() for lane in self.lanes() if lane.count)
+        return min((ms for ms in since if ms is not None), default=None)
 
     def __iter__(self) -> Iterator[Entry]:
         """In hand-out order: the groups of a level take turns, as `pop` lets them."""
@@ -429,6 +435,10 @@ class Grouped:
     def oldest_ms(self) -> int | None:
         firsts = [lane.first() for lane in self.lanes() if lane.count]
         return min((entry.sent_ms for entry in firsts if entry is not None), default=None)
+
+    def kept_since_ms(self) -> int | None:
+        since = (lane.kept_since_ms() for lane in self.lanes() if lane.count)
+        return min((ms for ms in since if ms is not None), default=None)
 
     def __iter__(self) -> Iterator[Entry]:
         """By priority of each group's first message and sequence, as if every group were free."""

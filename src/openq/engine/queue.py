@@ -86,7 +86,7 @@ class Queue:
         self.dedup_order: deque[tuple[int, str]] = deque()
         self.waiting_bytes = 0
         self.counters = Counters()
-        self.retention_armed = False
+        self.retention_armed = 0  # when the live retention timer fires; 0 = there is none
         self.watched = False  # somebody waits for a message here
         self.deleted = False
         self.set_settings(settings)
@@ -149,7 +149,7 @@ class Queue:
         self.ids.clear()
         self.uniques.clear()
         self.waiting_bytes = 0
-        self.retention_armed = False
+        self.retention_armed = 0
 
     def lease(self, seq: int, number: int, now_ms: int) -> Delivery:
         """The live delivery behind a receipt, or the error that says why there is none."""

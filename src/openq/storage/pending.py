@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from threading import Lock
 
@@ -61,5 +62,5 @@ class Group:
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self.callbacks: list[Callable[[], None]] = []
+        self.callbacks: deque[Callable[[], None]] = deque()
         self.waiters: list[Lock] = []

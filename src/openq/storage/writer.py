@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from threading import Lock, Thread
 
@@ -65,7 +66,7 @@ class GroupWriter:
         self._segments: dict[int, Segment] = {}  # those on disk, by number; replaced, never changed
         self._stock = Stock(io, directory, self.lock, salt, reserve_bytes, first_bytes)
         self._full_blocks: list[Block] = []  # pending, in segments that have no more room
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: deque[Callable[[], None]] = deque()
         self._waiters: list[Lock] = []
         self._busy: Group | None = None  # the commit under way
         self._handed: Group | None = None  # a commit whose thread was interrupted: the writer repeats it
@@ -271,7 +272,7 @@ class GroupWriter:
         group.callbacks = self._callbacks
         group.waiters = self._waiters
         self._full_blocks = []
-        self._callbacks = []
+        self._callbacks = deque()
         self._waiters = []
         self._urgent = False
         self.group += 1
@@ -393,7 +394,7 @@ class GroupWriter:
                 group.waiters += self._waiters
                 group.callbacks += self._callbacks
                 self._waiters = []
-                self._callbacks = []
+                self._callbacks = deque()
             elif group.blocks:
                 last = group.blocks[-1]
                 self.durable_at = last.origin + len(last.buffer) + BLOCK_BYTES
@@ -407,7 +408,7 @@ class GroupWriter:
                 waiter.release()
         callbacks = group.callbacks
         while callbacks:
-            callback = callbacks.pop(0)
+            callback = callbacks.popleft()
             try:
                 callback()
             except Exception:

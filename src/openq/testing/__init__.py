@@ -1,0 +1,103 @@
+"""For the tests of programs that use OpenQ: a clock moved by hand, brokers on it, and assertions.
+
+    from openq import OpenQ
+    from openq.testing import VirtualClock, assert_sent
+
+    def test_an_order_that_nobody_acks_comes_back() -> None:
+        clock = VirtualClock()
+        orders = OpenQ("orders", visibility_timeout=12 * 3600, clock=clock)
+        orders.publish("one coffee")
+        orders.receive()
+
+        clock.advance(12 * 3600)
+
+        assert orders.receive(timeout=0).receive_count == 2
+        assert_sent(orders, "one coffee")
+
+Time stands still until `advance(seconds)`. When that returns, everything that came due on the way has
+happened: leases have ended, delays are over, and whoever waits in `receive()`, a thread or an
+asyncio task, has been served. The `timeout` of `receive` is about the patience of the caller
+and not about the queue; it stays real time, so give 0 where nothing is expected.
+
+With pytest the fixtures `openq_clock`, `openq_broker` and `openq_queue` do the wiring; see
+`openq.testing.plugin`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..broker.local import LocalBroker
+from ..client.embedded import Queue
+from ..client.message import Message, Peeked
+from ..clock import Clock, VirtualClock
+
+if TYPE_CHECKING:
+    from ..aio import Queue as AsyncQueue
+
+    AnyQueue = Queue | AsyncQueue
+
+__all__ = ["VirtualClock", "memory_broker", "messages", "assert_sent"]
+
+_ANY: Any = object()
+
+
+def memory_broker(clock: Clock | None = None, *, seed: int = 0) -> LocalBroker:
+    """A broker in memory on a clock moved by hand. The same `seed` gives the same jitter every time."""
+    return LocalBroker(clock=clock or VirtualClock(), seed=seed)
+
+
+def messages(queue: AnyQueue) -> list[Message]:
+    """Every message in the queue: waiting, delayed and with consumers. Nothing is received by looking."""
+    inner = queue if isinstance(queue, Queue) else queue.inner
+    return [Peeked(inner, entry) for entry in inner.broker.entries(inner.name)]
+
+
+def assert_sent(
+    queue: AnyQueue, body: Any = _ANY, *, count: int | None = None, **fields: Any
+) -> list[Message]:
+    """That messages like this are in the queue, `count` of them if given, else at least one.
+
+    `body` and `fields` (`message_type=`, `priority=`, `group=`, `attributes=` and whatever else a
+    message has) must be equal where they are given; of `attributes` those that are named. Returns the
+    messages found. `count=0` asserts that there is none. A message that was acked is
+    not in the queue any more and does not count.
+    """
+    __tracebackhide__ = True
+    everything = messages(queue)
+    found = [message for message in everything if _is_like(message, body, fields)]
+    if len(found) == count or (count is None and found):
+        return found
+    wanted = ", ".join(
+        [
+            *([] if body is _ANY else [f"body={body!r}"]),
+            *(f"{name}={value!r}" for name, value in fields.items()),
+        ]
+    )
+    expected = "at least one message" if count is None else f"{count} message{'' if count == 1 else 's'}"
+    lines = [
+        f"expected {expected}{f' with {wanted}' if wanted else ''} in {queue.name!r}, found {len(found)}",
+        *(f"  there is {_shown(message, fields)}" for message in everything[:20]),
+        *([f"  ... and {len(everything) - 20} more"] if len(everything) > 20 else []),
+        *([] if everything else ["  the queue is empty"]),
+    ]
+    raise AssertionError("\n".join(lines))
+
+
+def _is_like(message: Message, body: Any, fields: dict[str, Any]) -> bool:
+    if body is not _ANY and message.body != body:
+        return False
+    for name, value in fields.items():
+        actual = getattr(message, name)  # a name that no message has is a mistake in the test
+        if name == "attributes":
+            if any(key not in actual or actual[key] != each for key, each in value.items()):
+                return False
+        elif actual != value:
+            return False
+    return True
+
+
+def _shown(message: Message, fields: dict[str, Any]) -> str:
+    body = repr(message.body)
+    shown = [body if len(body) <= 200 else f"{body[:197]}..."]
+    return ", ".join([*shown, *(f"{name}={getattr(message, name)!r}" for name in fields)])

@@ -1,0 +1,173 @@
+"""`openq.aio.Consumer`: some tasks that receive, work, and ack."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+from ..client.message import reason_of
+from ..errors import Closed, InvalidSetting, OpenQError
+from .queue import Message, Queue
+from .waiting import Wait
+
+log = logging.getLogger("openq")
+
+Handler = Callable[[Message], Awaitable[object]]
+
+
+class Consumer:
+    """Gives each message to `handler`, an `async def`, and acks it when that returns.
+
+        async with Consumer(queue, handle, concurrency=10):
+            ...                                   # works until the block ends
+        await Consumer(queue, handle).run()       # or until it is stopped
+
+    Up to `concurrency` messages are in work at a time, each in one of as many tasks that live as long
+    as the consumer. A handler that raises gives the message back with the reason, and the consumer
+    goes on. It ends by `stop`, or when nothing came for `idle_timeout` seconds (None: never).
+    `heartbeat` keeps leases alive for as long as the handler works.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        idle_timeout: float | None = None,
+        visibility_timeout: float | None = None,
+        heartbeat: bool = False,
+        types: Iterable[str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise InvalidSetting(f"concurrency must be a whole number from 1 on, not {concurrency!r}")
+        if not callable(handler):
+            raise InvalidSetting(f"handler must be an async function, not {handler!r}")
+        self.queue = queue
+        self.handler = handler
+        self.name = name or f"consumer-{queue.name}"
+        self.idle_timeout = idle_timeout
+        self.processed = 0
+        self.failed = 0
+        self._concurrency = concurrency
+        self._visibility_timeout = visibility_timeout
+        self._heartbeat = heartbeat
+        self._types = None if types is None else frozenset([types] if isinstance(types, str) else types)
+        self._stopping = False
+        self._waits: set[Wait] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to work on the running loop. A second call changes nothing."""
+        if self._tasks:
+            return
+        self._tasks = [
+            asyncio.create_task(self._work(), name=f"{self.name}-{i + 1}") for i in range(self._concurrency)
+        ]
+
+    async def run(self) -> None:
+        """`start`, and return when the consumer has ended."""
+        self.start()
+        try:
+            await self.join()
+        except asyncio.CancelledError:
+            await self._abort()
+            raise
+
+    async def join(self) -> None:
+        """Return when the consumer has ended."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Waits end at once; messages in work are finished and acked, the rest stays in the queue.
+
+        After `timeout` seconds what is still in work is cancelled and goes back to the queue.
+        """
+        self._stopping = True
+        for wait in list(self._waits):
+            wait.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout)
+            await self._abort()
+
+    async def _abort(self) -> None:
+        self._stopping = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def running(self) -> bool:
+        return any(not task.done() for task in self._tasks)
+
+    async def __aenter__(self) -> Consumer:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # -- one of the tasks ---------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        try:
+            while not self._stopping:
+                message = await self._next()
+                if message is None:
+                    return
+                await self._handle(message)
+        except Closed:
+            pass  # the queue was closed under us: there is nothing more to do
+        except Exception:
+            log.exception("the consumer of queue %r stopped", self.queue.name)
+
+    async def _next(self) -> Message | None:
+        wait = self.queue._wait_for(1, self._visibility_timeout, self._types, self.name)
+        self._waits.add(wait)
+        try:
+            received = await self.queue._received(wait, self.idle_timeout)
+        finally:
+            self._waits.discard(wait)
+        return received[0] if received else None
+
+    async def _handle(self, message: Message) -> None:
+        beat: Any = self.queue.inner._shared.heartbeat if self._heartbeat else None
+        if beat is not None:
+            beat.hold(self.queue.name, message._delivery)
+        try:
+            await self.handler(message)
+        except Exception as error:
+            self.failed += 1
+            log.warning("message %s failed: %s", message.id, reason_of(error))
+            await self._settle(message, error)
+        except BaseException as error:
+            # Cancelled in the middle of the work: back at once, before the cancel goes on.
+            await self._settle(message, error)
+            raise
+        else:
+            self.processed += 1
+            await self._settle(message, None)
+        finally:
+            if beat is not None:
+                beat.drop(message._delivery)
+
+    async def _settle(self, message: Message, error: BaseException | None) -> None:
+        if message._settled:
+            return
+        try:
+            if error is None:
+                await message.ack()
+            else:
+                await message.nack(reason=reason_of(error))
+        except Closed:
+            raise
+        except OpenQError as problem:
+            # The lease ended while the handler worked: the message is or will be somebody else's.
+            log.warning("message %s could not be settled: %s", message.id, problem)

@@ -1,0 +1,699 @@
+"""`openq.aio.Queue`, which is `openq.aio.OpenQ`: the verbs of `openq.Queue` as coroutines.
+
+What a verb means is written once, in `openq.client.embedded`; the queue object inside this one does
+it without ever waiting, and the waiting is done here. Only the short way of plain messages
+(publish, receive, ack) goes straight to the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from ..broker.base import QueueStats, Step
+from ..broker.local import LocalBroker
+from ..client import embedded
+from ..client.embedded import RECEIVE_TIMEOUT, _patience
+from ..client.hooks import Hooks
+from ..client.message import Message as AnyMessage
+from ..client.message import Received, reason_of
+from ..client.publishing import PublishOptions, is_item
+from ..client.settings import Options
+from ..client.times import to_ms
+from ..engine.admin import Why
+from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueFull, VisibilityTimeoutExpired
+from ..model import FORM_TEXT, NO_DEADLINE, Delivery, QueueSettings
+from .waiting import Commits, Wait, commits_of, release
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ..client.codecs import BodyCodec
+    from ..clock import Clock
+
+T = TypeVar("T")
+
+# Listeners are called by whoever makes a change; a change by a process that tells nobody is seen this late.
+_LOOK_AGAIN_S = 0.5
+
+
+class _Unwaiting(embedded.Queue):
+    """The queue inside: acts at once, and leaves the wait for the disk to its owner."""
+
+    def _open(self, name: str, dlq: embedded.Queue | str | None, named: dict[str, Any]) -> None:
+        super()._open(name, dlq, named)
+        self.awaits = self._syncs and not self._broker.relaxed
+        self._syncs = False
+
+    def _sync(self) -> None:
+        pass
+
+
+class Message(Received):
+    """A message on loan. `async with message:` acks at the end, nacks with the reason on an exception."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: Queue, delivery: Delivery) -> None:
+        super().__init__(owner.inner, delivery)
+        self._owner = owner
+
+    async def ack(self) -> None:  # type: ignore[override]
+        await self._owner.ack(self)
+
+    async def nack(self, delay: float | None = None, reason: str | None = None) -> str:  # type: ignore[override]
+        return await self._owner.nack(self, delay, reason)
+
+    async def reject(self, reason: str | None = None) -> str:  # type: ignore[override]
+        return await self._owner.reject(self, reason)
+
+    async def extend(self, seconds: float) -> datetime | None:  # type: ignore[override]
+        return await self._owner.extend(self, seconds)
+
+    def __enter__(self) -> Received:
+        raise TypeError("use `async with` for a message of openq.aio")
+
+    async def __aenter__(self) -> Message:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._settled:
+            return
+        if error is None:
+            await self.ack()
+            return
+        try:
+            await self.nack(reason=reason_of(error))
+        except OpenQError:
+            pass  # its lease is over: it comes back anyway, and the caller must see the first error
+
+
+class Queue(Hooks):
+    """A message queue for asyncio, with the settings and verbs of `openq.Queue`.
+
+    Opening a durable queue reads its journal, which may take a while: `await OpenQ.open(...)` does it
+    beside the loop, `OpenQ(...)` at once. The object may be used from several loops.
+    """
+
+    def __init__(
+        self,
+        name: str | int = "queue",
+        visibility_timeout: float | None = None,
+        dlq: Queue | embedded.Queue | str | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        url: str | None = None,
+        broker: LocalBroker | None = None,
+        clock: Clock | None = None,
+        codec: str | BodyCodec = "auto",
+        storage: str | None = None,
+        maxsize: int = 0,
+        **settings: Unpack[Options],
+    ) -> None:
+        self.inner = _Unwaiting(
+            name,
+            visibility_timeout,
+            dlq.inner if isinstance(dlq, Queue) else dlq,
+            path=path,
+            url=url,
+            broker=broker,
+            clock=clock,
+            codec=codec,
+            storage=storage,
+            maxsize=maxsize,
+            **settings,
+        )
+        self.name = self.inner.name
+        self._commits: Commits | None = None
+        self._got: dict[asyncio.Task[Any] | None, deque[Message]] = {}
+        self._init_hooks(Queue)
+
+    @classmethod
+    async def open(cls, *args: Any, **options: Any) -> Queue:
+        """The same as calling the class, without holding up the loop."""
+        return await asyncio.to_thread(cls, *args, **options)
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def _on_loop(self, loop: asyncio.AbstractEventLoop) -> Commits:
+        commits = self._commits
+        if commits is None or commits.loop is not loop:
+            commits = self._commits = commits_of(self.inner.broker, loop)
+        return commits
+
+    async def _durable(self) -> None:
+        """Return once everything done so far is on disk; and tell those who listen to changes."""
+        if self.inner.awaits:
+            promise = self._on_loop(asyncio.get_running_loop()).promise()
+            if promise is not None:
+                await promise
+        self._tell()
+
+    def _tell(self) -> None:
+        broker = self.inner.broker
+        if broker.observed:
+            broker.tick()
+
+    async def _act(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
+        """A verb that acts at once."""
+        result = verb(*args, **options)
+        await self._durable()
+        return result
+
+    async def _look(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
+        """A verb that may read much from the disk, if there is one."""
+        if self.inner.broker.journal is None:
+            return verb(*args, **options)
+        return await asyncio.to_thread(verb, *args, **options)
+
+    # -- in -----------------------------------------------------------------------------------
+
+    async def publish(self, body: Any, **options: Unpack[PublishOptions]) -> str:
+        """Add a message; returns its id. The options are those of `openq.Queue.publish`."""
+        inner = self.inner
+        seq = 0
+        if not options and type(body) is str and inner._auto:
+            try:
+                seq = inner._publish_body(inner.name, body.encode(), FORM_TEXT)
+            except UnicodeEncodeError as error:
+                raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
+        message_id = f"{inner._prefix}{seq:012x}" if seq else inner._publish(body, options)
+        if inner.awaits:
+            promise = self._on_loop(asyncio.get_running_loop()).promise()
+            if promise is not None:
+                await promise
+        if inner._broker.observed:
+            self._tell()
+        if self._hooked:
+            self._arrived(message_id, body, options)
+        return message_id
+
+    async def publish_many(self, items: Iterable[Any]) -> list[str]:
+        """Many at once, with one wait for the disk; see `openq.Queue.publish_many`."""
+        items = list(items)
+        try:
+            ids = self.inner.publish_many(items)
+        except OpenQError:
+            await self._durable()  # the others were added
+            raise
+        await self._durable()
+        if self._hooked:
+            for message_id, item in zip(ids, items, strict=True):
+                body = item.body if isinstance(item, AnyMessage) else item["body"] if is_item(item) else item
+                self._arrived(message_id, body, {})
+        return ids
+
+    # -- out ----------------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        timeout: float | None = RECEIVE_TIMEOUT,
+        *,
+        visibility_timeout: float | None = None,
+        types: Iterable[str] | None = None,
+        consumer: str | None = None,
+    ) -> Message | None:
+        """The next message, waiting up to `timeout` seconds for one (None: for ever); None if none came.
+
+        A task that is cancelled while it waits loses nothing: what was on its way to it goes back at once.
+        """
+        inner = self.inner
+        if visibility_timeout is None and types is None and consumer is None:
+            deliveries = inner._take(inner.name, 1, None, inner._label)
+            if deliveries:
+                if inner._loads:
+                    await self._load(deliveries)
+                if inner._broker.observed:
+                    self._tell()
+                return Message(self, deliveries[0])
+        received = await self.receive_many(
+            1, timeout, visibility_timeout=visibility_timeout, types=types, consumer=consumer
+        )
+        return received[0] if received else None
+
+    async def receive_many(
+        self,
+        max: int = 10,
+        timeout: float | None = RECEIVE_TIMEOUT,
+        *,
+        visibility_timeout: float | None = None,
+        types: Iterable[str] | None = None,
+        consumer: str | None = None,
+    ) -> list[Message]:
+        """Up to `max` messages: what is there at once, or the first that come within `timeout`."""
+        if isinstance(max, bool) or not isinstance(max, int) or max < 1:
+            raise InvalidSetting(f"max must be a whole number from 1 on, not {max!r}")
+        wait = self._wait_for(max, visibility_timeout, types, consumer)
+        return await self._received(wait, _patience(timeout))
+
+    def _wait_for(
+        self,
+        limit: int = 1,
+        visibility_timeout: float | None = None,
+        types: Iterable[str] | None = None,
+        consumer: str | None = None,
+        lease_ms: int | None = None,
+    ) -> Wait:
+        inner = self.inner
+        if visibility_timeout is not None:
+            lease_ms = to_ms(visibility_timeout, "visibility_timeout")
+        if types is not None:
+            types = frozenset([types] if isinstance(types, str) else types)
+        if consumer is None:
+            consumer = inner._label
+        else:
+            inner._labels.add(consumer)
+        loop = asyncio.get_running_loop()
+        return Wait(inner.broker, loop, inner.name, limit, lease_ms, consumer, types)
+
+    async def _received(self, wait: Wait, timeout: float | None) -> list[Message]:
+        deliveries = await wait.wait(timeout)
+        if deliveries:
+            await self._load(deliveries)
+            self._tell()
+        return [Message(self, delivery) for delivery in deliveries]
+
+    async def _load(self, deliveries: list[Delivery]) -> None:
+        """Nothing is seen before its publish is on disk. If that fails or we are cancelled, back it goes."""
+        broker = self.inner.broker
+        try:
+            if not broker.is_loaded(deliveries):
+                promise = self._on_loop(asyncio.get_running_loop()).promise()
+                if promise is not None:
+                    await promise
+            broker.load(deliveries)
+        except BaseException:
+            release(broker, self.name, deliveries)
+            raise
+
+    async def ack(self, target: AnyMessage | str) -> None:
+        """Done: the message is never delivered again. Takes a message, a receipt id or a message id."""
+        inner = self.inner
+        if type(target) is Message and target._owner is self:
+            delivery = target._delivery
+            try:
+                inner._ack_one(inner.name, delivery.entry.seq, delivery.number)
+            except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
+                raise type(error)(target.id, self.name) from None
+            target._settled = True
+        else:
+            inner.ack(target)
+        if inner.awaits:
+            promise = self._on_loop(asyncio.get_running_loop()).promise()
+            if promise is not None:
+                await promise
+        if inner._broker.observed:
+            self._tell()
+
+    async def ack_many(self, targets: Iterable[AnyMessage | str]) -> None:
+        """Ack all of them with one wait for the disk. Raises the first error after the others were acked."""
+        try:
+            self.inner.ack_many(targets)
+        finally:
+            await self._durable()
+
+    async def nack(
+        self, target: AnyMessage | str, delay: float | None = None, reason: str | None = None
+    ) -> str:
+        """Not done: back to its place; see `openq.Queue.nack`."""
+        return await self._act(self.inner.nack, target, delay, reason)
+
+    async def reject(self, target: AnyMessage | str, reason: str | None = None) -> str:
+        """Never again: to the dlq at once, or away if there is none."""
+        return await self._act(self.inner.reject, target, reason)
+
+    async def extend(self, target: AnyMessage | str, seconds: float) -> datetime | None:
+        """A longer lease: `seconds` from now. Returns its new end."""
+        return await self._act(self.inner.extend, target, seconds)
+
+    def processing(
+        self,
+        timeout: float | None = RECEIVE_TIMEOUT,
+        *,
+        visibility_timeout: float | None = None,
+        types: Iterable[str] | None = None,
+        consumer: str | None = None,
+        heartbeat: bool = False,
+    ) -> Processing:
+        """`async with queue.processing() as message:` acks at the end, nacks on an exception or a cancel.
+
+        The message is None if none came in time. `heartbeat` keeps its lease alive meanwhile.
+        """
+        wait = self._wait_for(1, visibility_timeout, types, consumer)
+        return Processing(self, wait, _patience(timeout), heartbeat)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages, until none comes for as long as `receive` waits. Ack each."""
+        while (message := await self.receive()) is not None:
+            yield message
+
+    # -- looking ------------------------------------------------------------------------------
+
+    async def peek(self, rear: bool = False) -> AnyMessage | None:
+        """The next message, or the last one, without taking it."""
+        return await self._look(self.inner.peek, rear)
+
+    async def peek_many(self, max: int = 10, rear: bool = False) -> list[AnyMessage]:
+        return await self._look(self.inner.peek_many, max, rear)
+
+    async def search(self, text: str | None = None, **wanted: Any) -> list[AnyMessage]:
+        """Messages for which all that is given holds; the keywords are those of `openq.Queue.search`."""
+        return await asyncio.to_thread(self.inner.search, text, **wanted)
+
+    async def stats(self) -> QueueStats:
+        return self.inner.stats()
+
+    async def status(self, message_id: str) -> str:
+        """unprocessed (waiting or delayed), processing, processed, dead; or unknown."""
+        return await self._look(self.inner.status, message_id)
+
+    async def why(self, message_id: str) -> Why:
+        """Why a message is not being delivered: `code` for programs, `text` for people."""
+        return await self._look(self.inner.why, message_id)
+
+    async def timeline(self, message_id: str) -> list[Step]:
+        """What happened to a message, as far as history is kept."""
+        return await self._look(self.inner.timeline, message_id)
+
+    async def trace(self, message_id: str) -> list[str]:
+        return await self._look(self.inner.trace, message_id)
+
+    @property
+    def queue(self) -> list[AnyMessage]:
+        """A snapshot of what waits, in hand-out order (delayed messages are not among them)."""
+        return self.inner.queue
+
+    @property
+    def in_flight(self) -> dict[str, tuple[AnyMessage, float]]:
+        """A snapshot of what is with consumers: id -> (message, when it was handed out, epoch seconds)."""
+        return {
+            key: (Message(self, cast(Received, message)._delivery), since)
+            for key, (message, since) in self.inner.in_flight.items()
+        }
+
+    @property
+    def messages(self) -> list[AnyMessage]:
+        """A snapshot of everything in the queue: waiting, delayed and with consumers."""
+        return [
+            Message(self, message._delivery) if isinstance(message, Received) else message
+            for message in self.inner.messages
+        ]
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def settings(self) -> QueueSettings:
+        return self.inner.settings
+
+    @property
+    def visibility_timeout(self) -> float:
+        return self.inner.visibility_timeout
+
+    @property
+    def dlq(self) -> str | None:
+        return self.inner.dlq
+
+    @property
+    def maxsize(self) -> int:
+        return self.inner.maxsize
+
+    @property
+    def broker(self) -> LocalBroker:
+        return self.inner.broker
+
+    # -- mending ------------------------------------------------------------------------------
+
+    async def purge(self) -> int:
+        """Everything out, messages with consumers too. Returns how many."""
+        return await self._act(self.inner.purge)
+
+    async def cancel(self, message_id: str) -> None:
+        """Remove one message that nobody has taken yet."""
+        await self._act(self.inner.cancel, message_id)
+
+    async def edit(
+        self,
+        message_id: str,
+        body: Any,
+        *,
+        message_type: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Another body for a message that waits; type and attributes stay unless they are given."""
+        await self._act(self.inner.edit, message_id, body, message_type=message_type, attributes=attributes)
+
+    async def move(self, message_id: str, to: Queue | embedded.Queue | str) -> None:
+        """To the end of another queue in the same place; the id stays."""
+        await self._act(self.inner.move, message_id, _inner(to))
+
+    async def reschedule(
+        self, message_id: str, *, delay: float | None = None, at: datetime | float | str | None = None
+    ) -> None:
+        """Another time for a message that waits or is delayed."""
+        await self._act(self.inner.reschedule, message_id, delay=delay, at=at)
+
+    async def redrive(
+        self,
+        to: Queue | embedded.Queue | str | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+        rate: float | None = None,
+        progress: Callable[[int], bool] | None = None,
+        **wanted: Any,
+    ) -> int:
+        """Dead letters back to where they died, or to `to`; the keywords are those of `openq.Queue.redrive`.
+
+        `progress` is called in another thread than the loop's.
+        """
+        count = await asyncio.to_thread(
+            self.inner.redrive, _inner(to), ids=ids, rate=rate, progress=progress, **wanted
+        )
+        self._tell()
+        return count
+
+    async def replay_from(
+        self, point: datetime | float | str, to: Queue | embedded.Queue | str | None = None
+    ) -> int:
+        """Publish again what was published from `point` on; see `openq.Queue.replay_from`."""
+        count = await asyncio.to_thread(self.inner.replay_from, point, _inner(to))
+        self._tell()
+        return count
+
+    replayFrom = replay_from
+
+    async def pause(self) -> None:
+        """Hand out nothing until `resume`; publishing goes on."""
+        await self._act(self.inner.pause)
+
+    async def resume(self) -> None:
+        await self._act(self.inner.resume)
+
+    async def requeue_expired(self) -> None:
+        """Bring leases and delays up to the present. Happens by itself; never needed, never wrong."""
+        self.inner.requeue_expired()
+
+    def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+        """Tell `listener` of every change in this queue, in the thread that made it; see `openq.Queue`."""
+        return self.inner.subscribe(listener)
+
+    async def save(self, path: str | os.PathLike[str] | None = None) -> int:
+        """Everything in the queue as a file of JSON lines, replaced as a whole. Returns how many messages."""
+        return await asyncio.to_thread(self.inner.save, path)
+
+    async def load(self, path: str | os.PathLike[str] | None = None) -> int:
+        """Add what `save` wrote; messages that are here already are left alone. Returns how many came."""
+        count = await asyncio.to_thread(self.inner.load, path)
+        await self._durable()
+        return count
+
+    # -- other names --------------------------------------------------------------------------
+
+    async def enqueue(self, body: Any, **options: Unpack[PublishOptions]) -> str:
+        return await self.publish(body, **options)
+
+    publish_msg = publishMsg = enqueue
+
+    async def dequeue(self, timeout: float | None = RECEIVE_TIMEOUT) -> Message | None:
+        return await self.receive(timeout)
+
+    pull_msg = pullMsg = dequeue
+
+    async def acknowledge(self, target: AnyMessage | str) -> None:
+        await self.ack(target)
+
+    delete = acknowledge
+
+    # -- the shape of asyncio.Queue, every verb awaited because it may have to wait for the disk ----
+
+    async def put(self, item: Any) -> None:
+        """Add an item. With a `maxsize` it waits for room."""
+        try:
+            await self.publish(item)
+            return
+        except QueueFull:
+            pass
+        with _Changes(self) as changes:
+            while True:
+                try:
+                    await self.publish(item)
+                    return
+                except QueueFull:
+                    await changes.wait()
+
+    async def put_nowait(self, item: Any) -> None:
+        """Raises `asyncio.QueueFull` where `put` would wait for room."""
+        try:
+            await self.publish(item)
+        except QueueFull:
+            raise asyncio.QueueFull from None
+
+    async def get(self) -> Any:
+        """The next item itself, not a message. It is this process's until `task_done`."""
+        return await self._get(None)
+
+    async def get_nowait(self) -> Any:
+        """Raises `asyncio.QueueEmpty` where `get` would wait for an item."""
+        return await self._get(0)
+
+    async def _get(self, timeout: float | None) -> Any:
+        received = await self._received(self._wait_for(1, lease_ms=NO_DEADLINE), timeout)
+        if not received:
+            raise asyncio.QueueEmpty
+        self._got.setdefault(asyncio.current_task(), deque()).append(received[0])
+        return received[0].body
+
+    async def task_done(self) -> None:
+        """The oldest item that this task got is finished; or, if it got none, anybody's oldest."""
+        own = asyncio.current_task()
+        task = own if own in self._got else next(iter(self._got), _NOBODY)
+        if task is _NOBODY:
+            raise ValueError("task_done() called too many times")
+        message = self._got[task].popleft()
+        if not self._got[task]:
+            del self._got[task]
+        try:
+            await self.ack(message)
+        except MessageNotFoundError:
+            pass  # purged meanwhile: as done as can be
+
+    async def join(self) -> None:
+        """Wait until everything that was put in is done: nothing waits and nobody holds anything."""
+        with _Changes(self) as changes:
+            while self.unfinished_tasks:
+                await changes.wait()
+
+    @property
+    def unfinished_tasks(self) -> int:
+        return self.inner.unfinished_tasks
+
+    def qsize(self) -> int:
+        return self.inner.qsize()
+
+    def empty(self) -> bool:
+        return self.inner.empty()
+
+    def full(self) -> bool:
+        return self.inner.full()
+
+    # -- the end ------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Done with this queue object. The last one in a place closes the place."""
+        await asyncio.to_thread(self.inner.close)
+
+    @property
+    def closed(self) -> bool:
+        return self.inner.closed
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return repr(self.inner).replace("openq.Queue", "openq.aio.Queue", 1)
+
+
+OpenQ = Queue
+
+_NOBODY: Any = object()
+
+
+def _inner(queue: Queue | embedded.Queue | str | None) -> Any:
+    return queue.inner if isinstance(queue, Queue) else queue
+
+
+class Processing:
+    """One message from receive to ack; see `Queue.processing`."""
+
+    def __init__(self, queue: Queue, wait: Wait, timeout: float | None, heartbeat: bool) -> None:
+        self._queue = queue
+        self._wait = wait
+        self._timeout = timeout
+        self._heartbeat = heartbeat
+        self._message: Message | None = None
+
+    async def __aenter__(self) -> Message | None:
+        received = await self._queue._received(self._wait, self._timeout)
+        if not received:
+            return None
+        self._message = received[0]
+        if self._heartbeat:
+            self._queue.inner._shared.heartbeat.hold(self._queue.name, self._message._delivery)
+        return self._message
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        message = self._message
+        if message is None:
+            return
+        try:
+            await message.__aexit__(kind, error, trace)
+        finally:
+            if self._heartbeat:
+                self._queue.inner._shared.heartbeat.drop(message._delivery)
+
+
+class _Changes:
+    """Sleeps until something happens in the queue; costs the queue nothing while nobody sleeps."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+
+    def __enter__(self) -> _Changes:
+        self._stop = self._queue.subscribe(self._heard)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._changed.set)
+        except RuntimeError:
+            pass  # the loop was closed: nobody waits any more
+
+    async def wait(self) -> None:
+        timer = self._loop.call_later(_LOOK_AGAIN_S, self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            timer.cancel()
+        self._changed.clear()
