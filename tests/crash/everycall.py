@@ -42,8 +42,15 @@ class Run:
         if self.broker is not None:
             self.broker.close()
 
-    def trial_of(self, path: Path) -> str:
-        return trial(path, self.ledger, self.clock.now_ms(), self.work.declared)
+    def trial_of(self, path: Path, snapshots: bool = True) -> str:
+        """On a copy. A snapshot only saves time: without any, everything must be there too."""
+        copy = path.with_name(path.name + "-trial")
+        shutil.rmtree(copy, ignore_errors=True)
+        if path.exists():
+            shutil.copytree(path, copy)
+        if not snapshots:
+            shutil.rmtree(copy / "snapshots", ignore_errors=True)
+        return trial(copy, self.ledger, self.clock.now_ms(), self.work.declared)
 
 
 def count_calls(root: Path) -> list[str]:
@@ -64,10 +71,11 @@ def one_fault(root: Path, nth: int, kind: str, cuts: int = 2) -> str:
     for seed in range(cuts):
         target = root / f"cut{seed}"
         disk.cut(target, random.Random(f"{nth} {seed}") if seed else None)
-        complaints.append((f"power cut {seed}", run.trial_of(target / "d")))
+        complaints.append((f"power cut {seed}", run.trial_of(target / "d", snapshots=bool(seed))))
     run.close()
     # After a kill the files are as they were left; otherwise the process ended in good order.
     complaints.append(("restart", run.trial_of(root / "d")))
+    complaints.append(("restart without snapshots", run.trial_of(root / "d", snapshots=False)))
     found = [f"{when}: {what}" for when, what in complaints if what]
     shutil.rmtree(root)
     return "; ".join(found)

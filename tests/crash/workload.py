@@ -49,17 +49,23 @@ class QuietIo(Io):
 
 
 def open_broker(path: str | os.PathLike[str], clock: VirtualClock, io: Io | None = None) -> LocalBroker:
-    """Small files, so that a short piece of work fills many. Raises OpenQError."""
-    journal = FileJournal(
+    """Raises OpenQError."""
+    return LocalBroker(journal=open_journal(path, clock, io), clock=clock, seed=1, history_bytes=1)
+
+
+def open_journal(
+    path: str | os.PathLike[str], clock: VirtualClock | None = None, io: Io | None = None
+) -> FileJournal:
+    """Small files, so that a short piece of work fills many."""
+    return FileJournal(
         path,
         segment_bytes=4096,
         first_segment_bytes=2048,
         reserve_bytes=8192,
-        now_ms=clock.now_ms,
+        now_ms=(clock or VirtualClock()).now_ms,
         io=io or QuietIo(),
         salt=0x0DDB_1A5E,
     )
-    return LocalBroker(journal=journal, clock=clock, seed=1, history_bytes=1)
 
 
 class Work:

@@ -250,7 +250,7 @@ def test_a_mistake_of_ours_in_the_keeper_is_survived(tmp_path: Path) -> None:
                 raise ZeroDivisionError
             return super()._keep()
 
-    journal = Careless(tmp_path, reserve_bytes=0, rows_of=lambda record: ())
+    journal = Careless(tmp_path, reserve_bytes=0, rows_of=lambda record, offset: b"")
     eventually(lambda: journal._stock.spares)
     journal.close()
 

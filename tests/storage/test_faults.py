@@ -142,7 +142,11 @@ def test_power_is_cut_after_any_call(tmp_path: Path) -> None:
 def lost_after_cut(tmp_path: Path, disk: FakeDisk, kind: type[FileJournal] = FileJournal) -> bool:
     """Whether some acknowledged record is gone after a power cut at the moment of its acknowledgement."""
     journal = kind(
-        tmp_path / "d", io=disk, segment_bytes=1024, first_segment_bytes=1024, rows_of=lambda record: ()
+        tmp_path / "d",
+        io=disk,
+        segment_bytes=1024,
+        first_segment_bytes=1024,
+        rows_of=lambda record, offset: b"",
     )
     acked: list[bytes] = []
     lost = False

@@ -45,6 +45,8 @@ _LOOK_AGAIN_S = 0.5
 class _Unwaiting(embedded.Queue):
     """The queue inside: acts at once, and leaves the wait for the disk to its owner."""
 
+    awaits: bool  # whether there is a disk to wait for
+
     def _open(self, name: str, dlq: embedded.Queue | str | None, named: dict[str, Any]) -> None:
         super()._open(name, dlq, named)
         self.awaits = self._syncs and not self._broker.relaxed
@@ -101,6 +103,8 @@ class Queue(Hooks):
     Opening a durable queue reads its journal, which may take a while: `await OpenQ.open(...)` does it
     beside the loop, `OpenQ(...)` at once. The object may be used from several loops.
     """
+
+    inner: _Unwaiting
 
     def __init__(
         self,

@@ -105,6 +105,10 @@ class LocalBroker:
         latest_ms = 0
         start_at = 0
         newest = load_newest(os.path.join(journal.path, "snapshots"), journal.io)
+        if newest is not None and newest[0] >> 32 < journal.segments()[0].number:
+            # An older one, because the newest is damaged. What is left of the journal is enough.
+            log.warning("the snapshot is older than the journal; all records are read again")
+            newest = None
         if newest is not None:
             start_at, chunks = newest
             latest_ms = load_snapshot(chunks, engine)

@@ -65,7 +65,7 @@ class Engine(Lending):
         log = self.log
         at = 0 if log is None else log((RUN, now_ms, queue.number, seq, form, bodies)) or 0
         self.next_seq = seq + count
-        self._add_run(queue, seq, now_ms, at, [len(body) for body in bodies], form, bodies)
+        self._add_run(queue, seq, now_ms, at, list(map(len, bodies)), form, bodies)
         queue.counters.published += count
         if queue.watched:
             self.woken.append(queue)
@@ -85,17 +85,22 @@ class Engine(Lending):
         bodies: Sequence[bytes] | None,
     ) -> None:
         total = sum(sizes)
-        ats = None
-        if at:
-            step = ITEM_HEAD_SIZE
-            ats = array("Q", accumulate((size + step for size in sizes), initial=at + FIRST_ITEM))
-            ats.pop()
-            if total > PAGE_BYTES:
-                bodies = None
+        count = len(sizes)
+        step = ITEM_HEAD_SIZE
         column: int | array[int] = array("I", sizes)
+        ats = None
+        # Messages of one size, the common case, are a matter of arithmetic.
         if min(sizes) == max(sizes):
             column = sizes[0]
-        run = range(seq, seq + len(sizes))
+            if at:
+                first, each = at + FIRST_ITEM, column + step
+                ats = array("Q", range(first, first + count * each, each))
+        elif at:
+            ats = array("Q", accumulate(map(step.__add__, sizes), initial=at + FIRST_ITEM))
+            ats.pop()
+        if at and total > PAGE_BYTES:
+            bodies = None
+        run = range(seq, seq + count)
         queue.ready.append_page(Page(run, now_ms, ats, column, form, bodies, None, None))
         queue.waiting_bytes += total
         if not queue.retention_armed:

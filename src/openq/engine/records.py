@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
+from array import array
 from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, cast
@@ -94,6 +95,7 @@ REMOVE_NAMES = {
 Record = tuple[Any, ...]
 
 HEAD = Struct("<BBBxIQQ")  # kind, form, flags, queue, sequence, time
+ROW = Struct("<QQIIIBBH")  # of an index: sequence, time, queue, offset, length, kind, flags, nothing
 HEAD_SIZE = HEAD.size
 _ITEM_HEAD = Struct("<IIBB")  # a frame of the journal (length, back) and its first two bytes
 ITEM_HEAD_SIZE = _ITEM_HEAD.size
@@ -498,19 +500,44 @@ def touched(record: Record) -> list[tuple[int, int]]:
     return []
 
 
-def index_rows(data: bytes) -> Iterator[tuple[int, int, int, int, int, int, int]]:
-    """One row per message touched: seq, time, queue, kind, flags, offset in the record, length.
+def index_rows(data: bytes, offset: int) -> bytes:
+    """Rows of the sidecar index for the record whose frame is at `offset`: one per message touched.
 
-    The offset points to a frame: 0 stands for the frame of the record itself, which begins
-    `_FRAME_SIZE` bytes before it; an item's is counted from there too.
+    Packed here and not row by row by the journal: this runs for every record ever written, beside the
+    real work, and is half of what a restart or a replay saves.
     """
     kind, _, flags, queue, seq, now_ms = HEAD.unpack_from(data)
+    size = len(data)
+    if kind == PUBLISH:
+        return ROW.pack(seq, now_ms, queue, offset, size, kind, flags, 0)
     if kind == RUN:
-        for i, (start, size) in enumerate(_items(data)):
-            yield seq + i, now_ms, queue, kind, flags, start, size
-    elif kind == PUBLISH:
-        yield seq, now_ms, queue, kind, flags, 0, len(data)
-    else:
-        pairs = touched(decode(data)) or [(queue, seq)]
-        for each_queue, each_seq in pairs:
-            yield each_seq, now_ms, each_queue, kind, flags, 0, len(data)
+        return _run_rows(data, offset, seq, now_ms, queue, flags)
+    if kind in _SEQS_AT:
+        position = HEAD_SIZE + _SEQS_AT[kind]
+        if kind == LEND:
+            position += _U32.unpack_from(data, position - 4)[0]
+        pack = ROW.pack
+        if size == position + 8:
+            return pack(_U64.unpack_from(data, position)[0], now_ms, queue, offset, size, kind, flags, 0)
+        seqs = _unpack_seqs(data, position)
+        return b"".join([pack(each, now_ms, queue, offset, size, kind, flags, 0) for each in seqs])
+    pairs = touched(decode(data)) or [(queue, seq)]
+    return b"".join([ROW.pack(each, now_ms, number, offset, size, kind, flags, 0) for number, each in pairs])
+
+
+# Where the list of sequences begins in records that end with one; for LEND, the name's length is before it.
+_SEQS_AT = {ACK: 0, LEND: 12, EXTEND: 8, REMOVE: 0}
+
+
+def _run_rows(data: bytes, offset: int, seq: int, now_ms: int, queue: int, flags: int) -> bytes:
+    """The columns of all rows at once: a row is four words of eight bytes."""
+    items = list(_items(data))
+    count = len(items)
+    words = array("Q", bytes(ROW.size * count))
+    words[0::4] = array("Q", range(seq, seq + count))
+    words[1::4] = array("Q", [now_ms]) * count
+    base = queue | offset << 32
+    words[2::4] = array("Q", [base + (start << 32) for start, _ in items])
+    rest = RUN << 32 | flags << 40
+    words[3::4] = array("Q", [size | rest for _, size in items])
+    return words.tobytes()

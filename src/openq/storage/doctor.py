@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from openq.errors import JournalDamaged
-from openq.storage import index
+from openq.storage import index, snapshots
 from openq.storage.disk import Io, make_file, read_all, write_all
 from openq.storage.lockfile import DirectoryLock
 from openq.storage.scan import SegmentScan, segment_numbers, segment_path
-from openq.storage.segment import HEADER_BYTES, HOLE_BYTES, SegmentHeader, frames, hole, location
+from openq.storage.segment import BLOCK_BYTES, HEADER_BYTES, HOLE_BYTES, SegmentHeader, frames, hole, location
 from openq.storage.snapshots import newest_location
 from openq.storage.survey import FOREIGN, HEADER, MISSING, SALT, TAIL, Damage, Found, Survey, Torn
 
@@ -111,6 +111,7 @@ def repair(
         surgeon = _Surgeon(io, os.path.abspath(path), survey.salt or 0)
         for damage in report.damages:
             surgeon.treat(damage)
+        surgeon.set_snapshots_aside(everything=bool(report.damages))
         report.quarantined = surgeon.quarantined
         _rebuild_sidecars(io, _directory(path), rows_of or index.engine_rows)
         after = check(path, io)
@@ -170,6 +171,24 @@ class _Surgeon:
         self._io.rename(temporary, damage.file)
         self._io.fsync_dir(self._directory)
         self._drop_sidecar(damage.file)
+
+    def set_snapshots_aside(self, everything: bool) -> None:
+        """A snapshot points into the journal. After damage it may point at what is lost, and one that covers
+        more than there is cannot be continued; the records alone give the state of all that is left.
+        """
+        end_at = 0
+        for event in Survey(self._io, self._directory).walk():
+            if isinstance(event, Found):
+                end_at = location(event.segment, event.block.base + event.block.end) + BLOCK_BYTES
+        directory = os.path.join(os.path.dirname(self._directory), "snapshots")
+        for at, path in snapshots.list_all(directory, self._io):
+            if everything or at > end_at:
+                self._io.mkdir(self._ward)
+                place = os.path.join(self._ward, f"{at:016x}-{_now_ms():x}.snap")
+                self._io.rename(path, place)
+                self._io.fsync_dir(self._ward)
+                self._io.fsync_dir(directory)
+                self.quarantined.append(place)
 
     def _isolate(self, damage: Damage, data: bytes) -> None:
         self._io.mkdir(self._ward)

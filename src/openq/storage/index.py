@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from struct import Struct
 from zlib import crc32
 
@@ -19,10 +19,8 @@ from openq.storage.segment import frames
 
 log = logging.getLogger("openq.journal")
 
-# What `openq.engine.records.index_rows` gives for a record:
-# sequence, time_ms, queue, kind, flags, offset from the record's frame, length
-Row = tuple[int, int, int, int, int, int, int]
-RowsOf = Callable[[bytes], Iterable[Row]]
+# Packed rows (see `_ROW`) for a record whose frame is at an offset: `openq.engine.records.index_rows`.
+RowsOf = Callable[[bytes, int], bytes]
 
 MAGIC = b"OQIX"
 VERSION = 1
@@ -78,11 +76,11 @@ def index_path(segment_path: str) -> str:
     return segment_path.removesuffix(SUFFIX) + ".idx"
 
 
-def engine_rows(record: bytes) -> Iterable[Row]:
+def engine_rows(record: bytes, offset: int) -> bytes:
     # Imported late: whoever only copies or checks files needs no engine.
     from openq.engine.records import index_rows
 
-    return index_rows(record)
+    return index_rows(record, offset)
 
 
 def build(
@@ -90,15 +88,13 @@ def build(
 ) -> SegmentIndex:
     """From the blocks themselves; they end where `scan` finds no further valid one."""
     rows = bytearray()
-    pack = _ROW.pack
     since = odd = 0
     for block in scan.blocks(stop):
         if block.count == 0:
             continue
         for offset, record in frames(block.data, block.pos, block.end, block.base):
             try:
-                for seq, time_ms, queue, kind, flags, inside, length in rows_of(record):
-                    rows += pack(seq, time_ms, queue, offset + inside, length, kind, flags, 0)
+                rows += rows_of(record, offset)
             except Exception:
                 odd += 1
             since += 1

@@ -81,7 +81,8 @@ class SegmentScan:
             yield block
 
     def _read(self, size: int) -> bytes:
-        return read_all(self._io, self._fd, min(size, self._size - self.offset), self.offset)
+        # A file cut inside its header ends before its first block begins.
+        return read_all(self._io, self._fd, max(0, min(size, self._size - self.offset)), self.offset)
 
     def _plausible(self, head: BlockHead) -> bool:
         return head.segment == self._number and self.next_number in (None, head.number)

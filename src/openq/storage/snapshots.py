@@ -157,6 +157,11 @@ def _header(at: int) -> bytes:
     return _HEADER.pack(MAGIC, VERSION, crc32(rest), at)
 
 
+def list_all(directory: str, io: Io | None = None) -> list[tuple[int, str]]:
+    """The location that each snapshot covers, and its path; the newest last."""
+    return _list(io or Io(), directory)
+
+
 def _list(io: Io, directory: str) -> list[tuple[int, str]]:
     try:
         names = io.listdir(directory)

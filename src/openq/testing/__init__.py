@@ -27,13 +27,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..broker.local import LocalBroker
-from ..client.embedded import Queue
-from ..client.message import Message, Peeked
 from ..clock import Clock, VirtualClock
 
+# The pytest plugin lives in this package and is loaded in every project where OpenQ is installed:
+# no queue is imported before a test wants one.
 if TYPE_CHECKING:
     from ..aio import Queue as AsyncQueue
+    from ..broker.local import LocalBroker
+    from ..client.embedded import Queue
+    from ..client.message import Message
 
     AnyQueue = Queue | AsyncQueue
 
@@ -44,13 +46,14 @@ _ANY: Any = object()
 
 def memory_broker(clock: Clock | None = None, *, seed: int = 0) -> LocalBroker:
     """A broker in memory on a clock moved by hand. The same `seed` gives the same jitter every time."""
+    from ..broker.local import LocalBroker
+
     return LocalBroker(clock=clock or VirtualClock(), seed=seed)
 
 
 def messages(queue: AnyQueue) -> list[Message]:
     """Every message in the queue: waiting, delayed and with consumers. Nothing is received by looking."""
-    inner = queue if isinstance(queue, Queue) else queue.inner
-    return [Peeked(inner, entry) for entry in inner.broker.entries(inner.name)]
+    return queue.messages
 
 
 def assert_sent(

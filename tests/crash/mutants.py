@@ -1,0 +1,279 @@
+"""Damaged journals: thousands of ways to spoil a good one, and what must hold for each of them."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from openq.broker.local import LocalBroker
+from openq.clock import VirtualClock
+from openq.errors import JournalDamaged, OpenQError
+from openq.storage.disk import Io
+from openq.storage.doctor import check, repair
+from openq.storage.survey import Found, Survey
+from tests.crash.client import Client
+from tests.crash.host import Host
+from tests.crash.ledger import Ledger, read_body
+from tests.crash.workload import SPACES, QuietIo, Work, open_broker, open_journal
+
+KINDS = ("cut", "zeros", "garbage", "hole", "stale", "flip", "dup", "grow", "gone")
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """One block of the good journal: where it lies and the records in it."""
+
+    file: str
+    start: int
+    end: int
+    records: tuple[bytes, ...]
+
+
+class Specimen:
+    """A good journal, the promises made with it, and where everything lies."""
+
+    def __init__(self, path: Path, *, closed: bool, snapshots: bool) -> None:
+        self.path = path
+        self.clock = VirtualClock()
+        self.ledger = Ledger(SPACES)
+        live = path.with_name(path.name + "-live")
+        broker = open_broker(live, self.clock)
+        Work(Client(self.ledger, Host(broker).answer), self.clock).run()
+        if closed:
+            broker.close()
+            shutil.copytree(live, path)
+        else:
+            assert broker.journal is not None
+            broker.sync()
+            shutil.copytree(live, path)
+            broker.close()
+        shutil.rmtree(live)
+        if not snapshots:
+            shutil.rmtree(path / "snapshots")
+        self.extents = _extents(path)
+        self.files = sorted(
+            os.path.relpath(os.path.join(folder, name), path)
+            for folder, _, names in os.walk(path)
+            for name in names
+            if name != "LOCK" and not name.endswith(".tmp")
+        )
+        self.segments = [name for name in self.files if name.endswith(".seg")]
+        self.records = [record for extent in self.extents for record in extent.records]
+
+
+def _extents(path: Path) -> list[Extent]:
+    from openq.storage.segment import frames
+
+    found = []
+    for event in Survey(Io(), os.path.join(path, "journal")).walk():
+        assert isinstance(event, Found), event
+        block = event.block
+        records = tuple(record for _, record in frames(block.data, block.pos, block.end, block.base))
+        file = os.path.join("journal", f"{event.segment:016x}.seg")
+        found.append(Extent(file, block.offset, block.base + block.end, records))
+    return found
+
+
+def spoil(path: Path, specimen: Specimen, chance: random.Random) -> str:
+    """Damage one file of a copy; says which and how."""
+    segments = specimen.segments
+    name = chance.choice(segments if chance.random() < 0.75 else specimen.files)
+    if chance.random() < 0.3:
+        name = segments[-1]
+    kind = chance.choice(KINDS)
+    file = path / name
+    data = bytearray(file.read_bytes())
+    used = max([extent.end for extent in specimen.extents if extent.file == name], default=len(data))
+    # Mostly where there is something, sometimes in the room behind it, and often at an edge.
+    start = chance.randrange(max(1, used if chance.random() < 0.9 else len(data)))
+    if chance.random() < 0.3:
+        edges = [edge for each in specimen.extents if each.file == name for edge in (each.start, each.end)]
+        start = chance.choice(edges or [0])
+    size = chance.choice((1, 2, 8, 31, 64, 512, 4096))
+    # A journal without its oldest segment looks like one that freed it: nobody can tell.
+    if kind == "gone" and name != segments[0]:
+        file.unlink()
+        return f"{name} is gone"
+    if kind == "cut":
+        del data[start:]
+    elif kind == "zeros":
+        data[start:] = bytes(len(data) - start)
+    elif kind == "garbage":
+        end = len(data) if chance.random() < 0.3 else min(len(data), start + size)
+        data[start:end] = chance.randbytes(end - start)
+    elif kind == "hole":
+        end = min(len(data), start + size)
+        data[start:end] = bytes(end - start)
+    elif kind == "stale":
+        other = (path / chance.choice(segments)).read_bytes()[start:]
+        data[start : start + len(other)] = other
+    elif kind == "flip" and data:
+        data[min(start, len(data) - 1)] ^= 1 << chance.randrange(8)
+    elif kind == "dup":
+        data[start:start] = data[start : start + size]
+    else:
+        data += chance.choice((bytes(size), chance.randbytes(size), bytes(data[start : start + size])))
+    file.write_bytes(data)
+    return f"{name}: {kind} at {start}, size {size}"
+
+
+def examine(specimen: Specimen, path: Path, chance: random.Random) -> str:
+    """Spoil a fresh copy at `path`, open, repair, open again. Empty if everything is as it must be."""
+    shutil.copytree(specimen.path, path)
+    what = spoil(path, specimen, chance)
+    try:
+        _Patient(specimen, path).examine()
+    except Complaint as complaint:
+        return f"{what}: {complaint}"
+    except Exception as error:
+        return f"{what}: {error!r}"
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+    return ""
+
+
+class Complaint(Exception):
+    pass
+
+
+class _Patient:
+    def __init__(self, specimen: Specimen, path: Path) -> None:
+        self.specimen = specimen
+        self.path = path
+        self.intact = [self._is_intact(extent) for extent in specimen.extents]
+
+    def _is_intact(self, extent: Extent) -> bool:
+        def part(root: Path) -> bytes | None:
+            try:
+                return (root / extent.file).read_bytes()[extent.start : extent.end]
+            except FileNotFoundError:
+                return None
+
+        return part(self.path) == part(self.specimen.path)
+
+    def examine(self) -> None:
+        self._open_journal()
+        self._open_broker()
+        if not check(self.path).ok or self._refuses():
+            repair(self.path, io=QuietIo())
+            self._after_repair()
+
+    # -- before repair
+
+    def _open_journal(self) -> None:
+        """A prefix that stops only where nothing intact follows, or a refusal that changes nothing."""
+        before = self.path.with_name(self.path.name + "-before")
+        shutil.copytree(self.path, before)
+        try:
+            records = self._replay()
+        except JournalDamaged as error:
+            self._is_named(error)
+            self._is_unchanged(before)
+            return
+        finally:
+            shutil.rmtree(before)
+        whole = self.specimen.records
+        if records == whole:
+            return
+        if records != whole[: len(records)]:
+            raise Complaint("replay gives something else than a prefix")
+        count = 0
+        for extent, intact in zip(self.specimen.extents, self.intact, strict=True):
+            count += len(extent.records)
+            if intact and count > len(records):
+                raise Complaint(f"silent loss: {extent.file} at {extent.start} is intact and not served")
+
+    def _replay(self) -> list[bytes]:
+        journal = open_journal(self.path)
+        try:
+            return [record for _, record in journal.replay()]
+        finally:
+            journal.close()
+
+    def _is_named(self, error: JournalDamaged) -> None:
+        if not error.file.startswith(os.fspath(self.path)) or error.offset < 0:
+            raise Complaint(f"damage without a place: {error}")
+
+    def _is_unchanged(self, before: Path) -> None:
+        for name in self.specimen.files:
+            old, new = before / name, self.path / name
+            if old.exists() != new.exists() or (old.exists() and not filecmp.cmp(old, new, False)):
+                raise Complaint(f"a refused opening changed {name}")
+
+    def _refuses(self) -> bool:
+        try:
+            self._broker().close()
+        except JournalDamaged as error:
+            self._is_named(error)
+            return True
+        return False
+
+    def _broker(self) -> LocalBroker:
+        return open_broker(self.path, VirtualClock(self.specimen.clock.now_ms()))
+
+    def _open_broker(self) -> None:
+        """Whatever is handed out is right; whatever is not is refused by name."""
+        copy = self.path.with_name(self.path.name + "-served")
+        shutil.copytree(self.path, copy)
+        try:
+            _serve(copy, self.specimen)
+        except JournalDamaged:
+            pass
+        finally:
+            shutil.rmtree(copy)
+
+    # -- after repair
+
+    def _after_repair(self) -> None:
+        left = check(self.path)
+        if not left.ok:
+            raise Complaint(f"still damaged after repair: {left.damages}")
+        records = self._replay()
+        wanted = [
+            record
+            for extent, intact in zip(self.specimen.extents, self.intact, strict=True)
+            if intact
+            for record in extent.records
+        ]
+        for record in records:
+            if wanted and record == wanted[0]:
+                wanted.pop(0)
+        if wanted:
+            raise Complaint(f"{len(wanted)} intact records are missing after repair")
+        try:
+            _serve(self.path, self.specimen)
+        except OpenQError as error:
+            raise Complaint(f"not served after repair: {error!r}") from error
+
+
+def _serve(path: Path, specimen: Specimen) -> None:
+    """Take everything out and compare it. Raises what the broker raises."""
+    clock = VirtualClock(specimen.clock.now_ms())
+    broker = open_broker(path, clock)
+    try:
+        for _ in range(40):
+            for queue in broker.queues():
+                while deliveries := broker.receive(queue, 100):
+                    broker.load(deliveries)
+                    for delivery in deliveries:
+                        _is_right(queue, delivery.entry.body, specimen)
+                    broker.ack(queue, [(each.entry.seq, each.number) for each in deliveries])
+            stats = [broker.stats(queue) for queue in broker.queues()]
+            if not any(each.ready + each.delayed + each.in_flight for each in stats):
+                return
+            clock.advance(600)
+        raise Complaint(f"messages do not come out: {stats}")
+    finally:
+        broker.close()
+
+
+def _is_right(queue: str, body: bytes | None, specimen: Specimen) -> None:
+    known = read_body(body or b"")
+    if known is None:
+        raise Complaint(f"wrong body {body!r}")
+    if specimen.ledger.item(queue, known[0]) not in specimen.ledger.fates:
+        raise Complaint(f"{known[0]} was never sent to {queue}")

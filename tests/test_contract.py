@@ -1,0 +1,1234 @@
+"""The founding contract, row by row: the name of each test begins with the row that it holds to.
+
+Every row is tested in memory and on disk where both can differ, on a clock that stands still until it
+is moved. What needs other doors (HTTP, AMQP, Redis) is tested beside those doors.
+"""
+
+import inspect
+import json
+import logging
+import queue as standard
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import OpenQ as founding_module
+import openq
+from openq import (
+    Consumer,
+    InvalidSetting,
+    Message,
+    MessageNotFoundError,
+    OpenQ,
+    OpenQError,
+    Producer,
+    Queue,
+    SimpleQueue,
+    VirtualClock,
+    VisibilityTimeoutExpired,
+)
+from openq.client.message import Received
+from tests.client.helpers import schema, violations
+
+ROOT = Path(__file__).parent.parent
+Make = Callable[..., OpenQ]
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture(params=["memory", "journal"])
+def make(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> Iterator[Make]:
+    place: dict[str, Any] = {"clock": clock}
+    if request.param == "journal":
+        place["path"] = tmp_path / "data"
+    opened: list[OpenQ] = []
+
+    def open_queue(name: str = "jobs", *args: Any, **options: Any) -> OpenQ:
+        beside = args[1] if len(args) > 1 else options.get("dlq")
+        where = {} if isinstance(beside, OpenQ) else place
+        opened.append(OpenQ(name, *args, **where, **options))
+        return opened[-1]
+
+    yield open_queue
+    for each in opened:
+        each.close()
+
+
+def take(queue: OpenQ, **options: Any) -> Received:
+    message = queue.receive(timeout=0, **options)
+    assert message is not None
+    return message
+
+
+def bodies(queue: OpenQ) -> list[Any]:
+    return [message.body for message in queue.queue]
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def ended(*threads: threading.Thread) -> bool:
+    for thread in threads:
+        thread.join(30)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def until_waiting(queue: OpenQ, count: int) -> None:
+    """Until so many receivers stand in line: the queue itself says so."""
+    tried = threading.Event()
+    for _ in range(10_000):
+        if queue.stats().waiters == count:
+            return
+        tried.wait(0.001)
+    raise AssertionError(f"{queue.stats().waiters} receivers wait, not {count}")
+
+
+# -- 1. product, package, first run -----------------------------------------------------------
+
+
+def test_P2_the_founding_import_line_gives_the_same_classes() -> None:
+    assert founding_module.OpenQ is OpenQ
+    assert founding_module.Producer is Producer
+    assert founding_module.Consumer is Consumer
+
+
+def test_P3_the_sample_ends_by_itself_and_says_what_happened() -> None:
+    done = subprocess.run([sys.executable, "-m", "openq.sample"], capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert "Published 10, acked 10" in done.stdout
+    assert (ROOT / "requirements.txt").exists()
+
+
+def test_P4_producer_and_consumer_move_ten_messages_and_both_joins_return() -> None:
+    dlq = OpenQ(name="dead-letter-queue", visibility_timeout=100)
+    main_queue = OpenQ(name="main-queue", visibility_timeout=100, dlq=dlq)
+    producer = Producer(main_queue, num_tasks=10)
+    consumer = Consumer(main_queue, idle_timeout=0.2)
+
+    producer.start()
+    consumer.start()
+
+    assert ended(producer, consumer)
+    assert consumer.processed == 10
+    assert len(main_queue) == len(dlq) == 0
+    assert main_queue.in_flight == {}
+
+
+def test_P5_a_crashed_consumer_costs_the_simple_queue_nothing() -> None:
+    queue = SimpleQueue(visibility_timeout=0.2)
+    done: list[str] = []
+
+    def good() -> None:
+        while message := queue.receive(timeout=1.0):
+            done.append(message.body)
+            queue.ack(message.id)
+
+    for i in range(3):
+        queue.publish(f"message {i}")
+    assert queue.receive() is not None  # and its consumer dies
+    workers = [in_thread(good), in_thread(good)]
+
+    assert ended(*workers)
+    assert sorted(done) == ["message 0", "message 1", "message 2"]
+    assert f"{list(queue.queue)} {queue.in_flight}" == "[] {}"
+
+
+def test_P6_the_standard_library_s_shape_works() -> None:
+    shared = Queue()
+    done: list[Any] = []
+
+    def consume() -> None:
+        while True:
+            done.append(shared.get())
+            shared.task_done()
+
+    for i in range(5):
+        shared.put(f"Message {i}")
+    in_thread(consume)
+    shared.join()
+
+    assert done == [f"Message {i}" for i in range(5)]
+
+
+def test_P6_put_and_get_keep_the_standard_library_s_promises() -> None:
+    bounded = Queue(2)
+    bounded.put("a")
+    bounded.put({"b": 1})
+
+    assert bounded.full()
+    assert bounded.qsize() == 2
+    with pytest.raises(standard.Full):
+        bounded.put("c", block=False)
+    with pytest.raises(standard.Full):
+        bounded.put("c", timeout=0.01)
+    assert bounded.get() == "a"
+    assert bounded.get_nowait() == {"b": 1}
+    with pytest.raises(standard.Empty):
+        bounded.get(timeout=0.01)
+    with pytest.raises(standard.Empty):
+        bounded.get_nowait()
+    assert bounded.unfinished_tasks == 2
+    bounded.task_done()
+    bounded.task_done()
+    with pytest.raises(ValueError, match="too many times"):
+        bounded.task_done()
+    bounded.join()
+
+
+def test_P6_a_put_that_waits_goes_on_when_there_is_room() -> None:
+    bounded = Queue(1)
+    bounded.put("first")
+    waiting = in_thread(lambda: bounded.put("second"))
+
+    assert bounded.get() == "first"
+    assert ended(waiting)
+    assert bounded.get() == "second"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "field", "value"),
+    [
+        ("OPENQ_VISIBILITY_TIMEOUT", "2.5", "visibility_ms", 2500),
+        ("OPENQ_DELAY", "3", "delay_ms", 3000),
+        ("OPENQ_RETENTION", "60", "retention_ms", 60_000),
+        ("OPENQ_MESSAGE_TTL", "9", "ttl_ms", 9000),
+        ("OPENQ_MAX_LENGTH", "7", "max_length", 7),
+        ("OPENQ_MAX_BYTES", "700", "max_bytes", 700),
+        ("OPENQ_DEDUP_WINDOW", "1", "dedup_window_ms", 1000),
+        ("OPENQ_HISTORY", "5", "history_ms", 5000),
+        ("OPENQ_FIFO", "true", "fifo", True),
+        ("OPENQ_OVERFLOW", "reject", "overflow", "reject"),
+    ],
+)
+def test_P7_every_number_is_an_environment_variable_too(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, field: str, value: object
+) -> None:
+    monkeypatch.setenv(variable, text)
+
+    assert getattr(OpenQ("configured").settings, field) == value
+
+
+def test_P7_a_keyword_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENQ_VISIBILITY_TIMEOUT", "2.5")
+
+    assert OpenQ("configured", visibility_timeout=4).visibility_timeout == 4
+
+
+def test_P7_the_numbers_of_producer_and_consumer_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENQ_NUM_TASKS", "3")
+    monkeypatch.setenv("OPENQ_IDLE_TIMEOUT", "0.5")
+
+    assert Producer(OpenQ("q")).num_tasks == 3
+    assert Consumer(OpenQ("q")).idle_timeout == 0.5
+
+
+def test_P7_a_variable_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENQ_DELAY", "soon")
+
+    with pytest.raises(InvalidSetting, match="OPENQ_DELAY must be a number, not 'soon'"):
+        OpenQ("q")
+
+
+def test_P9_a_url_says_that_it_needs_the_server() -> None:
+    with pytest.raises(InvalidSetting, match="server"):
+        OpenQ("jobs", url="http://127.0.0.1:9324")
+
+
+def test_P11_storage_priorities_acks_and_many_consumers_are_in_the_box(make: Make) -> None:
+    queue = make()
+    queue.publish("low")
+    queue.publish("high", priority=9)
+
+    first, second = take(queue, consumer="one"), take(queue, consumer="two")
+
+    assert [first.body, second.body] == ["high", "low"]
+    queue.ack_many([first, second])
+    assert queue.messages == []
+
+
+# -- 2. names and signatures ------------------------------------------------------------------
+
+
+def test_N1_the_constructor_takes_name_timeout_and_dlq() -> None:
+    dlq = OpenQ(name="dead", visibility_timeout=0.5)
+    queue = OpenQ(name="main", visibility_timeout=100, dlq=dlq)
+
+    assert (queue.name, queue.visibility_timeout, queue.dlq) == ("main", 100, "dead")
+    assert dlq.visibility_timeout == 0.5
+    assert OpenQ("positional", 7, dlq).visibility_timeout == 7
+
+
+def test_N1_a_dlq_may_be_named(make: Make) -> None:
+    queue = make("main", dlq="dead", max_receives=1)
+    queue.publish("x")
+    take(queue).nack()
+
+    assert bodies(make("dead")) == ["x"] if queue.broker.journal else queue.dlq == "dead"
+
+
+def test_N2_the_simple_queue_has_four_methods_and_a_default_of_five_seconds() -> None:
+    methods = {name for name, _ in inspect.getmembers(SimpleQueue, inspect.isfunction) if name[0] != "_"}
+
+    assert methods == {"publish", "receive", "ack", "requeue_expired"}
+    assert SimpleQueue().visibility_timeout == 5.0
+
+
+def test_N3_publish_returns_a_uuid_and_takes_text_bytes_and_json(make: Make) -> None:
+    queue = make()
+    sent = ["text", b"\x00\xff", {"a": [1, None]}, [1, 2], 7, True, None, "é✓"]
+
+    ids = [queue.publish(body) for body in sent]
+
+    assert all(str(uuid.UUID(each)) == each for each in ids)
+    assert len(set(ids)) == len(ids)
+    assert [take(queue).body for _ in sent] == sent
+
+
+def test_N4_receive_gives_none_when_nothing_comes(make: Make) -> None:
+    assert make().receive(timeout=0) is None
+    assert make().receive(timeout=0.01) is None
+    assert inspect.signature(OpenQ.receive).parameters["timeout"].default == 10.0
+
+
+def test_N5_ack_takes_a_message_a_receipt_id_or_a_message_id(make: Make) -> None:
+    queue = make()
+    for _ in range(3):
+        queue.publish("x")
+
+    queue.ack(take(queue))
+    queue.ack(take(queue).receipt_id)
+    queue.ack(take(queue).id)
+
+    assert queue.messages == []
+
+
+def test_N6_requeue_expired_is_idempotent_and_never_needed(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 5)
+    queue.publish("x")
+    take(queue)
+    clock.advance(5)
+
+    queue.requeue_expired()
+    queue.requeue_expired()
+
+    assert bodies(queue) == ["x"]
+
+
+@pytest.mark.parametrize("name", ["ack", "acknowledge", "delete"])
+def test_N7_N8_acknowledge_and_delete_mean_ack(make: Make, name: str) -> None:
+    queue = make()
+    queue.publish("x")
+
+    getattr(queue, name)(take(queue))
+
+    assert queue.messages == []
+
+
+@pytest.mark.parametrize(
+    ("write", "read"), [("enqueue", "dequeue"), ("publish_msg", "pull_msg"), ("publishMsg", "pullMsg")]
+)
+def test_N9_K6_the_other_names_are_the_same_verbs(make: Make, write: str, read: str) -> None:
+    queue = make()
+
+    message_id = getattr(queue, write)("x")
+
+    assert getattr(queue, read)().id == message_id
+
+
+def test_N10_N22_the_general_class_and_the_product_s_are_one() -> None:
+    assert Queue is OpenQ
+    assert {"put", "get", "task_done", "join"} <= set(dir(Queue))
+
+
+def test_N11_a_message_is_a_dataclass_with_id_and_body() -> None:
+    assert is_dataclass(Message)
+    assert Message(id="1", body="x") == Message("1", "x")
+    assert issubclass(Received, Message)
+
+
+def test_N12_a_received_message_knows_everything_about_itself(make: Make, clock: VirtualClock) -> None:
+    queue = make()
+    sent = queue.publish("x", message_type="order", priority=3, attributes={"n": 1}, group="g")
+    clock.advance(1.5)
+
+    message = take(queue)
+
+    assert (message.id, message.body, message.content, message.payload) == (sent, "x", "x", "x")
+    assert (message.message_type, message.priority, message.group) == ("order", 3, "g")
+    assert (message.receive_count, message.status, message.attributes) == (1, "processing", {"n": 1})
+    assert message.received_at - message.timestamp == timedelta(seconds=1.5)
+    assert isinstance(message.receipt_id, str)
+
+
+def test_N13_received_at_is_in_utc_and_iso_in_json(make: Make) -> None:
+    queue = make()
+    queue.publish("x")
+
+    message = take(queue)
+
+    assert message.received_at.tzinfo is UTC
+    written = json.loads(message.to_json())["received_at"]
+    assert datetime.fromisoformat(written) == message.received_at
+
+
+def test_N14_the_private_helpers_keep_working(
+    make: Make, clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    queue = make("jobs", 5)
+    queue.publish("x")
+    queue._save_to_disk()
+    assert (tmp_path / "jobs.json").exists()
+    queue._purge()
+    assert not (tmp_path / "jobs.json").exists()
+    queue.publish("y")
+    queue._save_to_disk(tmp_path / "kept.json")
+    queue._purge()
+    assert queue._load_from_disk(tmp_path / "kept.json") == 1
+
+    message = take(queue)
+    queue._cancel_timer(message)
+    clock.advance(3600)
+
+    message.ack()
+
+
+def test_N15_the_readable_attributes_are_snapshots(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 5)
+    for body in "abc":
+        queue.publish(body)
+    taken = take(queue)
+
+    [(message_id, (message, since))] = queue.in_flight.items()
+
+    assert (queue.name, queue.visibility_timeout) == ("jobs", 5)
+    assert bodies(queue) == ["b", "c"]
+    assert (message_id, message.body, since) == (taken.id, "a", clock.now_ms() / 1000)
+    queue.in_flight.clear()
+    queue.queue.clear()
+    assert len(queue.messages) == 3
+
+
+def test_N16_a_producer_is_a_thread_that_publishes_numbered_messages(make: Make) -> None:
+    queue = make()
+    producer = Producer(queue, num_tasks=3)
+    sourced = Producer(queue, source=iter(["real", {"pay": "load"}]), delay=0.001)
+
+    producer.start()
+    assert ended(producer)
+    sourced.start()
+    assert ended(sourced)
+
+    assert isinstance(producer, threading.Thread)
+    assert bodies(queue) == ["Message 0", "Message 1", "Message 2", "real", {"pay": "load"}]
+    assert [message.id for message in queue.queue] == producer.ids + sourced.ids
+    assert inspect.signature(Producer).parameters["num_tasks"].default in (10, None)
+    assert Producer(queue).num_tasks == 10
+
+
+def test_N17_a_waiting_consumer_stops_at_once(make: Make) -> None:
+    queue = make()
+    consumer = Consumer(queue, idle_timeout=None)
+    consumer.start()
+    until_waiting(queue, 1)
+
+    consumer.stop()
+
+    assert ended(consumer)
+    assert queue.stats().waiters == 0
+
+
+def test_N17_a_stopping_consumer_finishes_its_message_and_leaves_the_rest(make: Make) -> None:
+    queue = make()
+    queue.publish_many(["a", "b", "c"])
+    started, go_on = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        started.set()
+        assert go_on.wait(30)
+
+    consumer = Consumer(queue, handle, idle_timeout=None, batch=2)
+    consumer.start()
+    assert started.wait(30)
+    consumer.stop()
+    go_on.set()
+
+    assert ended(consumer)
+    assert consumer.processed == 1
+    assert [(message.body, message.receive_count) for message in queue.queue] == [("b", 0), ("c", 0)]
+    assert queue.in_flight == {}
+
+
+def test_N17_a_handler_that_raises_gives_back_with_the_reason_and_the_consumer_goes_on(make: Make) -> None:
+    dlq = make("dead")
+    queue = make("jobs", dlq=dlq, max_receives=2)
+    queue.publish("bad")
+    queue.publish("good")
+    done: list[str] = []
+
+    def handle(message: Message) -> None:
+        if message.body == "bad":
+            raise ValueError("no way")
+        done.append(message.body)
+
+    consumer = Consumer(queue, handle, idle_timeout=0.05)
+    consumer.start()
+
+    assert ended(consumer)
+    assert (done, consumer.processed, consumer.failed) == (["good"], 1, 2)
+    [dead] = dlq.queue
+    assert getattr(dead, "deaths")[0]["reason"] == "ValueError: no way"  # noqa: B009
+
+
+def test_N17_without_a_handler_the_message_is_logged(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    queue = make()
+    sent = queue.publish("hello")
+    with caplog.at_level(logging.INFO, "openq"):
+        consumer = Consumer(queue, idle_timeout=0)
+        consumer.start()
+        assert ended(consumer)
+
+    assert f"received message {sent}: 'hello'" in caplog.text
+
+
+def test_N18_N21_both_spellings_of_producer_and_consumer(make: Make) -> None:
+    queue = make()
+    producer, consumer = Producer(queue), Consumer(queue)
+
+    ids = [producer.publishMsg("a"), producer.publish_msg("b", priority=1)]
+    first, second = consumer.pullMsg(timeout=0), consumer.pull_msg(timeout=0)
+
+    assert first is not None
+    assert second is not None
+    assert [first.id, second.id] == [ids[1], ids[0]]
+    first.ack()
+    consumer.ack(second)
+    assert consumer.pull_msg(timeout=0) is None
+    assert queue.messages == []
+
+
+@pytest.mark.parametrize("spelling", ["on_msg_received", "onMsgReceived"])
+def test_N19_a_hook_runs_after_the_message_is_stored(make: Make, spelling: str) -> None:
+    queue = make()
+    seen: list[tuple[str, Any, str]] = []
+    getattr(queue, spelling)(
+        lambda message: seen.append((message.id, message.body, queue.status(message.id)))
+    )
+
+    first = queue.publish("a")
+    second = queue.publish({"b": 1}, priority=1)
+    [third] = queue.publish_many(["c"])
+
+    assert seen == [
+        (first, "a", "unprocessed"),
+        (second, {"b": 1}, "unprocessed"),
+        (third, "c", "unprocessed"),
+    ]
+
+
+@pytest.mark.parametrize("spelling", ["on_msg_received", "onMsgReceived"])
+def test_N19_a_subclass_may_override_the_hook(spelling: str) -> None:
+    seen: list[Any] = []
+    sub = type("Sub", (OpenQ,), {spelling: lambda self, message: seen.append(message.body)})
+
+    sub("jobs").publish("a")
+
+    assert seen == ["a"]
+
+
+def test_N19_a_hook_that_fails_does_not_break_publish(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    queue = make()
+
+    @queue.on_msg_received
+    def fail(message: Message) -> None:
+        raise RuntimeError("broken hook")
+
+    queue.publish("a")
+
+    assert bodies(queue) == ["a"]
+    assert "broken hook" in caplog.text
+
+
+@pytest.mark.parametrize("spelling", ["replay_from", "replayFrom"])
+def test_N20_D21_K19_K27_replay_takes_a_time_or_an_id(make: Make, clock: VirtualClock, spelling: str) -> None:
+    queue = make()
+    replay = getattr(queue, spelling)
+    ids = []
+    for body in ("a", "b", "c"):
+        ids.append(queue.publish(body))
+        take(queue).ack()
+        clock.advance(10)
+    second_ms = clock.now_ms() - 20_000
+    second = datetime.fromtimestamp(second_ms / 1000, UTC)
+
+    for point in (second, second.isoformat(), second_ms / 1000, ids[1]):
+        assert replay(point) == 2
+        assert bodies(queue) == ["b", "c"]
+        assert [message.id for message in queue.queue] == ids[1:]
+        assert replay(point) == 0, "what is in the queue already is not doubled"
+        queue.purge()
+
+
+def test_N20_replay_into_another_queue(make: Make) -> None:
+    queue = make("jobs", dlq="other")
+    queue.publish("a")
+    take(queue).ack()
+
+    assert queue.replay_from(0, to="other") == 1
+    assert bodies(queue) == []
+    assert queue.broker.stats("other").ready == 1
+
+
+def test_N20_a_point_that_is_not_in_history_is_an_error(make: Make) -> None:
+    queue = make()
+    with pytest.raises(openq.HistoryUnavailable):
+        queue.replay_from(str(uuid.uuid4()))
+    with pytest.raises(openq.HistoryUnavailable):
+        make("forgetful", history=0).replay_from(0)
+
+
+def test_N23_the_two_exceptions_have_their_names_and_a_common_base() -> None:
+    assert VisibilityTimeoutExpired.__name__ == "VisibilityTimeoutExpired"
+    assert MessageNotFoundError.__name__ == "MessageNotFoundError"
+    assert issubclass(VisibilityTimeoutExpired, OpenQError)
+    assert issubclass(MessageNotFoundError, OpenQError)
+
+
+def test_N25_a_trace_shows_the_steps_of_the_design_in_order(make: Make) -> None:
+    queue = make()
+    producer, consumer = Producer(queue), Consumer(queue)
+    message_id = producer.publishMsg("x")
+    message = consumer.pullMsg(timeout=0)
+    assert message is not None
+    consumer.acknowledge(message)
+
+    assert queue.trace(message_id) == [
+        "publishMsg",
+        "onMsgReceived",
+        "stored",
+        "pullMsg",
+        "retrieved",
+        "acknowledged",
+    ]
+
+
+# -- 3. delivery ------------------------------------------------------------------------------
+
+
+def test_D1_messages_stay_until_they_are_consumed(make: Make, clock: VirtualClock) -> None:
+    queue = make()
+    queue.publish("x")
+    clock.advance(3 * 86400)
+
+    assert take(queue).body == "x"
+
+
+def test_D2_a_message_is_with_one_consumer_at_a_time(make: Make) -> None:
+    queue = make()
+    queue.publish("x")
+    take(queue)
+
+    assert queue.receive(timeout=0) is None
+
+
+def test_D3_messages_come_in_the_order_they_were_published(make: Make) -> None:
+    queue = make()
+    sent = [f"m{i}" for i in range(50)]
+    for body in sent[:25]:
+        queue.publish(body)
+    queue.publish_many(sent[25:])
+
+    assert [take(queue).body for _ in sent] == sent
+
+
+def test_D3_a_fifo_group_is_processed_one_after_the_other(make: Make) -> None:
+    queue = make("orders.fifo", fifo=True)
+    for body, group in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        queue.publish(body, group=group)
+
+    first, other = take(queue), take(queue)
+    assert [first.body, other.body] == ["a1", "b1"]
+    assert queue.receive(timeout=0) is None
+    first.ack()
+
+    assert take(queue).body == "a2"
+
+
+def test_D4_a_lease_may_be_chosen_per_receive_and_extended(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 5)
+    queue.publish("x")
+    message = take(queue, visibility_timeout=60)
+    clock.advance(59)
+    until = message.extend(30)
+    assert until == message.deadline
+    clock.advance(29)
+    assert queue.receive(timeout=0) is None
+    clock.advance(1)
+
+    assert take(queue).receive_count == 2
+
+
+def test_D5_an_acked_message_never_comes_back(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 5)
+    queue.publish("x")
+    take(queue).ack()
+    clock.advance(1000)
+
+    assert queue.receive(timeout=0) is None
+
+
+def test_D6_an_unacked_message_comes_back_to_one_who_waits(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 5)
+    queue.publish("x")
+    take(queue)
+    received: list[Any] = []
+    waiting = in_thread(lambda: received.append(queue.receive(timeout=30)))
+    until_waiting(queue, 1)
+
+    clock.advance(5)
+
+    assert ended(waiting)
+    assert received[0].receive_count == 2
+
+
+def test_D7_retries_are_counted_delayed_and_survive_a_restart(tmp_path: Path, clock: VirtualClock) -> None:
+    retry = {"kind": "exponential", "base": 10, "factor": 2}
+    with OpenQ("jobs", path=tmp_path, clock=clock, retry=retry) as queue:
+        queue.publish("x")
+        take(queue).nack(reason="once")
+        assert queue.receive(timeout=0) is None
+        clock.advance(10)
+        take(queue).nack(reason="twice")
+    with OpenQ("jobs", path=tmp_path, clock=clock) as queue:
+        clock.advance(19)
+        assert queue.receive(timeout=0) is None
+        clock.advance(1)
+        message = take(queue)
+
+        assert (message.receive_count, message.reason) == (3, "twice")
+
+
+def test_D8_K5_expired_messages_return_to_their_places(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 5)
+    for body in "abcd":
+        queue.publish(body)
+    for _ in range(3):
+        take(queue)
+    clock.advance(5)
+
+    assert bodies(queue) == ["a", "b", "c", "d"]
+
+
+def test_D9_K3_the_receive_limit_leads_to_the_dlq(make: Make, clock: VirtualClock) -> None:
+    dlq = make("dead")
+    queue = make("jobs", 5, dlq)
+    queue.publish("x")
+    for count in (1, 2, 3):
+        assert take(queue).receive_count == count
+        clock.advance(5)
+
+    assert queue.receive(timeout=0) is None
+    assert bodies(dlq) == ["x"]
+
+
+def test_D9_K3_a_limit_of_one_moves_on_the_first_expiry(make: Make, clock: VirtualClock) -> None:
+    dlq = make("dead")
+    queue = make("jobs", 5, dlq, max_receives=1)
+    queue.publish("x")
+    take(queue)
+    clock.advance(5)
+
+    assert bodies(dlq) == ["x"]
+
+
+def test_D10_the_dlq_is_a_full_queue(make: Make) -> None:
+    dlq = make("dead", 7)
+    queue = make("jobs", 5, dlq, max_receives=1)
+    sent = [queue.publish(f"order {i}", attributes={"n": i}) for i in range(3)]
+    for _ in sent:
+        take(queue).nack(reason="bad address")
+
+    assert dlq.peek() is not None
+    assert [message.id for message in dlq.search("order 1")] == [sent[1]]
+    assert [message.id for message in dlq.search(attributes={"n": 2})] == [sent[2]]
+    assert len(dlq.search(reason="address")) == 3
+    dlq.edit(sent[0], "order 0, mended")
+    assert dlq.redrive(ids=sent[:1]) == 1
+    assert dlq.redrive() == 2
+    assert bodies(queue) == ["order 0, mended", "order 1", "order 2"]
+    assert [message.id for message in queue.queue] == sent
+
+
+def test_D11_without_a_dlq_messages_are_requeued_for_ever(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 5)
+    queue.publish("x")
+    for count in range(1, 20):
+        assert take(queue).receive_count == count
+        clock.advance(5)
+    with pytest.raises(InvalidSetting, match="dlq"):
+        make("other", max_receives=3)
+
+
+def test_D12_D13_n_waiters_and_n_messages_make_n_deliveries(make: Make) -> None:
+    queue = make()
+    received: list[Any] = []
+    waiting = [in_thread(lambda: received.append(queue.receive(timeout=30))) for _ in range(5)]
+    until_waiting(queue, 5)
+
+    queue.publish_many([f"m{i}" for i in range(5)])
+
+    assert ended(*waiting)
+    assert sorted(message.body for message in received) == [f"m{i}" for i in range(5)]
+
+
+def test_D13_K8_a_return_wakes_everybody_it_can_serve(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 5)
+    queue.publish_many(["a", "b", "c"])
+    queue.receive_many(3, timeout=0)
+    received: list[Any] = []
+    waiting = [in_thread(lambda: received.append(queue.receive(timeout=30))) for _ in range(3)]
+    until_waiting(queue, 3)
+
+    clock.advance(5)
+
+    assert ended(*waiting)
+    assert sorted(message.body for message in received) == ["a", "b", "c"]
+
+
+def test_D15_what_a_dead_consumer_held_is_there_for_the_next_process(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    program = (
+        "import os, sys\n"
+        "from openq import OpenQ\n"
+        "queue = OpenQ('jobs', 1, path=sys.argv[1])\n"
+        "queue.publish('x')\n"
+        "queue.receive()\n"
+        "os._exit(1)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=60)
+
+    with OpenQ("jobs", path=tmp_path) as queue:
+        message = queue.receive(timeout=30)
+
+    assert message is not None
+    assert (message.body, message.receive_count) == ("x", 2)
+
+
+def test_D16_K10_higher_priorities_come_first_and_order_holds_inside_one(make: Make) -> None:
+    queue = make()
+    for body, priority in (("a", 0), ("b", 1), ("c", 255), ("d", 1), ("e", 0)):
+        queue.publish(body, priority=priority)
+
+    assert [take(queue).body for _ in range(5)] == ["c", "b", "d", "a", "e"]
+    for wrong in (-1, 256, 1.5, "1"):
+        with pytest.raises(InvalidSetting, match="priority"):
+            queue.publish("x", priority=wrong)  # type: ignore[arg-type]
+
+
+def test_D17_consumers_may_choose_by_type(make: Make) -> None:
+    queue = make()
+    queue.publish("a", message_type="mail")
+    queue.publish("b", message_type="bill")
+
+    chosen = take(queue, types=["bill"])
+
+    assert (chosen.body, chosen.message_type) == ("b", "bill")
+    assert queue.receive(timeout=0, types=["bill"]) is None
+
+
+def test_D19_subscribers_hear_of_every_change(make: Make, clock: VirtualClock) -> None:
+    dlq = make("dead")
+    queue = make("jobs", 5, dlq, max_receives=2)
+    heard: list[tuple[str, str | None]] = []
+    stop = queue.subscribe(lambda event: heard.append((event["event"], event["id"])))
+    first = queue.publish("a")
+    take(queue)
+    clock.advance(5)
+    take(queue).nack()
+    second = queue.publish("b")
+    take(queue).nack()
+    take(queue).ack()
+    queue.publish("c")
+    queue.purge()
+    stop()
+    queue.publish("unheard")
+
+    names = [name for name, _ in heard]
+    assert names == [
+        *("published", "received", "expired", "received", "dead-lettered"),
+        *("published", "received", "requeued", "received", "acked", "published", "purged"),
+    ]
+    assert [message_id for _, message_id in heard[:5]] == [first] * 5
+    assert [message_id for _, message_id in heard[5:10]] == [second] * 5
+
+
+def test_D20_K17_purge_takes_everything_and_old_receipts_are_unknown(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 5)
+    queue.publish("waiting")
+    queue.publish("delayed", delay=60)
+    held = take(queue)
+
+    assert queue.purge() == 2
+    clock.advance(3600)
+
+    assert queue.messages == []
+    assert queue.receive(timeout=0) is None
+    with pytest.raises(MessageNotFoundError):
+        held.ack()
+
+
+def test_D22_peek_changes_nothing(make: Make) -> None:
+    queue = make()
+    assert queue.peek() is None
+    for body in "abc":
+        queue.publish(body)
+
+    for _ in range(2):
+        front, rear = queue.peek(), queue.peek(rear=True)
+        assert front is not None
+        assert rear is not None
+        assert (front.body, rear.body, front.receive_count) == ("a", "c", 0)
+    assert [message.body for message in queue.peek_many(2)] == ["a", "b"]
+    assert take(queue).receive_count == 1
+
+
+def test_D23_K18_a_dedup_id_makes_a_second_publish_the_first(make: Make, clock: VirtualClock) -> None:
+    queue = make(dedup_window=60)
+    first = queue.publish("x", dedup_id="order-1")
+
+    assert queue.publish("x", dedup_id="order-1") == first
+    take(queue).ack()
+    assert queue.publish("x", dedup_id="order-1") == first
+    assert queue.messages == []
+    clock.advance(60)
+    assert queue.publish("x", dedup_id="order-1") != first
+
+
+def test_D24_the_status_of_every_message_can_be_asked_for(make: Make) -> None:
+    dlq = make("dead")
+    queue = make("jobs", 5, dlq, max_receives=1)
+    ids = {name: queue.publish(name) for name in ("processed", "dead", "processing", "unprocessed")}
+    delayed = queue.publish("later", delay=60)
+    take(queue).ack()
+    take(queue).nack()
+    take(queue, consumer="worker-7")
+
+    for name, message_id in ids.items():
+        assert queue.status(message_id) == name
+    assert queue.status(delayed) == "unprocessed"
+    assert dlq.status(ids["dead"]) == "dead"
+    assert queue.status(str(uuid.uuid4())) == "unknown"
+    [(held, _)] = queue.in_flight.values()
+    assert isinstance(held, Received)
+    assert held.consumer == "worker-7"
+    assert held.deadline is not None
+    assert held.deadline - held.received_at == timedelta(seconds=5)
+
+
+# -- 4. formats -------------------------------------------------------------------------------
+
+
+def test_M1_the_transmission_view_has_id_timestamp_and_payload(make: Make) -> None:
+    queue = make()
+    sent = queue.publish("content")
+
+    written = take(queue).to_dict("transmission")
+
+    assert list(written) == ["id", "timestamp", "payload"]
+    assert (written["id"], written["payload"]) == (sent, "content")
+    assert Message.from_json('{"payload": 5}').body == 5
+
+
+def test_M2_the_persistence_view_adds_the_status() -> None:
+    written = Message("1", "x", status="dead").to_dict("persistence")
+
+    assert written["status"] == "dead"
+    with pytest.raises(InvalidSetting, match="status"):
+        Message.from_json('{"payload": 5, "status": "lost"}')
+
+
+def test_M3_the_consumption_view_adds_what_a_consumer_needs(make: Make) -> None:
+    queue = make()
+    queue.publish("x", message_type="example_type", priority=1, attributes={"a": "b"})
+    message = take(queue)
+
+    written = message.to_dict("consumption")
+
+    assert (written["message_type"], written["priority"]) == ("example_type", 1)
+    assert written["receipt_id"] == message.receipt_id
+    assert (written["receive_count"], written["attributes"]) == (1, {"a": "b"})
+
+
+@pytest.mark.parametrize("text", ["2023-04-03T10:30:00Z", "2023-04-03T10:30:00.007Z"])
+def test_M4_timestamps_are_read_and_written_exactly(text: str) -> None:
+    message = Message.from_json(json.dumps({"id": "1", "timestamp": text, "payload": "x"}))
+
+    assert message.timestamp is not None
+    assert message.timestamp.tzinfo is UTC
+    assert json.loads(message.to_json("transmission"))["timestamp"] == text
+
+
+@pytest.mark.parametrize(
+    "body", ["text", "é✓ \u2028", b"\x00\xffbinary", b"", {"a": {"b": [1, 2.5, None]}}, [], 0, False, None]
+)
+def test_M5_every_body_survives_the_round_trip_through_json(make: Make, body: Any) -> None:
+    queue = make()
+    queue.publish(body, attributes={"raw": b"\x01", "deep": {"list": [b"\x02"]}})
+    message = take(queue)
+
+    again = Message.from_json(message.to_json())
+
+    assert (again.body, type(again.body)) == (body, type(body))
+    assert again.attributes == message.attributes
+    assert (again.received_at, again.timestamp) == (message.received_at, message.timestamp)
+    assert (again.id, again.receipt_id, again.receive_count) == (message.id, message.receipt_id, 1)
+
+
+@pytest.mark.parametrize("view", ["transmission", "persistence", "consumption"])
+@pytest.mark.parametrize("body", ["text", b"\xff", {"a": 1}])
+def test_M6_every_view_obeys_its_published_schema(make: Make, view: str, body: Any) -> None:
+    queue = make()
+    queue.publish(body, message_type="t", priority=1, group="g", attributes={"a": b"b"})
+
+    assert violations(take(queue).to_dict(view), schema(view)) == []
+
+
+def test_M6_the_schemas_refuse_what_is_wrong() -> None:
+    good = {"id": "1", "timestamp": "2023-04-03T10:30:00Z", "payload": "x", "status": "unprocessed"}
+    assert violations(good, schema("persistence")) == []
+    for change in ({"status": "lost"}, {"timestamp": "today"}, {"id": 5}, {"priority": 256}):
+        assert violations({**good, **change}, schema("persistence")) != []
+    assert violations({"id": "1"}, schema("transmission")) == ["$.payload is missing"]
+
+
+@pytest.mark.parametrize("codec", ["auto", "raw", "json", "msgpack", "pickle"])
+def test_M7_the_codec_can_be_chosen(make: Make, codec: str) -> None:
+    queue = make(codec=codec)
+    body = b"bytes" if codec == "raw" else {"a": [1, "b"]}
+    queue.publish(body)
+
+    assert take(queue).body == body
+
+
+def test_M7_a_codec_of_one_s_own_has_two_methods(make: Make) -> None:
+    class Backwards:
+        def encode(self, value: str) -> bytes:
+            return value[::-1].encode()
+
+        def decode(self, data: bytes) -> str:
+            return data.decode()[::-1]
+
+    queue = make(codec=Backwards())
+    queue.publish("abc")
+
+    assert take(queue).body == "abc"
+
+
+def test_M7_a_pickle_is_opened_only_on_request(make: Make, tmp_path: Path) -> None:
+    with OpenQ("jobs", path=tmp_path / "own", codec="pickle") as writer:
+        writer.publish({1, 2})
+        with OpenQ("jobs", path=tmp_path / "own") as reader, pytest.raises(InvalidSetting, match="pickle"):
+            take(reader).body  # noqa: B018
+
+
+# -- 5. storage and recovery ------------------------------------------------------------------
+
+
+def test_R1_memory_can_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENQ_PATH", str(tmp_path / "data"))
+
+    OpenQ("jobs", storage="memory").publish("x")
+    assert not (tmp_path / "data").exists()
+    with OpenQ("jobs") as queue:
+        queue.publish("x")
+    assert (tmp_path / "data").exists()
+
+
+def test_R2_a_queue_can_be_saved_and_loaded_as_json(make: Make, tmp_path: Path) -> None:
+    queue = make("jobs", dlq="dead", max_receives=5)
+    queue.publish("a", priority=2, attributes={"n": b"1"}, message_type="t")
+    queue.publish(b"\xff")
+    queue.publish({"c": 1}, delay=60)
+    take(queue).nack(reason="failed")
+    take(queue)
+    before = [(m.id, m.body, m.priority, m.attributes, m.message_type, m.timestamp) for m in queue.messages]
+
+    assert queue.save(tmp_path / "backup") == 3
+    head, *lines = [json.loads(line) for line in (tmp_path / "backup").read_text().splitlines()]
+    assert (head["queue"], head["dlq"]) == ("jobs", "dead")
+    assert [line for line in lines if violations(line, schema("persistence"))] == []
+    queue.purge()
+    assert queue.load(tmp_path / "backup") == 3
+
+    after = [(m.id, m.body, m.priority, m.attributes, m.message_type, m.timestamp) for m in queue.messages]
+    assert sorted(map(str, after)) == sorted(map(str, before))
+    assert take(queue).receive_count == 3
+
+
+def test_R3_opening_brings_back_everything(tmp_path: Path, clock: VirtualClock) -> None:
+    with OpenQ("jobs", 5, dlq="dead", max_receives=4, path=tmp_path, clock=clock) as queue:
+        ids = queue.publish_many(["a", {"body": "b", "priority": 1}, {"body": "later", "delay": 60}])
+        take(queue).nack()
+    with OpenQ("jobs", path=tmp_path, clock=clock) as queue:
+        assert (queue.visibility_timeout, queue.dlq, queue.settings.max_receives) == (5, "dead", 4)
+        assert [message.id for message in queue.queue] == [ids[1], ids[0]]
+        assert take(queue).receive_count == 2
+        clock.advance(60)
+        assert ids[2] in [message.id for message in queue.messages]
+
+
+def test_R4_R5_what_was_published_and_acked_survives_a_kill(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "from openq import OpenQ\n"
+        "queue = OpenQ('jobs', path=sys.argv[1])\n"
+        "for i in range(20): queue.publish(f'm{i}')\n"
+        "for i in range(10): queue.receive().ack()\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=60)
+
+    with OpenQ("jobs", path=tmp_path) as queue:
+        assert bodies(queue) == [f"m{i}" for i in range(10, 20)]
+
+
+def test_R6_K1_storage_is_a_choice_of_keywords(tmp_path: Path) -> None:
+    assert OpenQ("jobs").broker.journal is None
+    with OpenQ("jobs", path=tmp_path) as queue:
+        assert queue.broker.journal is not None
+    for wrong in ({"storage": "tape"}, {"storage": "journal"}, {"storage": "memory", "path": tmp_path}):
+        with pytest.raises(InvalidSetting):
+            OpenQ("jobs", **wrong)
+
+
+def test_R7_purged_messages_stay_purged(tmp_path: Path) -> None:
+    with OpenQ("jobs", path=tmp_path) as queue:
+        queue.publish("x")
+        queue.purge()
+    with OpenQ("jobs", path=tmp_path) as queue:
+        assert queue.messages == []
+
+
+# -- 6. concurrency and cost ------------------------------------------------------------------
+
+
+def test_X1_waiting_and_consumed_messages_are_two_visible_structures(make: Make) -> None:
+    queue = make()
+    queue.publish_many(["a", "b", "c"])
+    queue.publish("later", delay=60)
+    take(queue)
+
+    stats = queue.stats()
+
+    assert (stats.ready, stats.in_flight, stats.delayed) == (2, 1, 1)
+    assert (len(queue.queue), len(queue.in_flight), len(queue)) == (2, 1, 3)
+
+
+def test_X6_K4_many_leases_need_no_thread_each(make: Make) -> None:
+    queue = make()
+    queue.publish_many(["x"] * 500)
+    before = threading.active_count()
+
+    queue.receive_many(500, timeout=0)
+
+    assert threading.active_count() == before
+
+
+# -- 9. the resolved conflicts that no row above shows ----------------------------------------
+
+
+def test_K2_a_late_consumer_cannot_ack_the_next_one_s_delivery(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 5)
+    queue.publish("x")
+    late = take(queue)
+    clock.advance(5)
+    current = take(queue)
+
+    for stale in (late, late.receipt_id):
+        with pytest.raises(VisibilityTimeoutExpired):
+            queue.ack(stale)
+    assert late.receipt_id != current.receipt_id
+    current.ack()
+
+
+def test_K2_a_bare_id_acts_on_the_lease_of_its_own_queue_object(tmp_path: Path, clock: VirtualClock) -> None:
+    first = OpenQ("jobs", 5, path=tmp_path, clock=clock)
+    second = OpenQ("jobs", path=tmp_path, clock=clock)
+    with first, second:
+        message_id = first.publish("x")
+        take(first)
+        clock.advance(5)
+        take(second)
+
+        with pytest.raises(VisibilityTimeoutExpired):
+            first.ack(message_id)
+        second.ack(message_id)
+
+
+def test_K13_a_consumer_ends_when_it_was_idle_for_long_enough(make: Make) -> None:
+    queue = make()
+    assert Consumer(queue).idle_timeout == 10.0
+    assert Consumer(queue, idle_timeout=None).idle_timeout is None
+    consumer = Consumer(queue, idle_timeout=0.01)
+
+    consumer.start()
+
+    assert ended(consumer)
+
+
+def test_K14_timeouts_are_seconds_and_may_be_fractions(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 0.25)
+    queue.publish("x")
+    take(queue)
+    clock.advance(0.249)
+    assert queue.receive(timeout=0) is None
+    clock.advance(0.001)
+
+    assert take(queue).receive_count == 2
+
+
+def test_K16_unknown_and_late_are_different_errors(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 5)
+    message_id = queue.publish("x")
+    for never_delivered in (message_id, str(uuid.uuid4())):
+        with pytest.raises(MessageNotFoundError) as missing:
+            queue.ack(never_delivered)
+        assert isinstance(missing.value, KeyError)
+    message = take(queue)
+    clock.advance(5)
+    for late in (message, message.receipt_id, message.id):
+        with pytest.raises(VisibilityTimeoutExpired):
+            queue.ack(late)
+    again = take(queue)
+    again.ack()
+    for gone in (again, again.receipt_id, again.id):
+        with pytest.raises(MessageNotFoundError, match=message_id):
+            queue.ack(gone)
+    assert queue.receive(timeout=0) is None
+
+
+def test_K24_the_clock_can_be_injected(make: Make, clock: VirtualClock) -> None:
+    queue = make("jobs", 12 * 3600)
+    queue.publish("x")
+    take(queue)
+    clock.advance(12 * 3600)
+
+    assert take(queue).receive_count == 2
