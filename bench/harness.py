@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 QUEUE = "bench"
 BODY = b"x" * 100
+SHAKY = 2.0
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
@@ -69,7 +70,7 @@ class Apart:
         return done
 
     def close(self) -> float:
-        """Returns the CPU time it spent between its laps, as a share of that inside them."""
+        """Returns the CPU time it spent while it was not asked to do anything, as a share of its laps'."""
         self._pipe.send(_END)
         share: float = self._answer()
         self._process.join()
@@ -95,14 +96,17 @@ _END = "end"
 def _serve_laps(pipe: Any, make: Callable[..., Side], args: tuple[Any, ...]) -> None:
     try:
         side = make(*args)
-        inside_s = 0.0
-        start_s = time.process_time()
+        inside_s = around_s = 0.0
         pipe.send(True)
+        mark_s = time.process_time()
         while (given := pipe.recv()) != _END:
+            around_s += time.process_time() - mark_s
+            gc.collect()  # garbage of earlier laps is not this one's doing
             done = side.lap(given)
             inside_s += done.cpu_s
             pipe.send(done)
-        around_s = time.process_time() - start_s - inside_s
+            mark_s = time.process_time()
+        around_s += time.process_time() - mark_s
         side.close()
         pipe.send(around_s / inside_s if inside_s else 0.0)
     except BaseException:
@@ -146,7 +150,14 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        return self.target.verdict(self.result) if self.target is not None else "-"
+        verdict = self.target.verdict(self.result) if self.target is not None else "-"
+        return f"{verdict} (shaky)" if self.shaky else verdict
+
+    @property
+    def shaky(self) -> bool:
+        """The reference always does the same. Where its own rate wandered, the machine was busy."""
+        rates = self.rates.get("reference_per_s")
+        return bool(rates) and max(rates) > SHAKY * min(rates)
 
     def to_json(self) -> str:
         return json.dumps(
@@ -190,8 +201,7 @@ class Run:
 
 
 def lap(count: int, work: Callable[[], object], detail: Any = None) -> Lap:
-    """Time one call. Garbage of earlier laps is collected first: it is not this one's doing."""
-    gc.collect()
+    """Time one call."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return Lap(count, time.perf_counter() - wall, time.process_time() - cpu, detail)
@@ -203,7 +213,7 @@ class Match:
 
     ours: list[Lap]
     theirs: list[Lap]
-    background: float  # our CPU time between laps / inside them; large = work hidden from the ratio
+    background: float  # our CPU time between laps / inside them: work the ratio does not show
 
 
 def alternate(candidate: Apart, reference: Apart, rounds: int) -> Match:
@@ -262,7 +272,19 @@ def optional(name: str) -> Any | None:
 
 def table(rows: Sequence[Row]) -> str:
     """Readable as it is, and Markdown."""
-    head = ["bench", "what", "reference", "result", "low - high", "ours", "theirs", "floor", "aim", ""]
+    head = [
+        "bench",
+        "what",
+        "reference",
+        "result",
+        "low - high",
+        "ours",
+        "theirs",
+        "aside",
+        "floor",
+        "aim",
+        "",
+    ]
     lines = [head]
     for row in rows:
         suffix = "" if row.unit == "x" else f" {row.unit}"
@@ -276,6 +298,7 @@ def table(rows: Sequence[Row]) -> str:
                 f"{_figure(min(row.values))} - {_figure(max(row.values))}",
                 _middle(row.rates.get("per_s") or row.rates.get("ours"), row.side_unit),
                 _middle(row.rates.get("reference_per_s") or row.rates.get("theirs"), row.side_unit),
+                f"{row.rates['background_cpu'][0]:.0%}" if "background_cpu" in row.rates else "",
                 _figure(target.floor) if target else "",
                 _figure(target.aim) if target else "",
                 row.verdict,

@@ -22,6 +22,7 @@ FORM_PICKLE = 4
 
 NO_DEADLINE = -1  # as a lease: bound to its holder, ends only by ack, nack or release
 MAX_PRIORITY = 255
+MAX_SPAN_MS = 1 << 60  # 36 million years; a time this far ahead still fits the records
 MAX_NAME_BYTES = 255
 
 Death = tuple[str, str, int, int]  # queue, reason, time in ms, receive count there
@@ -177,8 +178,11 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if self.kind not in ("none", "fixed", "exponential"):
             raise InvalidSetting(f"retry kind must be none, fixed or exponential, not {self.kind!r}")
-        if self.base_ms < 0 or self.max_ms < 0 or self.factor < 1 or not 0 <= self.jitter <= 1:
-            raise InvalidSetting("retry needs base_ms >= 0, max_ms >= 0, factor >= 1 and jitter from 0 to 1")
+        fits = 0 <= self.base_ms <= MAX_SPAN_MS and 0 <= self.max_ms <= MAX_SPAN_MS
+        if not fits or not 1 <= self.factor <= 1000 or not 0 <= self.jitter <= 1:
+            raise InvalidSetting(
+                "retry needs base_ms >= 0, max_ms >= 0, factor from 1 to 1000 and jitter from 0 to 1"
+            )
 
     def delay_ms(self, count: int, chance: float) -> int:
         """The delay after the `count`-th failed delivery; `chance` in [0, 1) comes from outside."""
@@ -187,7 +191,7 @@ class RetryPolicy:
         delay = float(self.base_ms)
         if self.kind == "exponential":
             # Bounded exponent: 2.0 ** 2000 would raise instead of being capped.
-            delay = min(delay * self.factor ** min(count - 1, 200), float(self.max_ms))
+            delay = min(delay * self.factor ** min(count - 1, 100), float(self.max_ms))
         return int(delay * (1.0 - self.jitter * chance))
 
 
@@ -222,12 +226,12 @@ class QueueSettings:
 
     def __post_init__(self) -> None:
         for name in ("visibility_ms", "delay_ms", "retention_ms", "dedup_window_ms", "history_ms"):
-            if getattr(self, name) < 0:
-                raise InvalidSetting(f"{name} must not be negative")
+            if not 0 <= getattr(self, name) <= MAX_SPAN_MS:
+                raise InvalidSetting(f"{name} must be 0 to {MAX_SPAN_MS}")
         for name in ("ttl_ms", "max_length", "max_bytes", "max_body"):
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise InvalidSetting(f"{name} must not be negative")
+            if value is not None and not 0 <= value <= MAX_SPAN_MS:
+                raise InvalidSetting(f"{name} must be 0 to {MAX_SPAN_MS}")
         if self.max_receives is not None and self.max_receives < 1:
             raise InvalidSetting("max_receives must be at least 1")
         if self.overflow not in ("drop-head", "reject", "dead-letter"):

@@ -202,10 +202,13 @@ def test_text_that_cannot_be_encoded_is_refused(place: Place) -> None:
 def test_processing_acks_at_the_end_and_nacks_on_an_exception(place: Place) -> None:
     async def test(queue: Queue) -> None:
         await queue.publish("a")
-        with pytest.raises(ZeroDivisionError):
-            async with queue.processing() as message:
-                assert message is not None
+
+        async def fail() -> None:
+            async with queue.processing():
                 raise ZeroDivisionError("oh")
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
         async with queue.processing(heartbeat=True) as message:
             assert message is not None
             assert message.reason == "ZeroDivisionError: oh"
@@ -238,15 +241,19 @@ def test_the_error_of_a_handler_is_seen_even_if_its_lease_is_over() -> None:
 
     async def test(queue: Queue) -> None:
         await queue.publish("a")
-        with pytest.raises(ZeroDivisionError):
+
+        async def fail_late() -> None:
             async with queue.processing():
                 clock.advance(31)
                 raise ZeroDivisionError
 
+        with pytest.raises(ZeroDivisionError):
+            await fail_late()
+
     run(test, {"clock": clock})
 
 
-def test_a_queue_can_be_iterated(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_can_be_iterated(place: Place) -> None:
     async def test(queue: Queue) -> None:
         await queue.publish_many(["a", "b", "c"])
         bodies = []
@@ -315,7 +322,7 @@ def test_looking_changes_nothing(place: Place) -> None:
 
 def test_mending(place: Place) -> None:
     async def test(queue: Queue) -> None:
-        async with OpenQ("other", **({"broker": queue.broker})) as other:
+        async with OpenQ("other", broker=queue.broker) as other:
             a, b, c, d = await queue.publish_many(["a", "b", "c", "d"])
             await queue.cancel(a)
             await queue.edit(b, "B")

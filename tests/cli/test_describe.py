@@ -113,8 +113,8 @@ CASES: dict[str, tuple[r.Record, dict[str, object]]] = {
     ),
     "purge": ((r.PURGE, NOW_MS, 1, 0), {"kind": "purged", "queue": "orders"}),
     "edit": (
-        (r.EDIT, NOW_MS, 1, 5, FORM_TEXT, b"hi", None, None),
-        {"kind": "edited", "queue": "orders", "seq": 5, "form": "text", "bytes": 2},
+        (r.EDIT, NOW_MS, 1, 5, NOW_MS, FORM_TEXT, b"hi", None, None),
+        {"kind": "edited", "queue": "orders", "seq": 5, "sent": NOW, "form": "text", "bytes": 2},
     ),
     "reschedule": (
         (r.RESCHEDULE, NOW_MS, 1, 5, NOW_MS + 1500),

@@ -140,7 +140,7 @@ def test_repair_saves_the_rest_and_says_what_it_could_not(damaged: Path, how: st
     assert "repaired, kept " in done.out
     assert f"could not be saved: {segment(damaged)}" in done.out
     [copy] = (damaged / "quarantine").iterdir()
-    assert f"the damaged bytes are in {copy}" in done.out
+    assert f"the bytes are in {copy}" in done.out
     broker = LocalBroker(damaged)
     try:
         bodies = [entry.body for entry in broker.entries("orders")]
@@ -150,6 +150,19 @@ def test_repair_saves_the_rest_and_says_what_it_could_not(damaged: Path, how: st
     assert bodies == [b"order 2", b"order 4"]
     assert dead.body == b"order 1"
     assert openq("journal", "check", damaged).code == 0
+
+
+def test_a_snapshot_that_knows_the_lost_message_does_not_bring_it_back(data: Path) -> None:
+    spoil(data, b"order 3")
+    done = openq("journal", "repair", data, "--yes")
+
+    assert done.code == 0
+    assert "a snapshot that may point at them was moved to" in done.out
+    broker = LocalBroker(data)
+    try:
+        assert [entry.body for entry in broker.entries("orders")] == [b"order 2", b"order 4"]
+    finally:
+        broker.close()
 
 
 def test_repair_as_json(damaged: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from openq import JournalFailed, QueueNotFound
 from openq._version import __version__
-from openq.cli.main import build, unknown_command
-from openq.cli.terminal import size_text
+from openq.cli.main import build, guarded, unknown_command
+from openq.cli.terminal import Progress, size_text
 from tests.cli.helpers import OPENQ, openq
 
 COMMANDS = [
@@ -165,3 +168,78 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
 )
 def test_sizes_are_written_for_people(count: int, text: str) -> None:
     assert size_text(count) == text
+
+
+class Screen(io.StringIO):
+    """A stderr that somebody watches, or not."""
+
+    def __init__(self, watched: bool) -> None:
+        super().__init__()
+        self._watched = watched
+
+    def isatty(self) -> bool:
+        return self._watched
+
+
+class Eager(Progress):
+    _EVERY_S = 0.0
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_long_work_shows_its_progress_to_those_who_watch(
+    watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Screen(watched)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    progress = Eager("checking", 4096)
+    progress.add(1024)
+    progress.add(8192)
+    progress.end()
+    progress.end()
+
+    shown = "\rchecking: 25 % of 4.0 KiB\x1b[K\rchecking: 99 % of 4.0 KiB\x1b[K\r\x1b[K"
+    assert screen.getvalue() == (shown if watched else "")
+
+
+def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(watched=True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    progress = Progress("checking", 4096)
+    progress.add(4096)
+    progress.end()
+
+    assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (QueueNotFound("orders"), 3, "queue 'orders' does not exist"),
+        (JournalFailed("EIO"), 1, "the journal failed"),
+        (PermissionError(13, "Permission denied", "/data"), 1, "/data: Permission denied"),
+        (FileNotFoundError(2, "No such file or directory", "/data"), 3, "/data: No such file"),
+        (OSError("odd"), 1, "odd"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_whatever_goes_wrong_is_one_line(
+    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(options: Namespace) -> int:
+        raise error
+
+    assert guarded(fail, Namespace()) == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"openq: {message}")
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("columns", "longest"), [("60", 60), ("wide", 78)])
+def test_help_fits_the_width_it_is_given(columns: str, longest: int) -> None:
+    help_text = openq("journal", "dump", "--help", COLUMNS=columns).out
+    options = help_text[help_text.index("options:") : help_text.index("Exit codes")]
+
+    assert max(map(len, options.splitlines())) <= longest

@@ -2,10 +2,53 @@
 
 import json
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import openq
+from openq import OpenQ
+from openq.client.message import Received
+
+Make = Callable[..., OpenQ]
+
+
+def take(queue: OpenQ, **options: Any) -> Received:
+    message = queue.receive(timeout=0, **options)
+    assert message is not None
+    return message
+
+
+def bodies(queue: OpenQ) -> list[Any]:
+    return [message.body for message in queue.queue]
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def ended(*threads: threading.Thread) -> bool:
+    for thread in threads:
+        thread.join(60)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Until it holds; the bound is there only to end a test that has failed."""
+    pause = threading.Event()
+    for _ in range(30_000):
+        if condition():
+            return
+        pause.wait(0.001)
+    raise AssertionError(f"never happened: {what}")
+
+
+def until_waiting(queue: OpenQ, count: int) -> None:
+    until(lambda: queue.stats().waiters == count, f"{count} receivers wait")
+
 
 SCHEMAS = Path(openq.__file__).parent / "schemas"
 

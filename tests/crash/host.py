@@ -18,6 +18,7 @@ from openq.broker.local import LocalBroker
 from openq.engine.routing import Binding, Exchange
 from openq.errors import OpenQError
 from openq.model import Delivery, Draft, QueueSettings
+from openq.storage.disk import Io
 from openq.storage.files import FileJournal
 
 Call = dict[str, Any]
@@ -210,6 +211,19 @@ class ForgetfulHost(Host):
             super().sync(call)
 
 
+class QuietIo(Io):
+    """The disk without its waiting. Where power cuts are the question it is a planted fault."""
+
+    def fdatasync(self, fd: int) -> None:
+        pass
+
+    def fsync(self, fd: int) -> None:
+        pass
+
+    def fsync_dir(self, path: str) -> None:
+        pass
+
+
 HOSTS: dict[str, type[Host]] = {"honest": Host, "hasty": HastyHost, "forgetful": ForgetfulHost}
 
 
@@ -219,6 +233,7 @@ def main(path: str, options: dict[str, Any]) -> None:
         segment_bytes=options.get("segment_bytes", 1 << 16),
         first_segment_bytes=options.get("first_segment_bytes", 1 << 14),
         reserve_bytes=options.get("reserve_bytes", 1 << 16),
+        io=QuietIo() if options.get("io") == "quiet" else Io(),
     )
     broker = LocalBroker(journal=journal, history_bytes=options.get("history_bytes", 1 << 30))
     host = HOSTS[options.get("host", "honest")](broker)

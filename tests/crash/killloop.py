@@ -303,6 +303,7 @@ class KillLoop:
         *,
         keeps_history: bool = True,
         host: str = "honest",
+        io: str = "honest",
         after_death: Callable[[], None] | None = None,
     ) -> None:
         self.path = path
@@ -311,7 +312,7 @@ class KillLoop:
         self.keeps_history = keeps_history
         self.ledger = Ledger(SPACES)
         self._after_death = after_death
-        self._options: dict[str, Any] = {"host": host}
+        self._options: dict[str, Any] = {"host": host, "io": io}
         self._settings: dict[str, Any] = {}
         if not keeps_history:
             self._options.update(history_bytes=1, segment_bytes=16384, first_segment_bytes=4096)

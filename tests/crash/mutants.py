@@ -16,9 +16,9 @@ from openq.storage.disk import Io
 from openq.storage.doctor import check, repair
 from openq.storage.survey import Found, Survey
 from tests.crash.client import Client
-from tests.crash.host import Host
+from tests.crash.host import Host, QuietIo
 from tests.crash.ledger import Ledger, read_body
-from tests.crash.workload import SPACES, QuietIo, Work, open_broker, open_journal
+from tests.crash.workload import SPACES, Work, open_broker, open_journal
 
 KINDS = ("cut", "zeros", "garbage", "hole", "stale", "flip", "dup", "grow", "gone")
 

@@ -13,7 +13,7 @@ from openq.errors import OpenQError
 from openq.storage.disk import Io
 from openq.storage.files import FileJournal
 from tests.crash.client import Client, Refused, Uncertain
-from tests.crash.host import Host
+from tests.crash.host import Host, QuietIo
 from tests.crash.ledger import Ledger
 
 # A queue and the places its messages can move to are one space.
@@ -33,19 +33,6 @@ QUEUES: dict[str, dict[str, Any]] = {
 }
 # Without history and memory of duplicates nothing keeps an old segment but a live message in it.
 FORGETFUL = {"history_ms": 0, "dedup_window_ms": 1000}
-
-
-class QuietIo(Io):
-    """The real disk without its waiting: for trials, where a crash of the machine is not the question."""
-
-    def fdatasync(self, fd: int) -> None:
-        pass
-
-    def fsync(self, fd: int) -> None:
-        pass
-
-    def fsync_dir(self, path: str) -> None:
-        pass
 
 
 def open_broker(path: str | os.PathLike[str], clock: VirtualClock, io: Io | None = None) -> LocalBroker:

@@ -62,7 +62,10 @@ class Message(Received):
     __slots__ = ("_owner",)
 
     def __init__(self, owner: Queue, delivery: Delivery) -> None:
-        super().__init__(owner.inner, delivery)
+        # Not through super(): one is made for every message.
+        self._queue = owner.inner
+        self._delivery = delivery
+        self._settled = False
         self._owner = owner
 
     async def ack(self) -> None:  # type: ignore[override]

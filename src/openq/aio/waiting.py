@@ -34,15 +34,12 @@ class Commits:
         """For everything done so far: None if it is on disk already. Raises JournalFailed."""
         broker = self.broker
         journal = broker.journal
-        if journal is None:
-            return None
+        assert journal is not None, "without a disk there is nothing to wait for"
         with broker.lock:
-            if journal.end_at <= journal.durable_at:
-                if journal.error is not None:
-                    raise _failure(journal.error)
-                return None
             if journal.error is not None:
                 raise _failure(journal.error)
+            if journal.end_at <= journal.durable_at:
+                return None
             promise: Promise = self.loop.create_future()
             if journal.group != self._group:
                 promises: list[Promise] = []
@@ -56,14 +53,13 @@ class Commits:
 
     def _flush(self) -> None:
         self._flushing = False
-        journal = self.broker.journal
-        if journal is not None:
-            journal.flush()
+        assert self.broker.journal is not None
+        self.broker.journal.flush()
 
     def _committed(self, promises: list[Promise]) -> None:
         """In the thread that wrote. Whether it failed is known for sure only here: the next group may."""
-        journal = self.broker.journal
-        error = None if journal is None else journal.error
+        assert self.broker.journal is not None
+        error = self.broker.journal.error
         try:
             self.loop.call_soon_threadsafe(_resolve, promises, error)
         except RuntimeError:
@@ -110,7 +106,7 @@ def release(broker: LocalBroker, queue: str, deliveries: Iterable[Delivery]) -> 
 class Wait:
     """One wait of one task for messages. What it was served is either returned or given back."""
 
-    __slots__ = ("_broker", "_cancelled", "_future", "_loop", "_queue", "_served", "_waiter")
+    __slots__ = ("_broker", "_future", "_loop", "_queue", "_served", "_waiter")
 
     def __init__(
         self,
@@ -126,7 +122,6 @@ class Wait:
         self._loop = loop
         self._queue = queue
         self._served: list[Delivery] = []
-        self._cancelled = False
         self._future: Future[None] | None = None
         self._waiter = Waiter(limit, lease_ms, consumer, types, self._serve)
 
@@ -156,10 +151,8 @@ class Wait:
         deliveries = broker.attend(self._queue, waiter)
         if deliveries is not None:
             return deliveries
-        timer = None if timeout is None else self._loop.call_later(max(timeout, 0), self._leave)
+        timer = None if timeout is None else self._loop.call_later(max(timeout, 0), self.cancel)
         try:
-            if self._cancelled:
-                self._leave()
             await self._future
         except BaseException:
             if not broker.leave(self._queue, waiter):
@@ -170,12 +163,8 @@ class Wait:
                 timer.cancel()
         return self._served
 
-    def _leave(self) -> None:
+    def cancel(self) -> None:
+        """End the wait, from the loop's own thread: nothing came."""
         # If it is too late to leave we were served, and `_wake` is on its way.
         if self._broker.leave(self._queue, self._waiter):
             self._wake()
-
-    def cancel(self) -> None:
-        """End the wait early, from the loop's own thread."""
-        self._cancelled = True
-        self._leave()

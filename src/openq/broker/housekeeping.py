@@ -23,7 +23,7 @@ from ..storage.journal import SegmentInfo
 from ..storage.snapshots import write as write_snapshot
 
 if TYPE_CHECKING:
-    from .local import LocalBroker
+    from .foundation import Foundation
 
 log = logging.getLogger("openq")
 
@@ -34,7 +34,7 @@ _COPY_BATCH = 128  # messages copied under one hold of the lock
 class Housekeeper:
     """A thread that wakes when a segment is full, and once a minute for what has grown old."""
 
-    def __init__(self, broker: LocalBroker, journal: FileJournal, history_bytes: int) -> None:
+    def __init__(self, broker: Foundation, journal: FileJournal, history_bytes: int) -> None:
         self._broker = broker
         self._journal = journal
         self._history_bytes = history_bytes

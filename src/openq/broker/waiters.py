@@ -75,8 +75,10 @@ class Waiters:
             if not line:
                 del self._lines[queue]
 
-    def drain(self) -> list[Waiter]:
-        """All of them, taken out (the broker closes)."""
+    def drain(self, queue: str | None = None) -> list[Waiter]:
+        """All of them, or all of one queue, taken out (the broker closes, the queue is deleted)."""
+        if queue is not None:
+            return list(self._lines.pop(queue, ()))
         everyone = [waiter for line in self._lines.values() for waiter in line]
         self._lines.clear()
         return everyone

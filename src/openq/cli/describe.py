@@ -67,9 +67,9 @@ class Describer:
     def _details(self, record: r.Record) -> dict[str, Any]:
         kind, rest = record[0], record[4:]
         match kind:
-            case r.PUBLISH | r.EDIT:
+            case r.PUBLISH:
                 return self._content(*rest)
-            case r.COPY:
+            case r.EDIT | r.COPY:
                 return {"sent": time_text(rest[0]), **self._content(*rest[1:])}
             case r.ROUTE:
                 targets = [{"queue": self._name(queue), "seq": seq} for queue, seq in rest[4]]

@@ -179,7 +179,10 @@ def print_outcome(report: doctor.Report) -> None:
     for damage in report.damages:
         print(f"  could not be saved: {place(damage)}" if _lost(damage) else f"  mended: {place(damage)}")
     for path in report.quarantined:
-        print(f"  the damaged bytes are in {path}")
+        what = (
+            "a snapshot that may point at them was moved to" if path.endswith(".snap") else "the bytes are in"
+        )
+        print(f"  {what} {path}")
     if report.missing_sidecars:
         print(f"  made {_count(len(report.missing_sidecars), 'index file')} anew")
 

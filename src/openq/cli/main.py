@@ -7,23 +7,32 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Sequence
-from typing import Any, NoReturn
 
-from .terminal import FAILED, INTERRUPTED, NOT_FOUND, OK, USAGE, paint, say
+from .terminal import FAILED, INTERRUPTED, NOT_FOUND, OK, USAGE, columns, paint, say
 
-Tree = dict[str, "Tree"]
+TYPE_CHECKING = False  # not from `typing`, which takes longer to load than all of this
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
+
+    Tree = dict[str, "Tree"]
 
 CODES = "Exit codes: 0 done, 1 failed or damage found, 2 wrong usage, 3 not found."
+
+
+class Formatter(RawDescriptionHelpFormatter):
+    """argparse would load `shutil`, and with it three compressors, to ask for the width of the terminal."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=columns())
 
 
 class Parser(ArgumentParser):
     """Help that begins with examples, and errors in one line."""
 
     def __init__(self, *, examples: Sequence[tuple[str, str]] = (), **options: Any) -> None:
-        options.setdefault("formatter_class", RawDescriptionHelpFormatter)
         # An abbreviation that works today is broken by the next option with the same beginning.
-        super().__init__(allow_abbrev=False, epilog=CODES, **options)
+        super().__init__(allow_abbrev=False, epilog=CODES, formatter_class=Formatter, **options)
         self.examples = examples
 
     def format_help(self) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import IO
+
+TYPE_CHECKING = False  # not from `typing`: this is loaded before the first word of help appears
+if TYPE_CHECKING:
+    from typing import IO
 
 OK = 0
 FAILED = 1
@@ -25,6 +28,18 @@ def paint(text: str, style: str, stream: IO[str] | None = None) -> str:
 
 def is_terminal(stream: IO[str]) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def columns() -> int:
+    """How wide to write for whoever reads stdout."""
+    try:
+        return int(os.environ["COLUMNS"])
+    except (KeyError, ValueError):
+        pass
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns - 2  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):
+        return 78
 
 
 def say(text: str) -> None:

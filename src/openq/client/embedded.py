@@ -104,13 +104,13 @@ class Queue(Hooks, StandardQueue):
             if dead_letter not in existing:
                 broker.declare(dead_letter, settle(None, {}))
         stored = broker.settings(name) if name in existing else None
-        self._settings = broker.declare(name, settle(stored, named), change=True)
+        settings = broker.declare(name, settle(stored, named), change=True)
         broker.sync()
         self.name = name
         self._broker = broker
         durable = broker.journal is not None
         self._loads = durable
-        self._syncs = durable and not self._settings.relaxed
+        self._syncs = durable and not settings.relaxed
         self._prefix = broker.id_prefix
         # Who else uses this broker may hold leases too; see `_current`.
         self._label = None if self._shared.is_private() else f"{os.getpid()}-{next(_objects)}"
@@ -218,7 +218,7 @@ class Queue(Hooks, StandardQueue):
                 if self._loads:
                     self._broker.load(deliveries)
                 if self._broker.observed:
-                    self._broker.sync()
+                    self._broker.announce()
                 return Received(self, deliveries[0])
         received = self._receive(1, timeout, visibility_timeout, types, consumer)
         return received[0] if received else None
@@ -245,8 +245,9 @@ class Queue(Hooks, StandardQueue):
         types: Iterable[str] | None,
         consumer: str | None,
     ) -> list[Received]:
+        patience = _patience(timeout)
         wait = self._wait_for(limit, visibility_timeout, types, consumer)
-        return self._received(wait.wait(_patience(timeout)))
+        return self._received(wait.look() if patience is not None and patience <= 0 else wait.wait(patience))
 
     def _wait_for(
         self,
@@ -270,7 +271,7 @@ class Queue(Hooks, StandardQueue):
         if deliveries:
             self._broker.load(deliveries)
             if self._broker.observed:
-                self._broker.sync()
+                self._broker.announce()
         return [Received(self, delivery) for delivery in deliveries]
 
     def ack(self, target: Message | str) -> None:
@@ -490,7 +491,7 @@ class Queue(Hooks, StandardQueue):
     @property
     def visibility_timeout(self) -> float:
         """Seconds."""
-        milliseconds = self._settings.visibility_ms
+        milliseconds = self.settings.visibility_ms
         return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
 
     @property
@@ -648,7 +649,7 @@ class Queue(Hooks, StandardQueue):
 
     def _change(self, **changes: object) -> None:
         settings = self._broker.settings(self.name).with_(**changes)
-        self._settings = self._broker.declare(self.name, settings, change=True)
+        self._broker.declare(self.name, settings, change=True)
         self._sync()
 
     def requeue_expired(self) -> None:
@@ -691,12 +692,13 @@ class Queue(Hooks, StandardQueue):
 
         A file that cannot be read as a whole changes nothing.
         """
-        results = self._broker.publish_many(self.name, read_backup(self._file(path), self))
+        drafts = read_backup(self._file(path), self)
+        results = self._broker.publish_many(self.name, drafts)
         self._sync()
         for result in results:
             if isinstance(result, OpenQError):
                 raise result
-        return len(results)
+        return sum(draft.id == result for draft, result in zip(drafts, results, strict=True))
 
     _save_to_disk = save
     _load_from_disk = load

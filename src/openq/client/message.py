@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidSetting, OpenQError
 from ..model import FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Delivery, Entry
+from .codecs import Codec
 from .times import from_ms, iso, parse_iso
 
 if TYPE_CHECKING:
@@ -153,9 +154,11 @@ def read_payload(data: Mapping[str, Any]) -> Any:
     payload, encoding = data["payload"], data.get("payload_encoding")
     if encoding is None:
         return payload
-    if encoding != "base64":
-        raise InvalidSetting(f"payload_encoding must be 'base64', not {encoding!r}")
-    return read_base64(payload)
+    if encoding == "base64":
+        return read_base64(payload)
+    if encoding == _ENCODINGS[FORM_MSGPACK]:
+        return Codec().decode(read_base64(payload), FORM_MSGPACK)
+    raise InvalidSetting(f"payload_encoding must be 'base64' or 'msgpack+base64', not {encoding!r}")
 
 
 def read_base64(payload: Any) -> bytes:

@@ -38,6 +38,11 @@ class Wait:
         self._served = deliveries
         self._gate.release()
 
+    def look(self) -> list[Delivery]:
+        """What is there now, without standing in line."""
+        waiter = self._waiter
+        return self._broker.receive(self._queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types)
+
     def wait(self, timeout: float | None) -> list[Delivery]:
         """What came, or nothing when the time is up. None waits for ever."""
         broker, waiter = self._broker, self._waiter

@@ -5,15 +5,18 @@ Functions over an `Engine`; the same rules hold: time comes in, records go out f
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from heapq import merge
+from itertools import chain, islice
 from typing import Any
 
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueInUse
 from ..model import Draft, Entry, Extra
 from .core import MAX_TIME_MS, with_extra
 from .engine import Engine, make_info
+from .lane import Page
 from .order import Grouped, Shared
 from .queue import Queue
 from .records import (
@@ -54,7 +57,7 @@ def edit(engine: Engine, queue: Queue, message_id: str, now_ms: int, draft: Draf
     extra.type = draft.type
     info = make_info(draft)
     body = draft.body
-    at = engine.tell((EDIT, now_ms, queue.number, entry.seq, draft.form, body, info, extra))
+    at = engine.tell((EDIT, now_ms, queue.number, entry.seq, entry.sent_ms, draft.form, body, info, extra))
     queue.waiting_bytes += len(body) - entry.size
     engine.replace_entry(queue, Entry(entry.seq, entry.sent_ms, at, len(body), draft.form, body, info, extra))
 
@@ -146,18 +149,44 @@ def redrive(engine: Engine, queue: Queue, entries: Sequence[Entry], to: str | No
 # -- looking ----------------------------------------------------------------------------------
 
 
+STATES = ("ready", "delayed", "in_flight", "all")
+
+
+def _check_state(state: str) -> None:
+    if state not in STATES:
+        raise InvalidSetting(f"state must be one of {', '.join(STATES)}, not {state!r}")
+
+
 def browse(engine: Engine, queue: Queue, state: str = "all") -> Iterator[Entry]:
     """Entries in hand-out order, changing nothing. States: ready, delayed, in_flight, all."""
+    _check_state(state)
     if state in ("ready", "all"):
-        for entry in queue.ready:
-            if entry.seq not in queue.delayed:
-                yield entry
+        yield from (entry for entry in queue.ready if entry.seq not in queue.delayed)
     if state in ("delayed", "all"):
         yield from sorted(queue.delayed.values(), key=_due)
     if state in ("in_flight", "all"):
         yield from sorted((d.entry for d in queue.leases.values()), key=_seq)
-    if state not in ("ready", "delayed", "in_flight", "all"):
-        raise InvalidSetting(f"state must be ready, delayed, in_flight or all, not {state!r}")
+
+
+def survey(queue: Queue, state: str = "all") -> Iterator[Entry]:
+    """The same by priority and sequence, for long walks.
+
+    References are taken when this is called and followed later: the caller may let go of the lock
+    meanwhile, and ten million messages are never in memory at once.
+    """
+    _check_state(state)
+    lanes = queue.ready.freeze() if state in ("ready", "all") else []
+    delayed = sorted(queue.delayed.values(), key=_due) if state in ("ready", "delayed", "all") else []
+    lent = sorted((d.entry for d in queue.leases.values()), key=_seq) if state in ("in_flight", "all") else []
+    not_due = {entry.seq for entry in delayed} if queue.fifo else frozenset()
+    ready = (entry for lane in lanes for entry in _walk(lane) if entry.seq not in not_due)
+    return chain(ready, () if state == "ready" else delayed, lent)
+
+
+def _walk(lane: tuple[list[Entry], list[Page]]) -> Iterator[Entry]:
+    loose, pages = lane
+    packed = (entry for page in pages for entry in page.entries())
+    return merge(sorted(loose, key=_seq), packed, key=_seq)
 
 
 def _due(entry: Entry) -> tuple[int, int]:
@@ -169,14 +198,14 @@ def _seq(entry: Entry) -> int:
 
 
 def peek(engine: Engine, queue: Queue, limit: int, rear: bool) -> list[Entry]:
-    """The next to be handed out, or the last; nothing is counted or changed."""
-    if rear and limit == 1 and isinstance(queue.ready, Shared):
+    """The next to be handed out, or the last ones, last first; nothing is counted or changed."""
+    if not rear:
+        return list(islice(browse(engine, queue, "ready"), limit))
+    if limit == 1 and isinstance(queue.ready, Shared):
+        # With FIFO groups only the whole walk tells which is the last.
         last = queue.ready.last()
         return [] if last is None else [last]
-    if rear:
-        everything = list(browse(engine, queue, "ready"))
-        return everything[-limit:][::-1]
-    return list(islice(browse(engine, queue, "ready"), limit))
+    return list(deque(browse(engine, queue, "ready"), maxlen=limit))[::-1]
 
 
 def status(queue: Queue, seq: int) -> str | None:

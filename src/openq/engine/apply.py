@@ -155,21 +155,12 @@ def _purge(engine: Engine, queue: Queue, record: Record, at: int) -> None:
     purge_state(engine, queue)
 
 
-def _edit(engine: Engine, queue: Queue, record: Record, at: int) -> None:
-    _, now_ms, _, seq, form, body, info, extra = record
-    known = queue.find(seq)
-    sent_ms = known.sent_ms if known is not None else now_ms
-    _put(engine, queue, _entry(seq, sent_ms, at, form, body, info, extra), known, now_ms)
-
-
-def _copy(engine: Engine, queue: Queue, record: Record, at: int) -> None:
-    _, now_ms, _, seq, sent_ms, form, body, info, extra = record
-    _put(engine, queue, _entry(seq, sent_ms, at, form, body, info, extra), queue.find(seq), now_ms)
-
-
-def _put(engine: Engine, queue: Queue, entry: Entry, known: Entry | None, now_ms: int) -> None:
+def _rewrite(engine: Engine, queue: Queue, record: Record, at: int) -> None:
     """Under a sequence number that may be there already; out of order if it is not."""
-    engine.next_seq = max(engine.next_seq, entry.seq + 1)
+    _, now_ms, _, seq, sent_ms, form, body, info, extra = record
+    entry = _entry(seq, sent_ms, at, form, body, info, extra)
+    engine.next_seq = max(engine.next_seq, seq + 1)
+    known = queue.find(seq)
     if known is None:
         engine._enter(queue, entry, now_ms, in_order=False)
         return
@@ -253,8 +244,8 @@ _APPLY: dict[int, Callable[[Engine, Queue, Record, int], None]] = {
     MOVE: _move,
     REMOVE: _remove,
     PURGE: _purge,
-    EDIT: _edit,
+    EDIT: _rewrite,
     RESCHEDULE: _reschedule,
-    COPY: _copy,
+    COPY: _rewrite,
     UNQUEUE: _unqueue,
 }

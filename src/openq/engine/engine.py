@@ -280,7 +280,7 @@ def _base_extra(draft: Draft, now_ms: int) -> Extra:
     """What the draft says by itself, checked."""
     if not 0 <= draft.priority <= MAX_PRIORITY:
         raise InvalidSetting(f"priority must be 0 to {MAX_PRIORITY}, not {draft.priority}")
-    due_ms = draft.due_ms
+    due_ms = max(draft.due_ms, 0)
     if draft.delay_ms is not None:
         if draft.delay_ms < 0:
             raise InvalidSetting("delay must not be negative")

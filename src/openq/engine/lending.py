@@ -11,10 +11,12 @@ from itertools import takewhile
 from typing import Any
 
 from ..errors import (
+    InvalidSetting,
     MessageNotFoundError,
     OpenQError,
 )
 from ..model import (
+    MAX_SPAN_MS,
     NO_DEADLINE,
     Delivery,
     Entry,
@@ -62,6 +64,8 @@ class Lending(Core):
             return []
         if lease_ms is None:
             lease_ms = settings.visibility_ms
+        elif lease_ms < NO_DEADLINE or lease_ms > MAX_SPAN_MS:
+            raise _bad_span("lease", lease_ms)
         until_ms = 0 if lease_ms == NO_DEADLINE else now_ms + lease_ms
         if limit == 1 and types is None and not queue.fifo:
             entry = ready.pop(now_ms)
@@ -313,6 +317,8 @@ class Lending(Core):
 
         Returns "returned" or, when its receives are used up, "dead-lettered".
         """
+        if delay_ms is not None and not 0 <= delay_ms <= MAX_SPAN_MS:
+            raise _bad_span("delay", delay_ms)
         delivery = queue.lease(seq, number, now_ms)
         return self._give_back(queue, delivery, NACKED, reason, delay_ms, now_ms)
 
@@ -330,6 +336,8 @@ class Lending(Core):
 
     def extend(self, queue: Queue, seq: int, number: int, now_ms: int, lease_ms: int) -> int:
         """A new deadline, counted from now. Returns it."""
+        if lease_ms < NO_DEADLINE or lease_ms > MAX_SPAN_MS:
+            raise _bad_span("lease", lease_ms)
         delivery = queue.lease(seq, number, now_ms)
         until_ms = 0 if lease_ms == NO_DEADLINE else now_ms + lease_ms
         self.tell((EXTEND, now_ms, queue.number, seq, until_ms, (seq,)))
@@ -559,6 +567,10 @@ class Lending(Core):
                 if entry.extra is not None and entry.extra.expires_ms:
                     self.timers.add(entry.extra.expires_ms, (TTL, queue, entry.seq))
             self._arm_retention(queue, 0)
+
+
+def _bad_span(what: str, ms: int) -> InvalidSetting:
+    return InvalidSetting(f"a {what} of {ms} ms; it must be 0 to {MAX_SPAN_MS}")
 
 
 def _over(entry: Entry, horizon_ms: int, now_ms: int) -> bool:

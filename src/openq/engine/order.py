@@ -254,7 +254,9 @@ class Shared:
         pass
 
     def freeze(self) -> list[tuple[list[Entry], list[Page]]]:
-        return [lane.freeze() for lane in self.lanes() if lane.count]
+        """By priority, groups as they take turns: so the turns are the same when it is restored."""
+        levels = [self._levels[priority] for priority in reversed(self._order)]
+        return [level.lanes[group].freeze() for level in levels for group in level.turns]
 
 
 class Group:
@@ -427,10 +429,6 @@ class Grouped:
 
     def first(self, now_ms: int) -> Entry | None:
         return next(iter(self), None)
-
-    def last(self) -> Entry | None:
-        lasts = [lane.last() for lane in self.lanes() if lane.count]
-        return max((e for e in lasts if e is not None), key=lambda entry: entry.seq, default=None)
 
     def oldest_ms(self) -> int | None:
         firsts = [lane.first() for lane in self.lanes() if lane.count]

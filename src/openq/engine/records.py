@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, cast
 
+from ..errors import InvalidSetting
 from ..model import Death, Extra, Info
 
 PUBLISH = 1  # form, body, info, extra
@@ -30,7 +31,7 @@ EXTEND = 7  # until_ms, seqs
 MOVE = 8  # why, reason, ((seq, to queue, new seq), ...)
 REMOVE = 9  # why, seqs
 PURGE = 10
-EDIT = 11  # form, body, info, extra
+EDIT = 11  # sent_ms, form, body, info, extra
 RESCHEDULE = 12  # due_ms
 COPY = 13  # sent_ms, form, body, info, extra   a live message rewritten to free an old segment
 QUEUE = 14  # name, settings as JSON, created_ms
@@ -115,15 +116,20 @@ _HAS_INFO = 2
 # -- values -----------------------------------------------------------------------------------
 
 
-def _tag(value: object) -> object:
+_MAX_DEPTH = 64  # what can be written must also be readable, from any depth of the stack
+
+
+def _tag(value: object, depth: int = 0) -> object:
     """JSON for values that may hold bytes. A dict that looks like a tag is wrapped: nothing is ambiguous."""
     if isinstance(value, bytes | bytearray | memoryview):
         return {"$bytes": base64.b64encode(bytes(value)).decode()}
+    if depth > _MAX_DEPTH:
+        raise InvalidSetting(f"attributes or arguments nested more than {_MAX_DEPTH} deep")
     if isinstance(value, dict):
-        tagged = {str(key): _tag(item) for key, item in value.items()}
+        tagged = {str(key): _tag(item, depth + 1) for key, item in value.items()}
         return {"$dict": tagged} if any(key.startswith("$") for key in tagged) else tagged
     if isinstance(value, list | tuple):
-        return [_tag(item) for item in value]
+        return [_tag(item, depth + 1) for item in value]
     return value
 
 
@@ -139,7 +145,13 @@ def _untag(value: object) -> object:
 
 
 def pack_value(value: object) -> bytes:
-    return json.dumps(_tag(value), separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    try:
+        text = json.dumps(_tag(value), separators=(",", ":"), ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidSetting):
+            raise
+        raise InvalidSetting(f"attributes and arguments hold JSON values or bytes: {error}") from None
+    return text.encode("utf-8", "surrogatepass")
 
 
 def unpack_value(data: bytes) -> Any:
@@ -360,12 +372,6 @@ def _encode_bare(record: Record) -> bytes:
     return HEAD.pack(kind, 0, 0, queue, seq, now_ms)
 
 
-def _encode_edit(record: Record) -> bytes:
-    kind, now_ms, queue, seq, form, body, info, extra = record
-    flags, content = _pack_content(body, info, extra)
-    return HEAD.pack(kind, form, flags, queue, seq, now_ms) + content
-
-
 def _encode_reschedule(record: Record) -> bytes:
     kind, now_ms, queue, seq, due_ms = record
     return HEAD.pack(kind, 0, 0, queue, seq, now_ms) + _U64.pack(due_ms)
@@ -389,7 +395,7 @@ _ENCODERS = {
     REMOVE: _encode_remove,
     PURGE: _encode_bare,
     UNQUEUE: _encode_bare,
-    EDIT: _encode_edit,
+    EDIT: _encode_copy,
     RESCHEDULE: _encode_reschedule,
     COPY: _encode_copy,
     QUEUE: _encode_json,
@@ -436,11 +442,9 @@ def decode(data: bytes) -> Record:
         return (*head, form, _unpack_seqs(data, position))
     if kind in (PURGE, UNQUEUE):
         return head
-    if kind == EDIT:
-        return (*head, form, *_unpack_content(data, position, flags))
     if kind == RESCHEDULE:
         return (*head, _U64.unpack_from(data, position)[0])
-    if kind == COPY:
+    if kind in (EDIT, COPY):
         (sent_ms,) = _U64.unpack_from(data, position)
         return (*head, sent_ms, form, *_unpack_content(data, position + 8, flags))
     if kind in (QUEUE, EXCHANGE, CHECKPOINT):
@@ -476,7 +480,7 @@ def content(data: bytes) -> tuple[int, bytes, Info | None]:
     if kind == ROUTE:
         (count,) = _U32.unpack_from(data, position)
         position += 4 + count * _ROUTE_TARGET.size
-    elif kind == COPY:
+    elif kind in (EDIT, COPY):
         position += 8
     body, info, _ = _unpack_content(data, position, flags)
     return data[1], body, info

@@ -93,6 +93,18 @@ class Usage:
                 self.add(at, page.sizes if isinstance(page.sizes, int) else page.sizes[i])
 
 
+def oldest_segment(engine: Engine) -> int:
+    """The first segment that holds a live message; far beyond all if none does."""
+    ats: list[int] = []
+    for queue in engine.queues.values():
+        for entries, pages in queue.ready.freeze():
+            ats += [entry.at for entry in entries]
+            ats += [min(page.ats) for page in pages if page.ats]
+        ats += [entry.at for entry in queue.delayed.values()]
+        ats += [delivery.entry.at for delivery in queue.leases.values()]
+    return min(ats, default=1 << 63) >> 32
+
+
 def encode(frozen: Frozen, usage: Usage | None = None) -> Iterator[bytes]:
     """Chunks of bytes: a head, then for each queue one chunk of loose entries and one per page."""
     yield b"H" + pack_value(frozen.head)

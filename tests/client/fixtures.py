@@ -1,14 +1,13 @@
 """Queues for tests: in memory and on disk, on a clock that stands still until it is moved."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openq import OpenQ, VirtualClock
-
-Make = Callable[..., OpenQ]
+from tests.client.helpers import Make
 
 
 @pytest.fixture
@@ -18,7 +17,7 @@ def clock() -> VirtualClock:
 
 @pytest.fixture(params=["memory", "journal"])
 def make(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> Iterator[Make]:
-    """Opens queues in one place; all are closed at the end."""
+    """Opens queues in one place (in memory: each with its dlq in its own); all are closed at the end."""
     place: dict[str, Any] = {"clock": clock}
     if request.param == "journal":
         place["path"] = tmp_path / "data"

@@ -1,0 +1,382 @@
+"""What every verb of the local broker stands on: the lock, the clock, recovery, waiters, promises, events.
+
+One lock, held for microseconds and never over a disk access, makes the engine's changes and their
+records happen in the same order. Without a path the records go to a bounded memory instead of
+a disk, so that replay and timelines work there too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..clock import Clock, SystemClock
+from ..engine.apply import apply, checkpoint
+from ..engine.engine import Engine
+from ..engine.queue import Queue
+from ..engine.records import PUBLISH, ROUTE, RUN, Record, content, decode, encode
+from ..engine.snapshot import decode as load_snapshot
+from ..engine.snapshot import oldest_segment
+from ..errors import Closed, DiskFull, OpenQError
+from ..model import Delivery, Entry
+from ..storage.files import FileJournal
+from ..storage.snapshots import load_newest
+from .base import Health
+from .history import FileHistory, History, MemoryHistory
+from .housekeeping import Housekeeper
+from .ticker import Ticker
+from .waiters import Waiter, Waiters
+
+log = logging.getLogger("openq")
+
+MEMORY_RECORDS = 30_000  # history without a disk: about ten thousand messages
+MEMORY_BYTES = 16 << 20
+LARGE = 4096  # bodies from here on are counted against MEMORY_BYTES one by one
+
+Listener = Callable[[dict[str, Any]], None]
+
+
+class Foundation:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        clock: Clock | None = None,
+        seed: int | None = None,
+        id_prefix: str | None = None,
+        segment_bytes: int = 64 << 20,
+        history_bytes: int = 1 << 30,
+        relaxed: bool = False,
+        journal: FileJournal | None = None,
+    ) -> None:
+        """`journal` is for tests that bring their own disk; otherwise `path` decides."""
+        self._closed = False
+        self._waiters = Waiters()
+        self._listeners: list[Listener] = []
+        self._events: list[dict[str, Any]] = []
+        self.observed = False  # somebody listens: `sync` after each verb also without a disk
+        self.relaxed = relaxed
+        if seed is None:
+            seed = int.from_bytes(os.urandom(8), "little")
+        self.engine = Engine(id_prefix or new_prefix(), seed)
+        self._history: History
+        if journal is None and path is not None:
+            journal = FileJournal(path, segment_bytes=segment_bytes)
+        self._journal = journal
+        self._housekeeper: Housekeeper | None = None
+        if journal is None:
+            self._lock = threading.Lock()
+            self._clock: Clock = clock or SystemClock()
+            memory: deque[Record] = deque(maxlen=MEMORY_RECORDS)
+            self._history = MemoryHistory(memory)
+            self._memory = memory
+            self._large_bytes = 0
+            # A bare append: it returns None, which the engine takes for "nowhere on disk".
+            self.engine.log = memory.append
+        else:
+            try:
+                self._open(journal, clock)
+            except BaseException:
+                journal.close()
+                raise
+        self._now = self._clock.now_ms
+        self._ticker = Ticker(self._tick)
+        self._clock.on_advance(self.tick)
+        if journal is not None:
+            self._housekeeper = Housekeeper(self, journal, history_bytes)
+            self._ticker.start()
+            self._housekeeper.start()
+            if relaxed:
+                log.warning(
+                    "relaxed: answers before the sync; up to 50 ms of them are at risk in a power cut"
+                )
+
+    def _open(self, journal: FileJournal, clock: Clock | None) -> None:
+        self._lock = journal.lock
+        newest = load_newest(os.path.join(journal.path, "snapshots"), journal.io)
+        first = journal.segments()[0].number
+        if newest is not None and newest[0] >> 32 < first:
+            # An older one, because the newest is damaged. What is left of the journal is enough.
+            log.warning("the snapshot is older than the journal; all records are read again")
+            newest = None
+        latest_ms, count = self._recover(journal, newest)
+        if newest is not None and oldest_segment(self.engine) < first:
+            # A damaged end of the journal held the copies of messages whose old segment is freed.
+            log.warning("the snapshot names messages that are gone; all records are read again")
+            self.engine = Engine(self.engine.id_prefix, self.engine.seed)
+            newest = None
+            latest_ms, count = self._recover(journal, None)
+        engine = self.engine
+        engine.woken.clear()
+        self._clock = clock or SystemClock(latest_ms)
+        now_ms = self._clock.now_ms()
+        self._append = journal.append
+        journal.opening = self._opening
+        engine.log = self._log
+        engine.load_info = lambda at: content(journal.read(at))[2]
+        self._history = FileHistory(journal, engine)
+        with self._lock:
+            if not count and newest is None:
+                journal.append(encode(checkpoint(engine, now_ms)))
+            self._release_bound(now_ms)
+            engine.advance(now_ms)
+
+    def _recover(self, journal: FileJournal, newest: tuple[int, list[bytes]] | None) -> tuple[int, int]:
+        """The state from a snapshot and the records after it. Their latest time, and their number."""
+        engine = self.engine
+        start_at = latest_ms = count = 0
+        if newest is not None:
+            start_at, chunks = newest
+            latest_ms = load_snapshot(chunks, engine)
+        started = time.monotonic()
+        for at, data in journal.replay(start_at):
+            record = decode(data)
+            apply(engine, record, at)
+            latest_ms = max(latest_ms, record[1])
+            count += 1
+            if count % 1_000_000 == 0:
+                log.info("recovered %d records in %.1f s", count, time.monotonic() - started)
+        return latest_ms, count
+
+    def _release_bound(self, now_ms: int) -> None:
+        """Leases bound to a connection end with the process that held it."""
+        for queue in self.engine.queues.values():
+            for delivery in list(queue.leases.values()):
+                if not delivery.until_ms:
+                    seq = delivery.entry.seq
+                    self.engine.release(queue, seq, delivery.number, now_ms)
+
+    def _opening(self) -> bytes:
+        if self._housekeeper is not None:
+            self._housekeeper.wake()  # a segment is full: time for a snapshot
+        return encode(checkpoint(self.engine, self._clock.now_ms()))
+
+    def _log(self, record: Record) -> int:
+        return self._append(encode(record))
+
+    def _queue(self, name: str) -> Queue:
+        if self._closed:
+            raise Closed()
+        return self.engine.queue(name)
+
+    def _room(self, size: int) -> None:
+        """Publishing is what stops first when the disk is full."""
+        if self._journal is not None and not self._journal.can_publish(size + 256):
+            raise DiskFull(f"{self._journal.path} has no room left but the reserve")
+
+    def _serve(self) -> None:
+        """Lock held: hand out what became available to those who wait."""
+        engine = self.engine
+        while engine.woken:
+            queues = dict.fromkeys(engine.woken)
+            engine.woken.clear()
+            for queue in queues:
+                if queue.deleted:
+                    # Nobody can be served from it any more; a queue of the same name is another one.
+                    for waiter in self._waiters.drain(queue.name):
+                        waiter.deliver([])
+                    continue
+                now_ms = self._now()
+
+                def receive(waiter: Waiter, queue: Queue = queue, now_ms: int = now_ms) -> list[Delivery]:
+                    try:
+                        return engine.receive(
+                            queue, waiter.limit, now_ms, waiter.lease_ms, waiter.consumer, waiter.types
+                        )
+                    except OpenQError:
+                        return []  # the waiter stays; its next chance comes with the next change
+
+                self._waiters.serve(queue.name, receive)
+                queue.watched = self._waiters.count(queue.name) > 0
+        if engine.timers.next_ms < self._ticker.at_ms:
+            self._ticker.wake()
+
+    def _after(self) -> None:
+        """Lock held, at the end of every verb that changed something."""
+        engine = self.engine
+        if engine.woken or engine.timers.next_ms < self._ticker.at_ms:
+            self._serve()
+
+    def _tick(self) -> int:
+        """Everything that time alone brings about. Returns when to come back."""
+        with self._lock:
+            if self._closed:
+                return 1 << 62
+            now_ms = self._now()
+            self.engine.advance(now_ms)
+            self._ticker.at_ms = 0  # we are awake: no deadline is before this, so nobody wakes us
+            self._serve()
+            self._ticker.at_ms = self.engine.timers.next_ms
+            wait_ms = self.engine.timers.next_ms - now_ms
+        self._publish_events()
+        return wait_ms
+
+    def tick(self) -> None:
+        """Bring everything up to the present by hand (a virtual clock does it on every advance)."""
+        self._tick()
+        self._ticker.wake()  # its thread may sleep towards a deadline that is no longer the next
+
+    def _weigh(self, size: int) -> None:
+        """History in memory is bounded by bytes too: large bodies push old records out."""
+        if size < LARGE:
+            return
+        self._large_bytes += size
+        memory = self._memory
+        while self._large_bytes > MEMORY_BYTES and memory:
+            self._large_bytes -= _large_in(memory.popleft())
+
+    def id_of(self, seq: int) -> str:
+        return f"{self.engine.id_prefix}{seq:012x}"
+
+    def message_id(self, entry: Entry) -> str:
+        return self.engine.id_of(entry)
+
+    def fill(self, entries: Sequence[Entry]) -> None:
+        missing = [entry for entry in entries if entry.body is None]
+        if missing and self._journal is not None:
+            for entry, data in zip(
+                missing, self._journal.read_many([entry.at for entry in missing]), strict=True
+            ):
+                entry.form, entry.body, entry.info = content(data)
+
+    def sync(self) -> None:
+        """Return once everything done so far is on disk; raises JournalFailed if it cannot be."""
+        journal = self._journal
+        if journal is not None and not self.relaxed:
+            at = journal.end_at - 1
+            if at >= journal.durable_at:
+                journal.wait(at)
+            elif journal.error is not None:
+                raise journal.error
+        if self._events:
+            self._publish_events()
+
+    def announce(self) -> None:
+        """Tell listeners what happened, without a wait for the disk."""
+        if self._events:
+            self._publish_events()
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        """Call back, from any thread, once everything done so far is on disk or the journal has failed."""
+        journal = self._journal
+        if journal is None or self.relaxed:
+            callback()
+            return
+        with self._lock:
+            journal.when_durable(callback)
+        journal.flush()
+
+    def flush(self) -> None:
+        if self._journal is not None and self._journal.error is None:
+            self.sync()
+
+    @property
+    def journal(self) -> FileJournal | None:
+        return self._journal
+
+    @property
+    def lock(self) -> threading.Lock:
+        return self._lock
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def id_prefix(self) -> str:
+        return self.engine.id_prefix
+
+    def now_ms(self) -> int:
+        return self._now()
+
+    def health(self) -> Health:
+        journal = self._journal
+        if self._closed:
+            return Health(False, "closed")
+        if journal is None:
+            return Health(True, "in memory")
+        if journal.error is not None:
+            return Health(False, str(journal.error))
+        with self._lock:
+            full = not journal.can_publish(256)
+        return Health(not full, "disk full: publishing is refused" if full else "journal", full)
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Tell of every change: published, received, acked, expired, requeued, dead-lettered, purged...
+
+        Called without the lock, in order, by the thread that made the change. Returns the way out.
+        """
+        self._ticker.start()
+        with self._lock:
+            self._listeners.append(listener)
+            self.engine.observer = self._observe
+            self.observed = True
+
+        def unsubscribe() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+                if not self._listeners:
+                    self.engine.observer = None
+                    self.observed = False
+
+        return unsubscribe
+
+    def _observe(self, what: str, queue: str, seq: int, now_ms: int, detail: str) -> None:
+        """Lock held: only note it; listeners may call back into the broker."""
+        found = self.engine.queues.get(queue)
+        entry = None if found is None or not seq else found.find(seq)
+        message_id = self.engine.id_of(entry) if entry is not None else self.id_of(seq) if seq else None
+        self._events.append(
+            {"event": what, "queue": queue, "id": message_id, "time_ms": now_ms, "detail": detail}
+        )
+
+    def _publish_events(self) -> None:
+        if not self._events:
+            return
+        with self._lock:
+            events, self._events = self._events, []
+            listeners = list(self._listeners)
+        for event in events:
+            for listener in listeners:
+                try:
+                    listener(event)
+                except Exception:
+                    log.exception("a listener failed on %s", event["event"])
+
+    def close(self) -> None:
+        """Everything done is on disk when this returns. Waiters get nothing, later calls `Closed`."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            waiters = self._waiters.drain()
+        for waiter in waiters:
+            waiter.deliver([])
+        self._ticker.stop()
+        if self._housekeeper is not None:
+            self._housekeeper.stop()
+        if self._journal is not None:
+            self._journal.close()
+
+
+def _large_in(record: Record) -> int:
+    """How much of a record counts against MEMORY_BYTES."""
+    if record[0] in (PUBLISH, ROUTE):
+        size = len(record[5])
+    elif record[0] == RUN:
+        size = sum(map(len, record[5]))
+    else:
+        return 0
+    return size if size >= LARGE else 0
+
+
+def new_prefix() -> str:
+    """A UUID of version 8 up to its last twelve digits, which count messages."""
+    node = os.urandom(8).hex()
+    return f"{node[:8]}-{node[8:12]}-8{node[12:15]}-8{node[:3]}-"

@@ -1,0 +1,226 @@
+"""What an operator asks of a broker: look, search, mend, redrive, replay, wire exchanges.
+
+Long work goes over frozen references without the lock, and takes it only for each small batch of changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from ..engine import admin
+from ..engine.admin import Why
+from ..engine.queue import Queue
+from ..engine.routing import Binding, Exchange
+from ..errors import OpenQError
+from ..model import Delivery, Draft, Entry
+from . import filters
+from .base import Filter, Found, Step
+from .foundation import Foundation
+
+_CHUNK = 256
+
+
+class Operations(Foundation):
+    def peek(self, queue: str, limit: int = 1, rear: bool = False) -> list[Entry]:
+        with self._lock:
+            found = self._queue(queue)
+            self.engine.advance(self._now())
+            self._after()
+            entries = admin.peek(self.engine, found, limit, rear)
+        self.fill(entries)
+        return entries
+
+    def entries(self, queue: str, state: str = "all") -> list[Entry]:
+        """All of them, in hand-out order, with their bodies: for export and small queues."""
+        with self._lock:
+            self.engine.advance(self._now())
+            self._after()
+            entries = list(admin.browse(self.engine, self._queue(queue), state))
+        self.fill(entries)
+        return entries
+
+    def deliveries(self, queue: str) -> list[Delivery]:
+        """What is out on loan, with holder and deadline."""
+        with self._lock:
+            self.engine.advance(self._now())
+            self._after()
+            deliveries = list(self._queue(queue).leases.values())
+        self.fill([delivery.entry for delivery in deliveries])
+        return deliveries
+
+    def find(self, queue: str, message_id: str) -> Entry:
+        with self._lock:
+            entry = self.engine.locate(self._queue(queue), message_id)
+        self.fill([entry])
+        return entry
+
+    def lease_of(self, queue: str, message_id: str) -> Delivery | None:
+        """The live delivery of a message, for callers that know only its id."""
+        with self._lock:
+            found = self._queue(queue)
+            self.engine.advance(self._now())
+            self._after()
+            return found.leases.get(self.engine.seq_of(found, message_id))
+
+    def status(self, queue: str, message_id: str) -> str | None:
+        with self._lock:
+            found = self._queue(queue)
+            self.engine.advance(self._now())
+            self._after()
+            seq = self.engine.seq_of(found, message_id)
+            return admin.status(found, seq) if seq else None
+
+    def search(self, queue: str, filter: Filter, limit: int = 100, budget_s: float = 1.0) -> Found:
+        """By priority and sequence; stops at the limit or when the time is up, and says which."""
+        deadline = time.monotonic() + budget_s
+        matching: list[Entry] = []
+        scanned = 0
+        complete = True
+        for part in self._chunks(queue, filter):
+            if len(matching) > limit or time.monotonic() > deadline:
+                complete = False
+                break
+            scanned += len(part)
+            matching += [entry for entry in part if filters.matches(self.engine, entry, filter)]
+        complete = complete and len(matching) <= limit
+        matching = matching[:limit]
+        self.fill(matching)
+        return Found(matching, complete, scanned)
+
+    def _chunks(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
+        """Candidates for a filter, some hundred at a time, with bodies if it needs them."""
+        with self._lock:
+            found = self._queue(queue)
+            self.engine.advance(self._now())
+            self._after()
+            if filter.ids is not None:
+                seqs = [self.engine.seq_of(found, message_id) for message_id in filter.ids]
+                known = [found.find(seq) for seq in seqs if seq]
+                candidates = iter([entry for entry in known if entry is not None])
+            else:
+                candidates = admin.survey(found, filter.state)
+        loads = filters.needs_body(filter)
+        while part := list(islice(candidates, _CHUNK)):
+            if loads:
+                self.fill(part)
+            yield part
+
+    def why(self, queue: str, message_id: str) -> Why:
+        with self._lock:
+            found = self._queue(queue)
+            now_ms = self._now()
+            self.engine.advance(now_ms)
+            self._after()
+            return admin.why(self.engine, found, message_id, now_ms, self._waiters.count(queue))
+
+    def timeline(self, queue: str, message_id: str) -> list[Step]:
+        with self._lock:
+            found = self._queue(queue)
+        self.flush()
+        return self._history.timeline(self.engine, found, message_id)
+
+    def cancel(self, queue: str, message_id: str) -> None:
+        with self._lock:
+            admin.cancel(self.engine, self._queue(queue), message_id, self._now())
+            self._after()
+
+    def edit(self, queue: str, message_id: str, draft: Draft) -> None:
+        with self._lock:
+            found = self._queue(queue)
+            self._room(len(draft.body))
+            admin.edit(self.engine, found, message_id, self._now(), draft)
+            self._after()
+
+    def move(self, queue: str, message_ids: Sequence[str], to: str) -> list[OpenQError | None]:
+        with self._lock:
+            source, target = self._queue(queue), self._queue(to)
+            errors = admin.move(self.engine, source, message_ids, target, self._now())
+            self._after()
+            return errors
+
+    def reschedule(self, queue: str, message_id: str, due_ms: int) -> None:
+        with self._lock:
+            admin.reschedule(self.engine, self._queue(queue), message_id, due_ms, self._now())
+            self._after()
+
+    def redrive(
+        self,
+        queue: str,
+        to: str | None = None,
+        filter: Filter | None = None,
+        rate: float | None = None,
+        progress: Callable[[int], bool] | None = None,
+    ) -> int:
+        """Dead letters back to where they died, or to `to`. At most `rate` a second.
+
+        `progress` is called with the number so far; returning False stops.
+        """
+        if to is not None:
+            with self._lock:
+                self._queue(to)
+        filter = filter or Filter(state="ready")
+        step = _CHUNK if rate is None else max(1, min(_CHUNK, int(rate / 10)))
+        done = 0
+        started = time.monotonic()
+        for part in self._chunks(queue, filter):
+            chosen = [entry for entry in part if filters.matches(self.engine, entry, filter)]
+            for start in range(0, len(chosen), step):
+                with self._lock:
+                    found = self._queue(queue)
+                    live = [each for each in chosen[start : start + step] if found.find(each.seq) is not None]
+                    done += admin.redrive(self.engine, found, live, to, self._now())
+                    self._after()
+                self.sync()
+                if progress is not None and not progress(done):
+                    return done
+                if rate is not None:
+                    time.sleep(max(0.0, done / rate - (time.monotonic() - started)))
+        return done
+
+    def replay(self, queue: str, since_ms: int | None, since_id: str | None, to: str | None = None) -> int:
+        """Publish again what was published to `queue` from a point on and is no longer in it.
+
+        What is still waiting or with a consumer is not doubled; ids stay, so a replay can be repeated.
+        """
+        with self._lock:
+            source = self._queue(queue)
+            target = source if to is None else self._queue(to)
+            now_ms = self._now()
+        self.sync()
+        count = 0
+        batch: list[Draft] = []
+        for draft in self._history.published(self.engine, source, since_ms, since_id, now_ms):
+            batch.append(draft)
+            if len(batch) == 100:
+                count += self._replay_batch(target, batch)
+                batch = []
+        count += self._replay_batch(target, batch)
+        self.sync()
+        return count
+
+    def _replay_batch(self, target: Queue, drafts: Sequence[Draft]) -> int:
+        count = 0
+        with self._lock:
+            for draft in drafts:
+                self._room(len(draft.body))
+                count += not self.engine.publish(target, draft, self._now())[1]
+            self._after()
+        return count
+
+    def declare_exchange(self, exchange: Exchange) -> bool:
+        with self._lock:
+            return admin.declare_exchange(self.engine, exchange, self._now())
+
+    def delete_exchange(self, name: str, if_unused: bool = False) -> None:
+        with self._lock:
+            admin.delete_exchange(self.engine, name, self._now(), if_unused)
+
+    def bind(self, binding: Binding) -> bool:
+        with self._lock:
+            return admin.bind(self.engine, binding, self._now())
+
+    def unbind(self, binding: Binding) -> bool:
+        with self._lock:
+            return admin.unbind(self.engine, binding, self._now())

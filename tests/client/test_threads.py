@@ -1,0 +1,209 @@
+"""Many threads at once: nothing lost, nothing doubled, nobody forgotten."""
+
+import threading
+from collections import Counter
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openq import Closed, Consumer, Message, OpenQ, Producer, VirtualClock
+from tests.client.helpers import Make, ended, in_thread, take, until, until_waiting
+
+pytest_plugins = "tests.client.fixtures"
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_every_message_of_many_producers_reaches_one_of_many_consumers_once(
+    durable: bool, tmp_path: Path
+) -> None:
+    each = 100 if durable else 1000
+    with OpenQ("jobs", path=tmp_path if durable else None) as queue:
+        done: Counter[str] = Counter()
+        lock = threading.Lock()
+
+        def handle(message: Message) -> None:
+            with lock:
+                done[message.body] += 1
+
+        producers = [Producer(queue, source=[f"{p}-{i}" for i in range(each)]) for p in range(4)]
+        consumers = [Consumer(queue, handle, idle_timeout=1.0, batch=1 + c) for c in range(4)]
+        for thread in (*producers, *consumers):
+            thread.start()
+
+        assert ended(*producers, *consumers)
+        assert done == {f"{p}-{i}": 1 for p in range(4) for i in range(each)}
+        assert queue.messages == []
+        assert sum(consumer.processed for consumer in consumers) == 4 * each
+
+
+def test_the_order_of_each_producer_holds_for_a_single_consumer() -> None:
+    with OpenQ("jobs") as queue:
+        producers = [Producer(queue, source=[(p, i) for i in range(500)]) for p in range(4)]
+        for producer in producers:
+            producer.start()
+        got: list[Any] = []
+        consumer = Consumer(queue, lambda message: got.append(message.body), idle_timeout=0.5)
+        consumer.start()
+
+        assert ended(*producers, consumer)
+        for p in range(4):
+            assert [i for q, i in got if q == p] == list(range(500))
+
+
+def test_threads_that_fail_half_the_time_finish_everything_in_the_end() -> None:
+    with OpenQ("dead") as dlq, OpenQ("jobs", dlq=dlq, max_receives=20) as queue:
+        queue.publish_many(list(range(400)))
+        turn = count()
+        finished: Counter[int] = Counter()
+        lock = threading.Lock()
+
+        def handle(message: Message) -> None:
+            with lock:
+                if next(turn) % 2:
+                    raise RuntimeError("this time not")
+                finished[message.body] += 1
+
+        consumers = [Consumer(queue, handle, idle_timeout=0.5) for _ in range(4)]
+        for consumer in consumers:
+            consumer.start()
+
+        assert ended(*consumers)
+        accounted = set(finished) | {message.body for message in dlq.queue}
+        assert accounted == set(range(400))
+        assert max(finished.values()) == 1
+
+
+def test_a_receive_that_runs_out_of_time_never_swallows_a_message() -> None:
+    """Timeouts and publishes race on purpose: each message goes to a waiter or stays."""
+    with OpenQ("jobs") as queue:
+        total = 300
+        got: list[str] = []
+        stop = threading.Event()
+
+        def receive_briefly() -> None:
+            while not stop.is_set():
+                message = queue.receive(timeout=0.0005)
+                if message is not None:
+                    got.append(message.body)
+                    message.ack()
+
+        threads = [in_thread(receive_briefly) for _ in range(4)]
+        for i in range(total):
+            queue.publish(f"m{i}")
+        until(lambda: len(got) == total, "all received")
+        stop.set()
+
+        assert ended(*threads)
+        assert sorted(got) == sorted(f"m{i}" for i in range(total))
+
+
+def test_each_waiter_gets_a_delivery_of_its_own(make: Make) -> None:
+    queue = make()
+    got: list[Any] = []
+    threads = [in_thread(lambda: got.append(queue.receive(timeout=60))) for _ in range(20)]
+    until_waiting(queue, 20)
+    for i in range(20):
+        queue.publish(f"m{i}")
+
+    assert ended(*threads)
+    assert len({message.receipt_id for message in got}) == 20
+
+
+def test_a_waiter_for_a_type_is_passed_over_by_others(make: Make) -> None:
+    queue = make()
+    got: dict[str, Any] = {}
+    choosy = in_thread(lambda: got.update(choosy=queue.receive(timeout=60, types=["bill"])))
+    until_waiting(queue, 1)
+    other = in_thread(lambda: got.update(other=queue.receive(timeout=60)))
+    until_waiting(queue, 2)
+
+    queue.publish("a letter", message_type="mail")
+    assert ended(other)
+    queue.publish("a bill", message_type="bill")
+
+    assert ended(choosy)
+    assert (got["other"].body, got["choosy"].body) == ("a letter", "a bill")
+
+
+def test_closing_ends_every_wait(make: Make) -> None:
+    queue = make()
+    consumer = Consumer(queue, idle_timeout=None)
+    consumer.start()
+    until_waiting(queue, 1)
+    broker = queue.broker
+
+    queue.close()
+    broker.close()
+
+    assert ended(consumer)
+    with pytest.raises(Closed):
+        queue.receive(timeout=0)
+
+
+def test_a_heartbeat_keeps_the_lease_of_slow_work() -> None:
+    with OpenQ("jobs", visibility_timeout=0.3) as queue:
+        queue.publish("slow")
+        with queue.processing(heartbeat=True) as message:
+            assert message is not None
+            first = message.deadline
+            assert first is not None
+            until(lambda: (message.deadline or first) > first, "the lease is extended")
+            assert queue.receive(timeout=0) is None
+
+        assert queue.messages == []
+
+
+def test_a_consumer_with_a_heartbeat_outlives_its_visibility_timeout() -> None:
+    with OpenQ("jobs", visibility_timeout=0.2) as queue:
+        queue.publish("slow")
+        deliveries: list[int] = []
+
+        def handle(message: Message) -> None:
+            deliveries.append(message.receive_count)
+            first = message.timestamp
+            assert first is not None
+            until(lambda: queue.broker.now_ms() / 1000 > first.timestamp() + 0.5, "half a second passes")
+
+        consumer = Consumer(queue, handle, idle_timeout=0.3, heartbeat=True)
+        consumer.start()
+
+        assert ended(consumer)
+        assert (deliveries, queue.messages) == ([1], [])
+
+
+def test_a_heartbeat_stops_with_its_message(clock: VirtualClock) -> None:
+    with OpenQ("jobs", visibility_timeout=0.03) as queue:
+        queue.publish("x")
+        with pytest.raises(RuntimeError), queue.processing(heartbeat=True, timeout=0):
+            raise RuntimeError("gone")
+        first = take(queue)
+
+        message = queue.receive(timeout=60)
+
+        assert message is not None
+        assert message.receive_count == first.receive_count + 1
+
+
+def test_join_waits_for_those_who_ack_elsewhere(make: Make) -> None:
+    queue = make()
+    queue.publish_many(["a", "b"])
+    messages = queue.receive_many(2, timeout=0)
+    joining = in_thread(queue.join)
+
+    for message in messages:
+        message.ack()
+
+    assert ended(joining)
+
+
+def test_any_thread_may_say_that_a_task_is_done() -> None:
+    with OpenQ("jobs") as queue:
+        queue.put("x")
+        getting = in_thread(queue.get)
+        assert ended(getting)
+
+        queue.task_done()
+
+        queue.join()

@@ -1,0 +1,97 @@
+"""Stories that every broker must agree on: in memory, on disk, and restarted before every single line."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from openq.broker.local import LocalBroker
+from openq.clock import VirtualClock
+
+from .runner import Story, StoryFailed, milliseconds
+
+STORIES = sorted(Path(__file__).parent.glob("*.txt"))
+
+
+class Memory:
+    """No disk, no restarts."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = VirtualClock()
+        self.broker = self.open(path)
+
+    def open(self, path: Path) -> LocalBroker:
+        return LocalBroker(clock=self.clock, seed=1)
+
+    def before_line(self) -> None:
+        pass
+
+
+class Journal(Memory):
+    """On disk."""
+
+    def open(self, path: Path) -> LocalBroker:
+        self.path = path
+        return LocalBroker(path, clock=self.clock, seed=1, segment_bytes=1 << 20)
+
+
+class Reopened(Journal):
+    """Closed in good order and opened again before every line: what a snapshot brings back."""
+
+    def before_line(self) -> None:
+        self.broker.close()
+        self.broker = self.open(self.path)
+
+
+class Crashed(Journal):
+    """Continues from what was on disk when the power went, before every line: what records bring back."""
+
+    def before_line(self) -> None:
+        self.broker.sync()
+        copy = self.path.with_name(f"{self.path.name}x")
+        shutil.copytree(self.path, copy)
+        crashed, self.broker = self.broker, self.open(copy)
+        crashed.close()
+        shutil.rmtree(crashed.journal.path if crashed.journal else copy)
+
+
+# A broker of another kind joins here.
+BROKERS = {"memory": Memory, "journal": Journal, "reopened": Reopened, "crashed": Crashed}
+
+
+def _plays() -> Iterator[object]:
+    for story in STORIES:
+        text = story.read_text()
+        wanted = next((line[3:].split() for line in text.splitlines() if line.startswith("on ")), list(BROKERS))
+        for kind in wanted:
+            yield pytest.param(kind, text, id=f"{story.stem}-{kind}")
+
+
+@pytest.mark.parametrize(("kind", "text"), _plays())
+def test_the_story_is_true(kind: str, text: str, tmp_path: Path) -> None:
+    stage = BROKERS[kind](tmp_path / "data")
+    try:
+        Story(stage).play(text)
+    finally:
+        stage.broker.close()
+
+
+def test_a_story_that_is_not_true_says_where(tmp_path: Path) -> None:
+    stage = Memory(tmp_path)
+    Story(stage).play("queue q\n0s receive q -> nothing\n")
+
+    with pytest.raises(StoryFailed, match=r"line 2: .*\n +got hello#1"):
+        Story(stage).play("0s publish q hello\n0s receive q -> hello#2")
+
+
+def test_times_have_units() -> None:
+    assert [milliseconds(text) for text in ("5ms", "2s", "1.5m", "1h", "1d", "1y")] == [
+        5,
+        2_000,
+        90_000,
+        3_600_000,
+        86_400_000,
+        31_536_000_000,
+    ]
