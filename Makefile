@@ -37,8 +37,8 @@ format: $(STAMP) ## format the code and repair what ruff can repair by itself
 bench: $(STAMP) ## measure
 	$(RUN) -m bench
 
-crash: $(STAMP) ## kill and restart, many times, and look for what was lost
-	$(RUN) -m tests.crash.campaign
+crash: $(STAMP) ## kill and restart, many times, and look for what was lost (MINUTES=60 SEED=1)
+	$(RUN) -m tests.crash.campaign $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov

@@ -156,8 +156,8 @@ class Row:
     @property
     def shaky(self) -> bool:
         """The reference always does the same. Where its own rate wandered, the machine was busy."""
-        rates = self.rates.get("reference_per_s")
-        return bool(rates) and max(rates) > SHAKY * min(rates)
+        rates = self.rates.get("reference_per_s", [1.0])
+        return max(rates) > SHAKY * min(rates)
 
     def to_json(self) -> str:
         return json.dumps(

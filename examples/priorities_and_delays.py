@@ -11,7 +11,7 @@ queue.publish("ring the bell", delay=0.2)
 queue.publish("go home", at=datetime.now(UTC) + timedelta(seconds=0.4))
 reminder = queue.publish("water the flowers", delay=3600)
 
-print("why not the flowers?", queue.why(reminder).text.split(" in ")[0])
+print("why not the flowers?", queue.why(reminder).text)
 queue.reschedule(reminder, delay=0.3)
 
 for _ in range(5):

@@ -34,7 +34,7 @@ for worker in workers:
     worker.join()
 
 for message in dead.queue:
-    print("dead letter:", message.body, "because of", message.to_dict("persistence")["status"])
+    print("dead letter:", message.body, "because of", message.deaths[0]["reason"])
     for step in dead.timeline(message.id):
         print("   ", step.what, step.detail)
 

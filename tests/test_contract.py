@@ -41,6 +41,30 @@ ROOT = Path(__file__).parent.parent
 pytest_plugins = "tests.client.fixtures"
 
 
+ROWS = {"P": 11, "N": 25, "D": 24, "M": 7, "R": 8, "X": 6}
+# Rows that a test in another file, or no test of the library, can hold to.
+ELSEWHERE = {
+    "P1": "the yardsticks are other people's clients, which need the server",
+    "P8": "the evidence is the crash tests and the benchmarks",
+    "P10": "tests/test_docs.py runs the documented snippets",
+    "N24": "tests/test_layers.py holds the parts apart",
+    "D14": "tests/client/test_threads.py",
+    "D18": "subscriptions are pushed by the server; the two kinds of poll are D12 here",
+    "R8": "tests/client/test_memory.py",
+    "X2": "bench/ measures it",
+    "X3": "bench/ measures it",
+    "X4": "tests/client/test_threads.py",
+    "X5": "bench/ measures it",
+}
+
+
+def test_every_row_of_the_contract_has_its_test() -> None:
+    named = {word for name in globals() if name.startswith("test_") for word in name.split("_")}
+    rows = {f"{letter}{number}" for letter, last in ROWS.items() for number in range(1, last + 1)}
+
+    assert rows - named == ELSEWHERE.keys()
+
+
 # -- 1. product, package, first run -----------------------------------------------------------
 
 
@@ -438,7 +462,7 @@ def test_N17_a_handler_that_raises_gives_back_with_the_reason_and_the_consumer_g
     assert ended(consumer)
     assert (done, consumer.processed, consumer.failed) == (["good"], 1, 2)
     [dead] = dlq.queue
-    assert getattr(dead, "deaths")[0]["reason"] == "ValueError: no way"  # noqa: B009
+    assert dead.deaths[0]["reason"] == "ValueError: no way"
 
 
 def test_N17_without_a_handler_the_message_is_logged(make: Make, caplog: pytest.LogCaptureFixture) -> None:

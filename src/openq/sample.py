@@ -77,8 +77,7 @@ def _run() -> int:
 
         log.info("4. What failed three times is in the dead-letter queue.")
         for message in dlq.queue:
-            death = getattr(message, "deaths", [{}])[0]
-            log.info("  %s: %s", message.body, death.get("reason"))
+            log.info("  %s: %s", message.body, message.deaths[0]["reason"])
             log.info("  its story:")
             for step in dlq.timeline(message.id):
                 log.info("    %-13s %-17s %s", step.what, step.queue, step.detail)

@@ -175,6 +175,15 @@ def test_names_come_from_checkpoints_too() -> None:
     assert describer.describe(7, r.encode((r.PURGE, NOW_MS, 3, 0)))["queue"] == "a"
 
 
+def test_a_record_about_a_queue_that_nothing_names_is_an_orphan() -> None:
+    describer = Describer()
+
+    assert describer.is_orphan(r.encode((r.PURGE, NOW_MS, 1, 0)))
+    assert not describer.is_orphan(r.encode(QUEUE))
+    assert not describer.is_orphan(r.encode((r.PURGE, NOW_MS, 1, 0)))
+    assert not describer.is_orphan(r.encode(CASES["route"][0]))
+
+
 def test_times_are_utc_with_milliseconds_only_where_there_are_any() -> None:
     assert time_text(NOW_MS) == NOW
     assert time_text(NOW_MS + 1500) == LATER

@@ -165,6 +165,18 @@ def test_a_snapshot_that_knows_the_lost_message_does_not_bring_it_back(data: Pat
         broker.close()
 
 
+def test_repair_says_when_intact_records_have_lost_their_queue(data: Path) -> None:
+    shutil.rmtree(data / "snapshots")
+    spoil(data, b"orders.dead")  # the block that says which queues there are
+    done = openq("journal", "repair", data, "--yes", "--json")
+
+    assert done.code == 1
+    assert json.loads(done.out)["orphans"] == 9
+    assert "9 intact records cannot be reached" in done.err
+    shown = lines(openq("journal", "dump", data, "--bodies", "--limit", "1").out)
+    assert (shown[0]["queue"], shown[0]["body"]) == ("#2", "order 0")
+
+
 def test_repair_as_json(damaged: Path) -> None:
     done = openq("journal", "repair", damaged, "--yes", "--json")
     report = json.loads(done.out)

@@ -1,5 +1,7 @@
 """Many threads at once: nothing lost, nothing doubled, nobody forgotten."""
 
+import os
+import signal
 import threading
 from collections import Counter
 from itertools import count
@@ -125,6 +127,23 @@ def test_a_waiter_for_a_type_is_passed_over_by_others(make: Make) -> None:
 
     assert ended(choosy)
     assert (got["other"].body, got["choosy"].body) == ("a letter", "a bill")
+
+
+def test_an_interrupted_receive_leaves_the_line(make: Make) -> None:
+    queue = make()
+
+    def interrupt() -> None:
+        until_waiting(queue, 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = in_thread(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        queue.receive(timeout=60)
+
+    assert ended(interrupting)
+    assert queue.stats().waiters == 0
+    queue.publish("not lost")
+    assert take(queue).receive_count == 1
 
 
 def test_closing_ends_every_wait(make: Make) -> None:

@@ -186,7 +186,7 @@ class Client:
                 self.ledger.ended(queue, each.key)
             else:
                 self.ledger.not_ended(queue, each.key)
-        return errors.count(None)
+        return sum(error is None for error in errors)
 
     def nack(self, delivery: Received, delay_ms: int | None = None) -> str:
         self.ledger.returning(delivery.queue, delivery.key)

@@ -1,4 +1,4 @@
-"""Every call to the disk fails once in turn, in every way; then everything that was promised must be there."""
+"""Every call to the disk fails once in turn, in every way; then all that was promised must be there."""
 
 from __future__ import annotations
 

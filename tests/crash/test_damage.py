@@ -1,4 +1,4 @@
-"""Damaged files: a clean prefix or a refusal that names the place, never a wrong or silently missing message."""
+"""Damaged files: a clean prefix or a refusal that names the place, never a wrong or missing message."""
 
 from __future__ import annotations
 

@@ -23,6 +23,13 @@ def test_nothing_is_lost_or_doubled_when_the_process_is_killed(tmp_path: Path, k
     assert loop.ledger.confirmed > 100
 
 
+def test_answering_before_the_commit_is_caught_by_killing(tmp_path: Path) -> None:
+    """A planted fault: a judge who never convicts is no judge."""
+    verdict = KillLoop(tmp_path / "d", seed=1, host="hasty").run(lives=4)
+
+    assert not verdict.clean
+
+
 def test_a_second_process_is_refused_and_told_who_holds_the_directory(tmp_path: Path) -> None:
     process = Process(tmp_path / "d", {})
     process.ready.wait()

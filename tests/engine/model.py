@@ -265,6 +265,7 @@ class Model:
         return item if item.lease[1] == 0 or item.lease[1] > self.now_ms else None
 
     def give_back(self, q: ModelQueue, item: Item, why: str, delay_ms: int | None, reason: str | None) -> str:
+        item.reason = reason or item.reason
         if item.is_over(q.settings.retention_ms, self.now_ms):
             return self.expire(q, item, reason)
         limit = q.settings.max_receives
@@ -276,8 +277,6 @@ class Model:
             delay_ms = q.settings.retry.delay_ms(item.count, 0.0)
         if why == "released":
             item.count -= 1
-        else:
-            item.reason = reason or item.reason
         item.lease = None
         item.due_ms = self.now_ms + delay_ms if delay_ms > 0 else 0
         if item.due_ms:

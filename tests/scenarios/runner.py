@@ -1,16 +1,18 @@
 """Runs a story, written as text, against a broker.
 
-    queue orders visibility=30s dead_letter=dead      # settings; times as 5ms 30s 2h 3d 1y
+    # Settings are as in QueueSettings; times are written as 5ms 30s 2h 3d 1y.
+    queue orders visibility=30s dead_letter=dead
     exchange events topic alternate=lost
     bind events orders key=order.*
-    0s   publish orders hello type=greeting           # a message is called by its first body
-    0s   receive orders            -> hello#1         # the number counts its deliveries
+    0s   publish orders hello type=greeting
+    0s   receive orders            -> hello#1
     30s  receive orders            -> hello#2
-    30s  ack orders hello/1        -> VisibilityTimeoutExpired     # /1: the receipt of its first delivery
+    30s  ack orders hello/1        -> VisibilityTimeoutExpired
     30s  ack orders hello
 
-What stands after the arrow must come out exactly; a line without an arrow must succeed. A line that begins with
-`on` names the brokers the story is about, where it is not about all of them.
+A message is called by the body it was published with; `#2` counts its deliveries, `/1` is the receipt of its first
+one. What stands after the arrow must come out exactly; a line without an arrow must succeed. A line that begins
+with `on` names the brokers the story is about, where it is not about all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from openq.model import NO_DEADLINE, Delivery, Draft, Entry, QueueSettings, Retr
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "y": 31_536_000_000}
 _TIMES = ("visibility", "delay", "retention", "ttl", "dedup_window", "history", "lease", "base", "max")
-_NUMBER = {each.name for each in fields(QueueSettings)}
+_TEXTS = ("dedup", "unique", "id", "group", "type", "text", "reason", "key", "ids")
+_SETTINGS = {each.name for each in fields(QueueSettings)}
 
 
 class Stage(Protocol):
@@ -68,7 +71,7 @@ def _options(words: list[str]) -> dict[str, Any]:
         if key in _TIMES:
             found[f"{key}_ms"] = NO_DEADLINE if text == "none" else milliseconds(text)
         else:
-            found[key] = _value(text) if text else True
+            found[key] = text if key in _TEXTS else _value(text)
     return found
 
 
@@ -77,7 +80,7 @@ def _settings(options: dict[str, Any]) -> QueueSettings:
     if "retry" in options:
         policy = {name: options.pop(name) for name in ("base_ms", "max_ms", "factor", "jitter") if name in options}
         options["retry"] = RetryPolicy(options.pop("retry"), **policy)
-    assert options.keys() <= _NUMBER, f"no such setting: {options.keys() - _NUMBER}"
+    assert options.keys() <= _SETTINGS, f"no such setting: {options.keys() - _SETTINGS}"
     return QueueSettings(**options)
 
 
@@ -95,8 +98,8 @@ class Story:
 
     def play(self, text: str) -> None:
         for number, line in enumerate(text.splitlines(), 1):
-            line = line.partition("# ")[0].strip()
-            if line and not line.startswith("on "):
+            line = line.strip()
+            if line and not line.startswith(("#", "on ")):
                 try:
                     self._line(line)
                 except StoryFailed as failed:
@@ -120,7 +123,7 @@ class Story:
             if not arrow:
                 raise
         self._broker.sync()
-        if arrow and outcome != expected.strip():
+        if arrow and outcome.strip() != expected.strip():
             raise StoryFailed(f"got {outcome}")
 
     def _advance(self, to_ms: int) -> None:
@@ -184,11 +187,11 @@ class Story:
     def do_exchange(self, name: str, kind: Any, alternate: str | None = None) -> str:
         return str(self._broker.declare_exchange(Exchange(name, kind, alternate=alternate)))
 
-    def do_bind(self, source: str, destination: str, key: Any = "", to: str = "queue", **arguments: Any) -> str:
-        return str(self._broker.bind(Binding(source, destination, to == "exchange", str(key), arguments)))
+    def do_bind(self, source: str, destination: str, key: str = "", to: str = "queue", **arguments: Any) -> str:
+        return str(self._broker.bind(Binding(source, destination, to == "exchange", key, arguments)))
 
-    def do_unbind(self, source: str, destination: str, key: Any = "", to: str = "queue") -> str:
-        return str(self._broker.unbind(Binding(source, destination, to == "exchange", str(key))))
+    def do_unbind(self, source: str, destination: str, key: str = "", to: str = "queue") -> str:
+        return str(self._broker.unbind(Binding(source, destination, to == "exchange", key)))
 
     # -- in and out ---------------------------------------------------------------------------
 

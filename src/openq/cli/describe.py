@@ -38,6 +38,12 @@ class Describer:
         if data and data[0] in (r.QUEUE, r.CHECKPOINT):
             self._note(r.decode(data))
 
+    def is_orphan(self, data: bytes) -> bool:
+        """Whether it is about a queue that no record before it names: that one is lost."""
+        self.learn(data)
+        number = r.HEAD.unpack_from(data)[3]
+        return bool(number) and number not in self._names
+
     def describe(self, at: int, data: bytes) -> dict[str, Any]:
         """Raises nothing: a record that this version cannot read says so in its own line."""
         try:

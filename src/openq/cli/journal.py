@@ -150,10 +150,17 @@ def repair(directory: str, dry_run: bool, yes: bool, *, as_json: bool) -> int:
         report = doctor.repair(directory, io=WatchedIo(progress))
     finally:
         progress.end()
+    orphans = _orphans(directory) if report.damages else 0
     if as_json:
-        print(json.dumps(as_dict(report)))
+        print(json.dumps({**as_dict(report), "orphans": orphans}))
     else:
         print_outcome(report)
+    if orphans:
+        say(
+            f"{_count(orphans, 'intact record')} cannot be reached: what named their queues is lost. "
+            "`openq journal dump --bodies` shows them; restore a backup, or publish them again"
+        )
+        return FAILED
     return OK
 
 
@@ -185,6 +192,12 @@ def print_outcome(report: doctor.Report) -> None:
         print(f"  {what} {path}")
     if report.missing_sidecars:
         print(f"  made {_count(len(report.missing_sidecars), 'index file')} anew")
+
+
+def _orphans(directory: str) -> int:
+    """Intact records that no queue will offer, because what said that there is such a queue was damaged."""
+    describer = Describer()
+    return sum(describer.is_orphan(data) for _, data in doctor.dump(directory))
 
 
 def _lost(damage: Damage) -> bool:

@@ -54,7 +54,6 @@ def _sync_folder(folder: str) -> None:
 
 def _line(queue: Queue, entry: Entry, lent: Mapping[int, int]) -> dict[str, Any]:
     line = Peeked(queue, entry).to_dict("persistence")
-    line["position"] = entry.seq
     if entry.form == FORM_JSON:
         line["payload_form"] = "json"  # a text that was written as JSON must be read as JSON again
     if entry.seq in lent:

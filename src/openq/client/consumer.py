@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Any
 
 from ..errors import Closed, OpenQError
@@ -16,6 +17,7 @@ from .waiting import Wait
 log = logging.getLogger("openq")
 
 _FROM_ENVIRONMENT: Any = object()
+_numbers = count(1)
 
 
 class Consumer(threading.Thread):
@@ -38,7 +40,7 @@ class Consumer(threading.Thread):
         types: Iterable[str] | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(name=name or f"consumer-{queue.name}")
+        super().__init__(name=name or f"consumer-{queue.name}-{next(_numbers)}")
         if idle_timeout is _FROM_ENVIRONMENT:
             idle_timeout = environment_number("idle_timeout", 10.0)
         self.queue = queue

@@ -272,6 +272,12 @@ class _Stored(Message):
             for queue, reason, ms, count in extra.deaths
         ]
 
+    def to_dict(self, view: str = "consumption") -> dict[str, Any]:
+        out = super().to_dict(view)
+        if view == "persistence":
+            out["position"] = self._entry.seq
+        return out
+
     def _payload(self) -> dict[str, Any]:
         entry = self._entry
         if entry.form not in (FORM_TEXT, FORM_JSON) and entry.body is not None:

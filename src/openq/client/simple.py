@@ -35,9 +35,9 @@ class SimpleQueue:
     @property
     def queue(self) -> list[Message]:
         """What waits, in order."""
-        return self._queue.queue
+        return list(self._queue.queue)
 
     @property
     def in_flight(self) -> dict[str, tuple[Message, float]]:
         """What is handed out: id -> (message, when)."""
-        return self._queue.in_flight
+        return dict(self._queue.in_flight)

@@ -372,7 +372,7 @@ class Core:
 
     def _arm_retention(self, queue: Queue, now_ms: int) -> None:
         """For the first that grows too old. A timer armed before this one is dead: see `_fire`."""
-        kept_ms = queue.ready.kept_since_ms()
+        kept_ms = queue.ready.kept_since_ms(queue.delayed)
         if kept_ms is None:
             queue.retention_armed = 0
             return

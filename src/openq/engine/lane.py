@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import repeat
 
@@ -294,10 +294,12 @@ class Lane:
             yield from page.entries()
         yield from list(self._tail)
 
-    def kept_since_ms(self) -> int | None:
+    def kept_since_ms(self, not_due: Container[int]) -> int | None:
         """When the retention of the first to grow too old began: when it came, or came due."""
         since = None
         for entry in self:
+            if entry.seq in not_due:
+                continue
             due_ms = 0 if entry.extra is None else entry.extra.due_ms
             kept_ms = max(entry.sent_ms, due_ms)
             since = kept_ms if since is None else min(since, kept_ms)

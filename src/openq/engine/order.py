@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from heapq import heappop, heappush
 
 from ..model import Entry
@@ -220,8 +220,8 @@ class Shared:
         firsts = [lane.first() for lane in self.lanes() if lane.count]
         return min((entry.sent_ms for entry in firsts if entry is not None), default=None)
 
-    def kept_since_ms(self) -> int | None:
-        since = (lane.kept_since_ms() for lane in self.lanes() if lane.count)
+    def kept_since_ms(self, not_due: Container[int]) -> int | None:
+        since = (lane.kept_since_ms(not_due) for lane in self.lanes() if lane.count)
         return min((ms for ms in since if ms is not None), default=None)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -434,8 +434,8 @@ class Grouped:
         firsts = [lane.first() for lane in self.lanes() if lane.count]
         return min((entry.sent_ms for entry in firsts if entry is not None), default=None)
 
-    def kept_since_ms(self) -> int | None:
-        since = (lane.kept_since_ms() for lane in self.lanes() if lane.count)
+    def kept_since_ms(self, not_due: Container[int]) -> int | None:
+        since = (lane.kept_since_ms(not_due) for lane in self.lanes() if lane.count)
         return min((ms for ms in since if ms is not None), default=None)
 
     def __iter__(self) -> Iterator[Entry]:

@@ -20,7 +20,7 @@ from openq.storage.journal import SegmentInfo
 from openq.storage.lockfile import DirectoryLock
 from openq.storage.pending import Segment
 from openq.storage.reader import Reader
-from openq.storage.recovery import Recovered, damaged_end, recover
+from openq.storage.recovery import Recovered, damaged_end, recover, unreadable
 from openq.storage.scan import SegmentScan, segment_path
 from openq.storage.segment import (
     BLOCK_BYTES,
@@ -154,6 +154,8 @@ class FileJournal(GroupWriter):
         except JournalDamaged:
             self._path_of(segment_of(at))  # dropped meanwhile: that is no damage
             raise
+        except OSError as error:
+            raise unreadable(self._path_of(segment_of(at)), offset_of(at), error) from error
 
     def read_many(self, ats: Sequence[int]) -> list[bytes]:
         if not ats:
@@ -165,6 +167,8 @@ class FileJournal(GroupWriter):
         except JournalDamaged:
             self._path_of(segment_of(min(ats)))
             raise
+        except OSError:
+            return [self.read(at) for at in ats]  # one by one, to tell which
 
     def _read_live(self, at: int) -> bytes | None:
         for block in self._live:
@@ -205,8 +209,8 @@ class FileJournal(GroupWriter):
             except FileNotFoundError:
                 self._path_of(segment.number)  # dropped meanwhile: raises
                 raise
+            scan = SegmentScan(self._io, fd, segment.number, self._salt, segment.first_block)
             try:
-                scan = SegmentScan(self._io, fd, segment.number, self._salt, segment.first_block)
                 for block in scan.blocks(stop):
                     base = location(segment.number, block.base)
                     if block.count and base + block.end > start_at:
@@ -215,6 +219,8 @@ class FileJournal(GroupWriter):
                             yield from records
                         else:
                             yield from (record for record in records if record[0] >= start_at)
+            except OSError as error:
+                raise unreadable(segment.path, scan.offset, error) from error
             finally:
                 self._io.close(fd)
             whole = scan.offset >= stop if stop is not None else scan.next_number == following.first_block
@@ -247,20 +253,22 @@ class FileJournal(GroupWriter):
                 return load_index(index_path(path), self._io)
             except FileNotFoundError:
                 pass
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 log.warning("%s; it is built again", error)
         try:
             fd = self._io.open(path, os.O_RDONLY)
         except FileNotFoundError:
             self._path_of(number)  # dropped meanwhile: raises
             raise
+        scan = SegmentScan(self._io, fd, number, self._salt, first_block)
         try:
-            scan = SegmentScan(self._io, fd, number, self._salt, first_block)
             end_at = self.durable_at
             # Not for a sealed one: for a moment the next segment is known and durable_at still in this.
             current = following is None and segment_of(end_at) == number
             stop = offset_of(end_at) - BLOCK_BYTES if current else None
             index = build_index(scan, self._rows_of, stop, self._pause)
+        except OSError as error:
+            raise unreadable(path, scan.offset, error) from error
         finally:
             self._io.close(fd)
         if following is not None and scan.next_number != following.first_block:

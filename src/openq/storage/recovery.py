@@ -75,6 +75,11 @@ def damaged_end(path: str, scan: SegmentScan, next_first: int) -> JournalDamaged
     )
 
 
+def unreadable(path: str, offset: int, error: OSError) -> JournalDamaged:
+    """The disk itself refuses to give back what was stored."""
+    return JournalDamaged(path, offset, f"it cannot be read ({error})")
+
+
 def _refuse_leftovers(io: Io, directory: str) -> None:
     """A journal always has a segment. Without one, these files say that somebody removed it."""
     for name in io.listdir(directory):

@@ -1,0 +1,162 @@
+"""The long version of the crash tests: `make crash`, or `python -m tests.crash.campaign --minutes 60`.
+
+Goes round: some kills, some power cuts, every call of the disk failing in every way, damaged journals,
+until the time is over, or without a limit of time once through everything. Ends with 1 and the seeds to
+repeat if anything was lost, doubled, wrong or out of order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from openq.storage import writer
+from tests.crash.conftest import MEMORY
+from tests.crash.everycall import count_calls, one_fault
+from tests.crash.faults import KINDS
+from tests.crash.host import Host
+from tests.crash.killloop import KillLoop
+from tests.crash.loopdisk import LoopDisk, why_not
+from tests.crash.mutants import Specimen, examine
+from tests.crash.powercut import CutAfterAnswers
+from tests.crash.seeds import chosen_seed
+
+MUTANTS = 20_000
+KILLS = 200
+POWER_CUTS = 100
+
+Result = tuple[str, str]  # what was done, and the complaint, empty if there is none
+
+
+class Campaign:
+    def __init__(self, seed: int, scratch: Path, disk: Path) -> None:
+        self._seed = seed
+        self._scratch = scratch  # in memory, where a model is the disk
+        self._disk = disk  # a real one
+        self._names = itertools.count()
+
+    def _fresh(self, parent: Path) -> Path:
+        path = parent / f"c{next(self._names)}"
+        path.mkdir()
+        return path
+
+    def parts(self) -> list[tuple[str, Iterator[Result]]]:
+        return [
+            ("kill", self.kills()),
+            ("power cut", self.power_cuts()),
+            ("model of a power cut", self.model_cuts()),
+            ("every call", self.every_call()),
+            ("damage", self.damage()),
+        ]
+
+    def kills(self, each: int = 10) -> Iterator[Result]:
+        for n in range(KILLS // each):
+            seed = self._seed + n
+            loop = KillLoop(self._fresh(self._disk) / "d", seed, keeps_history=n % 2 == 0)
+            verdict = loop.run(each, longest=2000)
+            done = (
+                f"{each} kills, seed {seed}: {loop.ledger.confirmed} confirmed, {loop.ledger.delivered} seen"
+            )
+            yield done, "" if verdict.clean else str(verdict)
+
+    def power_cuts(self, each: int = 10) -> Iterator[Result]:
+        reason = why_not()
+        if reason is not None:
+            yield f"skipped: {reason}", ""
+            return
+        for n in range(POWER_CUTS // each):
+            seed = self._seed + n
+            with LoopDisk(self._fresh(self._disk)) as disk:
+                loop = KillLoop(disk.mounted / "d", seed, keeps_history=n % 2 == 0, after_death=disk.cut)
+                verdict = loop.run(each)
+            done = f"{each} power cuts, seed {seed}: {loop.ledger.confirmed} confirmed"
+            yield done, "" if verdict.clean else str(verdict)
+
+    def model_cuts(self) -> Iterator[Result]:
+        cutter = CutAfterAnswers(self._fresh(self._scratch), Host, frozenset())
+        complaint = cutter.run()
+        yield f"a cut after each of {cutter.cuts} answers", complaint
+
+    def every_call(self, each: int = 5) -> Iterator[Result]:
+        calls = count_calls(self._fresh(self._scratch))
+        last = len(calls) + 4
+        for start in range(1, last + 1, each):
+            complaints = []
+            for nth in range(start, min(start + each, last + 1)):
+                for kind in KINDS:
+                    complaint = one_fault(self._scratch / f"{kind}{nth}", nth, kind, cuts=3)
+                    if complaint:
+                        complaints.append(f"{kind} at call {nth}: {complaint}")
+            yield f"calls {start} to {start + each - 1} of {len(calls)}", "; ".join(complaints)[:2000]
+
+    def damage(self, each: int = 200) -> Iterator[Result]:
+        folder = self._fresh(self._scratch)
+        specimens = [
+            Specimen(folder / "closed", closed=True, snapshots=True),
+            Specimen(folder / "killed", closed=False, snapshots=True),
+            Specimen(folder / "bare", closed=False, snapshots=False),
+        ]
+        for n in range(0, MUTANTS, each):
+            complaints = []
+            for number in range(n, n + each):
+                chance = random.Random(f"{self._seed} {number}")
+                complaints.append(examine(specimens[number % 3], folder / "mutant", chance))
+            yield f"mutants {n} to {n + each}", "; ".join(filter(None, complaints))[:2000]
+
+
+def run(campaign: Campaign, seconds: float | None) -> int:
+    """How many complaints there were."""
+    started = time.monotonic()
+    complaints = 0
+    counts: dict[str, int] = {}
+    parts = campaign.parts()
+    while parts:
+        for part in list(parts):
+            name, results = part
+            if seconds is not None and time.monotonic() - started > seconds:
+                parts = []
+                break
+            result = next(results, None)
+            if result is None:
+                parts.remove(part)
+                continue
+            done, complaint = result
+            counts[name] = counts.get(name, 0) + 1
+            if complaint:
+                complaints += 1
+                print(f"{name}: {done}: {complaint}", flush=True)
+            elif counts[name] % 10 == 1:
+                print(f"{time.monotonic() - started:7.1f} s  {name}: {done}: good", flush=True)
+    print(f"{time.monotonic() - started:7.1f} s  {counts}, {complaints} complaints")
+    return complaints
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.campaign", description=__doc__)
+    parser.add_argument("--minutes", type=float, help="stop after this time; without it, once through")
+    parser.add_argument("--seed", type=int, help="to repeat an earlier campaign")
+    options = parser.parse_args()
+    seed = chosen_seed() if options.seed is None else options.seed
+    print(f"seed {seed}")
+    logging.disable(logging.CRITICAL)
+    writer.NO_SPACE_PATIENCE_S = 0.05  # a full disk that stays full needs no second of waiting here
+    with (
+        tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as scratch,
+        tempfile.TemporaryDirectory() as disk,
+    ):
+        seconds = None if options.minutes is None else options.minutes * 60
+        complaints = run(Campaign(seed, Path(scratch), Path(disk)), seconds)
+    if complaints:
+        print(f"repeat with: python -m tests.crash.campaign --seed {seed}")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
