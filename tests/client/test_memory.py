@@ -16,26 +16,25 @@ def in_use() -> int:
 
 
 def test_memory_is_back_where_it_was_after_200_000_messages() -> None:
-    queue = OpenQ("jobs")
+    clock = VirtualClock()
+    queue = OpenQ("jobs", clock=clock)
 
-    def work(count: int) -> None:
+    def work(count: int) -> int:
         for _ in range(count):
             queue.publish("a body of some length")
             message = queue.receive(timeout=0)
             assert message is not None
             queue.ack(message)
+        clock.advance(60)  # past every deadline there was
+        gc.collect()
+        return sys.getallocatedblocks()
 
-    work(20_000)  # what is kept for history and timers is full from here on
-    gc.collect()
-    before = sys.getallocatedblocks()
-    work(200_000)
-    gc.collect()
-    grown = sys.getallocatedblocks() - before
+    before = work(20_000)  # the bounded history is full from here on
+    grown = work(200_000) - before
 
     assert queue.messages == []
-    # A leak of one object per message would show as 200 000; the deadlines of acked messages, which are
-    # swept out some thousands at a time, make less than 50 000.
-    assert grown < 50_000, f"{grown} objects more than before"
+    # A leak of one object per message would show as 200 000.
+    assert grown < 5_000, f"{grown} objects more than before"
 
 
 def test_leases_that_end_leave_no_timers_behind() -> None:

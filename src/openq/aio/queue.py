@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..broker.base import QueueStats, Step
 from ..broker.local import LocalBroker
@@ -21,7 +21,7 @@ from ..client import embedded
 from ..client.embedded import RECEIVE_TIMEOUT, _patience
 from ..client.hooks import Hooks
 from ..client.message import Message as AnyMessage
-from ..client.message import Received, reason_of
+from ..client.message import Peeked, Received, reason_of
 from ..client.publishing import PublishOptions, is_item
 from ..client.settings import Options
 from ..client.times import to_ms
@@ -363,14 +363,14 @@ class Queue(Hooks):
 
     # -- looking ------------------------------------------------------------------------------
 
-    async def peek(self, rear: bool = False) -> AnyMessage | None:
+    async def peek(self, rear: bool = False) -> Peeked | None:
         """The next message, or the last one, without taking it."""
         return await self._look(self.inner.peek, rear)
 
-    async def peek_many(self, max: int = 10, rear: bool = False) -> list[AnyMessage]:
+    async def peek_many(self, max: int = 10, rear: bool = False) -> list[Peeked]:
         return await self._look(self.inner.peek_many, max, rear)
 
-    async def search(self, text: str | None = None, **wanted: Any) -> list[AnyMessage]:
+    async def search(self, text: str | None = None, **wanted: Any) -> list[Peeked]:
         """Messages for which all that is given holds; the keywords are those of `openq.Queue.search`."""
         return await asyncio.to_thread(self.inner.search, text, **wanted)
 
@@ -393,7 +393,7 @@ class Queue(Hooks):
         return await self._look(self.inner.trace, message_id)
 
     @property
-    def queue(self) -> list[AnyMessage]:
+    def queue(self) -> list[Peeked]:
         """A snapshot of what waits, in hand-out order (delayed messages are not among them)."""
         return self.inner.queue
 
@@ -401,7 +401,7 @@ class Queue(Hooks):
     def in_flight(self) -> dict[str, tuple[AnyMessage, float]]:
         """A snapshot of what is with consumers: id -> (message, when it was handed out, epoch seconds)."""
         return {
-            key: (Message(self, cast(Received, message)._delivery), since)
+            key: (Message(self, message._delivery), since)
             for key, (message, since) in self.inner.in_flight.items()
         }
 

@@ -113,6 +113,12 @@ class Foundation:
             latest_ms, count = self._recover(journal, None)
         engine = self.engine
         engine.woken.clear()
+        for number in engine.orphans:
+            log.warning(
+                "the name of queue %d is lost to damage; its messages are in %r",
+                number,
+                engine.numbered[number].name,
+            )
         self._clock = clock or SystemClock(latest_ms)
         now_ms = self._clock.now_ms()
         self._append = journal.append

@@ -12,6 +12,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from ..engine.apply import checkpoint
 from ..engine.lane import Page
 from ..engine.queue import Queue
 from ..engine.records import COPY, LEND, content
@@ -105,8 +106,12 @@ class Housekeeper:
 
     def _snapshot(self) -> tuple[Frozen, Usage]:
         usage = Usage()
+        engine = self._broker.engine
         with self._broker.lock:
-            frozen = freeze(self._broker.engine, self._broker.now_ms())
+            now_ms = self._broker.now_ms()
+            # The journal must be able to name its queues even if this snapshot and their records are lost.
+            engine.tell(checkpoint(engine, now_ms))
+            frozen = freeze(engine, now_ms)
             at = self._journal.end_at
         # A snapshot must not know more than the journal: what it shows has to be on disk first.
         if at > self._journal.durable_at:

@@ -1,8 +1,9 @@
 """Re-applying records: the state after a restart is the state that told of them.
 
-A record names what happened, so nothing is decided again here. Records about messages or queues that
-are not there (their beginning was in a segment long freed) are passed over; `COPY`, `EDIT` and
-`CHECKPOINT` carry all that is needed to begin without them.
+A record names what happened, so nothing is decided again here. Records about messages that are not
+there (their beginning was in a segment long freed) are passed over; `COPY`, `EDIT` and `CHECKPOINT`
+carry all that is needed to begin without them. A message for a queue that nobody defined can only mean
+that the definition was lost to damage: it gets a queue of its own, until a checkpoint tells its name.
 """
 
 from __future__ import annotations
@@ -44,8 +45,19 @@ def apply(engine: Engine, record: Record, at: int) -> None:
         _WITHOUT_QUEUE[kind](engine, record, at)
         return
     queue = engine.numbered.get(record[2])
+    if queue is None and kind in _ARRIVALS:
+        queue = _orphan(engine, record[2], record[1])
     if queue is not None:
         _APPLY[kind](engine, queue, record, at)
+
+
+_ARRIVALS = frozenset((PUBLISH, RUN, COPY, EDIT))
+
+
+def _orphan(engine: Engine, number: int, now_ms: int) -> Queue:
+    """A queue for messages whose own queue is unknown, so that they are not lost with its definition."""
+    engine.orphans.add(number)
+    return engine._add_queue(Queue(f"recovered-{number}", number, QueueSettings(), now_ms))
 
 
 def _publish(engine: Engine, queue: Queue, record: Record, at: int) -> None:
@@ -67,9 +79,8 @@ def _route(engine: Engine, record: Record, at: int) -> None:
     _, now_ms, _, _, form, body, info, extra, pairs = record
     for number, seq in pairs:
         engine.next_seq = max(engine.next_seq, seq + 1)
-        queue = engine.numbered.get(number)
-        if queue is not None:
-            engine._enter_routed(queue, seq, now_ms, at, form, body, info, extra)
+        queue = engine.numbered.get(number) or _orphan(engine, number, now_ms)
+        engine._enter_routed(queue, seq, now_ms, at, form, body, info, extra)
 
 
 def _lend(engine: Engine, queue: Queue, record: Record, at: int) -> None:
@@ -127,6 +138,8 @@ def _move(engine: Engine, queue: Queue, record: Record, at: int) -> None:
     by_seq: dict[int, list[tuple[int, int, int]]] = {}
     for move in moves:
         by_seq.setdefault(move[0], []).append(move)
+        if move[1] not in engine.numbered:
+            _orphan(engine, move[1], now_ms)
         engine.next_seq = max(engine.next_seq, move[2] + 1)
     for seq, own in by_seq.items():
         delivery = queue.leases.pop(seq, None)
@@ -182,8 +195,10 @@ def _unqueue(engine: Engine, queue: Queue, record: Record, at: int) -> None:
 def _queue(engine: Engine, record: Record, at: int) -> None:
     _, now_ms, number, _, name, settings, created_ms = record
     known = engine.numbered.get(number)
-    if known is not None:
+    if known is not None and number not in engine.orphans:
         engine._settle_settings(known, QueueSettings.from_json(settings), now_ms)
+    elif known is not None:
+        _adopt(engine, known, name, settings, created_ms, now_ms)
     else:
         engine._add_queue(Queue(name, number, QueueSettings.from_json(settings), created_ms))
 
@@ -206,17 +221,35 @@ def checkpoint(engine: Engine, now_ms: int) -> Record:
 
 
 def _checkpoint(engine: Engine, record: Record, at: int) -> None:
-    """Only the beginning of a journal needs it; later ones repeat what is known."""
+    """The beginning of a journal needs it, and what damage took away; otherwise it repeats what is known."""
     state: dict[str, Any] = record[4]
     engine.id_prefix = state["prefix"]
     engine.next_seq = max(engine.next_seq, state["seq"])
     engine.next_number = max(engine.next_number, state["number"])
     engine.next_queue = max(engine.next_queue, state["queue"])
-    if engine.queues:
-        return
-    engine.router.load(state["router"])
+    if not engine.queues or engine.orphans:
+        engine.router.load(state["router"])
     for number, name, settings, created_ms in state["queues"]:
-        engine._add_queue(Queue(name, number, QueueSettings.from_json(settings), created_ms))
+        known = engine.numbered.get(number)
+        if known is None:
+            engine._add_queue(Queue(name, number, QueueSettings.from_json(settings), created_ms))
+        elif number in engine.orphans:
+            _adopt(engine, known, name, settings, created_ms, record[1])
+
+
+def _adopt(
+    engine: Engine, queue: Queue, name: str, settings: dict[str, Any], created_ms: int, now_ms: int
+) -> None:
+    """The true name and settings of a queue that damage had taken them from."""
+    engine.orphans.discard(queue.number)
+    del engine.queues[queue.name]
+    queue.name = name
+    queue.created_ms = created_ms
+    engine._add_queue(queue)
+    # How the messages lie depends on it; everything else can be set.
+    settings = {**settings, "fifo": queue.fifo}
+    engine._settle_settings(queue, QueueSettings.from_json(settings), now_ms)
+
 
 
 def _entry(

@@ -68,6 +68,7 @@ class Core:
         self.next_number = 1  # of deliveries
         self.next_queue = 1
         self.woken: list[Queue] = []  # watched queues that may have something to hand out
+        self.orphans: set[int] = set()  # numbers of queues whose definition was lost to damage
         self.observer: Event | None = None
         self.load_info: Callable[[int], Info | None] | None = None  # what is stored at a location
 
