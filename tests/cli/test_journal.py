@@ -91,8 +91,8 @@ def test_a_torn_tail_is_no_damage(data: Path) -> None:
     shutil.rmtree(data / "snapshots")
     file = segment(data)
     content = bytearray(file.read_bytes())
-    # The last record of all is the dead letter: its move names the reason.
-    content[content.rindex(b"no such customer")] ^= 0xFF
+    # The last record of all is the checkpoint that closing writes.
+    content[content.rindex(b'"prefix"')] ^= 0xFF
     file.write_bytes(content)
     done = openq("journal", "check", data)
 
@@ -245,6 +245,7 @@ def test_dump_prints_one_json_line_per_record(data: Path) -> None:
         "acked",
         "delivered",
         "moved",
+        "checkpoint",
     ]
     published = records[3]
     assert (published["queue"], published["seq"], published["bytes"]) == ("orders", 1, 7)

@@ -70,7 +70,7 @@ def record(kind: int, *rest: st.SearchStrategy[Any]) -> st.SearchStrategy[r.Reco
 
 RECORDS = {
     "publish": record(r.PUBLISH, forms, bodies, maybe_info, maybe_extra),
-    "run": record(r.RUN, forms, st.lists(bodies, min_size=1, max_size=5)),
+    "run": st.tuples(st.just(r.RUN), times, u32, st.integers(0, 1 << 60), forms, st.lists(bodies, min_size=1, max_size=5)),
     "route": record(r.ROUTE, forms, bodies, maybe_info, extras, tuples(u32, u64)),
     "lend": record(r.LEND, times, maybe_text, seqs),
     "ack": record(r.ACK, seqs),
@@ -118,11 +118,12 @@ def test_the_index_has_a_row_for_each_message_a_record_touches(name: str) -> Non
     @settings(max_examples=examples(30))
     def check(record: r.Record) -> None:
         data = r.encode(record)
-        rows = list(r.index_rows(data))
+        rows = list(r.ROW.iter_unpack(r.index_rows(data, 4096)))
 
-        touched = r.touched(record) or [(record[2], record[3])]
-        assert [(row[2], row[0]) for row in rows] == touched
-        assert {(row[1], row[3], row[5], row[6]) for row in rows} == {(record[1], record[0], 0, len(data))}
+        touched = r.touched(record)
+        assert [(row[2], row[0]) for row in rows if touched] == touched
+        for _, time_ms, _, offset, size, kind, *_ in rows:
+            assert (time_ms, offset, size, kind) == (record[1], 4096, len(data), record[0])
 
     check()
 
@@ -130,18 +131,19 @@ def test_the_index_has_a_row_for_each_message_a_record_touches(name: str) -> Non
 @given(RECORDS["run"])
 def test_each_message_of_a_run_can_be_read_by_its_own_location(record: r.Record) -> None:
     data = r.encode(record)
-    framed = FRAME.pack(len(data), 0) + data
-    sizes = [len(body) for body in record[5]]
+    framed = bytes(64) + FRAME.pack(len(data), 0) + data
+    count = len(record[5])
+
+    rows = list(r.ROW.iter_unpack(r.index_rows(data, 64)))
 
     found = []
-    for row in r.index_rows(data):
-        length = FRAME.unpack_from(framed, row[5])[0]
-        found.append(r.content(framed[row[5] + FRAME.size :][:length]))
-        assert length == row[6]
-
+    for _, time_ms, _, offset, size, kind, *_ in rows:
+        assert (FRAME.unpack_from(framed, offset)[0], time_ms, kind) == (size, record[1], r.RUN)
+        start = offset + FRAME.size
+        found.append(r.content(framed[start : start + size]))
     assert found == [(record[4], body, None) for body in record[5]]
-    assert [row[0] for row in r.index_rows(data)] == [record[3] + i for i in range(len(sizes))]
-    assert r.touched(record) == [(record[2], record[3] + i) for i in range(len(sizes))]
+    assert [(row[2], row[0]) for row in rows] == [(record[2], record[3] + i) for i in range(count)]
+    assert r.touched(record) == [(record[2], record[3] + i) for i in range(count)]
 
 
 @given(extras)

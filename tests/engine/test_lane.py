@@ -1,0 +1,261 @@
+"""Lanes, pages, timers and the two orders, each against a naive version; and a backlog of several pages."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openq.engine import lane as lane_module
+from openq.engine.engine import Engine
+from openq.engine.lane import PAGE, Lane, Page
+from openq.engine.order import Grouped, Shared
+from openq.engine.timers import NEVER, Timers
+from openq.model import Draft, Entry, Extra, Info, QueueSettings
+
+from .support import (
+    PREFIX,
+    Tape,
+    assert_same,
+    dump,
+    examples,
+    from_snapshot,
+    settled,
+    through_snapshot,
+)
+
+
+@pytest.fixture(scope="module")
+def tiny_pages() -> Iterator[None]:
+    """So that a few entries fill several pages."""
+    before = lane_module.PAGE, lane_module.PAGE_BYTES
+    lane_module.PAGE, lane_module.PAGE_BYTES = 3, 20
+    yield
+    lane_module.PAGE, lane_module.PAGE_BYTES = before
+
+
+def entry(seq: int, size: int = 1, *, at: int = 0, extra: Extra | None = None) -> Entry:
+    info = Info({"n": seq}) if seq % 3 == 0 else None
+    return Entry(seq, 1_000 + seq, at, size, seq % 2, b"x" * size, info, extra)
+
+
+def seqs(entries: Iterator[Entry]) -> list[int]:
+    return [each.seq for each in entries]
+
+
+def same(found: Entry | None, wanted: Entry | None) -> bool:
+    if found is None or wanted is None:
+        return found is wanted
+    return all(getattr(found, name) == getattr(wanted, name) for name in Entry.__slots__)
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ("append", "append", "append", "page", "pop", "put back", "remove", "replace", "find", "first")
+        ),
+        st.integers(0, 1 << 16),
+    ),
+    max_size=60,
+)
+
+
+@given(life=steps)
+@settings(max_examples=examples(200))
+def test_a_lane_is_a_sorted_list(tiny_pages: None, life: list[tuple[str, int]]) -> None:
+    lane = Lane()
+    model: dict[int, Entry] = {}
+    out: list[Entry] = []
+    next_seq = 1
+    for verb, which in life:
+        chosen = sorted(model)[which % len(model)] if model else 0
+        if verb == "append":
+            model[next_seq] = new = entry(next_seq, which % 9)
+            lane.append(new)
+            next_seq += 1 + which % 2
+        elif verb == "page":
+            many = [entry(next_seq + i) for i in range(1 + which % 4)]
+            model |= {each.seq: each for each in many}
+            lane.append_page(Page.pack(many))
+            next_seq += len(many)
+        elif verb == "pop":
+            first = model.pop(min(model)) if model else None
+            popped = lane.pop()
+            assert same(popped, first)
+            out += [popped] if popped is not None else []
+        elif verb == "put back" and out:
+            back = out.pop(which % len(out))
+            model[back.seq] = back
+            lane.put_back(back)
+        elif verb == "remove":
+            assert same(lane.remove(chosen), model.pop(chosen, None))
+        elif verb == "replace":
+            other = entry(chosen or next_seq + 5, 7)
+            assert lane.replace(other) == (chosen in model)
+            if chosen in model:
+                model[chosen] = other
+        elif verb == "find":
+            assert same(lane.find(chosen), model.get(chosen))
+            assert lane.find(next_seq + 9) is None
+        elif verb == "first":
+            assert same(lane.first(), model[min(model)] if model else None)
+        assert lane.count == len(model)
+        assert seqs(iter(lane)) == sorted(model)
+        last = lane.last()
+        assert (last.seq if last is not None else None) == max(model, default=None)
+        loose, pages = lane.freeze()
+        frozen = loose + [each for page in pages for each in page.entries()]
+        assert sorted(each.seq for each in frozen) == sorted(model)
+        assert all(same(each, model[each.seq]) for each in frozen)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=8),
+    stored=st.booleans(),
+    step=st.integers(1, 3),
+    large=st.booleans(),
+)
+def test_a_page_gives_back_what_was_packed(sizes: list[int], stored: bool, step: int, large: bool) -> None:
+    """A body that is on disk is not kept a second time."""
+    entries = []
+    for i, size in enumerate(sizes):
+        extra = Extra(priority=i) if i % 2 else None
+        entries.append(entry(7 + i * step, size, at=100 + i if stored else 0, extra=extra))
+    if large:
+        entries[-1].sent_ms = 1 << 40
+
+    unpacked = Page.pack(entries).entries()
+
+    for before, after in zip(entries, unpacked, strict=True):
+        if stored:
+            assert (after.body, after.info) == (None, None)
+            after.body, after.info = before.body, before.info
+        assert same(after, before)
+
+
+def test_a_page_that_is_there_can_be_exchanged_and_one_that_is_gone_cannot(tiny_pages: None) -> None:
+    lane = Lane()
+    old = Page.pack([entry(1), entry(2)])
+    new = Page.pack([entry(1, 5), entry(2, 5)])
+    lane.append_page(old)
+
+    assert lane.swap(old, new)
+    assert not lane.swap(old, new)
+    assert not lane.swap(Page.pack([entry(9)]), new)
+    assert [each.size for each in lane] == [5, 5]
+
+
+@given(
+    life=st.lists(
+        st.tuples(st.sampled_from(("add", "add", "due")), st.integers(0, 9_000)), min_size=1, max_size=60
+    )
+)
+@settings(max_examples=examples(150))
+def test_timers_come_due_in_order_of_time_and_never_early(life: list[tuple[str, int]]) -> None:
+    timers = Timers()
+    waiting: list[tuple[int, int]] = []
+    now = 5_000
+    for number, (verb, amount) in enumerate(life):
+        if verb == "add":
+            insort(waiting, (now + amount - 2_000, number))
+            timers.add(now + amount - 2_000, (now + amount - 2_000, number))
+            assert timers.next_ms <= waiting[0][0]
+        else:
+            now += amount
+            due = timers.due(now)
+            assert sorted(due) == [each for each in waiting if each[0] <= now]
+            assert [each[0] for each in due] == sorted(each[0] for each in due)
+            waiting = [each for each in waiting if each[0] > now]
+            assert now < timers.next_ms <= min((each[0] for each in waiting), default=NEVER)
+        assert timers.size == len(waiting)
+
+
+def test_a_queue_of_many_pages_hands_out_everything_once_and_in_order() -> None:
+    tape = Tape()
+    engine = Engine(PREFIX, log=tape)
+    queue = engine.create_queue("q", QueueSettings(), 1)
+    for i in range(2 * PAGE):
+        engine.publish_plain(queue, b"%d" % i, 0, 1)
+    engine.publish_run(queue, [b"run"] * PAGE, 0, 1)
+    for i in range(PAGE):
+        engine.publish(queue, Draft(b"%d" % i, type="t"), 1)
+    gone = [5, PAGE + 7, 2 * PAGE + 9, 3 * PAGE + 11, 4 * PAGE]
+    for seq in gone:
+        assert queue.take_waiting(seq) is not None
+        assert queue.take_waiting(seq) is None
+    restored = settled(from_snapshot(through_snapshot(engine, 1)), 1)
+    assert_same(dump(tape, restored, 1), dump(tape, engine, 1))
+
+    for each in (engine, restored):
+        taken: list[int] = []
+        while batch := each.receive(each.queue("q"), 100, 2):
+            taken += [delivery.entry.seq for delivery in batch]
+        assert taken == [seq for seq in range(1, 4 * PAGE + 1) if seq not in gone]
+        assert each.queue("q").waiting_bytes == 0
+
+
+def test_large_messages_close_a_page_early() -> None:
+    lane = Lane()
+    for seq in range(1, PAGE + 12):
+        lane.append(entry(seq, 300_000 if seq > PAGE else 1))
+
+    assert len(lane.freeze()[1]) == 2
+    assert seqs(iter(lane)) == list(range(1, PAGE + 12))
+
+
+@pytest.mark.parametrize("order", [Shared(), Grouped()])
+def test_an_empty_order_has_nothing_to_give(order: Shared | Grouped) -> None:
+    assert order.pop(0) is None
+    assert order.first(0) is None
+    assert order.lowest() is None
+    assert order.oldest_ms() is None
+    assert order.kept_since_ms(()) is None
+    assert order.find(1) is None
+    assert order.remove(1) is None
+    assert not order.replace(entry(1))
+    assert list(order) == []
+    assert order.freeze() == []
+
+
+def test_timers_that_no_longer_matter_are_thinned_out() -> None:
+    """A long lease acked at once must not be remembered for as long as it would have lasted."""
+    engine = Engine(PREFIX)
+    queue = engine.create_queue("q", QueueSettings(visibility_ms=43_200_000, retention_ms=1 << 40), 1)
+    now = 1
+    for _ in range(400):
+        engine.publish_run(queue, [b"x"] * 100, 0, now)
+        for delivery in engine.receive(queue, 100, now):
+            engine.ack(queue, delivery.entry.seq, delivery.number, now)
+        now += 2_000
+        engine.advance(now)
+
+    assert engine.timers.size < 10_000
+    assert sum(map(len, queue.lease_buckets.values())) < 20_000
+
+
+def test_rebuilt_timers_bring_about_the_same() -> None:
+    engine = Engine(PREFIX)
+    queue = engine.create_queue("q", QueueSettings(visibility_ms=50, retention_ms=500), 1)
+    engine.publish(queue, Draft(b"delayed", delay_ms=20), 1)
+    engine.publish(queue, Draft(b"brief", ttl_ms=30), 1)
+    engine.publish(queue, Draft(b"brief later", delay_ms=10, ttl_ms=30), 1)
+    engine.publish(queue, Draft(b"lent"), 1)
+    engine.publish(queue, Draft(b"lent and brief", ttl_ms=40), 1)
+    engine.receive(queue, 1, 2)
+    assert queue.leases.keys() == {2}
+
+    engine.rebuild_timers()
+
+    engine.advance(21)
+    assert seqs(iter(queue.ready)) == [1, 3, 4, 5]
+    engine.advance(41)
+    assert seqs(iter(queue.ready)) == [1, 4]
+    engine.advance(52)
+    assert seqs(iter(queue.ready)) == [1, 4]
+    assert queue.counters.expired == 3
+    engine.advance(501)
+    assert seqs(iter(queue.ready)) == [1]
+    engine.advance(521)
+    assert queue.count == 0
