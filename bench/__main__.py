@@ -28,9 +28,9 @@ def main() -> int:
             parser.error(f"there is no bench {name!r}, only {', '.join(BENCHES)}")
 
     base = os.path.abspath(options.dir or Path(__file__).parent.parent / "build" / "bench")
+    refuse_memory_disk(base)
     directory = os.path.join(base, f"run-{os.getpid()}")
     os.makedirs(directory)
-    refuse_memory_disk(directory)
     rows: list[Row] = []
 
     def emit(row: Row) -> None:

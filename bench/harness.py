@@ -143,6 +143,7 @@ class Row:
     rates: dict[str, list[float]] = field(default_factory=dict)
     note: str = ""
     side_unit: str = "/s"  # of what each side did, in the table
+    ceiling: float = float("inf")  # no honest round is above
 
     @property
     def result(self) -> float:
@@ -157,7 +158,7 @@ class Row:
     def shaky(self) -> bool:
         """The reference always does the same. Where its own rate wandered, the machine was busy."""
         rates = self.rates.get("reference_per_s", [1.0])
-        return max(rates) > SHAKY * min(rates)
+        return max(rates) > SHAKY * min(rates) or max(self.values) > self.ceiling
 
     def to_json(self) -> str:
         return json.dumps(

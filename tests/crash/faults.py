@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.storage.fakedisk import FakeDisk
 
-# What can happen at a call. The process is dead afterwards in the last three.
-KINDS = ("eio", "enospc", "short", "torn", "before", "after")
-DEADLY = frozenset({"torn", "before", "after"})
+# What can happen at a call: an error once or from then on, a disk that is full from then on, half a write,
+# and the death of the process in the middle of a write, before the call or after it.
+KINDS = ("eio", "enospc", "broken", "full", "short", "torn", "before", "after")
 
 
 class FaultyDisk(FakeDisk):
@@ -24,13 +24,19 @@ class FaultyDisk(FakeDisk):
         self._doomed = False
 
     def _at_call(self, operation: str, number: int) -> str | None:
+        if self.kind == "broken" and number > self.nth:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         if number != self.nth:
             return None
         if self.kind in ("short", "torn") and operation != "pwrite":
             return None
         self.hit = operation
-        if self.kind in ("eio", "enospc"):
-            code = errno.EIO if self.kind == "eio" else errno.ENOSPC
+        if self.kind == "full":
+            inodes = {*self._names.values(), *self._open.values()}
+            self.capacity = sum(inode.size for inode in inodes if inode is not None)
+            return None
+        if self.kind in ("eio", "enospc", "broken"):
+            code = errno.ENOSPC if self.kind == "enospc" else errno.EIO
             raise OSError(code, os.strerror(code))
         if self.kind == "before":
             self.die()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given, settings
@@ -27,13 +28,15 @@ from .support import (
 )
 
 
-@pytest.fixture(scope="module")
+@contextmanager
 def tiny_pages() -> Iterator[None]:
     """So that a few entries fill several pages."""
     before = lane_module.PAGE, lane_module.PAGE_BYTES
     lane_module.PAGE, lane_module.PAGE_BYTES = 3, 20
-    yield
-    lane_module.PAGE, lane_module.PAGE_BYTES = before
+    try:
+        yield
+    finally:
+        lane_module.PAGE, lane_module.PAGE_BYTES = before
 
 
 def entry(seq: int, size: int = 1, *, at: int = 0, extra: Extra | None = None) -> Entry:
@@ -64,7 +67,12 @@ steps = st.lists(
 
 @given(life=steps)
 @settings(max_examples=examples(200))
-def test_a_lane_is_a_sorted_list(tiny_pages: None, life: list[tuple[str, int]]) -> None:
+def test_a_lane_is_a_sorted_list(life: list[tuple[str, int]]) -> None:
+    with tiny_pages():
+        _live(life)
+
+
+def _live(life: list[tuple[str, int]]) -> None:
     lane = Lane()
     model: dict[int, Entry] = {}
     out: list[Entry] = []
@@ -135,7 +143,7 @@ def test_a_page_gives_back_what_was_packed(sizes: list[int], stored: bool, step:
         assert same(after, before)
 
 
-def test_a_page_that_is_there_can_be_exchanged_and_one_that_is_gone_cannot(tiny_pages: None) -> None:
+def test_a_page_that_is_there_can_be_exchanged_and_one_that_is_gone_cannot() -> None:
     lane = Lane()
     old = Page.pack([entry(1), entry(2)])
     new = Page.pack([entry(1, 5), entry(2, 5)])

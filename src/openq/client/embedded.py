@@ -8,27 +8,26 @@ that is not in use. Everything else lives beside it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ..broker.base import Filter, QueueStats, Step
 from ..broker.local import LocalBroker
 from ..clock import Clock
-from ..engine.admin import Why
 from ..errors import Closed, InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
-from ..model import FORM_TEXT, NO_DEADLINE, Delivery, Entry, QueueSettings
+from ..model import FORM_TEXT, NO_DEADLINE, Delivery
 from . import shared as brokers
-from .backup import read_backup, write_backup
 from .codecs import BodyCodec, Codec
 from .hooks import Hooks
-from .message import Message, Peeked, Received, is_dead
+from .looking import Looking
+from .mending import Mending
+from .message import Message, Received
 from .publishing import PublishOptions, is_item, make_draft, make_item
 from .settings import Options, environment_number, named_settings, settle
 from .standard import StandardQueue
-from .times import from_ms, moment_ms, to_ms
+from .times import from_ms, to_ms
 from .waiting import Wait
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ _objects = count(1)
 T = TypeVar("T")
 
 
-class Queue(Hooks, StandardQueue):
+class Queue(Hooks, Looking, Mending, StandardQueue):
     """A message queue.
 
     `OpenQ("jobs")` lives in memory; `OpenQ("jobs", path="./data")` on disk, where every call
@@ -355,10 +354,6 @@ class Queue(Hooks, StandardQueue):
             target._settled = True
         self._sync()
 
-    def _sync(self) -> None:
-        if self._syncs or self._broker.observed:
-            self._broker.sync()
-
     def _receipt(self, target: Message | str) -> tuple[int, int]:
         """Which delivery is meant. A message or a receipt says it exactly."""
         if isinstance(target, Received):
@@ -417,308 +412,10 @@ class Queue(Hooks, StandardQueue):
         while (message := self.receive()) is not None:
             yield message
 
-    # -- looking ------------------------------------------------------------------------------
-
-    def peek(self, rear: bool = False) -> Peeked | None:
-        """The next message, or the last one, without taking it."""
-        entries = self._broker.peek(self.name, 1, rear)
-        return Peeked(self, entries[0]) if entries else None
-
-    def peek_many(self, max: int = 10, rear: bool = False) -> list[Peeked]:
-        return self._peeked(self._broker.peek(self.name, max, rear))
-
-    def _peeked(self, entries: Iterable[Entry]) -> list[Peeked]:
-        return [Peeked(self, entry) for entry in entries]
-
-    def search(
-        self,
-        text: str | None = None,
-        *,
-        message_type: str | None = None,
-        attributes: Mapping[str, Any] | None = None,
-        json: Mapping[str, Any] | None = None,
-        reason: str | None = None,
-        ids: Sequence[str] | None = None,
-        state: str = "all",
-        limit: int = 100,
-        budget: float = 1.0,
-    ) -> list[Peeked]:
-        """Messages for which all that is given holds, in hand-out order; at most `limit`.
-
-        `json` maps dotted paths into the body to values; `reason` is a part of why it failed; `state`
-        is ready, delayed, in_flight or all. Looks for `budget` seconds at most.
-        """
-        wanted = _filter(text, message_type, attributes, json, reason, ids, state)
-        return self._peeked(self._broker.search(self.name, wanted, limit, budget).entries)
-
-    @property
-    def queue(self) -> list[Peeked]:
-        """A snapshot of what waits, in hand-out order (delayed messages are not among them)."""
-        return self._peeked(self._broker.entries(self.name, "ready"))
-
-    @property
-    def in_flight(self) -> dict[str, tuple[Received, float]]:
-        """A snapshot of what is with consumers: id -> (message, when it was handed out, epoch seconds)."""
-        deliveries = self._broker.deliveries(self.name)
-        return {
-            self._id_of(delivery.entry): (Received(self, delivery), delivery.lent_ms / 1000)
-            for delivery in deliveries
-        }
-
-    @property
-    def messages(self) -> list[Message]:
-        """A snapshot of everything in the queue: waiting, delayed and with consumers."""
-        return [*self._peeked(self._broker.entries(self.name, "ready")), *self._elsewhere()]
-
-    def _elsewhere(self) -> list[Message]:
-        delayed = self._peeked(self._broker.entries(self.name, "delayed"))
-        return [*delayed, *(message for message, _ in self.in_flight.values())]
-
-    def __len__(self) -> int:
-        """How many messages wait, delayed ones included."""
-        stats = self._broker.stats(self.name)
-        return stats.ready + stats.delayed
-
-    def __bool__(self) -> bool:
-        return True  # an empty queue is still a queue: `queue or other` must not surprise
-
-    def stats(self) -> QueueStats:
-        return self._broker.stats(self.name)
-
-    @property
-    def settings(self) -> QueueSettings:
-        return self._broker.settings(self.name)
-
-    @property
-    def visibility_timeout(self) -> float:
-        """Seconds."""
-        milliseconds = self.settings.visibility_ms
-        return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
-
-    @property
-    def dlq(self) -> str | None:
-        """The name of the dead-letter queue."""
-        return self.settings.dead_letter
-
-    @property
-    def broker(self) -> LocalBroker:
-        return self._broker
-
-    def status(self, message_id: str) -> str:
-        """unprocessed (waiting or delayed), processing, processed, dead; or unknown."""
-        state = self._broker.status(self.name, message_id)
-        if state == "in_flight":
-            return "processing"
-        if state is not None:
-            try:
-                dead = is_dead(self._broker.find(self.name, message_id), self.name)
-            except MessageNotFoundError:
-                return self.status(message_id)  # it moved on between the two looks
-            return "dead" if dead else "unprocessed"
-        steps = [step.what for step in self._broker.timeline(self.name, message_id)]
-        if "acked" in steps:
-            return "processed"
-        return "dead" if "dead-lettered" in steps else "unknown"
-
-    def why(self, message_id: str) -> Why:
-        """Why a message is not being delivered: `code` for programs, `text` for people."""
-        return self._broker.why(self.name, message_id)
-
-    def timeline(self, message_id: str) -> list[Step]:
-        """What happened to a message, as far as history is kept."""
-        return self._broker.timeline(self.name, message_id)
-
-    def trace(self, message_id: str) -> list[str]:
-        """The same in the words of the design: publishMsg, onMsgReceived, stored, pullMsg, ..."""
-        steps: list[str] = []
-        for step in self.timeline(message_id):
-            steps += _TRACE.get(step.what, [step.what])
-        return steps
-
-    # -- mending ------------------------------------------------------------------------------
-
-    def purge(self) -> int:
-        """Everything out, messages with consumers too. Returns how many."""
-        removed = self._broker.purge(self.name)
-        self._sync()
-        self._forget_file()
-        return removed
-
-    def cancel(self, message_id: str) -> None:
-        """Remove one message that nobody has taken yet."""
-        self._broker.cancel(self.name, message_id)
-        self._sync()
-
-    def edit(
-        self,
-        message_id: str,
-        body: Any,
-        *,
-        message_type: str | None = None,
-        attributes: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Another body for a message that waits; type and attributes stay unless they are given."""
-        before = Peeked(self, self._broker.find(self.name, message_id))
-        draft = make_draft(
-            self.codec,
-            body,
-            message_type=before.message_type if message_type is None else message_type,
-            attributes=before.attributes if attributes is None else attributes,
-            publisher=before.publisher,
-        )
-        self._broker.edit(self.name, message_id, draft)
-        self._sync()
-
-    def move(self, message_id: str, to: Queue | str) -> None:
-        """To the end of another queue in the same place; the id stays."""
-        [error] = self._broker.move(self.name, [message_id], self._name_of(to))
-        if error is not None:
-            raise error
-        self._sync()
-
-    def reschedule(
-        self, message_id: str, *, delay: float | None = None, at: datetime | float | str | None = None
-    ) -> None:
-        """Another time for a message that waits or is delayed."""
-        if (delay is None) == (at is None):
-            raise InvalidSetting("give either delay or at")
-        if at is not None:
-            due_ms = moment_ms(at, "at")
-        else:
-            due_ms = self._broker.now_ms() + to_ms(cast(float, delay), "delay")
-        self._broker.reschedule(self.name, message_id, due_ms)
-        self._sync()
-
-    def redrive(
-        self,
-        to: Queue | str | None = None,
-        *,
-        ids: Sequence[str] | None = None,
-        text: str | None = None,
-        message_type: str | None = None,
-        attributes: Mapping[str, Any] | None = None,
-        json: Mapping[str, Any] | None = None,
-        reason: str | None = None,
-        rate: float | None = None,
-        progress: Callable[[int], bool] | None = None,
-    ) -> int:
-        """Dead letters back to where they died, or to `to`; all, or those that match. Returns how many.
-
-        `rate` is the most per second; `progress` is told how many so far, and stops by returning False.
-        """
-        if rate is not None and not rate > 0:
-            raise InvalidSetting(f"rate must be more than 0, not {rate!r}")
-        wanted = _filter(text, message_type, attributes, json, reason, ids, "ready")
-        target = None if to is None else self._name_of(to)
-        return self._broker.redrive(self.name, target, wanted, rate, progress)
-
-    def replay_from(self, point: datetime | float | str, to: Queue | str | None = None) -> int:
-        """Publish again what was published from `point` on and is no longer in the queue.
-
-        A point is a datetime, epoch seconds, ISO-8601 text, or the id of a message (text that
-        parses as a UUID always is one). Ids stay, so a replay can be repeated. Returns how many.
-        """
-        since_ms, since_id = self._point(point)
-        target = None if to is None else self._name_of(to)
-        return self._broker.replay(self.name, since_ms, since_id, target)
-
-    replayFrom = replay_from
-
-    def _point(self, point: datetime | float | str) -> tuple[int | None, str | None]:
-        if not isinstance(point, str):
-            return moment_ms(point, "point"), None
-        if _is_uuid(point):
-            return None, point
-        try:
-            return moment_ms(point, "point"), None
-        except InvalidSetting:
-            return None, point  # an id of the publisher's own; unknown ones raise HistoryUnavailable
-
-    def _name_of(self, other: Queue | str) -> str:
-        if isinstance(other, str):
-            return other
-        if other._broker is not self._broker:
-            raise InvalidSetting(f"queue {other.name!r} is in another place than {self.name!r}")
-        return other.name
-
-    def pause(self) -> None:
-        """Hand out nothing until `resume`; publishing goes on."""
-        self._change(paused=True)
-
-    def resume(self) -> None:
-        self._change(paused=False)
-
-    def _change(self, **changes: object) -> None:
-        settings = self._broker.settings(self.name).with_(**changes)
-        self._broker.declare(self.name, settings, change=True)
-        self._sync()
-
-    def requeue_expired(self) -> None:
-        """Bring leases and delays up to the present. Happens by itself; never needed, never wrong."""
-        self._broker.tick()
-
-    def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-        """Tell `listener` of every change in this queue; returns the way to stop it.
-
-        Events are dicts with event (published, received, acked, expired, requeued, dead-lettered,
-        moved, removed, purged), queue, id, time_ms and detail.
-        """
-        name = self.name
-
-        def of_this_queue(event: dict[str, Any]) -> None:
-            if event["queue"] == name:
-                listener(event)
-
-        return self._broker.subscribe(of_this_queue)
-
     def _cancel_timer(self, target: Message | str) -> None:
         """This delivery no longer ends by itself, only by ack, nack or the end of the process."""
         self._with_receipt(target, lambda receipt: self._broker.extend(self.name, receipt, NO_DEADLINE))
         self._sync()
-
-    # -- files --------------------------------------------------------------------------------
-
-    def save(self, path: str | os.PathLike[str] | None = None) -> int:
-        """Everything in the queue as a file of JSON lines, replaced as a whole. Returns how many messages.
-
-        Without a path the file is `<name>.json` in the working directory; `purge` removes that one again.
-        """
-        entries = sorted(self._broker.entries(self.name), key=lambda entry: entry.seq)
-        lent = {delivery.entry.seq: delivery.count for delivery in self._broker.deliveries(self.name)}
-        write_backup(self._file(path), self, entries, lent)
-        return len(entries)
-
-    def load(self, path: str | os.PathLike[str] | None = None) -> int:
-        """Add what `save` wrote; messages that are here already are left alone. Returns how many came.
-
-        A file that cannot be read as a whole changes nothing.
-        """
-        drafts = read_backup(self._file(path), self)
-        results = self._broker.publish_many(self.name, drafts)
-        self._sync()
-        for result in results:
-            if isinstance(result, OpenQError):
-                raise result
-        return sum(draft.id == result for draft, result in zip(drafts, results, strict=True))
-
-    _save_to_disk = save
-    _load_from_disk = load
-    _purge = purge
-
-    def _file(self, path: str | os.PathLike[str] | None) -> str:
-        if path is not None:
-            return os.fspath(path)
-        self._own_file = os.path.abspath(f"{self.name.replace(os.sep, '_')}.json")
-        return self._own_file
-
-    def _forget_file(self) -> None:
-        if self._own_file is not None:
-            try:
-                os.unlink(self._own_file)
-            except FileNotFoundError:
-                pass
-
-    _own_file: str | None = None
 
     # -- other names --------------------------------------------------------------------------
 
@@ -820,12 +517,6 @@ class _ClosedBroker:
 
 _CLOSED = _ClosedBroker()
 
-_TRACE = {
-    "published": ["publishMsg", "onMsgReceived", "stored"],
-    "delivered": ["pullMsg", "retrieved"],
-    "acked": ["acknowledged"],
-}
-
 
 def _find_broker(
     dlq: Queue | str | None,
@@ -886,33 +577,5 @@ def _patience(timeout: float | None) -> float | None:
     return timeout
 
 
-def _filter(
-    text: str | None,
-    message_type: str | None,
-    attributes: Mapping[str, Any] | None,
-    json: Mapping[str, Any] | None,
-    reason: str | None,
-    ids: Sequence[str] | None,
-    state: str,
-) -> Filter:
-    return Filter(
-        ids=ids,
-        type=message_type,
-        text=text,
-        attributes=attributes or {},
-        json=json or {},
-        reason=reason,
-        state=state,
-    )
-
-
 def _id_in(target: Message | str) -> str:
     return target.id if isinstance(target, Message) else target
-
-
-def _is_uuid(text: str) -> bool:
-    """8-4-4-4-12 hexadecimal digits. (The module uuid takes 5 ms to import.)"""
-    parts = text.split("-")
-    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and all(
-        character in "0123456789abcdefABCDEF" for part in parts for character in part
-    )

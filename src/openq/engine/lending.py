@@ -465,10 +465,6 @@ class Lending(Core):
         else:
             self._removed(queue, entry, _gone(why), now_ms)
 
-    @property
-    def next_deadline_ms(self) -> int:
-        return self.timers.next_ms
-
     def advance(self, now_ms: int) -> int:
         """Everything that time alone brings about up to `now_ms`. Returns how many leases ended."""
         expired = 0

@@ -134,12 +134,6 @@ class Queue:
             self.waiting_bytes -= entry.size
         return entry
 
-    def take_ready(self, entry: Entry) -> None:
-        """Out of the waiting ones, for good; the entry tells its lane."""
-        self.ready.remove(entry.seq, entry)
-        self.delayed.pop(entry.seq, None)
-        self.waiting_bytes -= entry.size
-
     def clear(self) -> None:
         """Nothing left but settings, counters and the memory of ids already seen."""
         self.ready = Grouped() if self.settings.fifo else Shared()

@@ -283,19 +283,6 @@ def _unpack_text(data: bytes, position: int) -> tuple[str | None, int]:
     return data[position - size + 1 : position].decode("utf-8", "surrogatepass"), position
 
 
-_item_heads: dict[tuple[int, int], bytes] = {}
-
-
-def run_offsets(sizes: Sequence[int]) -> list[int]:
-    """Where each item's frame begins, from the start of the frame around the RUN."""
-    offsets = []
-    offset = FIRST_ITEM
-    for size in sizes:
-        offsets.append(offset)
-        offset += ITEM_HEAD_SIZE + size
-    return offsets
-
-
 def encode(record: Record) -> bytes:
     """The bytes of a record. `decode(encode(record)) == record` for every record the engine makes."""
     kind, now_ms, queue, seq = record[:4]
@@ -461,11 +448,6 @@ def _items(data: bytes) -> Iterator[tuple[int, int]]:
         position += _FRAME_SIZE
         yield position, size
         position += size
-
-
-def run_sizes(data: bytes) -> list[int]:
-    """The body sizes of an encoded RUN, without touching the bodies (recovery)."""
-    return [size - 2 for _, size in _items(data)]
 
 
 def content(data: bytes) -> tuple[int, bytes, Info | None]:

@@ -1,0 +1,59 @@
+"""What every part of `Queue` may count on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from ..broker.base import Filter
+from ..broker.local import LocalBroker
+from ..errors import InvalidSetting
+from ..model import Entry
+from .codecs import Codec
+from .message import Peeked
+
+if TYPE_CHECKING:
+    from .embedded import Queue
+
+
+class Base:
+    name: str
+    codec: Codec
+    _broker: LocalBroker
+    _syncs: bool  # on disk, and an answer waits for it
+    _id_of: Callable[[Entry], str]
+
+    def _sync(self) -> None:
+        if self._syncs or self._broker.observed:
+            self._broker.sync()
+
+    def _peeked(self, entries: Iterable[Entry]) -> list[Peeked]:
+        queue = cast("Queue", self)
+        return [Peeked(queue, entry) for entry in entries]
+
+    def _name_of(self, other: Queue | str) -> str:
+        if isinstance(other, str):
+            return other
+        if other._broker is not self._broker:
+            raise InvalidSetting(f"queue {other.name!r} is in another place than {self.name!r}")
+        return other.name
+
+
+def make_filter(
+    text: str | None,
+    message_type: str | None,
+    attributes: Mapping[str, Any] | None,
+    json: Mapping[str, Any] | None,
+    reason: str | None,
+    ids: Sequence[str] | None,
+    state: str,
+) -> Filter:
+    return Filter(
+        ids=ids,
+        type=message_type,
+        text=text,
+        attributes=attributes or {},
+        json=json or {},
+        reason=reason,
+        state=state,
+    )

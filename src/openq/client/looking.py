@@ -1,0 +1,140 @@
+"""Looking at a queue without changing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from ..broker.base import QueueStats, Step
+from ..broker.local import LocalBroker
+from ..engine.admin import Why
+from ..errors import MessageNotFoundError
+from ..model import QueueSettings
+from .base import Base, make_filter
+from .message import Message, Peeked, Received, is_dead
+
+if TYPE_CHECKING:
+    from .embedded import Queue
+
+
+class Looking(Base):
+    def peek(self, rear: bool = False) -> Peeked | None:
+        """The next message, or the last one, without taking it."""
+        entries = self._broker.peek(self.name, 1, rear)
+        return Peeked(cast("Queue", self), entries[0]) if entries else None
+
+    def peek_many(self, max: int = 10, rear: bool = False) -> list[Peeked]:
+        return self._peeked(self._broker.peek(self.name, max, rear))
+
+    def search(
+        self,
+        text: str | None = None,
+        *,
+        message_type: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        json: Mapping[str, Any] | None = None,
+        reason: str | None = None,
+        ids: Sequence[str] | None = None,
+        state: str = "all",
+        limit: int = 100,
+        budget: float = 1.0,
+    ) -> list[Peeked]:
+        """Messages for which all that is given holds, in hand-out order; at most `limit`.
+
+        `json` maps dotted paths into the body to values; `reason` is a part of why it failed; `state`
+        is ready, delayed, in_flight or all. Looks for `budget` seconds at most.
+        """
+        wanted = make_filter(text, message_type, attributes, json, reason, ids, state)
+        return self._peeked(self._broker.search(self.name, wanted, limit, budget).entries)
+
+    @property
+    def queue(self) -> list[Peeked]:
+        """A snapshot of what waits, in hand-out order (delayed messages are not among them)."""
+        return self._peeked(self._broker.entries(self.name, "ready"))
+
+    @property
+    def in_flight(self) -> dict[str, tuple[Received, float]]:
+        """A snapshot of what is with consumers: id -> (message, when it was handed out, epoch seconds)."""
+        queue = cast("Queue", self)
+        deliveries = self._broker.deliveries(self.name)
+        return {
+            self._id_of(delivery.entry): (Received(queue, delivery), delivery.lent_ms / 1000)
+            for delivery in deliveries
+        }
+
+    @property
+    def messages(self) -> list[Message]:
+        """A snapshot of everything in the queue: waiting, delayed and with consumers."""
+        return [*self._peeked(self._broker.entries(self.name, "ready")), *self._elsewhere()]
+
+    def _elsewhere(self) -> list[Message]:
+        delayed = self._peeked(self._broker.entries(self.name, "delayed"))
+        return [*delayed, *(message for message, _ in self.in_flight.values())]
+
+    def __len__(self) -> int:
+        """How many messages wait, delayed ones included."""
+        stats = self._broker.stats(self.name)
+        return stats.ready + stats.delayed
+
+    def __bool__(self) -> bool:
+        return True  # an empty queue is still a queue: `queue or other` must not surprise
+
+    def stats(self) -> QueueStats:
+        return self._broker.stats(self.name)
+
+    @property
+    def settings(self) -> QueueSettings:
+        return self._broker.settings(self.name)
+
+    @property
+    def visibility_timeout(self) -> float:
+        """Seconds."""
+        milliseconds = self.settings.visibility_ms
+        return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
+
+    @property
+    def dlq(self) -> str | None:
+        """The name of the dead-letter queue."""
+        return self.settings.dead_letter
+
+    @property
+    def broker(self) -> LocalBroker:
+        return self._broker
+
+    def status(self, message_id: str) -> str:
+        """unprocessed (waiting or delayed), processing, processed, dead; or unknown."""
+        state = self._broker.status(self.name, message_id)
+        if state == "in_flight":
+            return "processing"
+        if state is not None:
+            try:
+                dead = is_dead(self._broker.find(self.name, message_id), self.name)
+            except MessageNotFoundError:
+                return self.status(message_id)  # it moved on between the two looks
+            return "dead" if dead else "unprocessed"
+        steps = [step.what for step in self._broker.timeline(self.name, message_id)]
+        if "acked" in steps:
+            return "processed"
+        return "dead" if "dead-lettered" in steps else "unknown"
+
+    def why(self, message_id: str) -> Why:
+        """Why a message is not being delivered: `code` for programs, `text` for people."""
+        return self._broker.why(self.name, message_id)
+
+    def timeline(self, message_id: str) -> list[Step]:
+        """What happened to a message, as far as history is kept."""
+        return self._broker.timeline(self.name, message_id)
+
+    def trace(self, message_id: str) -> list[str]:
+        """The same in the words of the design: publishMsg, onMsgReceived, stored, pullMsg, ..."""
+        steps: list[str] = []
+        for step in self.timeline(message_id):
+            steps += _TRACE.get(step.what, [step.what])
+        return steps
+
+
+_TRACE = {
+    "published": ["publishMsg", "onMsgReceived", "stored"],
+    "delivered": ["pullMsg", "retrieved"],
+    "acked": ["acknowledged"],
+}
