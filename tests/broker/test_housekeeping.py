@@ -1,4 +1,4 @@
-"""Snapshots, freed segments, copied messages: a restart brings the same state back, and disk use stays bounded."""
+"""Snapshots, freed segments, copied messages: a restart brings all back, and disk use stays bounded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
 from openq.model import NO_DEADLINE, Draft, QueueSettings
@@ -17,14 +18,20 @@ BODY = b"b" * 1_000
 class Place:
     """A broker on small segments whose clock and housekeeping are moved by hand."""
 
-    def __init__(self, path: Path, **options: int) -> None:
+    def __init__(self, path: Path, history_bytes: int = 1 << 30) -> None:
         self.clock = VirtualClock()
         self.path = path
-        self.options = options
+        self.history_bytes = history_bytes
         self.broker = self.open()
 
     def open(self) -> LocalBroker:
-        broker = LocalBroker(self.path, clock=self.clock, seed=1, segment_bytes=SEGMENT, **self.options)
+        broker = LocalBroker(
+            self.path,
+            clock=self.clock,
+            seed=1,
+            segment_bytes=SEGMENT,
+            history_bytes=self.history_bytes,
+        )
         self.broker = broker
         return broker
 
@@ -62,7 +69,9 @@ class Place:
                 told = None if extra is None else [getattr(extra, each) for each in type(extra).__slots__]
                 info = None if entry.info is None else (dict(entry.info.attributes), entry.info.publisher)
                 entries.append((entry.seq, entry.sent_ms, entry.form, entry.body, info, told))
-            leases = sorted((d.entry.seq, d.number, d.until_ms, d.count) for d in self.broker.deliveries(name))
+            leases = sorted(
+                (d.entry.seq, d.number, d.until_ms, d.count) for d in self.broker.deliveries(name)
+            )
             found[name] = (stats.ready, stats.delayed, stats.waiting_bytes, counters, entries, leases)
         return found
 
@@ -177,6 +186,7 @@ def test_history_is_kept_for_as_long_and_as_much_as_was_said(tmp_path: Path) -> 
     kept = place.segments()
     assert kept[0] > 1, "the oldest are over an hour old"
     place.fill("q", 8)
+    place.clock.advance(1)
     place.work()
     assert len(place.segments()) <= 6, "more than the bytes that history may take"
     place.broker.close()

@@ -251,9 +251,9 @@ def test_dump_prints_one_json_line_per_record(data: Path) -> None:
     assert (published["queue"], published["seq"], published["bytes"]) == ("orders", 1, 7)
     assert published["time"].endswith("Z")
     assert records[8]["consumer"] == "till 1"
-    assert records[-1]["why"] == "max_receives"
-    assert records[-1]["reason"] == "no such customer"
-    assert records[-1]["messages"][0]["to"] == "orders.dead"
+    assert records[-2]["why"] == "max_receives"
+    assert records[-2]["reason"] == "no such customer"
+    assert records[-2]["messages"][0]["to"] == "orders.dead"
     assert "order 0" not in done.out
 
 

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from openq import Closed, DirectoryInUse, InvalidSetting, OpenQ, RetryPolicy, VirtualClock
+from openq import (
+    Closed,
+    DirectoryInUse,
+    InvalidSetting,
+    OpenQ,
+    RetryPolicy,
+    VirtualClock,
+    VisibilityTimeoutExpired,
+)
 from tests.client.helpers import Make, bodies, take
 
 pytest_plugins = "tests.client.fixtures"
@@ -119,6 +127,27 @@ def test_an_item_that_was_got_and_not_done_is_there_after_a_restart(tmp_path: Pa
         queue.get()
     with OpenQ("jobs", path=tmp_path) as queue:
         assert queue.get(timeout=10) == "x"
+
+
+def test_a_receipt_from_before_a_crash_never_fits_a_delivery_after_it(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "from openq import OpenQ\n"
+        "queue = OpenQ('jobs', 0.001, path=sys.argv[1])\n"
+        "queue.publish('x')\n"
+        "print(queue.receive().receipt_id, flush=True)\n"
+        "os._exit(1)  # before the loan can be on disk\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    with OpenQ("jobs", 60, path=tmp_path) as queue:
+        message = queue.receive(timeout=10)
+        assert message is not None
+
+        with pytest.raises(VisibilityTimeoutExpired):
+            queue.ack(done.stdout.strip())
+        message.ack()
 
 
 def test_a_dead_letter_survives_with_its_story(tmp_path: Path) -> None:

@@ -205,6 +205,19 @@ def test_a_heartbeat_stops_with_its_message(clock: VirtualClock) -> None:
         assert message.receive_count == first.receive_count + 1
 
 
+def test_a_place_may_be_opened_and_closed_by_many_threads_at_once(tmp_path: Path) -> None:
+    def open_publish_close() -> None:
+        for _ in range(5):
+            with OpenQ("jobs", path=tmp_path) as queue:
+                queue.publish("x")
+
+    threads = [in_thread(open_publish_close) for _ in range(4)]
+
+    assert ended(*threads)
+    with OpenQ("jobs", path=tmp_path) as queue:
+        assert len(queue) == 20
+
+
 def test_join_waits_for_those_who_ack_elsewhere(make: Make) -> None:
     queue = make()
     queue.publish_many(["a", "b"])

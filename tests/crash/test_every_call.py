@@ -12,7 +12,7 @@ from tests.crash.everycall import count_calls, one_fault
 from tests.crash.faults import KINDS
 from tests.crash.seeds import chosen_seed, repeat_with
 
-RUNS = 40  # of each kind; the campaign does all
+RUNS = 30  # of each kind; the campaign does all
 
 
 @pytest.fixture(autouse=True)

@@ -85,9 +85,7 @@ class ModelQueue:
         for item in self.waiting():
             firsts.setdefault(item.group, item)
         free = [
-            i
-            for g, i in firsts.items()
-            if i.seq not in self.delayed and (g in batch or g not in self.held())
+            i for g, i in firsts.items() if i.seq not in self.delayed and (g in batch or g not in self.held())
         ]
         return min(free, key=lambda i: (-i.priority, i.seq), default=None)
 
@@ -159,7 +157,13 @@ class Model:
     # -- in -----------------------------------------------------------------------------------
 
     def duplicate(
-        self, q: ModelQueue, body: bytes, dedup: str | None, unique: str | None, id: str | None, group: str | None
+        self,
+        q: ModelQueue,
+        body: bytes,
+        dedup: str | None,
+        unique: str | None,
+        id: str | None,
+        group: str | None,
     ) -> str | None:
         key = self.dedup_key(q, body, dedup, group)
         if key is not None and key in q.dedup and q.dedup[key][1] > self.now_ms:
@@ -210,7 +214,9 @@ class Model:
 
     # -- out ----------------------------------------------------------------------------------
 
-    def receive(self, q: ModelQueue, limit: int, lease_ms: int | None, types: frozenset[str] | None) -> list[Item]:
+    def receive(
+        self, q: ModelQueue, limit: int, lease_ms: int | None, types: frozenset[str] | None
+    ) -> list[Item]:
         if q.settings.paused:
             return []
         out: list[Item] = []

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openq.engine import lane as lane_module
 from openq.engine.engine import Engine
 from openq.engine.lane import PAGE, Lane, Page
@@ -267,3 +268,45 @@ def test_rebuilt_timers_bring_about_the_same() -> None:
     assert seqs(iter(queue.ready)) == [1]
     engine.advance(521)
     assert queue.count == 0
+
+
+def test_a_fifo_order_takes_the_message_a_record_names_whatever_is_next() -> None:
+    """Also when what the heap shows first is not true any more."""
+    order = Grouped()
+    for seq, group in ((1, "a"), (2, "a"), (3, "b"), (4, "c")):
+        order.append(entry(seq, extra=Extra(group=group)))
+    assert order.remove(1) is not None
+    order.put_back(entry(1, extra=Extra(group="a", due_ms=50)))
+
+    taken = [order.take(seq, 10) for seq in (1, 4, 3, 9)]
+
+    assert [each.seq if each is not None else None for each in taken] == [1, 4, 3, None]
+    assert [order.is_held(group) for group in ("a", "b", "c")] == [True, True, True]
+    order.end_batch()
+    assert order.pop(60) is None
+    order.settled(entry(1, extra=Extra(group="a")), 60)
+    order.settled(entry(5, extra=Extra(group="nobody")), 60)
+    popped = order.pop(60)
+    assert popped is not None
+    assert popped.seq == 2
+
+
+def test_a_fifo_order_takes_a_page_message_by_message() -> None:
+    order = Grouped()
+
+    order.append_page(Page.pack([entry(1), entry(2)]))
+
+    assert seqs(iter(order)) == [1, 2]
+    assert order.count == 2
+
+
+def test_messages_packed_away_still_expire_after_timers_are_rebuilt() -> None:
+    engine = Engine(PREFIX)
+    queue = engine.create_queue("q", QueueSettings(), 1)
+    for i in range(3 * PAGE):
+        engine.publish(queue, Draft(b"", ttl_ms=50 if i % 2 else None, type="t"), 1)
+    engine.rebuild_timers()
+
+    engine.advance(51)
+
+    assert queue.count == 3 * PAGE // 2

@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from openq.engine import admin
 from openq.engine.apply import checkpoint
 from openq.engine.engine import Engine
@@ -35,7 +36,17 @@ from openq.errors import MessageNotFoundError, OpenQError, QueueFull, QueueInUse
 from openq.model import NO_DEADLINE, Draft, Entry, QueueSettings, RetryPolicy
 
 from .model import Item, Model, ModelQueue
-from .support import PREFIX, Tape, assert_same, dump, examples, extra_dump, from_snapshot, settled, through_snapshot
+from .support import (
+    PREFIX,
+    Tape,
+    assert_same,
+    dump,
+    examples,
+    extra_dump,
+    from_snapshot,
+    settled,
+    through_snapshot,
+)
 
 NAMES = ("a", "b", "c", "d")
 BODIES = (b"", b"x", b"yy", b"three")
@@ -662,7 +673,7 @@ def without_twins(state: dict[str, Any]) -> dict[str, Any]:
 
 
 EngineAndModel.TestCase.settings = settings(
-    max_examples=examples(120),
+    max_examples=examples(150),
     stateful_step_count=45,
     suppress_health_check=list(HealthCheck),
     deadline=None,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openq.engine import records as r
 from openq.engine.engine import Engine
 from openq.errors import InvalidSetting
@@ -29,8 +30,10 @@ leaves = (
 )
 values = st.recursive(
     leaves,
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(texts | st.sampled_from(("$bytes", "$dict", "$")), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(texts | st.sampled_from(("$bytes", "$dict", "$")), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 attributes = st.dictionaries(texts | st.sampled_from(("$bytes", "$dict")), values, max_size=4)
@@ -70,7 +73,14 @@ def record(kind: int, *rest: st.SearchStrategy[Any]) -> st.SearchStrategy[r.Reco
 
 RECORDS = {
     "publish": record(r.PUBLISH, forms, bodies, maybe_info, maybe_extra),
-    "run": st.tuples(st.just(r.RUN), times, u32, st.integers(0, 1 << 60), forms, st.lists(bodies, min_size=1, max_size=5)),
+    "run": st.tuples(
+        st.just(r.RUN),
+        times,
+        u32,
+        st.integers(0, 1 << 60),
+        forms,
+        st.lists(bodies, min_size=1, max_size=5).map(tuple),
+    ),
     "route": record(r.ROUTE, forms, bodies, maybe_info, extras, tuples(u32, u64)),
     "lend": record(r.LEND, times, maybe_text, seqs),
     "ack": record(r.ACK, seqs),
@@ -93,7 +103,7 @@ WITH_CONTENT = ("publish", "route", "edit", "copy")
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_comes_back_as_it_was(name: str) -> None:
     @given(RECORDS[name])
-    @settings(max_examples=examples(60))
+    @settings(max_examples=examples(40))
     def check(record: r.Record) -> None:
         assert r.decode(r.encode(record)) == record
 

@@ -1,4 +1,4 @@
-"""A log that refuses, at any record of any verb: nothing happens that was not told, nothing told is undone."""
+"""A log that refuses, at any record of any verb: what was told is done, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openq.engine import admin
 from openq.engine.engine import Engine
 from openq.engine.queue import Queue
@@ -42,7 +43,9 @@ class World:
 
     def receipt(self, queue: Queue, which: int) -> tuple[int, int]:
         leases = list(queue.leases.values())
-        return (leases[which % len(leases)].entry.seq, leases[which % len(leases)].number) if leases else (1, 1)
+        return (
+            (leases[which % len(leases)].entry.seq, leases[which % len(leases)].number) if leases else (1, 1)
+        )
 
 
 def _draft(which: int) -> Draft:

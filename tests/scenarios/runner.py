@@ -10,9 +10,9 @@
     30s  ack orders hello/1        -> VisibilityTimeoutExpired
     30s  ack orders hello
 
-A message is called by the body it was published with; `#2` counts its deliveries, `/1` is the receipt of its first
-one. What stands after the arrow must come out exactly; a line without an arrow must succeed. A line that begins
-with `on` names the brokers the story is about, where it is not about all of them.
+A message is called by the body it was published with; `#2` counts its deliveries, `/1` is the receipt of
+its first one. What stands after the arrow must come out exactly; a line without an arrow must succeed. A
+line that begins with `on` names the brokers the story is about, where it is not about all of them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def _options(words: list[str]) -> dict[str, Any]:
 def _settings(options: dict[str, Any]) -> QueueSettings:
     options = dict(options)
     if "retry" in options:
-        policy = {name: options.pop(name) for name in ("base_ms", "max_ms", "factor", "jitter") if name in options}
+        policy = {
+            name: options.pop(name) for name in ("base_ms", "max_ms", "factor", "jitter") if name in options
+        }
         options["retry"] = RetryPolicy(options.pop("retry"), **policy)
     assert options.keys() <= _SETTINGS, f"no such setting: {options.keys() - _SETTINGS}"
     return QueueSettings(**options)
@@ -147,7 +149,7 @@ class Story:
         return self._names[message_id]
 
     def _name(self, entry: Entry) -> str:
-        message_id = self._broker.message_id(entry)
+        message_id: str = self._broker.message_id(entry)
         return self._names.get(message_id, message_id)
 
     def _list(self, entries: list[Entry]) -> str:
@@ -187,7 +189,9 @@ class Story:
     def do_exchange(self, name: str, kind: Any, alternate: str | None = None) -> str:
         return str(self._broker.declare_exchange(Exchange(name, kind, alternate=alternate)))
 
-    def do_bind(self, source: str, destination: str, key: str = "", to: str = "queue", **arguments: Any) -> str:
+    def do_bind(
+        self, source: str, destination: str, key: str = "", to: str = "queue", **arguments: Any
+    ) -> str:
         return str(self._broker.bind(Binding(source, destination, to == "exchange", key, arguments)))
 
     def do_unbind(self, source: str, destination: str, key: str = "", to: str = "queue") -> str:
@@ -281,7 +285,9 @@ class Story:
         attributes = entry.info.attributes if entry.info is not None else {}
         aspects: dict[str, Callable[[], object]] = {
             "body": lambda: (entry.body or b"").decode(),
-            "deaths": lambda: ",".join(f"{d[0]}:{d[1]}:{d[3]}" for d in entry.extra.deaths) if entry.extra else "",
+            "deaths": lambda: (
+                ",".join(f"{d[0]}:{d[1]}:{d[3]}" for d in entry.extra.deaths) if entry.extra else ""
+            ),
             "sent": lambda: f"{entry.sent_ms - self._start_ms}ms",
             "id": lambda: self._name(entry),
         }

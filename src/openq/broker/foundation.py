@@ -121,6 +121,9 @@ class Foundation:
             )
         self._clock = clock or SystemClock(latest_ms)
         now_ms = self._clock.now_ms()
+        # Loans are not waited for, so the last ones before a crash may be unknown here. Their receipts
+        # must not fit a delivery of this run: it numbers from beyond anything they can have had.
+        engine.next_number = max(engine.next_number, now_ms << 20)
         self._append = journal.append
         journal.opening = self._opening
         engine.log = self._log
@@ -333,11 +336,8 @@ class Foundation:
 
         return unsubscribe
 
-    def _observe(self, what: str, queue: str, seq: int, now_ms: int, detail: str) -> None:
+    def _observe(self, what: str, queue: str, message_id: str | None, now_ms: int, detail: str) -> None:
         """Lock held: only note it; listeners may call back into the broker."""
-        found = self.engine.queues.get(queue)
-        entry = None if found is None or not seq else found.find(seq)
-        message_id = self.engine.id_of(entry) if entry is not None else self.id_of(seq) if seq else None
         self._events.append(
             {"event": what, "queue": queue, "id": message_id, "time_ms": now_ms, "detail": detail}
         )

@@ -30,7 +30,7 @@ def write_backup(path: str, queue: Queue, entries: Sequence[Entry], lent: Mappin
     except OSError as error:
         raise InvalidSetting(f"{path} cannot be written: {error.strerror}") from None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(json.dumps(head, ensure_ascii=False) + "\n")
             for entry in entries:
                 file.write(json.dumps(_line(queue, entry, lent), ensure_ascii=False) + "\n")
@@ -83,13 +83,14 @@ def _line(queue: Queue, entry: Entry, lent: Mapping[int, int]) -> dict[str, Any]
 def read_backup(path: str, queue: Queue) -> list[Draft]:
     """Every message of the file, checked; what is in the queue already left out."""
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        with open(path, encoding="utf-8", newline="\n") as file:
+            # Not `splitlines`: it also ends lines at characters that JSON may hold as they are.
+            lines = file.read().removesuffix("\n").split("\n")
     except OSError as error:
         raise InvalidSetting(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidSetting(f"{path} is not a backup: it is not text") from None
-    head = _parse(path, 1, lines[0]) if lines else None
+    head = _parse(path, 1, lines[0])
     if not isinstance(head, dict) or head.get("openq_backup") != _VERSION:
         raise InvalidSetting(f"{path} is not a backup that this version of OpenQ can read")
     if head.get("messages") != len(lines) - 1:

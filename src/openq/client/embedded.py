@@ -44,7 +44,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
     `OpenQ("jobs")` lives in memory; `OpenQ("jobs", path="./data")` on disk, where every call
     returns only when what it did is safe. Times are seconds, whole or not.
 
-    A received message is invisible to others for `visibility_timeout` and comes back to its
+    A received message is invisible to others for `visibility_timeout` (30) and comes back to its
     place unless it is acked. With a `dlq` (a queue, or the name of one in the same place) it goes
     there after `max_receives` deliveries, 3 unless said otherwise.
 

@@ -26,6 +26,7 @@ class Shared:
         self.heartbeat = Heartbeat(broker)
         self._owned = owned
         self._users = 1
+        self._closed = threading.Event()
 
     def is_private(self) -> bool:
         """In memory, and so far with one queue object: nobody else can hold a lease in it."""
@@ -41,12 +42,16 @@ class Shared:
             self._users -= 1
             if self._users:
                 return
-            if self.path is not None and _open.get(self.path) is self:
-                del _open[self.path]
-            # Under the lock: who opens the same path next must find the directory free.
-            self.heartbeat.stop()
+        # Without the lock: this waits for threads that may be about to open or close a queue themselves.
+        self.heartbeat.stop()
+        try:
             if self._owned:
                 self.broker.close()
+        finally:
+            with _lock:
+                if self.path is not None and _open.get(self.path) is self:
+                    del _open[self.path]
+            self._closed.set()
 
     def abandon(self) -> None:
         """`leave`, for the garbage collector, which may run anywhere: even where the lock is held."""
@@ -70,15 +75,17 @@ def around(broker: LocalBroker) -> Shared:
 
 def on_disk(path: str | os.PathLike[str], clock: Clock | None) -> Shared:
     real = os.path.realpath(path)
-    with _lock:
-        shared = _open.get(real)
-        if shared is not None:
-            if clock is not None and clock is not shared.broker.clock:
-                raise InvalidSetting(f"{real} is open in this process with another clock")
-            return shared.join()
-        shared = Shared(LocalBroker(real, clock=clock), real)
-        _open[real] = shared
-        return shared
+    while True:
+        with _lock:
+            shared = _open.get(real)
+            if shared is None:
+                shared = _open[real] = Shared(LocalBroker(real, clock=clock), real)
+                return shared
+            if shared._users:
+                if clock is not None and clock is not shared.broker.clock:
+                    raise InvalidSetting(f"{real} is open in this process with another clock")
+                return shared.join()
+        shared._closed.wait()  # its last user is leaving; then the directory is free
 
 
 def _close_all() -> None:

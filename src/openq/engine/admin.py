@@ -45,7 +45,7 @@ def cancel(engine: Engine, queue: Queue, message_id: str, now_ms: int) -> None:
     """Take one waiting or delayed message out for good."""
     entry = _waiting(engine, queue, message_id, "cancel")
     engine.tell((REMOVE, now_ms, queue.number, 0, GONE_CANCELLED, [entry.seq]))
-    queue.take_waiting(entry.seq)
+    queue.take_waiting(entry.seq, entry)
     engine._removed(queue, entry, GONE_CANCELLED, now_ms)
 
 
@@ -84,7 +84,7 @@ def _move_one(
 
 def _relay(engine: Engine, queue: Queue, entry: Entry, target: Queue, why: int, now_ms: int) -> None:
     engine._tell_move(queue, entry, [target], why, None, now_ms)
-    queue.take_waiting(entry.seq)
+    queue.take_waiting(entry.seq, entry)
     engine._finish_move(queue, entry, [target], why, None, now_ms)
 
 
@@ -99,7 +99,7 @@ def reschedule(engine: Engine, queue: Queue, message_id: str, due_ms: int, now_m
 
 
 def reschedule_state(engine: Engine, queue: Queue, entry: Entry, due_ms: int, now_ms: int) -> None:
-    queue.take_waiting(entry.seq)
+    queue.take_waiting(entry.seq, entry)
     extra = entry.extra.copy() if entry.extra is not None else Extra()
     extra.due_ms = due_ms if due_ms > now_ms else 0
     engine.put_back(queue, with_extra(entry, extra), now_ms)
@@ -114,7 +114,7 @@ def purge(engine: Engine, queue: Queue, now_ms: int) -> int:
     engine.tell((PURGE, now_ms, queue.number, 0))
     purge_state(engine, queue)
     if engine.observer is not None:
-        engine.observer("purged", queue.name, 0, now_ms, str(count))
+        engine.observer("purged", queue.name, None, now_ms, str(count))
     return count
 
 

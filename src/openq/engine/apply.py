@@ -80,7 +80,7 @@ def _route(engine: Engine, record: Record, at: int) -> None:
     for number, seq in pairs:
         engine.next_seq = max(engine.next_seq, seq + 1)
         queue = engine.numbered.get(number) or _orphan(engine, number, now_ms)
-        engine._enter_routed(queue, seq, now_ms, at, form, body, info, extra)
+        engine._enter_routed(queue, seq, now_ms, at, form, body, info, extra, keep=not at)
 
 
 def _lend(engine: Engine, queue: Queue, record: Record, at: int) -> None:

@@ -50,7 +50,7 @@ _MAX_CASCADE = 8  # dead-letter queues that overflow into each other
 MAX_TIME_MS = 1 << 61
 
 Log = Callable[[Record], int | None]  # takes a record, returns where it is stored
-Event = Callable[[str, str, int, int, str], None]  # what, queue, sequence, now_ms, detail
+Event = Callable[[str, str, str | None, int, str], None]  # what, queue, message id, now_ms, detail
 
 
 class Core:
@@ -239,8 +239,6 @@ class Core:
             entry = queue.ready.lowest()
             if entry is None:
                 # Everything waiting is delayed: the newest goes.
-                if not queue.delayed:
-                    return
                 entry = queue.delayed[max(queue.delayed)]
             try:
                 self._let_go(queue, entry, now_ms, cascade)
@@ -255,11 +253,11 @@ class Core:
             targets = self._dead_targets(queue, entry)
         if targets and queue not in targets:
             self._tell_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms)
-            queue.take_waiting(entry.seq)
+            queue.take_waiting(entry.seq, entry)
             self._finish_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms, cascade + 1)
         else:
             self.tell((REMOVE, now_ms, queue.number, 0, GONE_OVERFLOW, [entry.seq]))
-            queue.take_waiting(entry.seq)
+            queue.take_waiting(entry.seq, entry)
             self._removed(queue, entry, GONE_OVERFLOW, now_ms)
 
     def _dead_targets(self, queue: Queue, entry: Entry) -> list[Queue] | None:
@@ -317,9 +315,9 @@ class Core:
         self.next_seq += len(targets)
         self._moved(queue, entry, moves, why, reason, now_ms)
         if why in DEATH_NAMES:
-            self._note("dead-lettered", queue, entry.seq, now_ms, reason or DEATH_NAMES[why])
+            self._note("dead-lettered", queue, entry, now_ms, reason or DEATH_NAMES[why])
         else:
-            self._note("moved", queue, entry.seq, now_ms, targets[0].name)
+            self._note("moved", queue, entry, now_ms, targets[0].name)
         for target in targets:
             self._overflow(target, now_ms, cascade)
 
@@ -369,7 +367,7 @@ class Core:
         queue.counters.removed += 1
         if why == GONE_EXPIRED:
             queue.counters.expired += 1
-        self._note("removed", queue, entry.seq, now_ms, REMOVE_NAMES[why])
+        self._note("removed", queue, entry, now_ms, REMOVE_NAMES[why])
 
     def _arm_retention(self, queue: Queue, now_ms: int) -> None:
         """For the first that grows too old. A timer armed before this one is dead: see `_fire`."""
@@ -385,9 +383,9 @@ class Core:
         # A log that keeps nothing on disk may return None: the message is nowhere but here.
         return 0 if self.log is None else self.log(record) or 0
 
-    def _note(self, what: str, queue: Queue, seq: int, now_ms: int, detail: str = "") -> None:
+    def _note(self, what: str, queue: Queue, entry: Entry, now_ms: int, detail: str = "") -> None:
         if self.observer is not None:
-            self.observer(what, queue.name, seq, now_ms, detail)
+            self.observer(what, queue.name, self.id_of(entry), now_ms, detail)
 
 
 def with_extra(entry: Entry, extra: Extra) -> Entry:

@@ -55,11 +55,12 @@ class Engine(Lending):
         if queue.watched:
             self.woken.append(queue)
         if self.observer is not None:
-            self.observer("published", queue.name, seq, now_ms, "")
+            self.observer("published", queue.name, f"{self.id_prefix}{seq:012x}", now_ms, "")
         return seq
 
     def publish_run(self, queue: Queue, bodies: Sequence[bytes], form: int, now_ms: int) -> int:
         """Many plain bodies into a `simple` queue as one record. Returns the first sequence."""
+        bodies = tuple(bodies)  # the caller's list stays the caller's
         count = len(bodies)
         seq = self.next_seq
         log = self.log
@@ -71,7 +72,7 @@ class Engine(Lending):
             self.woken.append(queue)
         if self.observer is not None:
             for each in range(seq, seq + count):
-                self.observer("published", queue.name, each, now_ms, "")
+                self.observer("published", queue.name, f"{self.id_prefix}{each:012x}", now_ms, "")
         return seq
 
     def _add_run(
@@ -120,7 +121,7 @@ class Engine(Lending):
         entry = Entry(seq, now_ms, at, len(draft.body), draft.form, draft.body, info, extra)
         queue.counters.published += 1
         self._enter(queue, entry, now_ms)
-        self._note("published", queue, seq, now_ms)
+        self._note("published", queue, entry, now_ms)
         self._overflow(queue, now_ms)
         return self.id_of(entry), False
 
@@ -168,8 +169,8 @@ class Engine(Lending):
         at = self.tell(record)
         self.next_seq = seq + len(targets)
         for queue, (_, each) in zip(targets, pairs, strict=True):
-            self._enter_routed(queue, each, now_ms, at, draft.form, draft.body, info, shared)
-            self._note("published", queue, each, now_ms)
+            entry = self._enter_routed(queue, each, now_ms, at, draft.form, draft.body, info, shared)
+            self._note("published", queue, entry, now_ms)
         for queue in targets:
             self._overflow(queue, now_ms)
         return message_id, [queue.name for queue in targets]
@@ -181,11 +182,15 @@ class Engine(Lending):
         now_ms: int,
         at: int,
         form: int,
-        body: bytes | None,
+        body: bytes,
         info: Info | None,
         shared: Extra,
-    ) -> None:
-        """One target of a ROUTE: the record holds what all share, the rest follows from the queue."""
+        keep: bool = True,
+    ) -> Entry:
+        """One target of a ROUTE: the record holds what all share, the rest follows from the queue.
+
+        Not to `keep`: the body stays on disk only.
+        """
         extra = shared.copy()
         settings = queue.settings
         if not extra.due_ms and settings.delay_ms:
@@ -193,11 +198,15 @@ class Engine(Lending):
         if settings.ttl_ms is not None:
             expires_ms = max(extra.due_ms, now_ms) + settings.ttl_ms
             extra.expires_ms = min(extra.expires_ms or expires_ms, expires_ms)
-        if extra.dedup is None and settings.dedup_by_content and body is not None:
+        if extra.dedup is None and settings.dedup_by_content:
             extra.dedup = hashlib.sha256(body).hexdigest()
-        size = len(body) if body is not None else 0
         queue.counters.published += 1
-        self._enter(queue, Entry(seq, now_ms, at, size, form, body, info, extra), now_ms)
+        if keep:
+            entry = Entry(seq, now_ms, at, len(body), form, body, info, extra)
+        else:
+            entry = Entry(seq, now_ms, at, len(body), form, None, None, extra)
+        self._enter(queue, entry, now_ms)
+        return entry
 
     def _extra(self, queue: Queue, draft: Draft, now_ms: int) -> Extra | None:
         """Checks the draft and works out everything that depends on the queue's settings."""

@@ -63,7 +63,8 @@ class Page:
             ats if stored else None,
             _narrow(sizes),
             forms[0] if forms.count(forms[0]) == len(forms) else forms,
-            None if stored else [entry.body for entry in entries],
+            # A tuple of bytes is of no concern to the cyclic collector; a list would be walked each time.
+            None if stored else tuple([entry.body for entry in entries]),
             None if stored else {i: e.info for i, e in enumerate(entries) if e.info is not None} or None,
             extras or None,
         )

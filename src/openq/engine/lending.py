@@ -58,14 +58,14 @@ class Lending(Core):
         """Lend up to `limit` messages, in order. `lease_ms` NO_DEADLINE binds them to the consumer."""
         if now_ms >= self.timers.next_ms:
             self.advance(now_ms)
+        if lease_ms is not None and not NO_DEADLINE <= lease_ms <= MAX_SPAN_MS:
+            raise _bad_span("lease", lease_ms)  # now, and not only when there is something to lend
         settings = queue.settings
         ready = queue.ready
         if not ready.count or settings.paused or limit < 1:
             return []
         if lease_ms is None:
             lease_ms = settings.visibility_ms
-        elif lease_ms < NO_DEADLINE or lease_ms > MAX_SPAN_MS:
-            raise _bad_span("lease", lease_ms)
         until_ms = 0 if lease_ms == NO_DEADLINE else now_ms + lease_ms
         if limit == 1 and types is None and not queue.fifo:
             entry = ready.pop(now_ms)
@@ -100,7 +100,7 @@ class Lending(Core):
             else:
                 self._arm_leases(queue, (seq,), until_ms, now_ms)
         if self.observer is not None:
-            self.observer("received", queue.name, seq, now_ms, consumer or "")
+            self.observer("received", queue.name, self.id_of(entry), now_ms, consumer or "")
         return delivery
 
     def _receive(
@@ -168,7 +168,7 @@ class Lending(Core):
             self._lend(queue, deliveries, until_ms, now_ms)
             if self.observer is not None:
                 for delivery in deliveries:
-                    self.observer("received", queue.name, delivery.entry.seq, now_ms, consumer or "")
+                    self.observer("received", queue.name, self.id_of(delivery.entry), now_ms, consumer or "")
         return deliveries
 
     def _lend(self, queue: Queue, deliveries: list[Delivery], until_ms: int, now_ms: int) -> None:
@@ -247,7 +247,7 @@ class Lending(Core):
             self._leave(queue, entry)
             self._settled(queue, entry, now_ms)
         if self.observer is not None:
-            self.observer("acked", queue.name, seq, now_ms, "")
+            self.observer("acked", queue.name, self.id_of(entry), now_ms, "")
 
     def ack_many(
         self, queue: Queue, receipts: Sequence[tuple[int, int]], now_ms: int
@@ -277,7 +277,7 @@ class Lending(Core):
                     self._leave(queue, entry)
                     self._settled(queue, entry, now_ms)
                 if self.observer is not None:
-                    self.observer("acked", queue.name, seq, now_ms, "")
+                    self.observer("acked", queue.name, self.id_of(entry), now_ms, "")
             queue.counters.acked += len(done)
         return results
 
@@ -295,7 +295,7 @@ class Lending(Core):
             return False
         self.tell((ACK, now_ms, queue.number, seq, (seq,)))
         self._ack_waiting(queue, seq)
-        self._note("acked", queue, seq, now_ms)
+        self._note("acked", queue, entry, now_ms)
         return True
 
     def _ack_waiting(self, queue: Queue, seq: int) -> None:
@@ -376,7 +376,7 @@ class Lending(Core):
         seq = entry.seq
         self.tell((RETURN, now_ms, queue.number, seq, why, reason, ((seq, due_ms),)))
         self._return(queue, delivery, why, reason, due_ms, now_ms)
-        self._note("expired" if why == EXPIRED else "requeued", queue, seq, now_ms, reason or "")
+        self._note("expired" if why == EXPIRED else "requeued", queue, entry, now_ms, reason or "")
         return "returned"
 
     def _return(
@@ -536,7 +536,7 @@ class Lending(Core):
             self._tell_move(queue, entry, targets, DEAD_EXPIRED, None, now_ms)
         else:
             self.tell((REMOVE, now_ms, queue.number, 0, GONE_EXPIRED, [entry.seq]))
-        queue.take_waiting(entry.seq)
+        queue.take_waiting(entry.seq, entry)
         if targets:
             self._finish_move(queue, entry, targets, DEAD_EXPIRED, None, now_ms)
         else:

@@ -129,7 +129,12 @@ class Shared:
         self.count -= 1
         if not self._mixed:
             lane = self._plain
-            entry = lane.pop()
+            head = lane._head
+            if head and not lane._back:  # as `lane.pop` does it, without the call
+                lane.count -= 1
+                entry: Entry | None = head.popleft()
+            else:
+                entry = lane.pop()
             if not lane.count:
                 self._plain_turns.clear()
             return entry

@@ -125,11 +125,11 @@ class Queue:
         entry = self.delayed.get(seq)
         return entry if entry is not None else self.ready.find(seq)
 
-    def take_waiting(self, seq: int) -> Entry | None:
-        """Out of the waiting or delayed ones, for good."""
+    def take_waiting(self, seq: int, hint: Entry | None = None) -> Entry | None:
+        """Out of the waiting or delayed ones, for good; `hint`, if known, is the entry and tells its lane."""
         entry = self.delayed.pop(seq, None)
         if entry is None or self.settings.fifo:
-            entry = self.ready.remove(seq, entry)
+            entry = self.ready.remove(seq, entry or hint)
         if entry is not None:
             self.waiting_bytes -= entry.size
         return entry

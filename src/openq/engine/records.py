@@ -407,7 +407,7 @@ def decode(data: bytes) -> Record:
         consumer, position = _unpack_text(data, position + 8)
         return (*head, until_ms, consumer, _unpack_seqs(data, position))
     if kind == RUN:
-        return (*head, form, [data[start + 2 : start + size] for start, size in _items(data)])
+        return (*head, form, tuple([data[start + 2 : start + size] for start, size in _items(data)]))
     if kind == ROUTE:
         (count,) = _U32.unpack_from(data, position)
         position += 4
