@@ -642,3 +642,36 @@ def test_delays_that_were_cancelled_are_forgotten_long_before_they_would_have_en
     engine.advance(5_000)
 
     assert engine.timers.size < 10
+
+
+def test_messages_whose_queue_is_lost_to_damage_are_kept_and_come_home_when_its_name_is_known(
+    engine: Engine, tape: Tape
+) -> None:
+    queue = queue_of(engine, dead_letter="dead")
+    dead = queue_of(engine, "dead")
+    engine.publish(queue, Draft(b"a"), 1_000)
+    engine.publish(queue, Draft(b"b"), 1_000)
+    engine.reject(queue, *_at(engine, queue, 1_000), 1_000)
+    engine.route("", "dead", Draft(b"c"), 1_000)
+
+    damaged = tape.rebuilt(2)
+    names = sorted(damaged.queues)
+    counts = [damaged.queue(name).count for name in names]
+    engine.change_queue("q", queue.settings.with_(visibility_ms=7), 1_001)
+    engine.change_queue("dead", dead.settings.with_(visibility_ms=8), 1_001)
+    healed = tape.rebuilt(2)
+
+    assert (names, counts) == (["recovered-1", "recovered-2"], [1, 2])
+    assert [(name, healed.queue(name).count) for name in ("q", "dead")] == [("q", 1), ("dead", 2)]
+    assert healed.queue("q").settings.visibility_ms == 7
+
+
+def test_a_checkpoint_names_queues_that_damage_had_taken_the_names_from(engine: Engine, tape: Tape) -> None:
+    queue = queue_of(engine)
+    engine.publish(queue, Draft(b"a"), 1_000)
+    tape(checkpoint(engine, 1_001))
+
+    healed = tape.rebuilt(1)
+
+    assert list(healed.queues) == ["q"]
+    assert healed.queue("q").count == 1

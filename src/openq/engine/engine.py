@@ -34,6 +34,7 @@ from .records import (
     PUBLISH,
     ROUTE,
     RUN,
+    run_first,
 )
 
 Published = tuple[str, bool]  # the message's id, and whether it was a duplicate
@@ -97,7 +98,8 @@ class Engine(Lending):
                 first, each = at + FIRST_ITEM, column + step
                 ats = array("Q", range(first, first + count * each, each))
         elif at:
-            ats = array("Q", accumulate(map(step.__add__, sizes), initial=at + FIRST_ITEM))
+            first = at + run_first(count, True)
+            ats = array("Q", accumulate(map(step.__add__, sizes), initial=first))
             ats.pop()
         if at and total > PAGE_BYTES:
             bodies = None

@@ -14,7 +14,8 @@ from __future__ import annotations
 import base64
 import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 from struct import Struct
 from typing import Any, cast
 
@@ -111,6 +112,7 @@ _MOVED = Struct("<QIQ")
 
 _HAS_EXTRA = 1
 _HAS_INFO = 2
+_VARIED = 4  # a RUN whose items differ in size
 
 
 # -- values -----------------------------------------------------------------------------------
@@ -305,18 +307,45 @@ def encode(record: Record) -> bytes:
             )
         )
     if kind == RUN:
-        form, bodies = record[4:]
-        parts = [HEAD.pack(RUN, form, 0, queue, seq, now_ms), _U32.pack(len(bodies))]
-        append = parts.append
-        pack = _ITEM_HEAD.pack
-        back = FIRST_ITEM | _ITEM_BIT
-        for body in bodies:
-            size = len(body)
-            append(pack(size + 2, back, ITEM, form))
-            append(body)
-            back += ITEM_HEAD_SIZE + size
-        return b"".join(parts)
+        return _encode_run(record)
     return _ENCODERS[kind](record)
+
+
+def _encode_run(record: Record) -> bytes:
+    """Bodies as items. Those of one size share ready-made heads; others say their sizes in a table first."""
+    kind, now_ms, queue, seq, form, bodies = record
+    count = len(bodies)
+    sizes = list(map(len, bodies))
+    parts = [b""] * (2 * count)
+    parts[1::2] = bodies
+    if sizes.count(sizes[0]) == count:
+        parts[0::2] = _equal_heads(sizes[0], form, count)
+        return b"".join((HEAD.pack(kind, form, 0, queue, seq, now_ms), _U32.pack(count), *parts))
+    pack = _ITEM_HEAD.pack
+    backs = accumulate([size + ITEM_HEAD_SIZE for size in sizes], initial=run_first(count, True) | _ITEM_BIT)
+    parts[0::2] = [pack(size + 2, back, ITEM, form) for size, back in zip(sizes, backs, strict=False)]
+    head = HEAD.pack(kind, form, _VARIED, queue, seq, now_ms)
+    return b"".join((head, _U32.pack(count), array("I", sizes).tobytes(), *parts))
+
+
+_heads: dict[tuple[int, int], list[bytes]] = {}
+
+
+def _equal_heads(size: int, form: int, count: int) -> list[bytes]:
+    """The heads of items of one size do not depend on the record they are in."""
+    heads = _heads.get((size, form))
+    if heads is None or len(heads) < count:
+        if len(_heads) >= 64:
+            _heads.clear()
+        first, step = FIRST_ITEM | _ITEM_BIT, size + ITEM_HEAD_SIZE
+        backs = range(first, first + step * count, step)
+        heads = _heads[size, form] = [_ITEM_HEAD.pack(size + 2, back, ITEM, form) for back in backs]
+    return heads[:count]
+
+
+def run_first(count: int, varied: bool) -> int:
+    """From the frame of a RUN to the frame of its first item."""
+    return FIRST_ITEM + 4 * count if varied else FIRST_ITEM
 
 
 def _encode_route(record: Record) -> bytes:
@@ -407,7 +436,9 @@ def decode(data: bytes) -> Record:
         consumer, position = _unpack_text(data, position + 8)
         return (*head, until_ms, consumer, _unpack_seqs(data, position))
     if kind == RUN:
-        return (*head, form, tuple([data[start + 2 : start + size] for start, size in _items(data)]))
+        starts, sizes = _run_layout(data)
+        pairs = zip(starts, sizes, strict=True)
+        return (*head, form, tuple([data[start + 2 : start + 2 + size] for start, size in pairs]))
     if kind == ROUTE:
         (count,) = _U32.unpack_from(data, position)
         position += 4
@@ -439,15 +470,19 @@ def decode(data: bytes) -> Record:
     raise ValueError(f"unknown record kind {kind}")
 
 
-def _items(data: bytes) -> Iterator[tuple[int, int]]:
-    """Start and length of each item's own bytes inside a RUN."""
+def _run_layout(data: bytes) -> tuple[Sequence[int], Sequence[int]]:
+    """For each item of a RUN: where its bytes begin in the record, and the size of its body."""
     (count,) = _U32.unpack_from(data, HEAD_SIZE)
-    position = HEAD_SIZE + 4
-    for _ in range(count):
-        (size,) = _U32.unpack_from(data, position)
-        position += _FRAME_SIZE
-        yield position, size
-        position += size
+    if data[2] & _VARIED:
+        table = HEAD_SIZE + 4
+        sizes: Sequence[int] = array("I", data[table : table + 4 * count])
+        first = run_first(count, True)
+        starts = list(accumulate([size + ITEM_HEAD_SIZE for size in sizes], initial=first))
+        return starts[:-1], sizes
+    (length,) = _U32.unpack_from(data, HEAD_SIZE + 4)
+    size = length - 2
+    step = size + ITEM_HEAD_SIZE
+    return range(FIRST_ITEM, FIRST_ITEM + step * count, step), [size] * count
 
 
 def content(data: bytes) -> tuple[int, bytes, Info | None]:
@@ -517,13 +552,19 @@ _SEQS_AT = {ACK: 0, LEND: 12, EXTEND: 8, REMOVE: 0}
 
 def _run_rows(data: bytes, offset: int, seq: int, now_ms: int, queue: int, flags: int) -> bytes:
     """The columns of all rows at once: a row is four words of eight bytes."""
-    items = list(_items(data))
-    count = len(items)
+    starts, sizes = _run_layout(data)
+    count = len(sizes)
     words = array("Q", bytes(ROW.size * count))
     words[0::4] = array("Q", range(seq, seq + count))
     words[1::4] = array("Q", [now_ms]) * count
     base = queue | offset << 32
-    words[2::4] = array("Q", [base + (start << 32) for start, _ in items])
     rest = RUN << 32 | flags << 40
-    words[3::4] = array("Q", [size | rest for _, size in items])
+    if isinstance(starts, range):
+        step = starts.step << 32
+        base += starts.start << 32
+        words[2::4] = array("Q", range(base, base + step * count, step))
+        words[3::4] = array("Q", [sizes[0] + 2 | rest]) * count
+    else:
+        words[2::4] = array("Q", [base + (start << 32) for start in starts])
+        words[3::4] = array("Q", [size + 2 | rest for size in sizes])
     return words.tobytes()
