@@ -339,7 +339,8 @@ class KillLoop:
     def _try_without_snapshots(self) -> None:
         """They only save time: the records alone must give the same."""
         bare = self.path.with_name(self.path.name + "-bare")
-        shutil.copytree(self.path, bare)
+        if self.path.exists():  # a disk that lies may have kept nothing at all
+            shutil.copytree(self.path, bare)
         shutil.rmtree(bare / "snapshots", ignore_errors=True)
         twin = self.ledger.copy()
         self.drain(bare, twin)
