@@ -49,6 +49,16 @@ def test_a_last_segment_cut_inside_its_header_can_be_repaired(quick_path: Path, 
     open_broker(specimen.path, specimen.clock).close()
 
 
+def test_a_last_segment_overwritten_by_another_can_be_repaired(quick_path: Path) -> None:
+    """A snapshot tells how far the journal went; what stood up to there is marked as lost."""
+    specimen = Specimen(quick_path / "good", closed=True, snapshots=True)
+    shutil.copy(specimen.path / specimen.segments[-2], specimen.path / specimen.segments[-1])
+
+    repair(specimen.path)
+
+    open_broker(specimen.path, specimen.clock).close()
+
+
 def test_without_its_newest_snapshot_a_broker_knows_all_the_same(quick_path: Path) -> None:
     """The older snapshot begins in a segment that is freed by now."""
     clock, ledger = VirtualClock(), Ledger(SPACES)

@@ -97,6 +97,8 @@ class Operations(Foundation):
             self._after()
             if filter.ids is not None:
                 seqs = [self.engine.seq_of(found, message_id) for message_id in filter.ids]
+                if filter.state != "all":
+                    seqs = [seq for seq in seqs if admin.status(found, seq) == filter.state]
                 known = [found.find(seq) for seq in seqs if seq]
                 candidates = iter([entry for entry in known if entry is not None])
             else:
@@ -205,7 +207,7 @@ class Operations(Foundation):
         with self._lock:
             for draft in drafts:
                 self._room(len(draft.body))
-                count += not self.engine.publish(target, draft, self._now())[1]
+                count += not self.engine.publish(target, draft, self._now(), again=True)[1]
             self._after()
         return count
 

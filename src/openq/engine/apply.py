@@ -57,7 +57,10 @@ _ARRIVALS = frozenset((PUBLISH, RUN, COPY, EDIT))
 def _orphan(engine: Engine, number: int, now_ms: int) -> Queue:
     """A queue for messages whose own queue is unknown, so that they are not lost with its definition."""
     engine.orphans.add(number)
-    return engine._add_queue(Queue(f"recovered-{number}", number, QueueSettings(), now_ms))
+    name = f"recovered-{number}"
+    while name in engine.queues:
+        name += "x"
+    return engine._add_queue(Queue(name, number, QueueSettings(), now_ms))
 
 
 def _publish(engine: Engine, queue: Queue, record: Record, at: int) -> None:

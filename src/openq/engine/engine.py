@@ -34,6 +34,7 @@ from .records import (
     PUBLISH,
     ROUTE,
     RUN,
+    plain,
     run_first,
 )
 
@@ -109,8 +110,11 @@ class Engine(Lending):
         if not queue.retention_armed:
             self._arm_retention(queue, now_ms)
 
-    def publish(self, queue: Queue, draft: Draft, now_ms: int) -> Published:
+    def publish(self, queue: Queue, draft: Draft, now_ms: int, again: bool = False) -> Published:
+        """`again` is for replays: the window remembers the message, and that must not keep it out."""
         extra = self._extra(queue, draft, now_ms)
+        if again and extra is not None:
+            extra.dedup = None
         known = self._known(queue, draft, extra, now_ms)
         if known is not None:
             queue.counters.deduplicated += 1
@@ -284,7 +288,7 @@ def _delay(extra: Extra, delay_ms: int, now_ms: int) -> None:
 def make_info(draft: Draft) -> Info | None:
     if draft.attributes is None and draft.publisher is None:
         return None
-    return Info(draft.attributes or {}, draft.publisher)
+    return Info(plain(draft.attributes or {}), draft.publisher)
 
 
 def _base_extra(draft: Draft, now_ms: int) -> Extra:

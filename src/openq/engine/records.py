@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from struct import Struct
 from typing import Any, cast
@@ -144,6 +144,21 @@ def _untag(value: object) -> object:
     if isinstance(value, list):
         return [_untag(item) for item in value]
     return value
+
+
+def plain(value: object, depth: int = 0) -> Any:
+    """A copy as a reader will get it, so that a message in memory is what it would be on disk."""
+    if value is None or isinstance(value, str | bool | int | float | bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if depth > _MAX_DEPTH:
+        raise InvalidSetting(f"attributes or arguments nested more than {_MAX_DEPTH} deep")
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, depth + 1) for item in value]
+    raise InvalidSetting(f"attributes and arguments hold JSON values or bytes, not {type(value).__name__}")
 
 
 def pack_value(value: object) -> bytes:

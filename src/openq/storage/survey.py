@@ -198,6 +198,7 @@ class Survey:
         number, offset = segment_of(covered_at), offset_of(self.end_at)
         for missing in range(max(self.numbers[-1], segment_of(self.end_at)) + 1, number + 1):
             yield self._damage(MISSING, missing, 0, 0, self.next_block, self.next_block - 1)
-            offset = HEADER_BYTES
+        if segment_of(self.end_at) < number:
+            offset = HEADER_BYTES  # nothing of its own is left in that segment
         size = max(offset_of(covered_at) - BLOCK_BYTES - offset, HOLE_BYTES)
         yield self._damage(LOST_END, number, offset, size, self.next_block, self.next_block)
