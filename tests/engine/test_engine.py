@@ -675,3 +675,15 @@ def test_a_checkpoint_names_queues_that_damage_had_taken_the_names_from(engine: 
 
     assert list(healed.queues) == ["q"]
     assert healed.queue("q").count == 1
+
+
+def test_a_message_that_is_delivered_again_and_again_without_dead_letters_is_counted_as_stuck() -> None:
+    engine = Engine("p-")
+    queue = engine.create_queue("q", QueueSettings(), 0)
+    engine.publish_plain(queue, b"poison", 0, 0)
+
+    for attempt in range(12):
+        [delivery] = engine.receive(queue, 1, attempt)
+        engine.nack(queue, delivery.entry.seq, delivery.number, attempt)
+
+    assert queue.counters.stuck == 1

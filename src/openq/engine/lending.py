@@ -41,6 +41,7 @@ from .records import (
 )
 from .timers import Timers
 
+STUCK_RECEIVES = 10
 _RETRY_MS = 200
 _BUCKET = 10  # leases are kept by bits of their deadline: 1,024 ms together
 
@@ -180,6 +181,8 @@ class Lending(Core):
             queue.waiting_bytes -= entry.size
             if delivery.count > 1:
                 counters.redelivered += 1
+                if delivery.count == STUCK_RECEIVES and queue.settings.max_receives is None:
+                    counters.stuck += 1
         counters.delivered += len(deliveries)
         if until_ms:
             self._arm_leases(queue, [delivery.entry.seq for delivery in deliveries], until_ms, now_ms)

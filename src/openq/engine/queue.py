@@ -28,6 +28,7 @@ class Counters:
         "published",
         "redelivered",
         "removed",
+        "stuck",
     )
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class Counters:
         self.removed = 0
         self.moved_in = 0
         self.moved_out = 0
+        self.stuck = 0  # messages delivered STUCK_RECEIVES times with nowhere to go: worth a warning
 
     def as_dict(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}

@@ -1,0 +1,21 @@
+"""One publish, several queues: a topic exchange decides who gets it, atomically."""
+
+from openq import OpenQ
+from openq.broker.local import LocalBroker
+from openq.engine.routing import Binding, Exchange
+from openq.model import FORM_TEXT, Draft
+
+broker = LocalBroker()
+billing = OpenQ("billing", broker=broker)
+audit = OpenQ("audit", broker=broker)
+
+broker.declare_exchange(Exchange("orders", "topic"))
+broker.bind(Binding("orders", "billing", key="order.paid"))
+broker.bind(Binding("orders", "audit", key="order.#"))
+
+for key in ("order.created", "order.paid"):
+    message_id, queues = broker.route("orders", key, Draft(key.encode(), FORM_TEXT))
+    print(f"{key} went to {', '.join(queues)}")
+
+for queue in (billing, audit):
+    print(queue.name, "got", [message.body for message in queue.receive_many(10, timeout=0)])
