@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import Any
 
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueInUse
@@ -252,13 +252,7 @@ def why(engine: Engine, queue: Queue, message_id: str, now_ms: int, consumers: i
         first = queue.ready.first_of(entry.group)
         if first is not None and first.seq != seq and first.seq in queue.delayed:
             return Why("group_delayed", f"an earlier message of group {entry.group!r} is not due yet")
-    ahead = 0
-    for other in queue.ready:
-        if other.seq == seq:
-            break
-        ahead += 1
-        if ahead == 10_000:
-            break
+    ahead = sum(1 for _ in takewhile(lambda other: other.seq != seq, islice(queue.ready, 10_000)))
     many = "at least " if ahead == 10_000 else ""
     waiting = f"{many}{ahead} messages are ahead of it" if ahead else "it is next"
     nobody = "" if consumers else "; no consumer is waiting"

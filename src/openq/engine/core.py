@@ -338,9 +338,7 @@ class Core:
         if why == DEAD_EXPIRED:
             queue.counters.expired += 1
         for _, number, seq in moves:
-            target = self.numbered.get(number)
-            if target is None:
-                continue
+            target = self.numbered[number]
             extra = old.copy() if old is not None else Extra()
             extra.id = self.id_of(entry)
             extra.born_ms = extra.born_ms or entry.sent_ms

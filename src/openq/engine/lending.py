@@ -68,14 +68,9 @@ class Lending(Core):
         if lease_ms is None:
             lease_ms = settings.visibility_ms
         until_ms = 0 if lease_ms == NO_DEADLINE else now_ms + lease_ms
-        if limit == 1 and types is None and not queue.fifo:
-            entry = ready.pop(now_ms)
-            if entry is None:
-                return []
-            if entry.extra is None and entry.sent_ms > now_ms - settings.retention_ms:
-                return [self._lend_plain(queue, entry, now_ms, until_ms, consumer)]
-        else:
-            entry = None
+        entry = ready.pop(now_ms) if limit == 1 and types is None and not queue.fifo else None
+        if entry is not None and entry.extra is None and entry.sent_ms > now_ms - settings.retention_ms:
+            return [self._lend_plain(queue, entry, now_ms, until_ms, consumer)]
         return self._receive(queue, limit, now_ms, until_ms, consumer, types, entry)
 
     def _lend_plain(
@@ -556,9 +551,9 @@ class Lending(Core):
             for delivery in queue.leases.values():
                 if delivery.until_ms:
                     self._arm_leases(queue, (delivery.entry.seq,), delivery.until_ms, 0)
-            for entry in queue.delayed.values():
-                if entry.extra is not None:
-                    self.timers.add(entry.extra.due_ms, (DELAY, queue, entry.seq))
+            for seq, entry in queue.delayed.items():
+                due_ms = entry.extra.due_ms if entry.extra is not None else 0
+                self.timers.add(due_ms, (DELAY, queue, seq))
             for lane in queue.ready.lanes():
                 for seq, expires_ms in lane.expiries():
                     self.timers.add(expires_ms, (TTL, queue, seq))
