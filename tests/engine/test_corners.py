@@ -7,7 +7,7 @@ import pytest
 from openq.engine import admin
 from openq.engine.apply import apply, checkpoint
 from openq.engine.engine import Engine
-from openq.engine.lane import Page
+from openq.engine.lane import Lane, Page
 from openq.engine.order import Grouped, Shared
 from openq.engine.records import (
     ACK,
@@ -171,6 +171,11 @@ def test_orders_pass_over_what_is_out_of_date() -> None:
     fifo.settled(grouped(1, "g"), 0)
     assert fifo.pop(0) is None
 
+    gone = Grouped()
+    gone.append(grouped(1, "a"))
+    gone.remove(1)
+    assert gone.take(1, 0) is None
+
     other = Grouped()
     other.append(grouped(1, "a"))
     other.append(grouped(2, "b"))
@@ -232,3 +237,12 @@ def test_a_counter_of_a_later_version_is_passed_over() -> None:
 def test_records_of_loans_and_publishes_survive_their_bytes() -> None:
     for record in ((LEND, 5, 1, 9, 0, "me", [1, 2]), (PUBLISH, 5, 1, 3, 1, b"", None, None)):
         assert decode(encode(record)) == record
+
+
+def test_a_page_of_one_goes_with_its_message() -> None:
+    lane = Lane()
+    for seq in (1, 2):
+        lane.append_page(Page.pack([Entry(seq, 0, 0, 1, 0, b"x", None, None)]))
+
+    assert lane.remove(1) is not None
+    assert [entry.seq for entry in lane] == [2]

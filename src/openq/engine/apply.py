@@ -254,7 +254,6 @@ def _adopt(
     engine._settle_settings(queue, QueueSettings.from_json(settings), now_ms)
 
 
-
 def _entry(
     seq: int, sent_ms: int, at: int, form: int, body: bytes, info: Info | None, extra: Extra | None
 ) -> Entry:

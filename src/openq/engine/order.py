@@ -38,19 +38,18 @@ class Level:
 
     def pop(self) -> Entry | None:
         turns = self.turns
-        while turns:
-            group = turns[0]
-            lane = self.lanes[group]
-            entry = lane.pop()
-            if not lane.count:
-                turns.popleft()
-                if group is not None:
-                    del self.lanes[group]
-            elif len(turns) > 1:
-                turns.rotate(-1)
-            if entry is not None:
-                return entry
-        return None
+        if not turns:
+            return None
+        group = turns[0]
+        lane = self.lanes[group]
+        entry = lane.pop()
+        if not lane.count:
+            turns.popleft()
+            if group is not None:
+                del self.lanes[group]
+        elif len(turns) > 1:
+            turns.rotate(-1)
+        return entry
 
     def drop_if_empty(self, group: GroupKey) -> None:
         lane = self.lanes.get(group)
@@ -157,11 +156,7 @@ class Shared:
 
     def _lower(self) -> None:
         """The next lower priority becomes the top; level 0 is never dropped."""
-        priority = self._order.pop()
-        if priority:
-            del self._levels[priority]
-        else:
-            self._order.append(0)
+        del self._levels[self._order.pop()]
         self._top = self._levels[self._order[-1]]
 
     def lowest(self) -> Entry | None:
