@@ -233,7 +233,7 @@ def test_only_messages_of_its_types_are_taken() -> None:
 
         await queue.publish("a", message_type="new")
         await queue.publish("b", message_type="paid")
-        await Consumer(queue, handle, idle_timeout=0, types="paid").run()
+        await Consumer(queue, handle, idle_timeout=0, types=["paid"]).run()
         assert [message.body for message in queue.messages] == ["a"]
 
     run(test)

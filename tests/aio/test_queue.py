@@ -454,6 +454,43 @@ def test_closing_ends_the_waits(place: Place) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("verb", ["receive", "get"])
+def test_closing_one_queue_object_ends_its_own_waits_and_no_others(tmp_path: Path, verb: str) -> None:
+    async def main() -> None:
+        mine, other = OpenQ("orders", path=tmp_path), OpenQ("orders", path=tmp_path)
+        waiting = asyncio.create_task(mine.receive(timeout=None) if verb == "receive" else mine.get())
+        await until_waiting(other)
+        staying = asyncio.create_task(other.receive(timeout=None))
+        await until_waiting(other, 2)
+
+        await mine.close()
+
+        [ended] = await asyncio.gather(waiting, return_exceptions=True)
+        assert ended is None or isinstance(ended, asyncio.QueueEmpty)
+        await other.publish("for the one who stayed")
+        assert await staying is not None
+        await other.close()
+
+    asyncio.run(main())
+
+
+def test_what_a_task_was_served_as_its_queue_closed_goes_back_uncounted(tmp_path: Path) -> None:
+    async def main() -> None:
+        mine, other = OpenQ("orders", path=tmp_path), OpenQ("orders", path=tmp_path)
+        waiting = asyncio.create_task(mine.receive(timeout=None))
+        await until_waiting(other)
+        other.inner.publish("x")  # served; the task wakes up when the loop comes to it
+        mine.inner.close()
+
+        assert await waiting is None
+        message = await other.receive(timeout=0)
+        assert message is not None
+        assert message.receive_count == 1
+        await other.close()
+
+    asyncio.run(main())
+
+
 def test_a_dlq_may_be_a_queue_of_either_kind() -> None:
     async def main() -> None:
         async with OpenQ("dead") as dead, OpenQ("orders", dlq=dead) as orders:

@@ -224,5 +224,5 @@ def test_leases_bound_to_a_connection_end_with_the_process_also_in_small_segment
 
     place.open()
 
-    assert [d.count for d in place.broker.receive("kept")] == [1]
+    assert [d.count for d in place.broker.receive("kept")] == [2]  # counted: it may have killed its holder
     place.broker.close()

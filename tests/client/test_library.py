@@ -28,7 +28,7 @@ from openq.client.heartbeat import Heartbeat
 from openq.client.message import Received
 from openq.client.settings import retry_policy
 from openq.client.times import from_ms, iso, moment_ms, parse_iso, to_ms
-from openq.client.waiting import Wait
+from openq.client.waiting import Wait, Waits, give_back
 from openq.model import Delivery
 from tests.client.helpers import Make, bodies, ended, in_thread, take, until, until_waiting
 
@@ -331,7 +331,7 @@ def test_a_consumer_chooses_by_type(make: Make) -> None:
     queue.publish("a", message_type="mail")
     queue.publish("b", message_type="bill")
     seen: list[Any] = []
-    consumer = Consumer(queue, lambda message: seen.append(message.body), types="bill", idle_timeout=0)
+    consumer = Consumer(queue, lambda message: seen.append(message.body), types=["bill"], idle_timeout=0)
     consumer.start()
 
     assert ended(consumer)
@@ -370,10 +370,10 @@ def test_a_consumer_ends_with_its_queue(make: Make) -> None:
         queue.stats()
 
 
-def test_a_wait_that_was_cancelled_before_it_began_ends_at_once(make: Make) -> None:
+def test_a_wait_that_was_ended_before_it_began_ends_at_once(make: Make) -> None:
     queue = make()
-    wait = Wait(queue.broker, queue.name, 1, None, None, None)
-    wait.cancel()
+    wait = Wait(queue.broker, queue.name, 1, None, None, None, Waits())
+    wait.end()
 
     assert wait.wait(None) == []
     assert queue.stats().waiters == 0
@@ -396,7 +396,7 @@ def test_a_heartbeat_lets_go_of_a_lease_that_is_lost(caplog: pytest.LogCaptureFi
 
 def test_what_was_served_to_an_interrupted_wait_goes_back(make: Make) -> None:
     queue = make()
-    wait = Wait(queue.broker, queue.name, 1, None, None, None)
+    wait = Wait(queue.broker, queue.name, 1, None, None, None, Waits())
     served: list[list[Delivery]] = []
     waiting = in_thread(lambda: served.append(wait.wait(60)))
     until_waiting(queue, 1)
@@ -404,6 +404,6 @@ def test_what_was_served_to_an_interrupted_wait_goes_back(make: Make) -> None:
     assert ended(waiting)
     assert len(queue.in_flight) == 1
 
-    wait._give_back()
+    give_back(queue.broker, queue.name, served[0])
 
     assert take(queue).receive_count == 1

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from itertools import count
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import pytest
@@ -159,6 +160,67 @@ def test_closing_ends_every_wait(make: Make) -> None:
     assert ended(consumer)
     with pytest.raises(Closed):
         queue.receive(timeout=0)
+
+
+@pytest.mark.parametrize("verb", ["receive", "get"])
+def test_closing_one_queue_object_ends_its_own_waits_and_no_others(tmp_path: Path, verb: str) -> None:
+    mine, other = OpenQ("jobs", path=tmp_path), OpenQ("jobs", path=tmp_path)
+    results: list[object] = []
+
+    def wait() -> None:
+        try:
+            results.append(mine.receive(timeout=None) if verb == "receive" else mine.get())
+        except Empty:
+            results.append(None)
+
+    waiting = in_thread(wait)
+    until_waiting(other, 1)
+    staying = in_thread(lambda: results.append(other.receive(timeout=None)))
+    until_waiting(other, 2)
+
+    mine.close()
+
+    assert ended(waiting)
+    assert results == [None]
+    until_waiting(other, 1)
+    other.publish("for the one who stayed")
+    assert ended(staying)
+    assert len(other.in_flight) == 1
+    other.close()
+
+
+def test_what_a_wait_was_served_as_its_queue_closed_goes_back_uncounted(make: Make) -> None:
+    queue = make()
+    other = OpenQ("jobs", broker=queue.broker)
+    wait = queue._wait_for(1)
+    queue._waits.add(wait)
+    assert queue.broker.attend(queue.name, wait._waiter) is None
+    other.publish("x")  # served, and its thread has not woken up yet
+    assert len(other.in_flight) == 1
+    keep_alive = queue._shared.join()
+
+    queue.close()
+
+    assert queue._waits.finish(wait) == []
+    assert take(other).receive_count == 1
+    other.close()
+    keep_alive.leave()
+
+
+def test_what_came_to_a_queue_that_is_closed_meanwhile_goes_back(make: Make) -> None:
+    queue = make()
+    other = OpenQ("jobs", broker=queue.broker)
+    keep_alive = queue._shared.join()
+    other.publish("x")
+    deliveries = queue._wait_for(1).wait(0)
+
+    queue.close()
+
+    with pytest.raises(Closed):
+        queue._received(deliveries)
+    assert take(other).receive_count == 1
+    other.close()
+    keep_alive.leave()
 
 
 def test_a_heartbeat_keeps_the_lease_of_slow_work() -> None:

@@ -322,7 +322,7 @@ def test_a_copy_of_an_old_message_goes_to_its_place_among_newer_ones(
         entry = queue.find(seq)
         assert entry is not None
         head = (COPY, 1_002, queue.number, seq, entry.sent_ms)
-        at = tape((*head, entry.form, entry.body, entry.info, entry.extra))
+        at = tape((*head, entry.form, entry.body or bytes(entry.size), entry.info, entry.extra))
         engine.replace_entry(queue, Entry(seq, 1_000, at, entry.size, entry.form, None, None, entry.extra))
 
     rebuilt = settled(tape.rebuilt(start), 1_002)

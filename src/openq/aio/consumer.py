@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any
 
+from ..client import checks
+from ..client.consumer import TROUBLE_PAUSE_S
 from ..client.message import reason_of
-from ..errors import Closed, InvalidSetting, OpenQError
+from ..errors import Closed, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from .queue import Message, Queue
 from .waiting import Wait
 
@@ -56,8 +58,8 @@ class Consumer:
         self._concurrency = concurrency
         self._visibility_timeout = visibility_timeout
         self._heartbeat = heartbeat
-        self._types = None if types is None else frozenset([types] if isinstance(types, str) else types)
-        self._stopping = False
+        self._types = checks.types_or_none(types)
+        self._stopping = asyncio.Event()
         self._waits: set[Wait] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -88,15 +90,15 @@ class Consumer:
 
         After `timeout` seconds what is still in work is cancelled and goes back to the queue.
         """
-        self._stopping = True
+        self._stopping.set()
         for wait in list(self._waits):
-            wait.cancel()
+            wait.end()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout)
             await self._abort()
 
     async def _abort(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -118,8 +120,16 @@ class Consumer:
 
     async def _work(self) -> None:
         try:
-            while not self._stopping:
-                message = await self._next()
+            while not self._stopping.is_set():
+                try:
+                    message = await self._next()
+                except (Closed, JournalFailed, QueueNotFound, InvalidSetting):
+                    raise
+                except OpenQError as error:
+                    # One message that cannot be read: it was given back, and others may be well.
+                    log.error("the consumer of queue %r could not receive: %s", self.queue.name, error)
+                    await self._rest()
+                    continue
                 if message is None:
                     return
                 await self._handle(message)
@@ -127,6 +137,13 @@ class Consumer:
             pass  # the queue was closed under us: there is nothing more to do
         except Exception:
             log.exception("the consumer of queue %r stopped", self.queue.name)
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(TROUBLE_PAUSE_S):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
 
     async def _next(self) -> Message | None:
         wait = self.queue._wait_for(1, self._visibility_timeout, self._types, self.name)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..broker.base import QueueStats, Step
 from ..broker.local import LocalBroker
-from ..client import embedded
+from ..client import checks, embedded
 from ..client.embedded import RECEIVE_TIMEOUT, _patience
 from ..client.hooks import Hooks
 from ..client.message import Message as AnyMessage
@@ -28,7 +28,7 @@ from ..client.times import to_ms
 from ..engine.admin import Why
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueFull, VisibilityTimeoutExpired
 from ..model import FORM_TEXT, NO_DEADLINE, Delivery, QueueSettings
-from .waiting import Commits, Wait, commits_of, release
+from .waiting import Commits, Wait, commits_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -271,14 +271,13 @@ class Queue(Hooks):
         inner = self.inner
         if visibility_timeout is not None:
             lease_ms = to_ms(visibility_timeout, "visibility_timeout")
-        if types is not None:
-            types = frozenset([types] if isinstance(types, str) else types)
+        types = checks.types_or_none(types)
         if consumer is None:
             consumer = inner._label
         else:
-            inner._labels.add(consumer)
+            inner._labels.add(checks.text(consumer, "consumer"))
         loop = asyncio.get_running_loop()
-        return Wait(inner.broker, loop, inner.name, limit, lease_ms, consumer, types)
+        return Wait(inner.broker, loop, inner.name, limit, lease_ms, consumer, types, inner._waits)
 
     async def _received(self, wait: Wait, timeout: float | None) -> list[Message]:
         deliveries = await wait.wait(timeout)
@@ -296,8 +295,8 @@ class Queue(Hooks):
                 if promise is not None:
                     await promise
             broker.load(deliveries)
-        except BaseException:
-            release(broker, self.name, deliveries)
+        except BaseException as error:
+            self.inner._give_back(deliveries, error)
             raise
 
     async def ack(self, target: AnyMessage | str) -> None:

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 from ..broker.local import LocalBroker
 from ..broker.waiters import Waiter
+from ..client.waiting import Waits, give_back
 from ..errors import Closed, JournalFailed, OpenQError
 from ..model import Delivery
 
@@ -95,18 +96,10 @@ def commits_of(broker: LocalBroker, loop: AbstractEventLoop) -> Commits:
         return found
 
 
-def release(broker: LocalBroker, queue: str, deliveries: Iterable[Delivery]) -> None:
-    """Back to their places at once, not counted: nobody has seen them."""
-    try:
-        broker.release(queue, [(delivery.entry.seq, delivery.number) for delivery in deliveries])
-    except OpenQError:
-        pass  # closed or failed meanwhile; the leases end by themselves
-
-
 class Wait:
     """One wait of one task for messages. What it was served is either returned or given back."""
 
-    __slots__ = ("_broker", "_future", "_loop", "_queue", "_served", "_waiter")
+    __slots__ = ("_broker", "_ended", "_future", "_loop", "_queue", "_served", "_waiter", "_waits")
 
     def __init__(
         self,
@@ -117,10 +110,13 @@ class Wait:
         lease_ms: int | None,
         consumer: str | None,
         types: Iterable[str] | None,
+        waits: Waits,
     ) -> None:
         self._broker = broker
         self._loop = loop
         self._queue = queue
+        self._waits = waits
+        self._ended = False
         self._served: list[Delivery] = []
         self._future: Future[None] | None = None
         self._waiter = Waiter(limit, lease_ms, consumer, types, self._serve)
@@ -134,7 +130,7 @@ class Wait:
         except RuntimeError:
             # A loop that was closed over a waiting task. The lock is ours, so somebody else must do it.
             threading.Thread(
-                target=release,
+                target=give_back,
                 args=(self._broker, self._queue, deliveries),
                 name="openq-release",
                 daemon=True,
@@ -146,25 +142,42 @@ class Wait:
 
     async def wait(self, timeout: float | None) -> list[Delivery]:
         """What came, or nothing when the time is up. None waits for ever."""
+        self._waits.add(self)
+        try:
+            await self._stand_in_line(timeout)
+        except BaseException:
+            self._broker.leave(self._queue, self._waiter)
+            give_back(self._broker, self._queue, self._waits.finish(self))
+            raise
+        return self._waits.finish(self)
+
+    async def _stand_in_line(self, timeout: float | None) -> None:
         broker, waiter = self._broker, self._waiter
         self._future = self._loop.create_future()
         deliveries = broker.attend(self._queue, waiter)
         if deliveries is not None:
-            return deliveries
-        timer = None if timeout is None else self._loop.call_later(max(timeout, 0), self.cancel)
+            self._served = deliveries
+            return
+        # Checked after we stand in line: an end that came before found nobody to take out of it.
+        if self._ended and broker.leave(self._queue, waiter):
+            return
+        timer = None if timeout is None else self._loop.call_later(max(timeout, 0), self.end)
         try:
             await self._future
-        except BaseException:
-            if not broker.leave(self._queue, waiter):
-                release(broker, self._queue, self._served)
-            raise
         finally:
             if timer is not None:
                 timer.cancel()
-        return self._served
 
-    def cancel(self) -> None:
-        """End the wait, from the loop's own thread: nothing came."""
+    def surrender(self) -> list[Delivery]:
+        served, self._served = self._served, []
+        return served
+
+    def end(self) -> None:
+        """End the wait, from any thread: nothing came."""
+        self._ended = True
         # If it is too late to leave we were served, and `_wake` is on its way.
         if self._broker.leave(self._queue, self._waiter):
-            self._wake()
+            try:
+                self._loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:
+                pass  # the loop was closed: nobody waits any more

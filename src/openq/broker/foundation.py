@@ -17,12 +17,15 @@ from typing import Any
 
 from ..clock import Clock, SystemClock
 from ..engine.apply import apply, checkpoint
+from ..engine.core import WAKE
 from ..engine.engine import Engine
+from ..engine.lending import SLICE
+from ..engine.mend import mend
 from ..engine.queue import Queue
 from ..engine.records import PUBLISH, ROUTE, RUN, Record, content, decode, encode
 from ..engine.snapshot import decode as load_snapshot
 from ..engine.snapshot import oldest_segment
-from ..errors import Closed, DiskFull, OpenQError
+from ..errors import Closed, DiskFull, JournalFailed, OpenQError
 from ..model import Delivery, Entry
 from ..storage.files import FileJournal
 from ..storage.snapshots import load_newest
@@ -37,6 +40,8 @@ log = logging.getLogger("openq")
 MEMORY_RECORDS = 30_000  # history without a disk: about ten thousand messages
 MEMORY_BYTES = 16 << 20
 LARGE = 4096  # bodies from here on are counted against MEMORY_BYTES one by one
+
+_RETRY_MS = 200
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -56,6 +61,9 @@ class Foundation:
     ) -> None:
         """`journal` is for tests that bring their own disk; otherwise `path` decides."""
         self._closed = False
+        self._ended = False
+        self.halted: OpenQError | None = None  # why nothing is done any more, if it was not `close`
+        self._watch = _Watch(self)
         self._waiters = Waiters()
         self._listeners: list[Listener] = []
         self._events: list[dict[str, Any]] = []
@@ -157,8 +165,9 @@ class Foundation:
         for queue in self.engine.queues.values():
             for delivery in list(queue.leases.values()):
                 if not delivery.until_ms:
+                    # Counted: a message that kills its holder must reach the dead letters some day.
                     seq = delivery.entry.seq
-                    self.engine.release(queue, seq, delivery.number, now_ms)
+                    self.engine.nack(queue, seq, delivery.number, now_ms, 0, "its holder went away")
 
     def _opening(self) -> bytes:
         if self._housekeeper is not None:
@@ -170,12 +179,14 @@ class Foundation:
 
     def _queue(self, name: str) -> Queue:
         if self._closed:
-            raise Closed()
+            raise self.halted or Closed()
         return self.engine.queue(name)
 
     def _room(self, size: int) -> None:
         """Publishing is what stops first when the disk is full."""
         if self._journal is not None and not self._journal.can_publish(size + 256):
+            if self._housekeeper is not None:
+                self._housekeeper.wake()  # history gives way before publishing does
             raise DiskFull(f"{self._journal.path} has no room left but the reserve")
 
     def _serve(self) -> None:
@@ -198,7 +209,9 @@ class Foundation:
                             queue, waiter.limit, now_ms, waiter.lease_ms, waiter.consumer, waiter.types
                         )
                     except OpenQError:
-                        return []  # the waiter stays; its next chance comes with the next change
+                        # The waiter stays in line; it must not depend on somebody else to be tried again.
+                        engine.timers.add(now_ms + _RETRY_MS, (WAKE, queue, 0))
+                        return []
 
                 self._waiters.serve(queue.name, receive)
                 queue.watched = self._waiters.count(queue.name) > 0
@@ -216,8 +229,10 @@ class Foundation:
         with self._lock:
             if self._closed:
                 return 1 << 62
+            if self._journal is not None and self._journal.error is not None:
+                return 1 << 62  # nothing can be told any more
             now_ms = self._now()
-            self.engine.advance(now_ms)
+            self.engine.advance(now_ms, SLICE)  # then others get their turn
             self._ticker.at_ms = 0  # we are awake: no deadline is before this, so nobody wakes us
             self._serve()
             self._ticker.at_ms = self.engine.timers.next_ms
@@ -227,7 +242,8 @@ class Foundation:
 
     def tick(self) -> None:
         """Bring everything up to the present by hand (a virtual clock does it on every advance)."""
-        self._tick()
+        while self._tick() <= 0:
+            pass
         self._ticker.wake()  # its thread may sleep towards a deadline that is no longer the next
 
     def _weigh(self, size: int) -> None:
@@ -235,15 +251,28 @@ class Foundation:
         if size < LARGE:
             return
         self._large_bytes += size
-        memory = self._memory
-        while self._large_bytes > MEMORY_BYTES and memory:
-            self._large_bytes -= _large_in(memory.popleft())
+        if self._large_bytes > MEMORY_BYTES:
+            # Count anew: what fell off the far end by itself was never subtracted.
+            memory = self._memory
+            held = sum(map(_large_in, memory)) + size
+            while held > MEMORY_BYTES * 3 // 4 and memory:
+                held -= _large_in(memory.popleft())
+            self._large_bytes = held
 
     def id_of(self, seq: int) -> str:
         return f"{self.engine.id_prefix}{seq:012x}"
 
     def message_id(self, entry: Entry) -> str:
         return self.engine.id_of(entry)
+
+    def filled(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The same with bodies, in copies where they are only on disk: looking must not fill the memory."""
+        copies = [
+            Entry(e.seq, e.sent_ms, e.at, e.size, e.form, None, None, e.extra) if e.body is None else e
+            for e in entries
+        ]
+        self.fill(copies)
+        return copies
 
     def fill(self, entries: Sequence[Entry]) -> None:
         missing = [entry for entry in entries if entry.body is None]
@@ -355,12 +384,23 @@ class Foundation:
                 except Exception:
                     log.exception("a listener failed on %s", event["event"])
 
+    def cut_short(self, kind: type[BaseException]) -> None:
+        """Lock held: a verb ended with an exception. Ctrl-C in the middle of it leaves the state in doubt."""
+        if issubclass(kind, Exception):
+            return
+        if self._journal is None:
+            mend(self.engine)
+        elif not self._closed:
+            # The journal knows what was done. Going on from a state in doubt could record nonsense.
+            self.halted = JournalFailed("interrupted in the middle of a change")
+            self._closed = True
+
     def close(self) -> None:
         """Everything done is on disk when this returns. Waiters get nothing, later calls `Closed`."""
         with self._lock:
-            if self._closed:
+            if self._ended:
                 return
-            self._closed = True
+            self._closed = self._ended = True
             waiters = self._waiters.drain()
         for waiter in waiters:
             waiter.deliver([])
@@ -369,6 +409,25 @@ class Foundation:
             self._housekeeper.stop()
         if self._journal is not None:
             self._journal.close()
+
+
+class _Watch:
+    """Stands inside the lock around each verb and notices when one was cut short.
+
+    Not part of the lock itself: `with lock` leaves no moment between taking and guarding it, a method would.
+    """
+
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: Foundation) -> None:
+        self._broker = broker
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is not None:
+            self._broker.cut_short(kind)
 
 
 def _large_in(record: Record) -> int:

@@ -16,8 +16,8 @@ from ..engine.apply import checkpoint
 from ..engine.lane import Page
 from ..engine.queue import Queue
 from ..engine.records import COPY, LEND, content
-from ..engine.snapshot import Frozen, FrozenQueue, Usage, encode, freeze
-from ..errors import OpenQError
+from ..engine.snapshot import Frozen, FrozenQueue, Usage, encode, freeze, usage_of
+from ..errors import DiskFull, OpenQError
 from ..model import Entry
 from ..storage.files import FileJournal
 from ..storage.journal import SegmentInfo
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("openq")
 
 _EVERY_S = 60.0
+_ROOM = 1 << 16
 _COPY_BATCH = 128  # messages copied under one hold of the lock
 
 
@@ -57,7 +58,7 @@ class Housekeeper:
         self._event.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
-        if self._journal.error is None:
+        if self._journal.error is None and self._broker.halted is None:
             self._guarded(self.snapshot)
 
     def _run(self) -> None:
@@ -81,7 +82,12 @@ class Housekeeper:
         with self._busy:
             frozen = None
             if self._journal.end_at >> 32 != self._snapshot_at >> 32:
-                frozen, usage = self._snapshot()
+                try:
+                    frozen, usage = self._snapshot()
+                except (OSError, DiskFull) as error:
+                    # No room for a snapshot is no reason to keep what nobody needs.
+                    log.warning("no snapshot: %s", error)
+                    frozen, usage = self._frozen()
                 self._free(frozen, usage)
             elif len(self._journal.segments()) > 1:
                 frozen, usage = self._frozen()
@@ -93,16 +99,13 @@ class Housekeeper:
                 self._snapshot()
 
     def _frozen(self) -> tuple[Frozen, Usage]:
-        usage = Usage()
         with self._broker.lock:
             frozen = freeze(self._broker.engine, self._broker.now_ms())
             at = self._journal.end_at
         # Acks and copies that make a segment useless must be on disk before it goes.
         if at > self._journal.durable_at:
             self._journal.wait(at - 1)
-        for _ in encode(frozen, usage):
-            pass
-        return frozen, usage
+        return frozen, usage_of(frozen)
 
     def _snapshot(self) -> tuple[Frozen, Usage]:
         usage = Usage()
@@ -131,7 +134,7 @@ class Housekeeper:
         droppable = segments[0].number
         dead = 0  # bytes that would be freed but for a live message before them
         for segment in segments[:-1]:
-            if segment.number >= kept_from or segment.number >= self._snapshot_at >> 32:
+            if segment.number >= kept_from:
                 break
             if not usage.live.get(segment.number) and segment.number == droppable:
                 droppable += 1
@@ -148,9 +151,11 @@ class Housekeeper:
         """The first segment that history still needs."""
         with self._broker.lock:
             now_ms = self._broker.now_ms()
-            settings = [queue.settings for queue in self._broker.engine.queues.values()]
-        history_ms = max((each.history_ms for each in settings), default=0)
-        dedup_ms = max((each.dedup_window_ms for each in settings), default=0)
+            full = not self._journal.can_publish(_ROOM)
+            queues = list(self._broker.engine.queues.values())
+        # On a full disk the past gives way, so that publishing can go on.
+        history_ms = 0 if full else max((each.settings.history_ms for each in queues), default=0)
+        dedup_ms = max((each.settings.dedup_window_ms for each in queues if each.dedup), default=0)
         size = 0
         kept_from = segments[-1].number
         for segment in reversed(segments[:-1]):
@@ -226,7 +231,7 @@ class Housekeeper:
             engine.tell(
                 (
                     LEND,
-                    delivery.lent_ms,
+                    now_ms,  # times in a journal never run backwards
                     queue.number,
                     delivery.number,
                     delivery.until_ms,

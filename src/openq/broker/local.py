@@ -15,7 +15,7 @@ from .waiters import Waiter
 
 class LocalBroker(Operations):
     def declare(self, queue: str, settings: QueueSettings, *, change: bool = False) -> QueueSettings:
-        with self._lock:
+        with self._lock, self._watch:
             if self._closed:
                 raise Closed()
             now_ms = self._now()
@@ -27,22 +27,22 @@ class LocalBroker(Operations):
             return made.settings
 
     def delete(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        with self._lock:
+        with self._lock, self._watch:
             self._queue(queue)
             count = self.engine.delete_queue(queue, self._now(), if_empty=if_empty, if_unused=if_unused)
             self._after()
             return count
 
     def queues(self) -> list[str]:
-        with self._lock:
+        with self._lock, self._watch:
             return list(self.engine.queues)
 
     def settings(self, queue: str) -> QueueSettings:
-        with self._lock:
+        with self._lock, self._watch:
             return self._queue(queue).settings
 
     def stats(self, queue: str) -> QueueStats:
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             now_ms = self._now()
             self.engine.advance(now_ms)
@@ -60,34 +60,34 @@ class LocalBroker(Operations):
             )
 
     def purge(self, queue: str) -> int:
-        with self._lock:
+        with self._lock, self._watch:
             count = admin.purge(self.engine, self._queue(queue), self._now())
             self._after()
             return count
 
     def publish_body(self, queue: str, body: bytes, form: int) -> int:
         """The short way for a body and nothing else. Its sequence, or 0 if it must go the long way."""
-        lock = self._lock
-        lock.acquire()
-        try:
-            found = self.engine.queues.get(queue)
-            if found is None or self._closed or not found.simple:
-                self._queue(queue)
-                return 0
-            if self._journal is not None:
-                self._room(len(body))
-            elif len(body) >= LARGE:
-                self._weigh(len(body))
-            engine = self.engine
-            seq = engine.publish_plain(found, body, form, self._now())
-            if engine.woken:
-                self._serve()
-            return seq
-        finally:
-            lock.release()
+        with self._lock:
+            try:
+                found = self.engine.queues.get(queue)
+                if found is None or self._closed or not found.simple:
+                    self._queue(queue)
+                    return 0
+                if self._journal is not None:
+                    self._room(len(body))
+                elif len(body) >= LARGE:
+                    self._weigh(len(body))
+                engine = self.engine
+                seq = engine.publish_plain(found, body, form, self._now())
+                if engine.woken:
+                    self._serve()
+                return seq
+            except BaseException as error:  # instead of `_watch`: costs nothing when all is well
+                self.cut_short(type(error))
+                raise
 
     def publish(self, queue: str, draft: Draft) -> str:
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             self._room(len(draft.body))
             if self._journal is None:
@@ -99,7 +99,7 @@ class LocalBroker(Operations):
     def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[str | OpenQError]:
         """The id of each, or its error; one that is refused does not stop the others."""
         results: list[str | OpenQError] = []
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             self._room(sum(len(draft.body) for draft in drafts))
             now_ms = self._now()
@@ -117,7 +117,7 @@ class LocalBroker(Operations):
         """Many plain bodies as one record. Their sequences, or None if they must go one by one."""
         if not bodies:
             return range(0)
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             if not found.simple:
                 return None
@@ -130,10 +130,12 @@ class LocalBroker(Operations):
             return range(seq, seq + len(bodies))
 
     def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]:
-        with self._lock:
+        with self._lock, self._watch:
             if self._closed:
                 raise Closed()
             self._room(len(draft.body))
+            if self._journal is None:
+                self._weigh(len(draft.body))
             answer = self.engine.route(exchange, key, draft, self._now())
             self._after()
             return answer
@@ -146,24 +148,24 @@ class LocalBroker(Operations):
         consumer: str | None = None,
         types: Iterable[str] | None = None,
     ) -> list[Delivery]:
-        lock = self._lock
-        lock.acquire()
-        try:
-            engine = self.engine
-            found = engine.queues.get(queue)
-            if found is None or self._closed:
-                found = self._queue(queue)
-            deliveries = engine.receive(found, limit, self._now(), lease_ms, consumer, types)
-            if engine.woken or engine.timers.next_ms < self._ticker.at_ms:
-                self._serve()
-            return deliveries
-        finally:
-            lock.release()
+        with self._lock:
+            try:
+                engine = self.engine
+                found = engine.queues.get(queue)
+                if found is None or self._closed:
+                    found = self._queue(queue)
+                deliveries = engine.receive(found, limit, self._now(), lease_ms, consumer, types)
+                if engine.woken or engine.timers.next_ms < self._ticker.at_ms:
+                    self._serve()
+                return deliveries
+            except BaseException as error:  # instead of `_watch`: costs nothing when all is well
+                self.cut_short(type(error))
+                raise
 
     def attend(self, queue: str, waiter: Waiter) -> list[Delivery] | None:
         """Messages at once, or None: then the waiter stands in line and is served later."""
         self._ticker.start()
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             deliveries = self.engine.receive(
                 found, waiter.limit, self._now(), waiter.lease_ms, waiter.consumer, waiter.types
@@ -176,7 +178,7 @@ class LocalBroker(Operations):
 
     def leave(self, queue: str, waiter: Waiter) -> bool:
         """Out of the line. False: it was served in the meantime."""
-        with self._lock:
+        with self._lock, self._watch:
             left = self._waiters.remove(queue, waiter)
             found = self.engine.queues.get(queue)
             if found is not None:
@@ -205,28 +207,28 @@ class LocalBroker(Operations):
         return max(delivery.entry.at for delivery in deliveries) < journal.durable_at
 
     def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             results = self.engine.ack_many(found, receipts, self._now())
             self._after()
             return results
 
     def ack_one(self, queue: str, seq: int, number: int) -> None:
-        lock = self._lock
-        lock.acquire()
-        try:
-            engine = self.engine
-            found = engine.queues.get(queue)
-            if found is None or self._closed:
-                found = self._queue(queue)
-            engine.ack(found, seq, number, self._now())
-            if engine.woken:
-                self._serve()
-        finally:
-            lock.release()
+        with self._lock:
+            try:
+                engine = self.engine
+                found = engine.queues.get(queue)
+                if found is None or self._closed:
+                    found = self._queue(queue)
+                engine.ack(found, seq, number, self._now())
+                if engine.woken:
+                    self._serve()
+            except BaseException as error:  # instead of `_watch`: costs nothing when all is well
+                self.cut_short(type(error))
+                raise
 
     def ack_late(self, queue: str, receipt: Receipt) -> bool:
-        with self._lock:
+        with self._lock, self._watch:
             done = self.engine.ack_late(self._queue(queue), *receipt, self._now())
             self._after()
             return done
@@ -234,21 +236,21 @@ class LocalBroker(Operations):
     def nack(
         self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None
     ) -> str:
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             outcome = self.engine.nack(found, *receipt, self._now(), delay_ms, reason)
             self._after()
             return outcome
 
     def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str:
-        with self._lock:
+        with self._lock, self._watch:
             outcome = self.engine.reject(self._queue(queue), *receipt, self._now(), reason)
             self._after()
             return outcome
 
     def release(self, queue: str, receipts: Sequence[Receipt]) -> int:
         """Uncounted, back to their places; those whose lease is over already are passed over."""
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             done = 0
             for seq, number in receipts:
@@ -261,7 +263,7 @@ class LocalBroker(Operations):
             return done
 
     def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int:
-        with self._lock:
+        with self._lock, self._watch:
             until_ms = self.engine.extend(self._queue(queue), *receipt, self._now(), lease_ms)
             self._after()
             return until_ms

@@ -24,26 +24,24 @@ _CHUNK = 256
 
 class Operations(Foundation):
     def peek(self, queue: str, limit: int = 1, rear: bool = False) -> list[Entry]:
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             self.engine.advance(self._now())
             self._after()
             entries = admin.peek(self.engine, found, limit, rear)
-        self.fill(entries)
-        return entries
+        return self.filled(entries)
 
     def entries(self, queue: str, state: str = "all") -> list[Entry]:
         """All of them, in hand-out order, with their bodies: for export and small queues."""
-        with self._lock:
+        with self._lock, self._watch:
             self.engine.advance(self._now())
             self._after()
             entries = list(admin.browse(self.engine, self._queue(queue), state))
-        self.fill(entries)
-        return entries
+        return self.filled(entries)
 
     def deliveries(self, queue: str) -> list[Delivery]:
         """What is out on loan, with holder and deadline."""
-        with self._lock:
+        with self._lock, self._watch:
             self.engine.advance(self._now())
             self._after()
             deliveries = list(self._queue(queue).leases.values())
@@ -51,21 +49,20 @@ class Operations(Foundation):
         return deliveries
 
     def find(self, queue: str, message_id: str) -> Entry:
-        with self._lock:
+        with self._lock, self._watch:
             entry = self.engine.locate(self._queue(queue), message_id)
-        self.fill([entry])
-        return entry
+        return self.filled([entry])[0]
 
     def lease_of(self, queue: str, message_id: str) -> Delivery | None:
         """The live delivery of a message, for callers that know only its id."""
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             self.engine.advance(self._now())
             self._after()
             return found.leases.get(self.engine.seq_of(found, message_id))
 
     def status(self, queue: str, message_id: str) -> str | None:
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             self.engine.advance(self._now())
             self._after()
@@ -86,12 +83,11 @@ class Operations(Foundation):
             matching += [entry for entry in part if filters.matches(self.engine, entry, filter)]
         complete = complete and len(matching) <= limit
         matching = matching[:limit]
-        self.fill(matching)
-        return Found(matching, complete, scanned)
+        return Found(self.filled(matching), complete, scanned)
 
     def _chunks(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
         """Candidates for a filter, some hundred at a time, with bodies if it needs them."""
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             self.engine.advance(self._now())
             self._after()
@@ -105,12 +101,10 @@ class Operations(Foundation):
                 candidates = admin.survey(found, filter.state)
         loads = filters.needs_body(filter)
         while part := list(islice(candidates, _CHUNK)):
-            if loads:
-                self.fill(part)
-            yield part
+            yield self.filled(part) if loads else part
 
     def why(self, queue: str, message_id: str) -> Why:
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             now_ms = self._now()
             self.engine.advance(now_ms)
@@ -118,32 +112,34 @@ class Operations(Foundation):
             return admin.why(self.engine, found, message_id, now_ms, self._waiters.count(queue))
 
     def timeline(self, queue: str, message_id: str) -> list[Step]:
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
         self.flush()
         return self._history.timeline(self.engine, found, message_id)
 
     def cancel(self, queue: str, message_id: str) -> None:
-        with self._lock:
+        with self._lock, self._watch:
             admin.cancel(self.engine, self._queue(queue), message_id, self._now())
             self._after()
 
     def edit(self, queue: str, message_id: str, draft: Draft) -> None:
-        with self._lock:
+        with self._lock, self._watch:
             found = self._queue(queue)
             self._room(len(draft.body))
+            if self._journal is None:
+                self._weigh(len(draft.body))
             admin.edit(self.engine, found, message_id, self._now(), draft)
             self._after()
 
     def move(self, queue: str, message_ids: Sequence[str], to: str) -> list[OpenQError | None]:
-        with self._lock:
+        with self._lock, self._watch:
             source, target = self._queue(queue), self._queue(to)
             errors = admin.move(self.engine, source, message_ids, target, self._now())
             self._after()
             return errors
 
     def reschedule(self, queue: str, message_id: str, due_ms: int) -> None:
-        with self._lock:
+        with self._lock, self._watch:
             admin.reschedule(self.engine, self._queue(queue), message_id, due_ms, self._now())
             self._after()
 
@@ -160,7 +156,7 @@ class Operations(Foundation):
         `progress` is called with the number so far; returning False stops.
         """
         if to is not None:
-            with self._lock:
+            with self._lock, self._watch:
                 self._queue(to)
         filter = filter or Filter(state="ready")
         step = _CHUNK if rate is None else max(1, min(_CHUNK, int(rate / 10)))
@@ -169,7 +165,7 @@ class Operations(Foundation):
         for part in self._chunks(queue, filter):
             chosen = [entry for entry in part if filters.matches(self.engine, entry, filter)]
             for start in range(0, len(chosen), step):
-                with self._lock:
+                with self._lock, self._watch:
                     found = self._queue(queue)
                     live = [each for each in chosen[start : start + step] if found.find(each.seq) is not None]
                     done += admin.redrive(self.engine, found, live, to, self._now())
@@ -186,7 +182,7 @@ class Operations(Foundation):
 
         What is still waiting or with a consumer is not doubled; ids stay, so a replay can be repeated.
         """
-        with self._lock:
+        with self._lock, self._watch:
             source = self._queue(queue)
             target = source if to is None else self._queue(to)
             now_ms = self._now()
@@ -204,25 +200,27 @@ class Operations(Foundation):
 
     def _replay_batch(self, target: Queue, drafts: Sequence[Draft]) -> int:
         count = 0
-        with self._lock:
+        with self._lock, self._watch:
             for draft in drafts:
                 self._room(len(draft.body))
+                if self._journal is None:
+                    self._weigh(len(draft.body))
                 count += not self.engine.publish(target, draft, self._now(), again=True)[1]
             self._after()
         return count
 
     def declare_exchange(self, exchange: Exchange) -> bool:
-        with self._lock:
+        with self._lock, self._watch:
             return admin.declare_exchange(self.engine, exchange, self._now())
 
     def delete_exchange(self, name: str, if_unused: bool = False) -> None:
-        with self._lock:
+        with self._lock, self._watch:
             admin.delete_exchange(self.engine, name, self._now(), if_unused)
 
     def bind(self, binding: Binding) -> bool:
-        with self._lock:
+        with self._lock, self._watch:
             return admin.bind(self.engine, binding, self._now())
 
     def unbind(self, binding: Binding) -> bool:
-        with self._lock:
+        with self._lock, self._watch:
             return admin.unbind(self.engine, binding, self._now())

@@ -72,7 +72,7 @@ class Codec:
         if form == FORM_TEXT:
             return data.decode()
         if form == FORM_JSON:
-            return json.loads(data)
+            return _from_json(data)
         if form == FORM_MSGPACK:
             return _msgpack().decode(data)
         if form == FORM_PICKLE and self.name == "pickle":
@@ -90,6 +90,13 @@ class Codec:
         return data
 
 
+def _from_json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise InvalidSetting("this body is JSON nested too deeply to be read here") from None
+
+
 def _to_utf8(text: str) -> bytes:
     try:
         return text.encode()
@@ -97,10 +104,17 @@ def _to_utf8(text: str) -> bytes:
         raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
 
 
+# Reading JSON takes a level of Python's stack (1000 by default) for each level of nesting. What was
+# written by a program with a flat stack must be readable by one with a deep one.
+MAX_DEPTH = 500
+
+
 def _to_json(value: Any) -> bytes:
     try:
         # NaN and Infinity are no JSON: every other reader would choke on them.
-        return _to_utf8(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+        data = _to_utf8(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+        check_depth(value, data)
+        return data
     except (TypeError, ValueError, RecursionError) as error:
         if isinstance(error, InvalidSetting):
             raise
@@ -108,6 +122,20 @@ def _to_json(value: Any) -> bytes:
             f"the body cannot be written as JSON ({error}); publish text, bytes or plain values, "
             "or choose another codec"
         ) from None
+
+
+def check_depth(value: Any, data: bytes) -> None:
+    """`data` is the value as JSON; where it has few brackets there is nothing to walk through."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return
+    level = [value] if isinstance(value, dict | list | tuple) else []
+    depth = 0
+    while level:
+        if depth > MAX_DEPTH:
+            raise InvalidSetting(f"the body is nested too deeply: more than {MAX_DEPTH} levels")
+        parts = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [inner for part in parts for inner in part if isinstance(inner, dict | list | tuple)]
+        depth += 1
 
 
 def _msgpack() -> Any:

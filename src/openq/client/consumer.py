@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
-from ..errors import Closed, OpenQError
+from ..errors import Closed, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
+from . import checks
 from .embedded import RECEIVE_TIMEOUT, Queue
 from .message import Message, Received, reason_of
 from .settings import environment_number
@@ -18,6 +19,8 @@ log = logging.getLogger("openq")
 
 _FROM_ENVIRONMENT: Any = object()
 _numbers = count(1)
+
+TROUBLE_PAUSE_S = 1.0  # after a receive that failed
 
 
 class Consumer(threading.Thread):
@@ -51,14 +54,22 @@ class Consumer(threading.Thread):
         self._visibility_timeout = visibility_timeout
         self._heartbeat = heartbeat
         self._batch = batch
-        self._types = None if types is None else frozenset([types] if isinstance(types, str) else types)
-        self._stopping = False
+        self._types = checks.types_or_none(types)
+        self._stopping = threading.Event()
         self._wait: Wait | None = None
 
     def run(self) -> None:
         try:
-            while not self._stopping:
-                messages = self._next()
+            while not self._stopping.is_set():
+                try:
+                    messages = self._next()
+                except (Closed, JournalFailed, QueueNotFound, InvalidSetting):
+                    raise
+                except OpenQError as error:
+                    # One message that cannot be read: it was given back, and others may be well.
+                    log.error("the consumer of queue %r could not receive: %s", self.queue.name, error)
+                    self._stopping.wait(TROUBLE_PAUSE_S)
+                    continue
                 if not messages:
                     break
                 self._work_through(messages)
@@ -70,7 +81,7 @@ class Consumer(threading.Thread):
     def _next(self) -> list[Received]:
         self._wait = self.queue._wait_for(self._batch, self._visibility_timeout, self._types, self.name)
         # `stop` sets its flag before it looks for a wait to cancel, so one of us sees the other.
-        if self._stopping:
+        if self._stopping.is_set():
             return []
         messages = self.queue._received(self._wait.wait(self.idle_timeout))
         self._wait = None
@@ -83,7 +94,7 @@ class Consumer(threading.Thread):
                 beat.hold(self.queue.name, message._delivery)
         try:
             for i, message in enumerate(messages):
-                if self._stopping and i:
+                if self._stopping.is_set() and i:
                     self._release(messages[i:])
                     return
                 self._work(message)
@@ -141,7 +152,7 @@ class Consumer(threading.Thread):
 
     def stop(self) -> None:
         """At once if it waits. A message in work is finished and acked first; the rest stays in the queue."""
-        self._stopping = True
+        self._stopping.set()
         wait = self._wait
         if wait is not None:
-            wait.cancel()
+            wait.end()

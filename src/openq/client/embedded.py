@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..broker.local import LocalBroker
 from ..clock import Clock
-from ..errors import Closed, InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
+from ..errors import (
+    Closed,
+    InvalidSetting,
+    JournalFailed,
+    MessageNotFoundError,
+    OpenQError,
+    VisibilityTimeoutExpired,
+)
 from ..model import FORM_TEXT, NO_DEADLINE, Delivery
+from . import checks
 from . import shared as brokers
 from .codecs import BodyCodec, Codec
 from .hooks import Hooks
@@ -28,13 +36,15 @@ from .publishing import PublishOptions, is_item, make_draft, make_item
 from .settings import Options, environment_number, named_settings, settle
 from .standard import StandardQueue
 from .times import from_ms, to_ms
-from .waiting import Wait
+from .waiting import Wait, Waits, give_back
 
 if TYPE_CHECKING:
     from typing import Unpack
 
 RECEIVE_TIMEOUT = environment_number("receive_timeout", 10.0)
 _objects = count(1)
+
+_UNREADABLE_DELAY_MS = 1000  # a message whose bytes are damaged must not spin through its consumers
 T = TypeVar("T")
 
 
@@ -49,8 +59,8 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
     there after `max_receives` deliveries, 3 unless said otherwise.
 
     More settings, all by keyword, for new queues also from the environment as `OPENQ_<NAME>`:
-    `max_receives`, `delay` (0), `retention` (4 days), `message_ttl`, `max_length`, `max_bytes`, `max_body`,
-    `overflow` ("drop-head", "reject" or "dead-letter"), `fifo`, `dedup_window` (300), `dedup_by_content`,
+    `max_receives`, `dead_letter_expired` (what outlives its time goes to the dlq too), `delay` (0),
+    `retention` (4 days), `message_ttl`, `max_length`, `max_bytes`, `max_body`, `overflow` ("drop-head", "reject" or "dead-letter"), `fifo`, `dedup_window` (300), `dedup_by_content`,
     `dedup_per_group`, `retry` ("fixed", "exponential", a dict or a RetryPolicy), `history`
     (a day: how far `replay_from` reaches), `relaxed` (answer before the disk does).
     """
@@ -79,6 +89,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         self.codec = Codec(codec)
         self._shared = _find_broker(dlq, path, url, broker, clock, storage)
         self._closed = False
+        self._waits = Waits()
         try:
             self._open(name, dlq, named)
         except BaseException:
@@ -216,7 +227,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
             deliveries = self._take(self.name, 1, None, self._label)
             if deliveries:
                 if self._loads:
-                    self._broker.load(deliveries)
+                    self._load(deliveries)
                 if self._broker.observed:
                     self._broker.announce()
                 return Received(self, deliveries[0])
@@ -259,20 +270,45 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
     ) -> Wait:
         if visibility_timeout is not None:
             lease_ms = to_ms(visibility_timeout, "visibility_timeout")
-        if types is not None:
-            types = frozenset([types] if isinstance(types, str) else types)
+        types = checks.types_or_none(types)
         if consumer is None:
             consumer = self._label
         else:
-            self._labels.add(consumer)
-        return Wait(self._broker, self.name, limit, lease_ms, consumer, types)
+            self._labels.add(checks.text(consumer, "consumer"))
+        return Wait(self._broker, self.name, limit, lease_ms, consumer, types, self._waits)
 
     def _received(self, deliveries: list[Delivery]) -> list[Received]:
         if deliveries:
-            self._broker.load(deliveries)
+            self._load(deliveries)
             if self._broker.observed:
                 self._broker.announce()
         return [Received(self, delivery) for delivery in deliveries]
+
+    def _load(self, deliveries: list[Delivery]) -> None:
+        try:
+            self._broker.load(deliveries)
+        except BaseException as error:
+            self._give_back(deliveries, error)
+            raise
+
+    def _give_back(self, deliveries: list[Delivery], error: BaseException) -> None:
+        """Nobody has seen them. Those that cannot be read come back counted and later, so that they
+        reach the dead letters in the end; the others at once and uncounted."""
+        broker = self._shared.broker  # ours may be the stand-in of a closed queue by now
+        if not isinstance(error, OpenQError) or isinstance(error, Closed | JournalFailed):
+            give_back(broker, self.name, deliveries)
+            return
+        for delivery in deliveries:
+            try:
+                broker.load([delivery])
+            except OpenQError as problem:
+                receipt = (delivery.entry.seq, delivery.number)
+                try:
+                    broker.nack(self.name, receipt, _UNREADABLE_DELAY_MS, f"unreadable: {problem}")
+                except OpenQError:
+                    pass  # its lease is over: it is back already
+            else:
+                give_back(broker, self.name, [delivery])
 
     def ack(self, target: Message | str) -> None:
         """Done: the message is never delivered again. Takes a message, a receipt id or a message id."""
@@ -442,6 +478,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
             return
         self._closed = True
         shared, closed = self._shared, cast(Any, _CLOSED)
+        give_back(shared.broker, self.name, self._waits.close())
         self._broker = closed
         self._publish_body = closed.publish_body
         self._take = closed.receive

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from ..errors import InvalidSetting
 from ..model import Draft
+from .checks import encodable, word_or_none
 from .codecs import Codec
 from .message import Message
 from .times import moment_ms, to_ms
@@ -57,14 +58,14 @@ def make_draft(
         delay_ms=None if delay is None else to_ms(delay, "delay"),
         due_ms=0 if at is None else max(moment_ms(at, "at"), 1),
         priority=priority,
-        group=text_or_none(group, "group"),
-        type=text_or_none(message_type, "message_type"),
-        dedup=text_or_none(dedup_id, "dedup_id"),
-        unique=text_or_none(unique_key, "unique_key"),
+        group=word_or_none(group, "group"),
+        type=word_or_none(message_type, "message_type"),
+        dedup=word_or_none(dedup_id, "dedup_id"),
+        unique=word_or_none(unique_key, "unique_key"),
         ttl_ms=None if ttl is None else to_ms(ttl, "ttl"),
-        id=text_or_none(id, "id"),
+        id=word_or_none(id, "id"),
         attributes=check_attributes(attributes) if attributes else None,
-        publisher=text_or_none(publisher, "publisher"),
+        publisher=word_or_none(publisher, "publisher"),
     )
 
 
@@ -94,10 +95,9 @@ def is_item(item: Any) -> bool:
 _ITEM_KEYS = {"body", *PublishOptions.__annotations__}
 
 
-def text_or_none(value: str | None, name: str) -> str | None:
-    if value is not None and (not isinstance(value, str) or not value):
-        raise InvalidSetting(f"{name} must be text that is not empty, not {value!r}")
-    return value
+# Far below what Python's own recursion allows, wherever in a program the message is read again.
+_MAX_ATTRIBUTE_DEPTH = 100
+_MAX_INT_BITS = 13_000  # Python refuses to write integers of more than 4300 digits as text
 
 
 def check_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,16 +109,25 @@ def check_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
-def _plain(value: Any, where: str) -> Any:
-    if value is None or isinstance(value, str | bool | int | bytes):
+def _plain(value: Any, where: str, depth: int = 0) -> Any:
+    if value is None or isinstance(value, bool | bytes):
+        return value
+    if isinstance(value, str):
+        return encodable(value, where)
+    if isinstance(value, int):
+        if value.bit_length() > _MAX_INT_BITS:
+            raise InvalidSetting(f"{where} is too large a number")
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
+    if depth >= _MAX_ATTRIBUTE_DEPTH:
+        raise InvalidSetting(f"attributes are nested too deeply: more than {_MAX_ATTRIBUTE_DEPTH} levels")
     if isinstance(value, list | tuple):
-        return [_plain(each, f"{where}[{i}]") for i, each in enumerate(value)]
+        return [_plain(each, f"{where}[{i}]", depth + 1) for i, each in enumerate(value)]
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise InvalidSetting(f"{where}: the key {key!r} is not text")
-        return {key: _plain(each, f"{where}[{key!r}]") for key, each in value.items()}
+            encodable(key, f"{where}: the key {key!r}")
+        return {key: _plain(each, f"{where}[{key!r}]", depth + 1) for key, each in value.items()}
     raise InvalidSetting(f"{where} must be text, a number, bytes, a list or a dict, not {value!r}")

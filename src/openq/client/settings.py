@@ -23,6 +23,7 @@ class Options(TypedDict, total=False):
     """Every setting a queue may be opened with; see `openq.Queue`."""
 
     max_receives: int | None
+    dead_letter_expired: bool
     delay: float
     retention: float
     message_ttl: float | None
@@ -98,6 +99,7 @@ def retry_policy(value: Any, name: str = "retry") -> RetryPolicy:
 _KNOWN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "visibility_timeout": ("visibility_ms", _seconds),
     "max_receives": ("max_receives", _count_or_none),
+    "dead_letter_expired": ("dead_letter_expired", _flag),
     "delay": ("delay_ms", _seconds),
     "retention": ("retention_ms", _seconds),
     "message_ttl": ("ttl_ms", _seconds_or_none),

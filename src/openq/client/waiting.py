@@ -4,17 +4,73 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from typing import Protocol
 
 from ..broker.local import LocalBroker
 from ..broker.waiters import Waiter
-from ..errors import OpenQError
+from ..errors import Closed, OpenQError
 from ..model import Delivery
 
 
-class Wait:
-    """One wait of one thread. `cancel` ends it early, from any thread."""
+def give_back(broker: LocalBroker, queue: str, deliveries: Iterable[Delivery]) -> None:
+    """Back to their places at once, not counted: nobody has seen them."""
+    receipts = [(delivery.entry.seq, delivery.number) for delivery in deliveries]
+    if not receipts:
+        return
+    try:
+        broker.release(queue, receipts)
+    except OpenQError:
+        pass  # closed or failed meanwhile; the leases end by themselves
 
-    __slots__ = ("_broker", "_cancelled", "_gate", "_queue", "_served", "_waiter")
+
+class Endable(Protocol):
+    """A wait, of a thread or of a task."""
+
+    def end(self) -> None:
+        """Out of the line, from any thread; a no-op if it was served already."""
+        ...
+
+    def surrender(self) -> list[Delivery]:
+        """What it was served, once."""
+        ...
+
+
+class Waits:
+    """The waits of one queue object. Closing the object ends them, whoever else uses its broker."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waits: set[Endable] = set()
+        self._closed = False
+
+    def add(self, wait: Endable) -> None:
+        with self._lock:
+            if self._closed:
+                raise Closed()
+            self._waits.add(wait)
+
+    def finish(self, wait: Endable) -> list[Delivery]:
+        """The wait is over. What it was served belongs to the waiter, unless `close` was faster."""
+        with self._lock:
+            self._waits.discard(wait)
+            return wait.surrender()
+
+    def close(self) -> list[Delivery]:
+        """Ends them all. Returns what they were served and nobody will see."""
+        with self._lock:
+            self._closed = True
+            waits = list(self._waits)
+        # Without our lock: a wait leaves its line under the broker's, which its thread may hold.
+        for wait in waits:
+            wait.end()
+        with self._lock:
+            return [delivery for wait in waits if wait in self._waits for delivery in wait.surrender()]
+
+
+class Wait:
+    """One wait of one thread. `end` ends it early, from any thread."""
+
+    __slots__ = ("_broker", "_ended", "_gate", "_queue", "_served", "_waiter", "_waits")
 
     def __init__(
         self,
@@ -24,11 +80,13 @@ class Wait:
         lease_ms: int | None,
         consumer: str | None,
         types: Iterable[str] | None,
+        waits: Waits,
     ) -> None:
         self._broker = broker
         self._queue = queue
+        self._waits = waits
         self._served: list[Delivery] = []
-        self._cancelled = False
+        self._ended = False
         # A held lock is the cheapest thing to sleep on; whoever serves us releases it.
         self._gate = threading.Lock()
         self._gate.acquire()
@@ -45,34 +103,36 @@ class Wait:
 
     def wait(self, timeout: float | None) -> list[Delivery]:
         """What came, or nothing when the time is up. None waits for ever."""
+        self._waits.add(self)
+        try:
+            self._stand_in_line(timeout)
+        except BaseException:
+            # Ctrl-C in the middle of a wait: what we were served meanwhile goes back.
+            self._broker.leave(self._queue, self._waiter)
+            give_back(self._broker, self._queue, self._waits.finish(self))
+            raise
+        return self._waits.finish(self)
+
+    def _stand_in_line(self, timeout: float | None) -> None:
         broker, waiter = self._broker, self._waiter
         deliveries = broker.attend(self._queue, waiter)
         if deliveries is not None:
-            return deliveries
-        # Checked after we stand in line: a cancel that came before found nobody to take out of it.
-        if self._cancelled and broker.leave(self._queue, waiter):
-            return []
-        try:
-            in_time = self._gate.acquire(
-                timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
-            )
-            if not in_time and broker.leave(self._queue, waiter):
-                return []
-        except BaseException:
-            # Ctrl-C in the middle of a wait: what we were served meanwhile goes back.
-            if not broker.leave(self._queue, waiter):
-                self._give_back()
-            raise
-        return self._served
+            self._served = deliveries
+            return
+        # Checked after we stand in line: an end that came before found nobody to take out of it.
+        if self._ended and broker.leave(self._queue, waiter):
+            return
+        in_time = self._gate.acquire(
+            timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
+        )
+        if not in_time:
+            broker.leave(self._queue, waiter)
 
-    def _give_back(self) -> None:
-        try:
-            receipts = [(delivery.entry.seq, delivery.number) for delivery in self._served]
-            self._broker.release(self._queue, receipts)
-        except OpenQError:
-            pass  # closed meanwhile; the leases end by themselves
+    def surrender(self) -> list[Delivery]:
+        served, self._served = self._served, []
+        return served
 
-    def cancel(self) -> None:
-        self._cancelled = True
+    def end(self) -> None:
+        self._ended = True
         if self._broker.leave(self._queue, self._waiter):
             self._gate.release()

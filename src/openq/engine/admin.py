@@ -45,7 +45,7 @@ def cancel(engine: Engine, queue: Queue, message_id: str, now_ms: int) -> None:
     """Take one waiting or delayed message out for good."""
     entry = _waiting(engine, queue, message_id, "cancel")
     engine.tell((REMOVE, now_ms, queue.number, 0, GONE_CANCELLED, [entry.seq]))
-    queue.take_waiting(entry.seq, entry)
+    engine.take_out(queue, entry)
     engine._removed(queue, entry, GONE_CANCELLED, now_ms)
 
 
@@ -84,7 +84,7 @@ def _move_one(
 
 def _relay(engine: Engine, queue: Queue, entry: Entry, target: Queue, why: int, now_ms: int) -> None:
     engine._tell_move(queue, entry, [target], why, None, now_ms)
-    queue.take_waiting(entry.seq, entry)
+    engine.take_out(queue, entry)
     engine._finish_move(queue, entry, [target], why, None, now_ms)
 
 
@@ -265,8 +265,13 @@ def why(engine: Engine, queue: Queue, message_id: str, now_ms: int, consumers: i
 def declare_exchange(engine: Engine, exchange: Exchange, now_ms: int) -> bool:
     if exchange.name in engine.router:
         return engine.router.declare(exchange)  # the same again, or its error
-    _tell_exchange(engine, "declare", exchange, now_ms)
-    return engine.router.declare(exchange)
+    new = engine.router.declare(exchange)  # what it refuses must not be told
+    try:
+        _tell_exchange(engine, "declare", exchange, now_ms)
+    except OpenQError:
+        engine.router.delete(exchange.name)
+        raise
+    return new
 
 
 def delete_exchange(engine: Engine, name: str, now_ms: int, if_unused: bool = False) -> None:
@@ -289,7 +294,10 @@ def bind(engine: Engine, binding: Binding, now_ms: int) -> bool:
         try:
             _tell_exchange(engine, "bind", binding, now_ms)
         except OpenQError:
+            source = engine.router.get(binding.source)
             engine.router.unbind(binding)
+            if source.name not in engine.router:  # auto-delete: it went with its last binding
+                engine.router.declare(source)
             raise
     return new
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import OpenQError
 from ..model import Delivery, Entry, Extra, Info, QueueSettings
 from .admin import apply_exchange, purge_state, reschedule_state
 from .engine import Engine
@@ -207,7 +208,11 @@ def _queue(engine: Engine, record: Record, at: int) -> None:
 
 
 def _exchange(engine: Engine, record: Record, at: int) -> None:
-    apply_exchange(engine, record[4])
+    try:
+        apply_exchange(engine, record[4])
+    except OpenQError:
+        # It leads to or from an exchange whose own record was lost to damage; messages matter more.
+        return
 
 
 def checkpoint(engine: Engine, now_ms: int) -> Record:

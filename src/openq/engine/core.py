@@ -42,6 +42,7 @@ from .timers import Timers
 # Kinds of deadlines.
 LEASE = 1  # queue, sequences of messages on loan
 LEASES = 5  # queue, bucket of such sequences
+WAKE = 6  # queue whose waiters could not be served
 DELAY = 2  # queue, sequence
 TTL = 3  # queue, sequence
 RETENTION = 4  # queue
@@ -154,7 +155,17 @@ class Core:
         self.router.drop_queue(queue.name)
         if queue.watched:
             self.woken.append(queue)
+        # A timer may refer to it for days; what it held must not stay as long.
+        queue.clear()
+        queue.dedup.clear()
+        queue.dedup_order.clear()
         return count
+
+    def take_out(self, queue: Queue, entry: Entry) -> None:
+        """Out of the waiting ones, for good. What it held up in its group may be free now."""
+        queue.take_waiting(entry.seq, entry)
+        if queue.watched:
+            self.woken.append(queue)
 
     def _enter(self, queue: Queue, entry: Entry, now_ms: int, in_order: bool = True) -> None:
         """A message that is new to this queue takes its place in every structure.
@@ -168,15 +179,20 @@ class Core:
             if extra.id is not None:
                 queue.ids[extra.id] = entry.seq
             if extra.unique is not None:
-                queue.uniques[extra.unique] = entry.seq
+                queue.uniques[extra.unique] = (entry.seq, extra.id or "")
             window_ms = queue.settings.dedup_window_ms
             if extra.dedup is not None and window_ms:
                 key = dedup_key(queue, extra)
-                queue.dedup[key] = (self.id_of(entry), entry.sent_ms + window_ms)
-                queue.dedup_order.append((entry.sent_ms + window_ms, key))
+                end_ms = entry.sent_ms + window_ms
+                kept = queue.dedup.get(key)
+                if kept is None or kept[1] <= end_ms:  # a copy of an older one must not shorten the window
+                    queue.dedup[key] = (self.id_of(entry), end_ms)
+                    queue.dedup_order.append((end_ms, key))
             if extra.expires_ms:
                 self.timers.add(extra.expires_ms, (TTL, queue, entry.seq))
             if extra.due_ms > now_ms:
+                if entry.at:  # on disk, and not needed for a while
+                    entry.body = entry.info = None
                 queue.delayed[entry.seq] = entry
                 self.timers.add(extra.due_ms, (DELAY, queue, entry.seq))
                 if queue.settings.fifo:
@@ -221,7 +237,7 @@ class Core:
         if extra is not None:
             if extra.id is not None and queue.ids.get(extra.id) == entry.seq:
                 del queue.ids[extra.id]
-            if extra.unique is not None and queue.uniques.get(extra.unique) == entry.seq:
+            if extra.unique is not None and queue.uniques.get(extra.unique, (0, ""))[0] == entry.seq:
                 del queue.uniques[extra.unique]
 
     def _settled(self, queue: Queue, entry: Entry, now_ms: int) -> None:
@@ -253,11 +269,11 @@ class Core:
             targets = self._dead_targets(queue, entry)
         if targets and queue not in targets:
             self._tell_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms)
-            queue.take_waiting(entry.seq, entry)
+            self.take_out(queue, entry)
             self._finish_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms, cascade + 1)
         else:
             self.tell((REMOVE, now_ms, queue.number, 0, GONE_OVERFLOW, [entry.seq]))
-            queue.take_waiting(entry.seq, entry)
+            self.take_out(queue, entry)
             self._removed(queue, entry, GONE_OVERFLOW, now_ms)
 
     def _dead_targets(self, queue: Queue, entry: Entry) -> list[Queue] | None:
@@ -376,6 +392,7 @@ class Core:
         due_ms = max(now_ms + 1, min(kept_ms + queue.settings.retention_ms, MAX_TIME_MS))
         queue.retention_armed = due_ms
         self.timers.add(due_ms, (RETENTION, queue, due_ms))
+        self.woken.append(queue)  # whoever keeps the time must hear of it
 
     def tell(self, record: Record) -> int:
         # A log that keeps nothing on disk may return None: the message is nowhere but here.

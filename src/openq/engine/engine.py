@@ -25,7 +25,7 @@ from ..model import (
     Info,
 )
 from .core import MAX_TIME_MS, dedup_key
-from .lane import PAGE_BYTES, Page
+from .lane import PAGE, PAGE_BYTES, Page
 from .lending import Lending
 from .queue import Queue
 from .records import (
@@ -49,7 +49,9 @@ class Engine(Lending):
         at = 0 if log is None else log((PUBLISH, now_ms, queue.number, seq, form, body, None, None)) or 0
         self.next_seq = seq + 1
         size = len(body)
-        queue.ready.append_plain(Entry(seq, now_ms, at, size, form, body, None, None))
+        # A consumer that keeps up finds the body in memory; a backlog is read from disk.
+        kept = body if not at or queue.waiting_bytes < PAGE_BYTES else None
+        queue.ready.append_plain(Entry(seq, now_ms, at, size, form, kept, None, None))
         queue.waiting_bytes += size
         queue.counters.published += 1
         if not queue.retention_armed:
@@ -102,10 +104,22 @@ class Engine(Lending):
             first = at + run_first(count, True)
             ats = array("Q", accumulate(map(step.__add__, sizes), initial=first))
             ats.pop()
-        if at and total > PAGE_BYTES:
+        if at and queue.waiting_bytes + total > PAGE_BYTES:
             bodies = None
-        run = range(seq, seq + count)
-        queue.ready.append_page(Page(run, now_ms, ats, column, form, bodies, None, None))
+        for start in range(0, count, PAGE):
+            end = min(start + PAGE, count)
+            queue.ready.append_page(
+                Page(
+                    range(seq + start, seq + end),
+                    now_ms,
+                    None if ats is None else ats[start:end],
+                    column if isinstance(column, int) else column[start:end],
+                    form,
+                    None if bodies is None else bodies[start:end],
+                    None,
+                    None,
+                )
+            )
         queue.waiting_bytes += total
         if not queue.retention_armed:
             self._arm_retention(queue, now_ms)
@@ -125,6 +139,8 @@ class Engine(Lending):
         at = self.tell((PUBLISH, now_ms, queue.number, seq, draft.form, draft.body, info, extra))
         self.next_seq = seq + 1
         entry = Entry(seq, now_ms, at, len(draft.body), draft.form, draft.body, info, extra)
+        if at and queue.waiting_bytes >= PAGE_BYTES:
+            entry.body = entry.info = None
         queue.counters.published += 1
         self._enter(queue, entry, now_ms)
         self._note("published", queue, entry, now_ms)
@@ -254,10 +270,9 @@ class Engine(Lending):
             if kept is not None and kept[1] > now_ms:
                 return kept[0]
         if extra.unique is not None:
-            seq = queue.uniques.get(extra.unique)
-            entry = queue.find(seq) if seq is not None else None
-            if entry is not None:
-                return self.id_of(entry)
+            there = queue.uniques.get(extra.unique)
+            if there is not None:
+                return there[1] or f"{self.id_prefix}{there[0]:012x}"
         if draft.id is not None:
             seq = self.seq_of(queue, draft.id)
             entry = queue.find(seq) if seq else None

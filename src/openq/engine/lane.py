@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import repeat
 
 from ..model import Entry, Extra, Info
@@ -72,6 +72,19 @@ class Page:
     def __len__(self) -> int:
         return len(self.seqs)
 
+    def entry(self, i: int) -> Entry:
+        """One of them, without unpacking the rest."""
+        return Entry(
+            self.seqs[i],
+            self.sents if isinstance(self.sents, int) else self.sents[i],
+            0 if self.ats is None else self.ats[i],
+            self.sizes if isinstance(self.sizes, int) else self.sizes[i],
+            self.forms if isinstance(self.forms, int) else self.forms[i],
+            None if self.bodies is None else self.bodies[i],
+            None if self.infos is None else self.infos.get(i),
+            None if self.extras is None else self.extras.get(i),
+        )
+
     def entries(self) -> list[Entry]:
         entries = [
             Entry(seq, sent, at, size, form, body, None, None)
@@ -105,14 +118,17 @@ def _narrow(column: array[int]) -> int | array[int]:
 class Lane:
     """Waiting messages of one priority and group: first in, first out, with a way back in."""
 
-    __slots__ = ("_back", "_head", "_pages", "_tail", "_tail_bytes", "count", "is_short")
+    __slots__ = ("_back", "_head", "_order", "_pages", "_tail", "_tail_bytes", "count", "is_short")
 
     def __init__(self) -> None:
         self._head: deque[Entry] = deque()
         self._pages: deque[Page] = deque()
         self._tail: list[Entry] = []
         self._tail_bytes = 0
-        self._back: list[tuple[int, Entry]] = []  # heap: came back, keep their place
+        # What came back keeps its place: a heap of sequences, and the entries beside it, so that one
+        # taken out of the middle leaves only a number that is passed over later.
+        self._back: dict[int, Entry] = {}
+        self._order: list[int] = []
         self.count = 0
         self.is_short = True  # neither pages nor a tail: everything new goes to the head
 
@@ -149,8 +165,16 @@ class Lane:
 
     def put_back(self, entry: Entry) -> None:
         """To its original place."""
-        heappush(self._back, (entry.seq, entry))
+        heappush(self._order, entry.seq)
+        self._back[entry.seq] = entry
         self.count += 1
+
+    def _back_first(self) -> int:
+        """The lowest sequence among those that came back; only if there is one."""
+        order = self._order
+        while order[0] not in self._back:
+            heappop(order)
+        return order[0]
 
     def _fill(self) -> bool:
         """Make the head non-empty if there is anything behind it."""
@@ -167,30 +191,34 @@ class Lane:
 
     def first(self) -> Entry | None:
         if not self._head and not self._fill():
-            return self._back[0][1] if self._back else None
+            return self._back[self._back_first()] if self._back else None
         head = self._head[0]
-        if self._back and self._back[0][0] < head.seq:
-            return self._back[0][1]
+        if self._back:
+            seq = self._back_first()
+            if seq < head.seq:
+                return self._back[seq]
         return head
 
     def pop(self) -> Entry | None:
-        if not self._head and not self._fill():
-            if not self._back:
-                return None
-            self.count -= 1
-            return heappop(self._back)[1]
+        filled = bool(self._head) or self._fill()
+        if self._back:
+            seq = self._back_first()
+            if not filled or seq < self._head[0].seq:
+                heappop(self._order)
+                self.count -= 1
+                return self._back.pop(seq)
+        elif not filled:
+            return None
         self.count -= 1
-        if self._back and self._back[0][0] < self._head[0].seq:
-            return heappop(self._back)[1]
         return self._head.popleft()
 
     def last(self) -> Entry | None:
         """The one that would be handed out last."""
-        best = max(self._back)[1] if self._back else None
+        best = self._back[max(self._back)] if self._back else None
         if self._tail:
             end: Entry | None = self._tail[-1]
         elif self._pages:
-            end = self._pages[-1].entries()[-1]
+            end = self._pages[-1].entry(len(self._pages[-1]) - 1)
         else:
             end = self._head[-1] if self._head else None
         if best is None or (end is not None and end.seq > best.seq):
@@ -198,14 +226,14 @@ class Lane:
         return best
 
     def find(self, seq: int) -> Entry | None:
-        for kept, entry in self._back:
-            if kept == seq:
-                return entry
+        entry = self._back.get(seq)
+        if entry is not None:
+            return entry
         place = self._place(seq)
         if place is None:
             return None
         container, index = place
-        return container.entries()[index] if isinstance(container, Page) else container[index]
+        return container.entry(index) if isinstance(container, Page) else container[index]
 
     def _place(self, seq: int) -> tuple[deque[Entry] | Page | list[Entry], int] | None:
         for part in (self._head, self._tail):
@@ -223,17 +251,22 @@ class Lane:
 
     def remove(self, seq: int) -> Entry | None:
         """Take one out of anywhere."""
-        for i, (kept, entry) in enumerate(self._back):
-            if kept == seq:
-                self._back[i] = self._back[-1]
-                self._back.pop()
-                heapify(self._back)
-                self.count -= 1
-                return entry
+        found = self._back.pop(seq, None)
+        if found is not None:
+            self.count -= 1
+            if not self._back:
+                self._order.clear()
+            return found
         place = self._place(seq)
         if place is None:
             return None
         container, index = place
+        if container is self._pages_first() and len(self._head) < PAGE:
+            # Who takes messages out from the front on (expiry, redrive) unpacks each page once.
+            index += len(self._head)
+            self._head.extend(self._pages.popleft().entries())
+            self.is_short = not self._pages and not self._tail
+            container = self._head
         if isinstance(container, Page):
             entries = container.entries()
             found = entries.pop(index)
@@ -243,6 +276,9 @@ class Lane:
             del container[index]
         self.count -= 1
         return found
+
+    def _pages_first(self) -> Page | None:
+        return self._pages[0] if self._pages else None
 
     def _swap_page(self, page: Page, entries: list[Entry]) -> None:
         number = bisect_left(self._pages, page.seqs[0], key=_last_of)
@@ -261,10 +297,9 @@ class Lane:
 
     def replace(self, entry: Entry) -> bool:
         """Another entry under the same sequence number."""
-        for i, (kept, _) in enumerate(self._back):
-            if kept == entry.seq:
-                self._back[i] = (kept, entry)
-                return True
+        if entry.seq in self._back:
+            self._back[entry.seq] = entry
+            return True
         place = self._place(entry.seq)
         if place is None:
             return False
@@ -279,7 +314,7 @@ class Lane:
 
     def __iter__(self) -> Iterator[Entry]:
         """In hand-out order, without changing anything."""
-        back = sorted(self._back)
+        back = sorted(self._back.items())
         position = 0
         for entry in self._straight():
             while position < len(back) and back[position][0] < entry.seq:
@@ -310,7 +345,7 @@ class Lane:
 
     def expiries(self) -> Iterator[tuple[int, int]]:
         """Sequence and end of life of each message that has its own."""
-        for entry in (*self._head, *self._tail, *(entry for _, entry in self._back)):
+        for entry in (*self._head, *self._tail, *self._back.values()):
             if entry.extra is not None and entry.extra.expires_ms:
                 yield entry.seq, entry.extra.expires_ms
         for page in self._pages:
@@ -320,7 +355,7 @@ class Lane:
 
     def freeze(self) -> tuple[list[Entry], list[Page]]:
         """All of it for a snapshot: loose entries, and pages by reference."""
-        loose = [entry for _, entry in self._back]
+        loose = list(self._back.values())
         loose += self._head
         loose += self._tail
         return loose, list(self._pages)

@@ -22,7 +22,7 @@ from ..model import (
     Entry,
     Extra,
 )
-from .core import DELAY, LEASE, LEASES, TTL, Core, with_extra
+from .core import DELAY, LEASE, LEASES, TTL, WAKE, Core, with_extra
 from .queue import Queue
 from .records import (
     ACK,
@@ -42,6 +42,7 @@ from .records import (
 from .timers import Timers
 
 STUCK_RECEIVES = 10
+SLICE = 1000  # deadlines dealt with before others get their turn
 _RETRY_MS = 200
 _BUCKET = 10  # leases are kept by bits of their deadline: 1,024 ms together
 
@@ -58,7 +59,7 @@ class Lending(Core):
     ) -> list[Delivery]:
         """Lend up to `limit` messages, in order. `lease_ms` NO_DEADLINE binds them to the consumer."""
         if now_ms >= self.timers.next_ms:
-            self.advance(now_ms)
+            self.advance(now_ms, SLICE)
         if lease_ms is not None and not NO_DEADLINE <= lease_ms <= MAX_SPAN_MS:
             raise _bad_span("lease", lease_ms)  # now, and not only when there is something to lend
         settings = queue.settings
@@ -191,6 +192,7 @@ class Lending(Core):
             self.timers.add(until_ms, (LEASE, queue, seqs))
         else:
             self._thin_leases(queue)
+            queue.forget_dedup(now_ms)
             queue.lease_buckets[bucket] = list(seqs)
             self.timers.add(bucket << _BUCKET, (LEASES, queue, bucket))
 
@@ -463,11 +465,13 @@ class Lending(Core):
         else:
             self._removed(queue, entry, _gone(why), now_ms)
 
-    def advance(self, now_ms: int) -> int:
-        """Everything that time alone brings about up to `now_ms`. Returns how many leases ended."""
+    def advance(self, now_ms: int, most: int = 1 << 60) -> int:
+        """What time alone brings about up to `now_ms`, or the first `most` of it. How many leases ended."""
         expired = 0
-        while self.timers.next_ms <= now_ms:
-            for payload in self.timers.due(now_ms):
+        while self.timers.next_ms <= now_ms and most > 0:
+            payloads = self.timers.due(now_ms, most)
+            most -= len(payloads)
+            for payload in payloads:
                 try:
                     expired += self._fire(payload, now_ms)
                 except OpenQError:
@@ -488,6 +492,9 @@ class Lending(Core):
                 if delivery is not None and 0 < delivery.until_ms <= now_ms:
                     self._give_back(queue, delivery, EXPIRED, None, None, now_ms)
                     expired += 1
+        elif kind == WAKE:
+            if queue.watched:
+                self.woken.append(queue)
         elif kind == LEASES:
             self._open_bucket(queue, data, now_ms)
         elif kind == DELAY:
@@ -534,7 +541,7 @@ class Lending(Core):
             self._tell_move(queue, entry, targets, DEAD_EXPIRED, None, now_ms)
         else:
             self.tell((REMOVE, now_ms, queue.number, 0, GONE_EXPIRED, [entry.seq]))
-        queue.take_waiting(entry.seq, entry)
+        self.take_out(queue, entry)
         if targets:
             self._finish_move(queue, entry, targets, DEAD_EXPIRED, None, now_ms)
         else:

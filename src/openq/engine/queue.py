@@ -83,7 +83,7 @@ class Queue:
         self.lease_buckets: dict[int, list[int]] = {}
         self.delayed: dict[int, Entry] = {}  # on FIFO queues these also stand in `ready`
         self.ids: dict[str, int] = {}  # only ids that do not follow from the sequence number
-        self.uniques: dict[str, int] = {}
+        self.uniques: dict[str, tuple[int, str]] = {}  # key -> sequence and own id of the one here
         self.dedup: dict[str, tuple[str, int]] = {}  # key -> id given out, end of the window
         self.dedup_order: deque[tuple[int, str]] = deque()
         self.waiting_bytes = 0

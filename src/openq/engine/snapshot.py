@@ -44,7 +44,7 @@ class FrozenQueue:
         self.leases = [
             (d.entry, d.number, d.lent_ms, d.until_ms, d.count, d.consumer) for d in queue.leases.values()
         ]
-        self.dedup = list(queue.dedup.items())
+        self.dedup = sorted(queue.dedup.items(), key=lambda item: item[1][1])
 
 
 class Frozen:
@@ -105,11 +105,26 @@ def oldest_segment(engine: Engine) -> int:
     return min(ats, default=1 << 63) >> 32
 
 
+def usage_of(frozen: Frozen) -> Usage:
+    """What `encode` would count, without making its bytes."""
+    usage = Usage()
+    for queue in frozen.queues:
+        for loose, pages in queue.lanes:
+            _count(usage, loose)
+            for page in pages:
+                usage.add_page(page)
+        _count(usage, queue.delayed)
+        _count(usage, [lease[0] for lease in queue.leases])
+    return usage
+
+
 def encode(frozen: Frozen, usage: Usage | None = None) -> Iterator[bytes]:
     """Chunks of bytes: a head, then for each queue one chunk of loose entries and one per page."""
     yield b"H" + pack_value(frozen.head)
     for queue in frozen.queues:
-        yield b"Q" + pack_value([*queue.head, queue.dedup])
+        yield b"Q" + pack_value(queue.head)
+        for start in range(0, len(queue.dedup), 4096):
+            yield b"U" + pack_value(queue.dedup[start : start + 4096])
         loose = [entry for entries, _ in queue.lanes for entry in entries]
         for kind, entries in ((b"R", loose), (b"D", queue.delayed)):
             for start in range(0, len(entries), 4096):
@@ -169,15 +184,18 @@ def _load_head(engine: Engine, head: dict[str, Any]) -> int:
 
 
 def _load_queue(engine: Engine, fields: list[Any]) -> Queue:
-    number, name, settings, created_ms, counters, dedup = fields
+    number, name, settings, created_ms, counters = fields
     queue = engine._add_queue(Queue(name, number, QueueSettings.from_json(settings), created_ms))
     for counter, value in counters.items():
         if hasattr(queue.counters, counter):
             setattr(queue.counters, counter, value)
-    for key, (message_id, end_ms) in sorted(dedup, key=lambda item: item[1][1]):
+    return queue
+
+
+def _load_dedup(queue: Queue, data: bytes) -> None:
+    for key, (message_id, end_ms) in unpack_value(data):
         queue.dedup[key] = (message_id, end_ms)
         queue.dedup_order.append((end_ms, key))
-    return queue
 
 
 def _remember(queue: Queue, entry: Entry) -> None:
@@ -186,7 +204,7 @@ def _remember(queue: Queue, entry: Entry) -> None:
         if extra.id is not None:
             queue.ids[extra.id] = entry.seq
         if extra.unique is not None:
-            queue.uniques[extra.unique] = entry.seq
+            queue.uniques[extra.unique] = (entry.seq, extra.id or "")
 
 
 def _load_ready(queue: Queue, data: bytes) -> None:
@@ -228,7 +246,7 @@ def _load_page(queue: Queue, data: bytes) -> None:
         queue.ready.append(entry)
 
 
-_LOADERS = {b"R": _load_ready, b"D": _load_delayed, b"L": _load_leases, b"P": _load_page}
+_LOADERS = {b"U": _load_dedup, b"R": _load_ready, b"D": _load_delayed, b"L": _load_leases, b"P": _load_page}
 
 
 def _pack_entry(entry: Entry) -> bytes:

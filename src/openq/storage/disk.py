@@ -99,6 +99,14 @@ def read_all(io: Io, fd: int, size: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
+def exists(io: Io, path: str) -> bool:
+    try:
+        io.close(io.open(path, os.O_RDONLY))
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def allocate(io: Io, fd: int, size: int) -> None:
     """Make sure that writing inside the first `size` bytes needs no more room on the disk."""
     try:

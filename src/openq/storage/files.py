@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -32,13 +33,14 @@ from openq.storage.segment import (
     offset_of,
     segment_of,
 )
-from openq.storage.stock import clear_temporaries
+from openq.storage.stock import Spare, clear_temporaries
 from openq.storage.writer import LEAST_SEGMENT, GroupWriter
 
 log = logging.getLogger("openq.journal")
 
 MIB = 1 << 20
 MOST_SEGMENT = 1 << 30
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _frame = FRAME.unpack_from
 
@@ -87,6 +89,11 @@ class FileJournal(GroupWriter):
                 folder_lock.release()
             if isinstance(error, OSError) and error.errno in FULL:
                 raise DiskFull(f"no room for a journal in {self.path}") from error
+            if isinstance(error, OSError) and error.errno in _FORBIDDEN:
+                raise JournalFailed(
+                    f"no permission to write {error.filename or self.path} ({error.strerror}): "
+                    f"{self.path} and all in it must be writable for the user who runs this"
+                ) from error
             if isinstance(error, OSError):
                 raise JournalFailed(f"cannot open {self.path}: {error}") from error
             raise
@@ -94,6 +101,8 @@ class FileJournal(GroupWriter):
         self._rows_of = rows_of or engine_rows
         self._reader = Reader(io, salt, self._path_of)
         self._dropping = Lock()
+        self._ending = Lock()
+        self._ended = False
         self._stuck = False
         _journals.add(self)
         self._writer.start()
@@ -132,6 +141,11 @@ class FileJournal(GroupWriter):
         self._next_size = min(max(self._next_size, found.headers[-1].size) * 2, self._max_size)
         self._stock.adopt_reserve()
         self._start(segment, found.end, found.next_block)
+        if found.headers[-1].from_reserve:
+            # The disk was full: until there is another reserve, this one is kept for acks.
+            segment.spare = Spare(segment.path, segment.fd, segment.size, is_reserve=True)
+            self._stock.full = True
+            self._stock.restock(self._next_size)
 
     @property
     def io(self) -> Io:
@@ -352,20 +366,24 @@ class FileJournal(GroupWriter):
 
     def close(self) -> None:
         with self.lock:
-            first = not self._closing
             self._closing = True
             self._asleep = False
             self._room = -1
         self._flag.raise_()
         if current_thread() is not self._writer:
             self._writer.join()
-        if first:
-            _journals.discard(self)
-            self._keeper.stop()
-            self._stock.close()
-            self._reader.close()
-            close_quietly(self._io, self._writing.fd)
-            self._folder_lock.release()
+        with self._ending:
+            if not self._ended:
+                # All this can be repeated: closing again ends what was interrupted.
+                _journals.discard(self)
+                self._keeper.stop()
+                self._stock.close()
+                self._reader.close()
+                fd, self._writing.fd = self._writing.fd, -1
+                if fd >= 0:
+                    close_quietly(self._io, fd)
+                self._folder_lock.release()
+                self._ended = True
 
     def _after_fork(self) -> None:
         """In a forked child: two processes must not write the same files. The parent goes on unharmed."""
@@ -373,6 +391,7 @@ class FileJournal(GroupWriter):
         self.error = JournalFailed("this process was forked from the one that opened the journal")
         self._room = -1
         self._closing = True
+        self._ended = True
         self._folder_lock.forget()
 
 

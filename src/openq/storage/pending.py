@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from threading import Lock
 
-from openq.storage.segment import BLOCK_BYTES, HEADER_BYTES, location
+from openq.storage.segment import BLOCK_BYTES, FRAME, FRAME_BYTES, HEADER_BYTES, location
 from openq.storage.stock import Spare
 
 
@@ -44,7 +44,7 @@ class Segment:
 class Block:
     """Records on their way to disk: `buffer` begins with room for the block's header."""
 
-    __slots__ = ("buffer", "count", "number", "origin", "segment", "start")
+    __slots__ = ("buffer", "count", "number", "origin", "segment", "start", "written")
 
     def __init__(self, segment: Segment, start: int, number: int) -> None:
         self.segment = segment
@@ -52,7 +52,32 @@ class Block:
         self.number = number
         self.origin = location(segment.number, start)
         self.buffer = bytearray(BLOCK_BYTES)
-        self.count = 0
+        self.count = 0  # set when it is closed
+        self.written = False
+
+    @property
+    def is_empty(self) -> bool:
+        return len(self.buffer) == BLOCK_BYTES
+
+    @property
+    def room(self) -> int:
+        """How long the buffer and one more record may be together."""
+        return self.segment.size - self.start - FRAME_BYTES
+
+    def add(self, record: bytes) -> int:
+        back = len(self.buffer)
+        self.buffer += FRAME.pack(len(record), back) + record
+        return self.origin + back
+
+    def tally(self) -> int:
+        """The number of records, counted one by one."""
+        buffer = self.buffer
+        pos = BLOCK_BYTES
+        count = 0
+        while pos < len(buffer):
+            pos += FRAME_BYTES + FRAME.unpack_from(buffer, pos)[0]
+            count += 1
+        return count
 
 
 class Group:

@@ -23,10 +23,11 @@ MAGIC = b"OPENQJ01"
 BLOCK_MAGIC = 0x314B4C42  # b"BLK1"
 BLOCK_MAGIC_BYTES = BLOCK_MAGIC.to_bytes(4, "little")
 
-# magic, version, crc, number, created_ms, first block, size, salt; padded to 64.
-_HEADER = Struct("<8sIIQQQQQ8x")
+# magic, version, crc, number, created_ms, first block, size, salt, flags; padded to 64.
+_HEADER = Struct("<8sIIQQQQQI4x")
 HEADER_BYTES = _HEADER.size
 _HEADER_CRC_AT = 12
+_FROM_RESERVE = 1  # a flag; those unknown are ignored
 
 # magic, crc, payload length, record count, block number, segment number
 _BLOCK = Struct("<IIIIQQ")
@@ -49,13 +50,12 @@ class SegmentHeader:
     first_block: int
     size: int
     salt: int
+    from_reserve: bool = False  # its room is meant for acks, not for publishing
 
     def pack(self) -> bytes:
-        data = bytearray(
-            _HEADER.pack(
-                MAGIC, VERSION, 0, self.number, self.created_ms, self.first_block, self.size, self.salt
-            )
-        )
+        flags = _FROM_RESERVE if self.from_reserve else 0
+        facts = (self.number, self.created_ms, self.first_block, self.size, self.salt, flags)
+        data = bytearray(_HEADER.pack(MAGIC, VERSION, 0, *facts))
         data[_HEADER_CRC_AT : _HEADER_CRC_AT + 4] = crc32(data).to_bytes(4, "little")
         return bytes(data)
 
@@ -68,7 +68,7 @@ def unpack_header(data: bytes) -> SegmentHeader:
     if len(data) < HEADER_BYTES:
         raise BadHeader(f"only {len(data)} bytes where the header needs {HEADER_BYTES}")
     data = data[:HEADER_BYTES]
-    magic, version, crc, number, created_ms, first_block, size, salt = _HEADER.unpack(data)
+    magic, version, crc, number, created_ms, first_block, size, salt, flags = _HEADER.unpack(data)
     if magic != MAGIC:
         raise BadHeader("this is no OpenQ segment (wrong magic)")
     if crc32(data[:_HEADER_CRC_AT] + bytes(4) + data[_HEADER_CRC_AT + 4 :]) != crc:
@@ -76,7 +76,7 @@ def unpack_header(data: bytes) -> SegmentHeader:
     # After the checksum: only a header that is whole can say which version wrote it.
     if version != VERSION:
         raise BadHeader(f"format version {version}, this program knows {VERSION}")
-    return SegmentHeader(number, created_ms, first_block, size, salt)
+    return SegmentHeader(number, created_ms, first_block, size, salt, bool(flags & _FROM_RESERVE))
 
 
 @dataclass(frozen=True, slots=True)

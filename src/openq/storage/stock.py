@@ -53,6 +53,20 @@ class Stock:
             path = self._next_path()
         return Spare(path, make_file(self._io, path, size), size)
 
+    def take(self, spare: Spare) -> None:
+        """Lock held."""
+        if spare is self.reserve:
+            self.reserve = None
+        elif spare in self.spares:
+            self.spares.remove(spare)
+
+    def put_back(self, spare: Spare) -> None:
+        """Lock held: undo `take`, also one that was interrupted."""
+        if spare.is_reserve:
+            self.reserve = spare
+        elif spare not in self.spares:
+            self.spares.insert(0, spare)
+
     def restock(self, size: int) -> float | None:
         """Make what is missing, the reserve first. Seconds until another try is due, None if complete.
 

@@ -4,6 +4,10 @@ One thread at a time takes all pending records as one block: one pwrite, one fda
 who waits for any of them is released. It is the thread "openq-writer", or a thread in `wait` when it is
 alone: that saves two thread switches, which cost as much as the sync itself.
 Block and file positions are known when a record is appended, so its location is exact before it is written.
+
+Ctrl-C can strike the main thread between any two steps here. So every change takes effect by one
+assignment: `_live` is the truth about what is not durable, and what is derived from it is only trusted
+while `_room` says so. A commit that was interrupted is repeated by the writer; each part of it can be.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from collections.abc import Callable
 from threading import Lock, Thread
 
 from openq.errors import Closed, DiskFull, InvalidSetting, JournalFailed, OpenQError
-from openq.storage.disk import FULL, Io, allocate, close_quietly, write_all
+from openq.storage.disk import FULL, Io, allocate, close_quietly, exists, write_all
 from openq.storage.flag import Flag
 from openq.storage.pending import Block, Group, Segment
 from openq.storage.scan import segment_path
@@ -65,7 +69,7 @@ class GroupWriter:
         self._max_size = segment_bytes
         self._segments: dict[int, Segment] = {}  # those on disk, by number; replaced, never changed
         self._stock = Stock(io, directory, self.lock, salt, reserve_bytes, first_bytes)
-        self._full_blocks: list[Block] = []  # pending, in segments that have no more room
+        self._live: list[Block] = []  # all that is not durable, the last one open; replaced, never changed
         self._callbacks: deque[Callable[[], None]] = deque()
         self._waiters: list[Lock] = []
         self._busy: Group | None = None  # the commit under way
@@ -81,8 +85,8 @@ class GroupWriter:
     def _start(self, current: Segment, start: int, number: int) -> None:
         """Everything before `start` in the current segment is on disk; block `number` comes next."""
         self._writing = current  # the segment of the last block written
-        self._begin(current, start, number)
-        self._live: list[Block] = [self._block]  # all that is not durable; replaced, never changed
+        self._live = [Block(current, start, number)]
+        self._renew()
         self.durable_at = self.end_at
 
     def _keep(self) -> float | None:
@@ -92,7 +96,8 @@ class GroupWriter:
 
     @property
     def end_at(self) -> int:
-        return self._origin + len(self._buffer)
+        block = self._live[-1]
+        return block.origin + len(block.buffer)
 
     def append(self, record: bytes) -> int:
         buffer = self._buffer
@@ -100,43 +105,68 @@ class GroupWriter:
         # One comparison for everything unusual: no room, failed, closed, or a writer to be woken.
         if back + len(record) > self._room:
             return self._append_unusual(record)
-        buffer += _pack(len(record), back)
-        buffer += record
-        self._count += 1
+        try:
+            buffer += _pack(len(record), back) + record  # at once: a block has no half frames
+            self._count += 1
+        except BaseException:
+            self._room = -1  # the record may be there and not counted
+            raise
         return self._origin + back
 
     def _append_unusual(self, record: bytes) -> int:
         self._refuse_if_over()
         if self._asleep:
             self._awaken()
+        self._renew()
         if len(self._buffer) + len(record) > self._room:
-            # What opens a segment must be known before the record that made it necessary.
-            first = self.opening() if self.opening is not None else None
-            need = HEADER_BYTES + BLOCK_BYTES + FRAME_BYTES + len(record)
-            self._roll(need if first is None else need + FRAME_BYTES + len(first))
-            if first is not None:
-                self._add(first)
-        return self._add(record)
+            return self._roll(record)
+        return self.append(record)
 
-    def _add(self, record: bytes) -> int:
-        back = len(self._buffer)
-        self._buffer += _pack(len(record), back)
-        self._buffer += record
-        self._count += 1
-        return self._origin + back
+    def _renew(self) -> None:
+        """Derive anew what `append` needs of the open block. `_room` goes first and comes last."""
+        self._room = -1
+        block = self._live[-1]
+        self._buffer = block.buffer
+        self._origin = block.origin
+        self._count = block.tally()
+        if not (self._asleep or self._closing or self.error is not None):
+            self._room = block.room
 
-    def _roll(self, need: int) -> None:
-        """Go on in the next segment; `need` is the least size of it."""
+    def _roll(self, record: bytes) -> int:
+        """Go on in the next segment, with `record`."""
+        # What opens a segment must be known before the record that made it necessary.
+        first = self.opening() if self.opening is not None else None
+        need = HEADER_BYTES + BLOCK_BYTES + FRAME_BYTES + len(record)
+        if first is not None:
+            need += FRAME_BYTES + len(first)
         if need > MAX_BLOCK:
             raise InvalidSetting(f"a record of {need} bytes is too large for the journal")
         segment = self._plan(need)
-        number = self._block.number
-        if self._count:
-            self._close_block()
-            number += 1
-        self._begin(segment, HEADER_BYTES, number)
-        self._live = self._live_blocks()
+        live = self._live
+        block = live[-1]
+        if block.is_empty:
+            fresh = Block(segment, HEADER_BYTES, block.number)
+            live = live[:-1]
+        else:
+            block.count = block.tally()
+            fresh = Block(segment, HEADER_BYTES, block.number + 1)
+        if first is not None:
+            fresh.add(first)
+        at = fresh.add(record)
+        spare = segment.spare
+        self._room = -1
+        try:
+            if spare is not None:
+                self._stock.take(spare)
+            self._live = [*live, fresh]
+        except BaseException:
+            if spare is not None and self._live[-1] is not fresh:
+                self._stock.put_back(spare)
+            raise
+        self._next_size = min(self._next_size * 2, self._max_size)
+        self._renew()
         self._keeper.wake()
+        return at
 
     def _plan(self, need: int) -> Segment:
         """The next segment, with a file behind it if one is in stock. Raises DiskFull before any change."""
@@ -160,36 +190,8 @@ class GroupWriter:
             if stock.full or self._io.free_bytes(self.directory) < need + self._next_size:
                 raise DiskFull(f"no room for a record of {need} bytes")
             size = need
-        if spare is not None:
-            if spare.is_reserve:
-                stock.reserve = None
-            else:
-                stock.spares.remove(spare)
-        self._next_size = min(self._next_size * 2, self._max_size)
-        number = self._segment.number + 1
+        number = self._live[-1].segment.number + 1
         return Segment(number, segment_path(self.directory, number), size, spare)
-
-    def _begin(self, segment: Segment, start: int, number: int) -> None:
-        self._segment = segment
-        self._block = Block(segment, start, number)
-        self._buffer = self._block.buffer
-        self._origin = self._block.origin
-        self._count = 0
-        self._set_room()
-
-    def _set_room(self) -> None:
-        if self._asleep or self._closing or self.error is not None:
-            self._room = -1
-        else:
-            self._room = self._segment.size - self._block.start - FRAME_BYTES
-
-    def _close_block(self) -> None:
-        self._block.count = self._count
-        self._full_blocks.append(self._block)
-
-    def _live_blocks(self) -> list[Block]:
-        busy = self._busy.blocks if self._busy is not None else []
-        return [*busy, *self._full_blocks, self._block]
 
     def _refuse_if_over(self) -> None:
         if self.error is not None:
@@ -200,18 +202,18 @@ class GroupWriter:
     def can_publish(self, size: int) -> bool:
         if not self._stock.full:
             return True
-        spare = self._segment.spare
+        block = self._live[-1]
+        spare = block.segment.spare
         if spare is not None and spare.is_reserve:
             return False
-        room = self._segment.size - self._block.start - FRAME_BYTES
-        return len(self._buffer) + size <= room or bool(self._stock.spares)
+        return len(block.buffer) + size <= block.room or bool(self._stock.spares)
 
     def when_durable(self, callback: Callable[[], None]) -> None:
         if self._closing:
             raise Closed()
-        self._callbacks.append(callback)
         if self._asleep:
             self._awaken()
+        self._callbacks.append(callback)
 
     # -- waking and waiting
 
@@ -221,13 +223,16 @@ class GroupWriter:
 
     def _awaken(self) -> None:
         """Lock held: the writer sleeps without a time limit; from now on it naps."""
-        self._asleep = False
-        self._set_room()
         self._flag.raise_()
+        self._asleep = False
+        self._renew()
 
     def wait(self, at: int) -> None:
-        if at < self.durable_at:
-            return
+        while at >= self.durable_at:
+            self._wait_for_a_group(at)
+
+    def _wait_for_a_group(self, at: int) -> None:
+        """Usually that of the record; after an interrupted commit it may be the one before."""
         group = Group()
         waiter: Lock | None = None
         try:
@@ -238,7 +243,8 @@ class GroupWriter:
                     raise self._failure()
                 if at >= self.end_at:
                     raise ValueError(f"nothing was appended at {at:#x}")
-                if self._busy is None and self._crowd < 2:
+                # Callbacks are left to the writer: what an interrupted one has done nobody can know.
+                if self._busy is None and self._crowd < 2 and not self._callbacks:
                     self._take(group)
                 else:
                     waiter = Lock()
@@ -257,35 +263,44 @@ class GroupWriter:
                 self._handed = group
                 self._flag.raise_()
             raise
-        if at >= self.durable_at:
+        if self.error is not None and at >= self.durable_at:
             raise self._failure()
 
     # -- committing: one thread at a time, the one whose group is in `_busy`
 
     def _take(self, group: Group) -> None:
-        """Lock held. All that is pending becomes the commit under way."""
-        if self._count:
-            self._close_block()
-            block = self._block
-            self._begin(block.segment, block.start + len(block.buffer), block.number + 1)
-        group.blocks = self._full_blocks
-        group.callbacks = self._callbacks
-        group.waiters = self._waiters
-        self._full_blocks = []
-        self._callbacks = deque()
-        self._waiters = []
+        """Lock held. All that is pending becomes the commit under way.
+
+        Interrupted before `_busy` is set, it has changed nothing that matters: a closed block stays in
+        `_live` for the next one who takes. Interrupted later, the waiters are told once more or later.
+        """
+        live = self._live
+        block = live[-1]
+        if not block.is_empty and self.error is None:
+            block.count = self._count if self._room >= 0 else block.tally()
+            fresh = Block(block.segment, block.start + len(block.buffer), block.number + 1)
+            self._room = -1
+            live = [*live, fresh]
+            self._live = live
+            self._renew()
+        group.blocks = live[:-1]
         self._urgent = False
         self.group += 1
+        self._crowd = len(self._waiters)
         self._busy = group
-        self._crowd = len(group.waiters)
-        if self.error is None:
-            self._live = self._live_blocks()
+        group.waiters = self._waiters
+        self._waiters = []
+        if self._callbacks:
+            group.callbacks = self._callbacks
+            self._callbacks = deque()
 
     def _commit(self, group: Group) -> None:
         try:
             if self.error is None:
                 for block in group.blocks:
-                    self._write(block)
+                    if not block.written:
+                        self._write(block)
+                        block.written = True  # and its segment may be closed
         except OSError as error:
             self._fail(str(error))
         except Exception as error:
@@ -306,7 +321,8 @@ class GroupWriter:
             spare = segment.spare
             assert spare is not None
             if spare.path != segment.path:
-                self._io.rename(spare.path, segment.path)
+                if not exists(self._io, segment.path):  # it does if an interruption came just then
+                    self._io.rename(spare.path, segment.path)
                 spare.path = segment.path
             self._io.fsync_dir(self.directory)
             self._advance(segment)
@@ -314,8 +330,9 @@ class GroupWriter:
     def _procure(self, segment: Segment, first_block: int) -> None:
         """Get the file of a planned segment and write its header."""
         if segment.spare is None:
-            segment.spare = self._find_file(segment)
+            self._find_file(segment)
         spare = segment.spare
+        assert spare is not None
         if spare.size < segment.size:
             self._patiently(lambda: allocate(self._io, spare.fd, segment.size))
             spare.size = segment.size
@@ -323,16 +340,18 @@ class GroupWriter:
         write_all(self._io, spare.fd, self._header(segment), 0)
         segment.fd = spare.fd
 
-    def _find_file(self, segment: Segment) -> Spare:
+    def _find_file(self, segment: Segment) -> None:
         until = time.monotonic() + NO_SPACE_PATIENCE_S
         while True:
             with self.lock:
                 spares = [spare for spare in self._stock.spares if spare.size >= segment.size]
                 if spares:
-                    self._stock.spares.remove(spares[0])
-                    return spares[0]
+                    self._stock.take(spares[0])
+                    segment.spare = spares[0]
+                    return
             try:
-                return self._stock.make(segment.size)
+                segment.spare = self._stock.make(segment.size)
+                return
             except OSError as error:
                 if error.errno not in FULL:
                     raise
@@ -340,8 +359,9 @@ class GroupWriter:
                     self._stock.full = True
                     reserve = self._stock.reserve
                     if reserve is not None and reserve.size >= segment.size:
-                        self._stock.reserve = None
-                        return reserve
+                        segment.spare = reserve
+                        self._stock.take(reserve)
+                        return
                 if time.monotonic() > until:
                     raise
             time.sleep(0.02)
@@ -361,27 +381,29 @@ class GroupWriter:
         """`segment` is on disk under its name: the one before it is complete."""
         before = self._writing
         with self.lock:
-            segment.named = True
             self._segments = {**self._segments, segment.number: segment}
             self._writing = segment
             assert segment.spare is not None
             if segment.spare.size > segment.size:
                 segment.size = segment.spare.size
-                if segment is self._segment:
-                    self._set_room()
-        close_quietly(self._io, before.fd)
-        before.fd = -1
+                if segment is self._live[-1].segment:
+                    self._renew()
+            segment.named = True  # last: until then all this is repeated after an interruption
+        if before is not segment:
+            fd, before.fd = before.fd, -1
+            close_quietly(self._io, fd)
         self._keeper.wake()
 
     def _header(self, segment: Segment) -> bytes:
         number, first, size = segment.number, segment.first_block, segment.size
-        return SegmentHeader(number, self._now_ms(), first, size, self._salt).pack()
+        from_reserve = segment.spare is not None and segment.spare.is_reserve
+        return SegmentHeader(number, self._now_ms(), first, size, self._salt, from_reserve).pack()
 
     def _fail(self, reason: str) -> None:
         log.error("the journal failed and stops acknowledging: %s", reason)
         with self.lock:
-            self.error = JournalFailed(reason)
             self._room = -1
+            self.error = JournalFailed(reason)
 
     def _failure(self) -> OpenQError:
         # A new one for each thread: a raised exception carries that thread's traceback.
@@ -390,15 +412,10 @@ class GroupWriter:
     def _finish(self, group: Group) -> None:
         """Tell everybody. Callbacks of one group are through before those of the next begin."""
         with self.lock:
-            if self.error is not None:
-                group.waiters += self._waiters
-                group.callbacks += self._callbacks
-                self._waiters = []
-                self._callbacks = deque()
-            elif group.blocks:
+            if self.error is None and group.blocks:
                 last = group.blocks[-1]
                 self.durable_at = last.origin + len(last.buffer) + BLOCK_BYTES
-                self._live = self._live[len(group.blocks) :]
+                self._live = [block for block in self._live if block.origin > last.origin]
                 group.blocks = []
             if not group.callbacks and not group.waiters:
                 self._release()
@@ -416,9 +433,12 @@ class GroupWriter:
         with self.lock:
             self._release()
 
+    def _has_records(self) -> bool:
+        return len(self._live) > 1 or not self._live[-1].is_empty
+
     def _release(self) -> None:
         self._busy = None
-        if self._waiters or self._urgent:
+        if self._waiters or self._urgent or self.error is not None:
             self._flag.raise_()
 
     def _write_groups(self) -> None:
@@ -428,11 +448,13 @@ class GroupWriter:
         while True:
             group: Group | None = None
             with self.lock:
+                self._asleep = False
                 if self._handed is not None:
                     group, self._handed = self._handed, None
                 elif self._busy is None:
-                    pending = self._count or self._full_blocks or self._callbacks or self._waiters
-                    over = self._closing or self.error is not None
+                    failed = self.error is not None
+                    pending = self._callbacks or self._waiters or (self._has_records() and not failed)
+                    over = self._closing or failed
                     if pending and (self._urgent or self._waiters or rested or over):
                         group = Group()
                         self._take(group)

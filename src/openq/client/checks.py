@@ -1,0 +1,89 @@
+"""What callers pass in, checked: each of these returns its value or raises `InvalidSetting`."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import InvalidSetting
+
+
+def encodable(value: str, name: str) -> str:
+    """Half a surrogate pair is text to Python and to nobody else: it could be stored nowhere."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSetting(f"{name} cannot be encoded as UTF-8: {error.reason}") from None
+    return value
+
+
+def text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidSetting(f"{name} must be text, not {value!r}")
+    return encodable(value, name)
+
+
+def text_or_none(value: Any, name: str) -> str | None:
+    return None if value is None else text(value, name)
+
+
+def word_or_none(value: Any, name: str) -> str | None:
+    """Text that says something, or None."""
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InvalidSetting(f"{name} must be text that is not empty, not {value!r}")
+    return None if value is None else encodable(value, name)
+
+
+def texts(values: Any, name: str) -> list[str]:
+    # A single text is an iterable of its letters, which is never what was meant.
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidSetting(f"{name} must be a list of texts, as in [{'...'!r}], not {values!r}")
+    return [text(value, f"each of {name}") for value in values]
+
+
+def types_or_none(types: Any) -> frozenset[str] | None:
+    return None if types is None else frozenset(texts(types, "types"))
+
+
+def message_id(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidSetting(f"a message id is needed, not {value!r}")
+    return encodable(value, "a message id")
+
+
+def whole(value: Any, name: str, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidSetting(f"{name} must be a whole number from {least} on, not {value!r}")
+    return value
+
+
+def number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidSetting(f"{name} must be a number, not {value!r}")
+    return value
+
+
+def mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidSetting(f"{name} must be a dict, not {value!r}")
+    for key in value:
+        text(key, f"each key of {name}")
+    return value
+
+
+def file_path(value: Any, name: str = "path") -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise InvalidSetting(f"{name} must be text or a Path, not {value!r}")
+    path = os.fspath(value)
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise InvalidSetting(f"{name} must be a path as text, not {value!r}")
+    return path
+
+
+def function(value: Any, name: str) -> None:
+    if not callable(value):
+        raise InvalidSetting(f"{name} must be a function, not {value!r}")
