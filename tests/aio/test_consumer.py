@@ -243,8 +243,8 @@ def test_an_unexpected_error_is_logged_and_ends_the_consumer(caplog: pytest.LogC
     async def test(queue: Queue) -> None:
         async def handle(message: Message) -> None: ...
 
-        consumer = Consumer(queue, handle, visibility_timeout=-1)
-        await consumer.run()
+        queue.broker.delete(queue.name)
+        await Consumer(queue, handle).run()
 
     run(test)
     assert "the consumer of queue 'orders' stopped" in caplog.text
@@ -256,6 +256,9 @@ def test_wrong_settings_are_refused() -> None:
 
         with pytest.raises(InvalidSetting, match="concurrency"):
             Consumer(queue, handle, concurrency=0)
+        for wrong in ({"visibility_timeout": -1}, {"types": "paid"}, {"name": 5}, {"idle_timeout": "x"}):
+            with pytest.raises(InvalidSetting, match=next(iter(wrong))):
+                Consumer(queue, handle, **wrong)  # type: ignore[arg-type]
         with pytest.raises(InvalidSetting, match="handler"):
             Consumer(queue, "handle")  # type: ignore[arg-type]
 

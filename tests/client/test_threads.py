@@ -207,6 +207,30 @@ def test_what_a_wait_was_served_as_its_queue_closed_goes_back_uncounted(make: Ma
     keep_alive.leave()
 
 
+def test_a_close_beside_a_publish_leaves_no_lease_that_nobody_holds(make: Make) -> None:
+    other = make()
+    for i in range(100):
+        mine = OpenQ("jobs", broker=other.broker)
+        results: list[object] = []
+
+        def wait(mine: OpenQ = mine, results: list[object] = results) -> None:
+            try:
+                results.append(mine.receive(timeout=None))
+            except Closed:
+                results.append(None)
+
+        waiting = in_thread(wait)
+        until_waiting(other, 1)
+        publishing = in_thread(lambda i=i: other.publish(str(i)))  # type: ignore[misc]
+        mine.close()
+        assert ended(waiting, publishing)
+
+        leased = other.stats().in_flight
+        assert leased == (results != [None])
+        assert other.stats().ready + leased == 1
+        other.purge()
+
+
 def test_what_came_to_a_queue_that_is_closed_meanwhile_goes_back(make: Make) -> None:
     queue = make()
     other = OpenQ("jobs", broker=queue.broker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from openq.errors import DiskFull, JournalFailed, OpenQError
 from openq.storage import writer
+from openq.storage.disk import Io
 from openq.storage.files import FileJournal
+from openq.storage.pending import Group, Segment
 from tests.storage.fakedisk import FakeDisk, fail_nth, nth_write
 from tests.storage.helpers import contents, put, records, small
 
@@ -176,7 +179,7 @@ def test_leaving_out_the_sync_of_a_new_segment_only_is_caught(tmp_path: Path) ->
     disk = FakeDisk(tmp_path)
 
     class NoNameSync(FileJournal):
-        def _advance(self, segment: writer.Segment) -> None:
+        def _advance(self, segment: Segment) -> None:
             disk.lies = frozenset({"fsync_dir"})
             super()._advance(segment)
 
@@ -185,7 +188,7 @@ def test_leaving_out_the_sync_of_a_new_segment_only_is_caught(tmp_path: Path) ->
 
 def test_answering_before_the_sync_is_caught(tmp_path: Path) -> None:
     class Eager(FileJournal):
-        def _commit(self, group: writer.Group) -> None:
+        def _commit(self, group: Group) -> None:
             blocks = list(group.blocks)
             self._finish(group)
             for block in blocks:
@@ -207,3 +210,23 @@ def test_answering_before_the_sync_is_caught(tmp_path: Path) -> None:
 
     disk.fdatasync = fdatasync  # type: ignore[method-assign]
     assert lost_after_cut(tmp_path, disk, Eager)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+@pytest.mark.parametrize("operation", ["mkdir", "open", "rename"])
+def test_a_folder_that_may_not_be_written_is_refused_by_name(
+    tmp_path: Path, operation: str, number: int
+) -> None:
+    def refuse(path: str, *_: object) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    io = Io()
+    setattr(io, operation, refuse)
+    with pytest.raises(JournalFailed) as caught:
+        small(tmp_path / "d", io=io)
+
+    assert caught.value.reason.startswith("no permission to write " + str(tmp_path / "d"))
+    assert os.strerror(number) in caught.value.reason
+    assert f"{tmp_path / 'd'} and all in it must be writable" in caught.value.reason
+    put(journal := small(tmp_path / "d"), b"once it may")
+    journal.close()

@@ -270,11 +270,11 @@ def test_a_callback_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     with journal.lock:
         at = journal.append(b"x")
         journal.when_durable(lambda: seen.append(1))
-        journal.when_durable(lambda: 1 // 0)  # type: ignore[arg-type,return-value]
+        journal.when_durable(lambda: 1 // 0)  # type: ignore[arg-type]
         journal.when_durable(lambda: seen.append(2))
     journal.wait(at)
 
-    assert seen == [1, 2]
+    eventually(lambda: seen == [1, 2])
     put(journal, b"it goes on")
     journal.close()
 

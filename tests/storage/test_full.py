@@ -219,3 +219,57 @@ def test_other_errors_of_the_keeper_are_tried_again(tmp_path: Path) -> None:
     broken.clear()
     eventually(lambda: journal._stock.spares)
     journal.close()
+
+
+def test_a_reserve_in_use_is_kept_for_acks_over_a_restart(tmp_path: Path) -> None:
+    disk = FakeDisk(tmp_path, capacity=12_000)
+    journal = small(tmp_path / "d", io=disk)
+    fill(journal)
+    acks = 0
+    while not in_reserve(journal):
+        put(journal, ACK)
+        acks += 1
+    journal.close()
+
+    disk.capacity = 0
+    for _ in range(3):
+        journal = small(tmp_path / "d", io=disk)
+        with journal.lock:
+            assert not journal.can_publish(1)
+        put(journal, ACK)
+        acks += 1
+        with journal.lock:
+            assert not journal.can_publish(1)
+        journal.close()
+
+    disk.capacity = None
+    journal = small(tmp_path / "d", io=disk)
+    with journal.lock:
+        assert journal.can_publish(100)
+        assert journal._stock.reserve is not None
+    journal.close()
+    assert contents(tmp_path / "d").count(ACK) == acks
+
+
+def in_reserve(journal: FileJournal) -> bool:
+    spare = journal._live[-1].segment.spare
+    return spare is not None and spare.is_reserve
+
+
+def test_a_segment_after_the_reserve_is_an_ordinary_one_again(tmp_path: Path) -> None:
+    disk = FakeDisk(tmp_path, capacity=12_000)
+    journal = small(tmp_path / "d", io=disk)
+    fill(journal)
+    while not in_reserve(journal):
+        put(journal, ACK)
+    disk.capacity = None
+    eventually(lambda: not journal._stock.full)
+    while in_reserve(journal):
+        put(journal, ACK)
+    journal.close()
+
+    journal = small(tmp_path / "d", io=disk)
+    assert not in_reserve(journal)
+    with journal.lock:
+        assert journal.can_publish(100)
+    journal.close()

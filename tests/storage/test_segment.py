@@ -45,8 +45,9 @@ def is_valid(data: bytes, pos: int = 0, offset: int = 64, salt: int = SALT) -> b
     return head is not None and verify(data, pos, head, salt, offset)
 
 
-def test_a_header_comes_back_as_it_was() -> None:
-    header = SegmentHeader(number=9, created_ms=1234, first_block=55, size=1 << 20, salt=2**64 - 1)
+@pytest.mark.parametrize("from_reserve", [False, True])
+def test_a_header_comes_back_as_it_was(from_reserve: bool) -> None:
+    header = SegmentHeader(9, 1234, first_block=55, size=1 << 20, salt=2**64 - 1, from_reserve=from_reserve)
 
     assert len(header.pack()) == HEADER_BYTES == 64
     assert unpack_header(header.pack() + b"what follows") == header

@@ -11,6 +11,7 @@ from typing import Any
 from ..client import checks
 from ..client.consumer import TROUBLE_PAUSE_S
 from ..client.message import reason_of
+from ..client.times import to_ms
 from ..errors import Closed, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from .queue import Message, Queue
 from .waiting import Wait
@@ -49,10 +50,13 @@ class Consumer:
             raise InvalidSetting(f"concurrency must be a whole number from 1 on, not {concurrency!r}")
         if not callable(handler):
             raise InvalidSetting(f"handler must be an async function, not {handler!r}")
+        checks.text_or_none(name, "name")
+        if visibility_timeout is not None:
+            to_ms(visibility_timeout, "visibility_timeout")
         self.queue = queue
         self.handler = handler
         self.name = name or f"consumer-{queue.name}"
-        self.idle_timeout = idle_timeout
+        self.idle_timeout = checks.patience(idle_timeout, "idle_timeout")
         self.processed = 0
         self.failed = 0
         self._concurrency = concurrency

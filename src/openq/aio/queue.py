@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..broker.base import QueueStats, Step
 from ..broker.local import LocalBroker
 from ..client import checks, embedded
-from ..client.embedded import RECEIVE_TIMEOUT, _patience
+from ..client.embedded import RECEIVE_TIMEOUT
 from ..client.hooks import Hooks
+from ..client.looking import Findings
 from ..client.message import Message as AnyMessage
 from ..client.message import Peeked, Received, reason_of
-from ..client.publishing import PublishOptions, is_item
+from ..client.publishing import PublishOptions, make_draft
 from ..client.settings import Options
 from ..client.times import to_ms
 from ..engine.admin import Why
@@ -185,36 +186,38 @@ class Queue(Hooks):
     async def publish(self, body: Any, **options: Unpack[PublishOptions]) -> str:
         """Add a message; returns its id. The options are those of `openq.Queue.publish`."""
         inner = self.inner
-        seq = 0
+        seq, is_duplicate = 0, False
         if not options and type(body) is str and inner._auto:
             try:
                 seq = inner._publish_body(inner.name, body.encode(), FORM_TEXT)
             except UnicodeEncodeError as error:
                 raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
-        message_id = f"{inner._prefix}{seq:012x}" if seq else inner._publish(body, options)
+        if not seq and not options:
+            data, form = inner.codec.encode(body)
+            seq = inner._publish_body(inner.name, data, form)
+        if seq:
+            message_id = inner._id_form % seq
+        else:
+            draft = make_draft(inner.codec, body, **options)
+            message_id, is_duplicate = inner._publish_draft(draft)
         if inner.awaits:
             promise = self._on_loop(asyncio.get_running_loop()).promise()
             if promise is not None:
                 await promise
         if inner._broker.observed:
             self._tell()
-        if self._hooked:
+        if self._hooked and not is_duplicate:
             self._arrived(message_id, body, options)
         return message_id
 
     async def publish_many(self, items: Iterable[Any]) -> list[str]:
         """Many at once, with one wait for the disk; see `openq.Queue.publish_many`."""
-        items = list(items)
-        try:
-            ids = self.inner.publish_many(items)
-        except OpenQError:
-            await self._durable()  # the others were added
-            raise
+        ids, fresh, error = self.inner._publish_items(items)
         await self._durable()
         if self._hooked:
-            for message_id, item in zip(ids, items, strict=True):
-                body = item.body if isinstance(item, AnyMessage) else item["body"] if is_item(item) else item
-                self._arrived(message_id, body, {})
+            self._arrived_many(fresh)
+        if error is not None:
+            raise error
         return ids
 
     # -- out ----------------------------------------------------------------------------------
@@ -255,10 +258,8 @@ class Queue(Hooks):
         consumer: str | None = None,
     ) -> list[Message]:
         """Up to `max` messages: what is there at once, or the first that come within `timeout`."""
-        if isinstance(max, bool) or not isinstance(max, int) or max < 1:
-            raise InvalidSetting(f"max must be a whole number from 1 on, not {max!r}")
-        wait = self._wait_for(max, visibility_timeout, types, consumer)
-        return await self._received(wait, _patience(timeout))
+        wait = self._wait_for(checks.whole(max, "max", 1), visibility_timeout, types, consumer)
+        return await self._received(wait, checks.patience(timeout))
 
     def _wait_for(
         self,
@@ -353,7 +354,7 @@ class Queue(Hooks):
         The message is None if none came in time. `heartbeat` keeps its lease alive meanwhile.
         """
         wait = self._wait_for(1, visibility_timeout, types, consumer)
-        return Processing(self, wait, _patience(timeout), heartbeat)
+        return Processing(self, wait, checks.patience(timeout), heartbeat)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages, until none comes for as long as `receive` waits. Ack each."""
@@ -369,7 +370,7 @@ class Queue(Hooks):
     async def peek_many(self, max: int = 10, rear: bool = False) -> list[Peeked]:
         return await self._look(self.inner.peek_many, max, rear)
 
-    async def search(self, text: str | None = None, **wanted: Any) -> list[Peeked]:
+    async def search(self, text: str | None = None, **wanted: Any) -> Findings:
         """Messages for which all that is given holds; the keywords are those of `openq.Queue.search`."""
         return await asyncio.to_thread(self.inner.search, text, **wanted)
 

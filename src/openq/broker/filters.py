@@ -35,7 +35,7 @@ def matches(engine: Engine, entry: Entry, filter: Filter) -> bool:
     if filter.json:
         try:
             document = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         return all(_field(document, path) == value for path, value in filter.json.items())
     return True

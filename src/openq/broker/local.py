@@ -98,7 +98,12 @@ class LocalBroker(Operations):
 
     def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[str | OpenQError]:
         """The id of each, or its error; one that is refused does not stop the others."""
-        results: list[str | OpenQError] = []
+        results = self.publish_each(queue, drafts)
+        return [result if isinstance(result, OpenQError) else result[0] for result in results]
+
+    def publish_each(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
+        """The same, with whether an id is that of an earlier message."""
+        results: list[tuple[str, bool] | OpenQError] = []
         with self._lock, self._watch:
             found = self._queue(queue)
             self._room(sum(len(draft.body) for draft in drafts))
@@ -107,7 +112,7 @@ class LocalBroker(Operations):
                 if self._journal is None:
                     self._weigh(len(draft.body))
                 try:
-                    results.append(self.engine.publish(found, draft, now_ms)[0])
+                    results.append(self.engine.publish(found, draft, now_ms))
                 except OpenQError as error:
                     results.append(error)
             self._after()

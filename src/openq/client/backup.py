@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidSetting
-from ..model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Draft, Entry, Extra
+from ..model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Death, Draft, Entry, Extra
+from .checks import text, text_or_none, word_or_none
+from .codecs import Codec
 from .message import Message, Peeked, read_base64
 from .publishing import check_attributes
 from .times import from_ms, iso, moment_ms
@@ -17,13 +20,16 @@ if TYPE_CHECKING:
     from .embedded import Queue
 
 _VERSION = 1
+_TEXT, _JSON = Codec(), Codec("json")
+_MAX_RECEIVES = (1 << 31) - 1
 _ENCODED = {"base64": FORM_BYTES, "msgpack+base64": FORM_MSGPACK, "pickle+base64": FORM_PICKLE}
 
 
 def write_backup(path: str, queue: Queue, entries: Sequence[Entry], lent: Mapping[int, int]) -> None:
     """`lent` says how often the messages that are with consumers were delivered, this time included."""
     head = {"openq_backup": _VERSION, "queue": queue.name, "dlq": queue.dlq, "messages": len(entries)}
-    folder = os.path.dirname(os.path.abspath(path))
+    target = _target(path)
+    folder = os.path.dirname(target)
     temporary = os.path.join(folder, f".openq-{os.getpid()}-{os.urandom(6).hex()}.tmp")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -36,11 +42,29 @@ def write_backup(path: str, queue: Queue, entries: Sequence[Entry], lent: Mappin
                 file.write(json.dumps(_line(queue, entry, lent), ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, target)
+    except RecursionError:
+        os.unlink(temporary)
+        raise InvalidSetting(f"{path} cannot be written: a message is nested too deeply") from None
     except BaseException:
         os.unlink(temporary)
         raise
     _sync_folder(folder)
+
+
+def _target(path: str) -> str:
+    """The file behind symbolic links, which stay. What is there and no plain file is left alone."""
+    target = os.path.realpath(path)
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        return target
+    except OSError as error:
+        raise InvalidSetting(f"{path} cannot be written: {error.strerror}") from None
+    if not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "not a plain file"
+        raise InvalidSetting(f"{path} cannot be written: it is {kind}")
+    return target
 
 
 def _sync_folder(folder: str) -> None:
@@ -98,13 +122,16 @@ def read_backup(path: str, queue: Queue) -> list[Draft]:
             f"{path} is cut short or was added to: "
             f"it says {head.get('messages')} messages and has {len(lines) - 1}"
         )
+    limit = queue.settings.max_body
     drafts: list[Draft] = []
     seen = {message.id for message in queue.messages}
     for number, line in enumerate(lines[1:], 2):
         data = _parse(path, number, line)
         try:
-            draft = _draft(data, queue)
-        except (InvalidSetting, KeyError, TypeError, AttributeError) as error:
+            draft = _draft(data, queue, limit)
+        except KeyError as error:
+            raise InvalidSetting(f"{path}, line {number}: {error} is missing") from None
+        except (TypeError, AttributeError, ValueError, RecursionError) as error:
             raise InvalidSetting(f"{path}, line {number}: {error}") from None
         if draft.id not in seen:
             seen.add(draft.id or "")
@@ -115,11 +142,11 @@ def read_backup(path: str, queue: Queue) -> list[Draft]:
 def _parse(path: str, number: int, line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidSetting(f"{path}, line {number}: not JSON: {error}") from None
 
 
-def _draft(data: Any, queue: Queue) -> Draft:
+def _draft(data: Any, queue: Queue, limit: int | None) -> Draft:
     encoding = data.get("payload_encoding") if isinstance(data, dict) else None
     if encoding in _ENCODED:
         body, form = read_base64(data["payload"]), _ENCODED[encoding]
@@ -128,38 +155,64 @@ def _draft(data: Any, queue: Queue) -> Draft:
         message = Message.from_dict(data)
         is_text = isinstance(message.body, str) and data.get("payload_form") != "json"
         form = FORM_TEXT if is_text else FORM_JSON
-        text = message.body
-        if not is_text:
-            text = json.dumps(text, ensure_ascii=False, separators=(",", ":"))
-        body = text.encode()
+        body, _ = (_TEXT if is_text else _JSON).encode(message.body)
     if not message.id:
         raise InvalidSetting("a message in a backup needs an id")
     if message.priority > 255:
         raise InvalidSetting(f"priority must be 0 to 255, not {message.priority}")
-    now_ms = queue.broker.now_ms()
+    if limit is not None and len(body) > limit:
+        raise InvalidSetting(f"a body of {len(body)} bytes; queue {queue.name!r} takes at most {limit}")
+    due_ms = max(_time_ms(data["due_at"], "due_at"), 1) if "due_at" in data else 0
     expires_at = data.get("expires_at")
+    ttl_ms = None
+    if expires_at is not None:
+        # Counted from its due time, as at publish; one that expired meanwhile goes at once.
+        ttl_ms = max(_time_ms(expires_at, "expires_at") - max(due_ms, queue.broker.now_ms()), 1)
     past = Extra(
-        count=message.receive_count,
-        born_ms=moment_ms(message.timestamp, "timestamp") if message.timestamp is not None else 0,
-        reason=data.get("reason"),
-        deaths=tuple(
-            (each["queue"], each["reason"], moment_ms(each["time"], "time"), each["receive_count"])
-            for each in data.get("deaths", ())
-        ),
+        count=_receive_count(message.receive_count),
+        born_ms=_time_ms(message.timestamp, "timestamp") if message.timestamp is not None else 0,
+        reason=text_or_none(data.get("reason"), "reason"),
+        deaths=_deaths(data.get("deaths", [])),
     )
     return Draft(
         body,
         form,
         delay_ms=None if "due_at" in data else 0,
-        due_ms=moment_ms(data["due_at"], "due_at") if "due_at" in data else 0,
+        due_ms=due_ms,
         priority=message.priority,
-        group=message.group,
-        type=message.message_type,
-        unique=data.get("unique_key"),
-        # Counted from its due time, as at publish; one that expired meanwhile goes at once.
-        ttl_ms=None if expires_at is None else max(moment_ms(expires_at, "expires_at") - now_ms, 1),
-        id=message.id,
+        group=word_or_none(message.group, "group"),
+        type=word_or_none(message.message_type, "message_type"),
+        unique=word_or_none(data.get("unique_key"), "unique_key"),
+        ttl_ms=ttl_ms,
+        id=word_or_none(message.id, "id"),
         attributes=check_attributes(message.attributes) if message.attributes else None,
-        publisher=data.get("publisher"),
+        publisher=word_or_none(data.get("publisher"), "publisher"),
         past=past,
+    )
+
+
+def _time_ms(value: Any, name: str) -> int:
+    time_ms = moment_ms(value, name)
+    if time_ms < 0:
+        raise InvalidSetting(f"{name} must not be before 1970, not {value}")
+    return time_ms
+
+
+def _receive_count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_RECEIVES:
+        raise InvalidSetting(f"receive_count must be 0 to {_MAX_RECEIVES}, not {value!r}")
+    return value
+
+
+def _deaths(value: Any) -> tuple[Death, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise InvalidSetting("deaths must be a list of JSON objects")
+    return tuple(
+        (
+            text(each["queue"], "the queue of a death"),
+            text(each["reason"], "the reason of a death"),
+            _time_ms(each["time"], "the time of a death"),
+            _receive_count(each["receive_count"]),
+        )
+        for each in value
     )

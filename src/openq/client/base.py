@@ -9,6 +9,7 @@ from ..broker.base import Filter
 from ..broker.local import LocalBroker
 from ..errors import InvalidSetting
 from ..model import Entry
+from . import checks
 from .codecs import Codec
 from .message import Peeked
 
@@ -33,7 +34,9 @@ class Base:
 
     def _name_of(self, other: Queue | str) -> str:
         if isinstance(other, str):
-            return other
+            return checks.encodable(other, "the name of a queue")
+        if not isinstance(other, Base):
+            raise InvalidSetting(f"a queue or the name of one is needed, not {other!r}")
         if other._broker is not self._broker:
             raise InvalidSetting(f"queue {other.name!r} is in another place than {self.name!r}")
         return other.name
@@ -49,11 +52,11 @@ def make_filter(
     state: str,
 ) -> Filter:
     return Filter(
-        ids=ids,
-        type=message_type,
-        text=text,
-        attributes=attributes or {},
-        json=json or {},
-        reason=reason,
-        state=state,
+        ids=None if ids is None else checks.texts(ids, "ids"),
+        type=checks.text_or_none(message_type, "message_type"),
+        text=checks.text_or_none(text, "text"),
+        attributes=checks.mapping(attributes, "attributes"),
+        json=checks.mapping(json, "json"),
+        reason=checks.text_or_none(reason, "reason"),
+        state=checks.text(state, "state"),
     )

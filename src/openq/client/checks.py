@@ -43,6 +43,12 @@ def texts(values: Any, name: str) -> list[str]:
     return [text(value, f"each of {name}") for value in values]
 
 
+def items(values: Any, name: str) -> list[Any]:
+    if not isinstance(values, Iterable):
+        raise InvalidSetting(f"{name} must be a list, not {values!r}")
+    return list(values)
+
+
 def types_or_none(types: Any) -> frozenset[str] | None:
     return None if types is None else frozenset(texts(types, "types"))
 
@@ -63,6 +69,15 @@ def number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InvalidSetting(f"{name} must be a number, not {value!r}")
     return value
+
+
+def patience(timeout: Any, name: str = "timeout") -> float | None:
+    """Seconds to wait; anything that is not one is said before the wait."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout:
+        raise InvalidSetting(f"{name} must be a number of seconds or None, not {timeout!r}")
+    return timeout
 
 
 def mapping(value: Any, name: str) -> Mapping[str, Any]:

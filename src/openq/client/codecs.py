@@ -131,7 +131,7 @@ def check_depth(value: Any, data: bytes) -> None:
     level = [value] if isinstance(value, dict | list | tuple) else []
     depth = 0
     while level:
-        if depth > MAX_DEPTH:
+        if depth >= MAX_DEPTH:
             raise InvalidSetting(f"the body is nested too deeply: more than {MAX_DEPTH} levels")
         parts = [each.values() if isinstance(each, dict) else each for each in level]
         level = [inner for part in parts for inner in part if isinstance(inner, dict | list | tuple)]

@@ -13,6 +13,7 @@ from . import checks
 from .embedded import RECEIVE_TIMEOUT, Queue
 from .message import Message, Received, reason_of
 from .settings import environment_number
+from .times import to_ms
 from .waiting import Wait
 
 log = logging.getLogger("openq")
@@ -43,17 +44,22 @@ class Consumer(threading.Thread):
         types: Iterable[str] | None = None,
         name: str | None = None,
     ) -> None:
+        checks.text_or_none(name, "name")
+        if handler is not None:
+            checks.function(handler, "handler")
+        if visibility_timeout is not None:
+            to_ms(visibility_timeout, "visibility_timeout")
         super().__init__(name=name or f"consumer-{queue.name}-{next(_numbers)}")
         if idle_timeout is _FROM_ENVIRONMENT:
             idle_timeout = environment_number("idle_timeout", 10.0)
         self.queue = queue
         self.handler = handler
-        self.idle_timeout = idle_timeout
+        self.idle_timeout = checks.patience(idle_timeout, "idle_timeout")
         self.processed = 0
         self.failed = 0
         self._visibility_timeout = visibility_timeout
         self._heartbeat = heartbeat
-        self._batch = batch
+        self._batch = checks.whole(batch, "batch", 1)
         self._types = checks.types_or_none(types)
         self._stopping = threading.Event()
         self._wait: Wait | None = None

@@ -24,7 +24,7 @@ from ..errors import (
     OpenQError,
     VisibilityTimeoutExpired,
 )
-from ..model import FORM_TEXT, NO_DEADLINE, Delivery
+from ..model import FORM_TEXT, NO_DEADLINE, Delivery, Draft
 from . import checks
 from . import shared as brokers
 from .codecs import BodyCodec, Codec
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 RECEIVE_TIMEOUT = environment_number("receive_timeout", 10.0)
 _objects = count(1)
-
 _UNREADABLE_DELAY_MS = 1000  # a message whose bytes are damaged must not spin through its consumers
 T = TypeVar("T")
 
@@ -60,7 +59,8 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
 
     More settings, all by keyword, for new queues also from the environment as `OPENQ_<NAME>`:
     `max_receives`, `dead_letter_expired` (what outlives its time goes to the dlq too), `delay` (0),
-    `retention` (4 days), `message_ttl`, `max_length`, `max_bytes`, `max_body`, `overflow` ("drop-head", "reject" or "dead-letter"), `fifo`, `dedup_window` (300), `dedup_by_content`,
+    `retention` (4 days), `message_ttl`, `max_length`, `max_bytes`, `max_body`,
+    `overflow` ("drop-head", "reject" or "dead-letter"), `fifo`, `dedup_window` (300), `dedup_by_content`,
     `dedup_per_group`, `retry` ("fixed", "exponential", a dict or a RetryPolicy), `history`
     (a day: how far `replay_from` reaches), `relaxed` (answer before the disk does).
     """
@@ -82,6 +82,11 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
     ) -> None:
         if isinstance(name, int):  # as in `queue.Queue(10)`
             maxsize, name = name, "queue"
+        checks.text(name, "name")
+        if dlq is not None and not isinstance(dlq, Queue):
+            checks.text(dlq, "dlq")
+        if isinstance(maxsize, bool) or not isinstance(maxsize, int):
+            raise InvalidSetting(f"maxsize must be a whole number, not {maxsize!r}")
         if maxsize > 0:
             settings["max_length"] = maxsize
             settings["overflow"] = "reject"
@@ -161,13 +166,20 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
             data, form = self.codec.encode(body)
             seq = self._publish_body(self.name, data, form)
         if seq:
-            message_id = self._id_form % seq
+            message_id, is_duplicate = self._id_form % seq, False
         else:
-            message_id = self._broker.publish(self.name, make_draft(self.codec, body, **options))
+            message_id, is_duplicate = self._publish_draft(make_draft(self.codec, body, **options))
         self._sync()
-        if self._hooked:
+        if self._hooked and not is_duplicate:
             self._arrived(message_id, body, options)
         return message_id
+
+    def _publish_draft(self, draft: Draft) -> tuple[str, bool]:
+        """The id, and whether it is that of an earlier message."""
+        [result] = self._broker.publish_each(self.name, [draft])
+        if isinstance(result, OpenQError):
+            raise result
+        return result
 
     def publish_many(self, items: Iterable[Any]) -> list[str]:
         """Many at once, with one wait for the disk. Returns their ids, in order.
@@ -175,21 +187,33 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         Each item is a body, a `Message`, or a dict with a `body` and keywords of `publish` (any other
         dict is a body). If one is refused, its error is raised after the others were added.
         """
-        items = list(items)
-        ids = self._publish_plain(items)
-        if ids is None:
-            drafts = [make_item(self.codec, item) for item in items]
-            results = self._broker.publish_many(self.name, drafts)
-            self._sync()
-            errors = [result for result in results if isinstance(result, OpenQError)]
-            ids = [result for result in results if isinstance(result, str)]
-            if errors:
-                raise errors[0]
+        ids, fresh, error = self._publish_items(items)
+        self._sync()
         if self._hooked:
-            for message_id, item in zip(ids, items, strict=True):
-                body = item.body if isinstance(item, Message) else item["body"] if is_item(item) else item
-                self._arrived(message_id, body, {})
+            self._arrived_many(fresh)
+        if error is not None:
+            raise error
         return ids
+
+    def _publish_items(
+        self, items: Iterable[Any]
+    ) -> tuple[list[str], list[tuple[str, Any]], OpenQError | None]:
+        """All ids, the items that are new with theirs, and the first error."""
+        items = checks.items(items, "items")
+        ids = self._publish_plain(items)
+        if ids is not None:
+            return ids, list(zip(ids, items, strict=True)), None
+        ids, fresh, errors = [], [], []
+        drafts = [make_item(self.codec, item) for item in items]
+        for item, result in zip(items, self._broker.publish_each(self.name, drafts), strict=True):
+            if isinstance(result, OpenQError):
+                errors.append(result)
+                continue
+            message_id, is_duplicate = result
+            ids.append(message_id)
+            if not is_duplicate:
+                fresh.append((message_id, item))
+        return ids, fresh, errors[0] if errors else None
 
     def _publish_plain(self, items: list[Any]) -> list[str] | None:
         """All as one record, if they are bodies of one form and the queue has no rules for each."""
@@ -204,7 +228,6 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         )
         if run is None:
             return None
-        self._sync()
         id_form = self._id_form
         return [id_form % seq for seq in run]
 
@@ -244,9 +267,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         consumer: str | None = None,
     ) -> list[Received]:
         """Up to `max` messages: what is there at once, or the first that come within `timeout`."""
-        if isinstance(max, bool) or not isinstance(max, int) or max < 1:
-            raise InvalidSetting(f"max must be a whole number from 1 on, not {max!r}")
-        return self._receive(max, timeout, visibility_timeout, types, consumer)
+        return self._receive(checks.whole(max, "max", 1), timeout, visibility_timeout, types, consumer)
 
     def _receive(
         self,
@@ -256,7 +277,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         types: Iterable[str] | None,
         consumer: str | None,
     ) -> list[Received]:
-        patience = _patience(timeout)
+        patience = checks.patience(timeout)
         wait = self._wait_for(limit, visibility_timeout, types, consumer)
         return self._received(wait.look() if patience is not None and patience <= 0 else wait.wait(patience))
 
@@ -334,7 +355,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         receipts: list[tuple[int, int]] = []
         known: list[Message | str] = []
         errors: list[OpenQError] = []
-        for target in targets:
+        for target in checks.items(targets, "targets"):
             try:
                 receipts.append(self._receipt(target))
                 known.append(target)
@@ -358,10 +379,12 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         Returns "returned", or "dead-lettered" when that was its last chance.
         """
         delay_ms = None if delay is None else to_ms(delay, "delay")
+        checks.text_or_none(reason, "reason")
         return self._end(target, lambda receipt: self._broker.nack(self.name, receipt, delay_ms, reason))
 
     def reject(self, target: Message | str, reason: str | None = None) -> str:
         """Never again: to the dlq at once, or away if there is none. Returns "dead-lettered" or "removed"."""
+        checks.text_or_none(reason, "reason")
         return self._end(target, lambda receipt: self._broker.reject(self.name, receipt, reason))
 
     def extend(self, target: Message | str, seconds: float) -> datetime | None:
@@ -441,7 +464,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         The message is None if none came in time. `heartbeat` keeps its lease alive meanwhile.
         """
         wait = self._wait_for(1, visibility_timeout, types, consumer)
-        return Processing(self, wait, _patience(timeout), heartbeat)
+        return Processing(self, wait, checks.patience(timeout), heartbeat)
 
     def __iter__(self) -> Iterator[Received]:
         """Messages, until none comes for as long as `receive` waits. Ack each."""
@@ -572,6 +595,12 @@ def _find_broker(
         raise InvalidSetting(f"storage must be 'memory' or 'journal', not {storage!r}")
     if storage == "memory" and path is not None:
         raise InvalidSetting("storage='memory' keeps nothing on disk: leave out path, or storage")
+    if path is not None:
+        path = checks.file_path(path)
+    if broker is not None and not isinstance(broker, LocalBroker):
+        raise InvalidSetting(f"broker must be a LocalBroker, not {broker!r}")
+    if clock is not None and not (callable(getattr(clock, "now_ms", None)) and hasattr(clock, "on_advance")):
+        raise InvalidSetting(f"clock must be a Clock, as openq.VirtualClock is one, not {clock!r}")
     if isinstance(dlq, Queue):
         return _beside(dlq, path, broker, clock)
     if broker is not None:
@@ -603,15 +632,6 @@ def _beside(
     if clock is not None and clock is not shared.broker.clock:
         raise InvalidSetting(f"queue {dlq.name!r} has another clock: a dlq and its queue share one")
     return shared.join()
-
-
-def _patience(timeout: float | None) -> float | None:
-    """Seconds to wait; anything that is not one is said before the wait."""
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout:
-        raise InvalidSetting(f"timeout must be a number of seconds or None, not {timeout!r}")
-    return timeout
 
 
 def _id_in(target: Message | str) -> str:

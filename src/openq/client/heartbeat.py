@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from ..broker.local import LocalBroker
 from ..errors import OpenQError
 from ..model import Delivery
 
 log = logging.getLogger("openq")
+
+_FEW = 16  # not worth a sweep
 
 
 class Heartbeat:
@@ -40,9 +42,17 @@ class Heartbeat:
             self._condition.notify()
 
     def drop(self, delivery: Delivery) -> None:
-        """From here on the lease ends by itself. Its place in the heap empties when it comes due."""
+        """From here on the lease ends by itself."""
         with self._condition:
-            self._held.pop(delivery.number, None)
+            if self._held.pop(delivery.number, None) is not None:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """A long lease comes due long after its message was acked: such leftovers are thrown out
+        together, once they are more than half of all."""
+        if len(self._due) > 2 * len(self._held) + _FEW:
+            self._due = [due for due in self._due if due[1] in self._held]
+            heapify(self._due)
 
     def stop(self) -> None:
         with self._condition:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from .message import Message
+from .publishing import is_item
 
 log = logging.getLogger("openq")
 
 Hook = Callable[[Message], object]
+_HOOK_FIELDS = ("message_type", "priority", "attributes", "group")
 HookT = TypeVar("HookT", bound=Hook)
 
 
@@ -37,6 +39,17 @@ class Hooks:
         return message
 
     onMsgReceived = on_msg_received
+
+    def _arrived_many(self, arrivals: Iterable[tuple[str, Any]]) -> None:
+        """Items of `publish_many`, each with the id it got."""
+        for message_id, item in arrivals:
+            if isinstance(item, Message):
+                options = {name: getattr(item, name) for name in _HOOK_FIELDS}
+                self._arrived(message_id, item.body, options)
+            elif is_item(item):
+                self._arrived(message_id, item["body"], item)
+            else:
+                self._arrived(message_id, item, {})
 
     def _arrived(self, message_id: str, body: Any, options: Mapping[str, Any]) -> None:
         message = Message(

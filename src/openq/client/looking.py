@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..broker.base import QueueStats, Step
@@ -10,11 +10,22 @@ from ..broker.local import LocalBroker
 from ..engine.admin import Why
 from ..errors import MessageNotFoundError
 from ..model import QueueSettings
+from . import checks
 from .base import Base, make_filter
 from .message import Message, Peeked, Received, is_dead
 
 if TYPE_CHECKING:
     from .embedded import Queue
+
+
+class Findings(list[Peeked]):
+    """What a search found: a list, that also knows whether it is everything there is to find."""
+
+    complete: bool  # False: the limit or the time came first
+
+    def __init__(self, found: Iterable[Peeked], complete: bool) -> None:
+        super().__init__(found)
+        self.complete = complete
 
 
 class Looking(Base):
@@ -24,7 +35,7 @@ class Looking(Base):
         return Peeked(cast("Queue", self), entries[0]) if entries else None
 
     def peek_many(self, max: int = 10, rear: bool = False) -> list[Peeked]:
-        return self._peeked(self._broker.peek(self.name, max, rear))
+        return self._peeked(self._broker.peek(self.name, checks.whole(max, "max", 0), rear))
 
     def search(
         self,
@@ -38,14 +49,18 @@ class Looking(Base):
         state: str = "all",
         limit: int = 100,
         budget: float = 1.0,
-    ) -> list[Peeked]:
+    ) -> Findings:
         """Messages for which all that is given holds, in hand-out order; at most `limit`.
 
         `json` maps dotted paths into the body to values; `reason` is a part of why it failed; `state`
-        is ready, delayed, in_flight or all. Looks for `budget` seconds at most.
+        is ready, delayed, in_flight or all. Looks for `budget` seconds at most; the `complete` of the
+        list says whether that was enough.
         """
+        checks.whole(limit, "limit", 0)
+        checks.number(budget, "budget")
         wanted = make_filter(text, message_type, attributes, json, reason, ids, state)
-        return self._peeked(self._broker.search(self.name, wanted, limit, budget).entries)
+        found = self._broker.search(self.name, wanted, limit, budget)
+        return Findings(self._peeked(found.entries), found.complete)
 
     @property
     def queue(self) -> list[Peeked]:
@@ -103,7 +118,7 @@ class Looking(Base):
 
     def status(self, message_id: str) -> str:
         """unprocessed (waiting or delayed), processing, processed, dead; or unknown."""
-        state = self._broker.status(self.name, message_id)
+        state = self._broker.status(self.name, checks.message_id(message_id))
         if state == "in_flight":
             return "processing"
         if state is not None:
@@ -119,11 +134,11 @@ class Looking(Base):
 
     def why(self, message_id: str) -> Why:
         """Why a message is not being delivered: `code` for programs, `text` for people."""
-        return self._broker.why(self.name, message_id)
+        return self._broker.why(self.name, checks.message_id(message_id))
 
     def timeline(self, message_id: str) -> list[Step]:
         """What happened to a message, as far as history is kept."""
-        return self._broker.timeline(self.name, message_id)
+        return self._broker.timeline(self.name, checks.message_id(message_id))
 
     def trace(self, message_id: str) -> list[str]:
         """The same in the words of the design: publishMsg, onMsgReceived, stored, pullMsg, ..."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import InvalidSetting, OpenQError
+from . import checks
 from .backup import read_backup, write_backup
 from .base import Base, make_filter
 from .message import Peeked
@@ -28,7 +29,7 @@ class Mending(Base):
 
     def cancel(self, message_id: str) -> None:
         """Remove one message that nobody has taken yet."""
-        self._broker.cancel(self.name, message_id)
+        self._broker.cancel(self.name, checks.message_id(message_id))
         self._sync()
 
     def edit(
@@ -40,7 +41,7 @@ class Mending(Base):
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         """Another body for a message that waits; type and attributes stay unless they are given."""
-        before = Peeked(cast("Queue", self), self._broker.find(self.name, message_id))
+        before = Peeked(cast("Queue", self), self._broker.find(self.name, checks.message_id(message_id)))
         draft = make_draft(
             self.codec,
             body,
@@ -53,7 +54,7 @@ class Mending(Base):
 
     def move(self, message_id: str, to: Queue | str) -> None:
         """To the end of another queue in the same place; the id stays."""
-        [error] = self._broker.move(self.name, [message_id], self._name_of(to))
+        [error] = self._broker.move(self.name, [checks.message_id(message_id)], self._name_of(to))
         if error is not None:
             raise error
         self._sync()
@@ -62,6 +63,7 @@ class Mending(Base):
         self, message_id: str, *, delay: float | None = None, at: datetime | float | str | None = None
     ) -> None:
         """Another time for a message that waits or is delayed."""
+        checks.message_id(message_id)
         if (delay is None) == (at is None):
             raise InvalidSetting("give either delay or at")
         if at is not None:
@@ -88,8 +90,10 @@ class Mending(Base):
 
         `rate` is the most per second; `progress` is told how many so far, and stops by returning False.
         """
-        if rate is not None and not rate > 0:
+        if rate is not None and not checks.number(rate, "rate") > 0:
             raise InvalidSetting(f"rate must be more than 0, not {rate!r}")
+        if progress is not None:
+            checks.function(progress, "progress")
         wanted = make_filter(text, message_type, attributes, json, reason, ids, "ready")
         target = None if to is None else self._name_of(to)
         return self._broker.redrive(self.name, target, wanted, rate, progress)
@@ -109,6 +113,7 @@ class Mending(Base):
     def _point(self, point: datetime | float | str) -> tuple[int | None, str | None]:
         if not isinstance(point, str):
             return moment_ms(point, "point"), None
+        checks.encodable(point, "point")
         if _is_uuid(point):
             return None, point
         try:
@@ -138,6 +143,7 @@ class Mending(Base):
         Events are dicts with event (published, received, acked, expired, requeued, dead-lettered,
         moved, removed, purged), queue, id, time_ms and detail.
         """
+        checks.function(listener, "listener")
         name = self.name
 
         def of_this_queue(event: dict[str, Any]) -> None:
@@ -177,7 +183,7 @@ class Mending(Base):
 
     def _file(self, path: str | os.PathLike[str] | None) -> str:
         if path is not None:
-            return os.fspath(path)
+            return checks.file_path(path)
         self._own_file = os.path.abspath(f"{self.name.replace(os.sep, '_')}.json")
         return self._own_file
 

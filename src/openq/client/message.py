@@ -76,7 +76,7 @@ class Message:
     def to_json(self, view: str = "consumption") -> str:
         try:
             return json.dumps(self.to_dict(view), ensure_ascii=False)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidSetting(f"message {self.id} cannot be written as JSON: {error}") from None
 
     def _payload(self) -> dict[str, Any]:
@@ -115,11 +115,20 @@ class Message:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Message:
+        if not isinstance(text, str | bytes | bytearray):
+            raise InvalidSetting(f"a message as JSON text is needed, not {text!r}")
         try:
-            data = json.loads(text)
+            return cls.from_dict(json.loads(text))
+        except RecursionError:
+            raise InvalidSetting("this JSON is nested too deeply") from None
         except ValueError as error:
+            if isinstance(error, InvalidSetting):
+                raise
             raise InvalidSetting(f"this is not JSON: {error}") from None
-        return cls.from_dict(data)
+
+
+_WRAPPED = "$dict"
+_OWN_WORDS = {"$base64", _WRAPPED}
 
 
 def _to_json_value(value: Any) -> Any:
@@ -127,7 +136,9 @@ def _to_json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"$base64": base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
-        return {key: _to_json_value(each) for key, each in value.items()}
+        out = {key: _to_json_value(each) for key, each in value.items()}
+        # One that looks like our own word for bytes is wrapped, so that it is not taken for it.
+        return {_WRAPPED: out} if len(out) == 1 and out.keys() <= _OWN_WORDS else out
     if isinstance(value, list | tuple):
         return [_to_json_value(each) for each in value]
     return value
@@ -137,6 +148,8 @@ def _from_json_value(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == {"$base64"}:
             return read_base64(value["$base64"])
+        if value.keys() == {_WRAPPED} and isinstance(value[_WRAPPED], dict):
+            value = value[_WRAPPED]
         return {key: _from_json_value(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_from_json_value(each) for each in value]

@@ -96,7 +96,7 @@ _ITEM_KEYS = {"body", *PublishOptions.__annotations__}
 
 
 # Far below what Python's own recursion allows, wherever in a program the message is read again.
-_MAX_ATTRIBUTE_DEPTH = 100
+_MAX_ATTRIBUTE_DEPTH = 64
 _MAX_INT_BITS = 13_000  # Python refuses to write integers of more than 4300 digits as text
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import MessageNotFoundError, QueueFull
 from ..model import NO_DEADLINE
+from . import checks
 
 if TYPE_CHECKING:
     from .embedded import Queue
@@ -33,6 +34,7 @@ class StandardQueue:
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Add an item. With a `maxsize` it waits for room, or raises `queue.Full`."""
         this = cast("Queue", self)
+        timeout = checks.patience(timeout)
         if timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         try:
@@ -56,6 +58,7 @@ class StandardQueue:
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """The next item itself, not a message. Raises `queue.Empty` when the time is up."""
         this = cast("Queue", self)
+        timeout = checks.patience(timeout)
         if timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         wait = this._wait_for(1, lease_ms=NO_DEADLINE)

@@ -366,9 +366,9 @@ class FileJournal(GroupWriter):
 
     def close(self) -> None:
         with self.lock:
-            self._closing = True
-            self._asleep = False
             self._room = -1
+            self._asleep = False
+            self._closing = True
         self._flag.raise_()
         if current_thread() is not self._writer:
             self._writer.join()

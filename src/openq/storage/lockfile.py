@@ -48,8 +48,9 @@ class DirectoryLock:
     def release(self) -> None:
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
-            os.close(self._fd)
-            self._fd = -1
+            # Forgotten first: an interrupted release can be repeated and never closes another's descriptor.
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
     def forget(self) -> None:
         """In a forked child: give up the descriptor without unlocking the parent's directory."""

@@ -70,6 +70,10 @@ class GroupWriter:
         self._segments: dict[int, Segment] = {}  # those on disk, by number; replaced, never changed
         self._stock = Stock(io, directory, self.lock, salt, reserve_bytes, first_bytes)
         self._live: list[Block] = []  # all that is not durable, the last one open; replaced, never changed
+        self._room = -1  # of the open block, -1 while the next three may not fit it
+        self._buffer = bytearray()
+        self._origin = 0
+        self._count = 0
         self._callbacks: deque[Callable[[], None]] = deque()
         self._waiters: list[Lock] = []
         self._busy: Group | None = None  # the commit under way
@@ -148,7 +152,7 @@ class GroupWriter:
             fresh = Block(segment, HEADER_BYTES, block.number)
             live = live[:-1]
         else:
-            block.count = block.tally()
+            block.count = self._count
             fresh = Block(segment, HEADER_BYTES, block.number + 1)
         if first is not None:
             fresh.add(first)
@@ -263,8 +267,6 @@ class GroupWriter:
                 self._handed = group
                 self._flag.raise_()
             raise
-        if self.error is not None and at >= self.durable_at:
-            raise self._failure()
 
     # -- committing: one thread at a time, the one whose group is in `_busy`
 
@@ -346,8 +348,7 @@ class GroupWriter:
             with self.lock:
                 spares = [spare for spare in self._stock.spares if spare.size >= segment.size]
                 if spares:
-                    self._stock.take(spares[0])
-                    segment.spare = spares[0]
+                    self._give(spares[0], segment)
                     return
             try:
                 segment.spare = self._stock.make(segment.size)
@@ -359,12 +360,21 @@ class GroupWriter:
                     self._stock.full = True
                     reserve = self._stock.reserve
                     if reserve is not None and reserve.size >= segment.size:
-                        segment.spare = reserve
-                        self._stock.take(reserve)
+                        self._give(reserve, segment)
                         return
                 if time.monotonic() > until:
                     raise
             time.sleep(0.02)
+
+    def _give(self, spare: Spare, segment: Segment) -> None:
+        """Lock held."""
+        try:
+            self._stock.take(spare)
+            segment.spare = spare
+        except BaseException:
+            if segment.spare is None:
+                self._stock.put_back(spare)
+            raise
 
     def _patiently(self, write: Callable[[], None]) -> None:
         """Space was allocated before, so a full disk here is a passing state of the file system, or over."""
