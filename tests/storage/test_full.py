@@ -273,3 +273,22 @@ def test_a_segment_after_the_reserve_is_an_ordinary_one_again(tmp_path: Path) ->
     with journal.lock:
         assert journal.can_publish(100)
     journal.close()
+
+
+def test_a_reserve_that_was_taken_is_not_replaced_before_it_has_its_new_name(tmp_path: Path) -> None:
+    journal = small(tmp_path)
+    eventually(lambda: journal._stock.reserve)
+    stock = journal._stock
+    with journal.lock:
+        reserve = stock.reserve
+        assert reserve is not None
+        stock.take(reserve)
+    before = os.stat(reserve.path).st_ino
+    assert stock.restock(1024) is not None
+    assert os.stat(reserve.path).st_ino == before
+
+    os.rename(reserve.path, tmp_path / "elsewhere")
+    reserve.path = str(tmp_path / "elsewhere")
+    assert stock.restock(1024) is None
+    assert stock.reserve is not None
+    journal.close()

@@ -43,8 +43,10 @@ class Stock:
         self._reserve_bytes = reserve_bytes
         self._least = least
         self._made = 0
+        self._reserve_path = os.path.join(directory, RESERVE)
         self.spares: list[Spare] = []
         self.reserve: Spare | None = None
+        self._lent: Spare | None = None  # the last reserve that was taken
         self.full = False
 
     def make(self, size: int) -> Spare:
@@ -56,6 +58,7 @@ class Stock:
     def take(self, spare: Spare) -> None:
         """Lock held."""
         if spare is self.reserve:
+            self._lent = spare
             self.reserve = None
         elif spare in self.spares:
             self.spares.remove(spare)
@@ -74,6 +77,9 @@ class Stock:
         """
         try:
             if self.reserve is None and self._reserve_bytes:
+                lent = self._lent
+                if lent is not None and lent.path == self._reserve_path:
+                    return RETRY_S  # it has not got its name as a segment yet: a new one would replace it
                 self._make_reserve()
             if not self.spares:
                 self._make_spare(size)
@@ -113,7 +119,7 @@ class Stock:
             temporary = self._next_path()
         head = SegmentHeader(0, 0, 0, self._reserve_bytes, self._salt).pack()
         fd = make_file(self._io, temporary, self._reserve_bytes, head)
-        path = os.path.join(self._directory, RESERVE)
+        path = self._reserve_path
         try:
             self._io.rename(temporary, path)
             self._io.fsync_dir(self._directory)
@@ -125,7 +131,7 @@ class Stock:
 
     def adopt_reserve(self) -> None:
         """At start: use the reserve that is there, if it has the right size."""
-        path = os.path.join(self._directory, RESERVE)
+        path = self._reserve_path
         try:
             fd = self._io.open(path, os.O_RDWR)
         except FileNotFoundError:
