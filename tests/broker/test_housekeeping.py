@@ -9,6 +9,8 @@ import pytest
 
 from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
+from openq.engine.records import Record
+from openq.errors import DiskFull
 from openq.model import NO_DEADLINE, Draft, QueueSettings
 
 SEGMENT = 1 << 16
@@ -226,3 +228,25 @@ def test_leases_bound_to_a_connection_end_with_the_process_also_in_small_segment
 
     assert [d.count for d in place.broker.receive("kept")] == [2]  # counted: it may have killed its holder
     place.broker.close()
+
+
+def test_a_disk_without_room_does_not_keep_a_broker_from_opening(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue(place)
+    place.broker.publish("q", Draft(b"a"))
+    place.broker.receive("q", lease_ms=NO_DEADLINE)
+    place.broker.close()
+    log = LocalBroker._log
+
+    def refuse(self: LocalBroker, record: Record) -> int:
+        raise DiskFull("test")
+
+    monkeypatch.setattr(LocalBroker, "_log", refuse)
+    place.open()
+    assert place.broker.stats("q").in_flight == 1
+    monkeypatch.setattr(LocalBroker, "_log", log)
+    place.broker.engine.log = place.broker._log
+    place.clock.advance(5)
+
+    assert [d.count for d in place.broker.receive("q")] == [2]

@@ -167,7 +167,11 @@ class Foundation:
                 if not delivery.until_ms:
                     # Counted: a message that kills its holder must reach the dead letters some day.
                     seq = delivery.entry.seq
-                    self.engine.nack(queue, seq, delivery.number, now_ms, 0, "its holder went away")
+                    try:
+                        self.engine.nack(queue, seq, delivery.number, now_ms, 0, "its holder went away")
+                    except DiskFull:
+                        # Opening must not fail for that: the lease ends by a deadline instead, once it can.
+                        self.engine._extended(queue, delivery, now_ms + _RETRY_MS, now_ms)
 
     def _opening(self) -> bytes:
         if self._housekeeper is not None:
