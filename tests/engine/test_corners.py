@@ -6,12 +6,15 @@ import pytest
 
 from openq.engine import admin
 from openq.engine.apply import apply, checkpoint
+from openq.engine.core import WAKE
 from openq.engine.engine import Engine
 from openq.engine.lane import Lane, Page
+from openq.engine.mend import mend
 from openq.engine.order import Grouped, Shared
 from openq.engine.records import (
     ACK,
     COPY,
+    EXCHANGE,
     LEND,
     PUBLISH,
     QUEUE,
@@ -244,5 +247,78 @@ def test_a_page_of_one_goes_with_its_message() -> None:
     for seq in (1, 2):
         lane.append_page(Page.pack([Entry(seq, 0, 0, 1, 0, b"x", None, None)]))
 
-    assert lane.remove(1) is not None
-    assert [entry.seq for entry in lane] == [2]
+    assert lane.remove(2) is not None
+    assert [entry.seq for entry in lane] == [1]
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_mending_brings_counts_and_structures_together_again(fifo: bool) -> None:
+    engine = Engine("p-")
+    queue = engine.create_queue("q", QueueSettings(fifo=fifo), 0)
+    for number in range(4):
+        engine.publish(queue, Draft(b"%d" % number, group=f"g{number}"), 0)
+    engine.publish(queue, Draft(b"later", group="g9", delay_ms=1_000), 0)
+    [delivery] = engine.receive(queue, 1, 0)
+    queue.watched = True
+    queue.waiting_bytes = 99
+    queue.ready.count += 5
+    queue.ready.put_back(delivery.entry)  # as if the loan had been half undone
+
+    mend(engine)
+
+    assert queue.waiting_bytes == 8
+    assert (queue.ready_count, len(queue.delayed), len(queue.leases)) == (3, 1, 1)
+    assert queue in engine.woken
+    assert [d.entry.body for d in engine.receive(queue, 9, 1)] == [b"1", b"2", b"3"]
+    assert [d.entry.body for d in engine.receive(queue, 9, 1_000)] == [b"later"]
+
+
+def test_a_binding_to_an_exchange_that_damage_took_is_passed_over() -> None:
+    engine = Engine("p-")
+    change = {"op": "bind", "source": "amq.fanout", "destination": "gone", "to_exchange": True}
+
+    apply(engine, (EXCHANGE, 1, 0, 0, {**change, "key": "", "arguments": {}}), 0)
+
+    assert engine.router.bindings("amq.fanout") == []
+
+
+def test_a_copy_of_an_older_message_does_not_shorten_the_window() -> None:
+    engine = Engine("p-")
+    queue = engine.create_queue("q", QueueSettings(dedup_window_ms=1_000), 0)
+    engine.publish(queue, Draft(b"new", dedup="once"), 1_500)
+
+    apply(engine, (COPY, 1_600, queue.number, 9, 100, 0, b"old", None, Extra(dedup="once")), 0)
+
+    assert queue.dedup["once"][1] == 2_500
+
+
+def test_bodies_of_a_long_line_are_only_on_disk() -> None:
+    engine, _ = recorded()
+    queue = engine.create_queue("q", QueueSettings(), 0)
+    body = bytes(1 << 20)
+    engine.publish(queue, Draft(body, type="t"), 0)
+    engine.publish(queue, Draft(b"second", type="t"), 0)
+
+    assert [entry.body for entry in queue.ready] == [body, None]
+
+
+def test_what_came_back_later_than_the_head_waits_for_it() -> None:
+    lane = Lane()
+    lane.append(Entry(1, 0, 0, 1, 0, b"x", None, None))
+    lane.put_back(Entry(2, 0, 0, 1, 0, b"x", None, None))
+
+    first = lane.first()
+
+    assert first is not None
+    assert first.seq == 1
+    assert not lane.swap(Page.pack([first]), Page.pack([first]))  # a page that is here no more
+
+
+def test_a_queue_that_nobody_watches_any_more_is_not_woken() -> None:
+    engine = Engine("p-")
+    queue = engine.create_queue("q", QueueSettings(), 0)
+    engine.timers.add(5, (WAKE, queue, 0))
+
+    engine.advance(5)
+
+    assert engine.woken == []
