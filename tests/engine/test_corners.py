@@ -67,6 +67,7 @@ def test_exchanges_come_back_as_they_were_and_repeated_changes_change_nothing() 
     engine.create_queue("q", QueueSettings(), 0)
     admin.declare_exchange(engine, Exchange("kept", "fanout"), 0)
     admin.declare_exchange(engine, Exchange("gone", "direct"), 0)
+    assert not admin.declare_exchange(engine, Exchange("gone", "direct"), 0)
     binding = Binding("kept", "q")
     admin.bind(engine, binding, 0)
     admin.delete_exchange(engine, "gone", 0)
@@ -311,6 +312,7 @@ def test_what_came_back_later_than_the_head_waits_for_it() -> None:
 
     assert first is not None
     assert first.seq == 1
+    assert lane.pop() is first
     assert not lane.swap(Page.pack([first]), Page.pack([first]))  # a page that is here no more
 
 
