@@ -283,6 +283,24 @@ class Draft:
     route: tuple[str, str] | None = None
     past: Extra | None = None  # counts, deaths and first time sent of a message that comes from a backup
 
+    def is_plain(self) -> bool:
+        """Only a body: such messages take the short way."""
+        return (
+            self.delay_ms is None
+            and not self.due_ms
+            and not self.priority
+            and self.group is None
+            and self.type is None
+            and self.dedup is None
+            and self.unique is None
+            and self.ttl_ms is None
+            and self.id is None
+            and self.attributes is None
+            and self.publisher is None
+            and self.route is None
+            and self.past is None
+        )
+
 
 def check_name(name: str, what: str = "queue") -> str:
     """Any UTF-8 name up to 255 bytes without control characters; doors may be stricter."""

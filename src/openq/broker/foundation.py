@@ -136,7 +136,7 @@ class Foundation:
         journal.opening = self._opening
         engine.log = self._log
         engine.load_info = lambda at: content(journal.read(at))[2]
-        self._history = FileHistory(journal)
+        self._history = FileHistory(journal, engine)
         with self._lock:
             if not count and newest is None:
                 journal.append(encode(checkpoint(engine, now_ms)))

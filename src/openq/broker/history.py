@@ -65,14 +65,14 @@ class MemoryHistory:
 class FileHistory:
     """The records in the journal's segments, found through their sidecar indexes."""
 
-    def __init__(self, journal: FileJournal) -> None:
+    def __init__(self, journal: FileJournal, engine: Engine) -> None:
         self._journal = journal
 
     def timeline(self, engine: Engine, queue: Queue, message_id: str) -> list[Step]:
         # A message that moved has one sequence number per queue it was in; each is looked up
         # where the one before says that it went on.
         known: dict[int, Record] = {}
-        wanted = [seq for seq in {engine.seq_of(queue, message_id), engine.own_seq(message_id)} if seq]
+        wanted = [seq for seq in {engine.seq_of(queue, message_id), _own_seq(engine, message_id)} if seq]
         looked: set[int] = set()
         while wanted:
             seq = wanted.pop()
@@ -121,6 +121,16 @@ class FileHistory:
             yield at, decode(data)
 
 
+def _own_seq(engine: Engine, message_id: str) -> int:
+    """The sequence an id was made from, whatever queue the message is in now."""
+    if message_id.startswith(engine.id_prefix) and len(message_id) == len(engine.id_prefix) + 12:
+        try:
+            return int(message_id[-12:], 16)
+        except ValueError:
+            return 0
+    return 0
+
+
 def _relatives(record: Record, seq: int) -> list[int]:
     if record[0] == MOVE:
         return [each for old, _, new in record[6] if seq in (old, new) for each in (old, new)]
@@ -148,7 +158,7 @@ def _published(
         raise HistoryUnavailable(f"queue {queue.name!r} keeps no history; set history to more than 0")
     oldest_ms = max(since_ms or 0, now_ms - history_ms)
     begun = since_id is None
-    from_seq = 0 if since_id is None else engine.own_seq(since_id)
+    from_seq = 0 if since_id is None else _own_seq(engine, since_id)
     seen: set[str] = set()
     for record in records:
         if record[0] not in (PUBLISH, RUN, ROUTE):
@@ -193,7 +203,7 @@ def _draft(message_id: str, form: int, body: bytes, info: Info | None, extra: Ex
 
 
 def _timeline(engine: Engine, queue: Queue, message_id: str, records: Iterable[Record]) -> list[Step]:
-    seqs = {seq for seq in (engine.seq_of(queue, message_id), engine.own_seq(message_id)) if seq}
+    seqs = {seq for seq in (engine.seq_of(queue, message_id), _own_seq(engine, message_id)) if seq}
     steps: list[Step] = []
     for record in records:
         for seq, extra in _arrivals(record):

@@ -6,7 +6,6 @@ Every change is told to the log before the state changes: a log that refuses lea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 
 from ..errors import (
     InvalidSetting,
@@ -30,7 +29,6 @@ from .records import (
     DEATH_NAMES,
     GONE_EXPIRED,
     GONE_OVERFLOW,
-    GONE_REJECTED,
     MOVE,
     QUEUE,
     REMOVE,
@@ -51,9 +49,6 @@ RETENTION = 4  # queue
 
 _MAX_CASCADE = 8  # dead-letter queues that overflow into each other
 MAX_TIME_MS = 1 << 61
-
-# The reason to remove that answers to a reason to dead-letter, where there are no dead letters.
-_GONE = {DEAD_EXPIRED: GONE_EXPIRED, DEAD_OVERFLOW: GONE_OVERFLOW}
 
 Log = Callable[[Record], int | None]  # takes a record, returns where it is stored
 Event = Callable[[str, str, str | None, int, str], None]  # what, queue, message id, now_ms, detail
@@ -89,10 +84,6 @@ class Core:
         seq = queue.ids.get(message_id)
         if seq is not None:
             return seq
-        return self.own_seq(message_id)
-
-    def own_seq(self, message_id: str) -> int:
-        """The sequence an id was made from, whatever queue the message is in now; 0 if from none."""
         if message_id.startswith(self.id_prefix) and len(message_id) == len(self.id_prefix) + 12:
             try:
                 return int(message_id[-12:], 16)
@@ -276,32 +267,14 @@ class Core:
         targets = None
         if queue.settings.overflow == "dead-letter" and cascade < _MAX_CASCADE:
             targets = self._dead_targets(queue, entry)
-        if targets is None or queue in targets:
-            targets = []
-        take = partial(self.take_out, queue, entry)
-        self._bury(queue, entry, targets, DEAD_OVERFLOW, None, now_ms, take, cascade + 1)
-
-    def _bury(
-        self,
-        queue: Queue,
-        entry: Entry,
-        targets: Sequence[Queue],
-        why: int,
-        reason: str | None,
-        now_ms: int,
-        take: Callable[[], None],
-        cascade: int = 0,
-    ) -> None:
-        """To the dead letters, or away where there are none: told, then taken from where it is, then done."""
-        if targets:
-            self._tell_move(queue, entry, targets, why, reason, now_ms)
-            take()
-            self._finish_move(queue, entry, targets, why, reason, now_ms, cascade)
+        if targets and queue not in targets:
+            self._tell_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms)
+            self.take_out(queue, entry)
+            self._finish_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms, cascade + 1)
         else:
-            gone = _GONE.get(why, GONE_REJECTED)
-            self.tell((REMOVE, now_ms, queue.number, 0, gone, [entry.seq]))
-            take()
-            self._removed(queue, entry, gone, now_ms)
+            self.tell((REMOVE, now_ms, queue.number, 0, GONE_OVERFLOW, [entry.seq]))
+            self.take_out(queue, entry)
+            self._removed(queue, entry, GONE_OVERFLOW, now_ms)
 
     def _dead_targets(self, queue: Queue, entry: Entry) -> list[Queue] | None:
         """Where this queue's dead letters go; None: nowhere, so a message is better kept."""

@@ -17,7 +17,13 @@ from ..errors import (
     OpenQError,
     QueueFull,
 )
-from ..model import MAX_PRIORITY, Draft, Entry, Extra, Info, QueueSettings
+from ..model import (
+    MAX_PRIORITY,
+    Draft,
+    Entry,
+    Extra,
+    Info,
+)
 from .core import MAX_TIME_MS, dedup_key
 from .lane import PAGE, PAGE_BYTES, Page
 from .lending import Lending
@@ -211,7 +217,11 @@ class Engine(Lending):
         settings = queue.settings
         if not extra.due_ms and settings.delay_ms:
             _delay(extra, settings.delay_ms, now_ms)
-        _follow(extra, settings, body, now_ms)
+        if settings.ttl_ms is not None:
+            expires_ms = max(extra.due_ms, now_ms) + settings.ttl_ms
+            extra.expires_ms = min(extra.expires_ms or expires_ms, expires_ms)
+        if extra.dedup is None and settings.dedup_by_content:
+            extra.dedup = hashlib.sha256(body).hexdigest()
         queue.counters.published += 1
         if keep:
             entry = Entry(seq, now_ms, at, len(body), form, body, info, extra)
@@ -230,7 +240,11 @@ class Engine(Lending):
         extra = _base_extra(draft, now_ms)
         if not extra.due_ms and draft.delay_ms is None and settings.delay_ms:
             _delay(extra, settings.delay_ms, now_ms)
-        _follow(extra, settings, draft.body, now_ms)
+        if settings.ttl_ms is not None:
+            expires_ms = max(extra.due_ms, now_ms) + settings.ttl_ms
+            extra.expires_ms = min(extra.expires_ms or expires_ms, expires_ms)
+        if extra.dedup is None and settings.dedup_by_content:
+            extra.dedup = hashlib.sha256(draft.body).hexdigest()
         plain = (
             not extra.priority
             and extra.group is None
@@ -284,15 +298,6 @@ def _delay(extra: Extra, delay_ms: int, now_ms: int) -> None:
     extra.due_ms = now_ms + delay_ms
     if extra.expires_ms:
         extra.expires_ms += delay_ms
-
-
-def _follow(extra: Extra, settings: QueueSettings, body: bytes, now_ms: int) -> None:
-    """What the queue's settings add to any message: its time to live, and its content as a dedup id."""
-    if settings.ttl_ms is not None:
-        expires_ms = max(extra.due_ms, now_ms) + settings.ttl_ms
-        extra.expires_ms = min(extra.expires_ms or expires_ms, expires_ms)
-    if extra.dedup is None and settings.dedup_by_content:
-        extra.dedup = hashlib.sha256(body).hexdigest()
 
 
 def make_info(draft: Draft) -> Info | None:

@@ -7,7 +7,6 @@ whose lease is over never touches another consumer's delivery.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -32,9 +31,12 @@ from .records import (
     DEAD_REJECTED,
     EXPIRED,
     EXTEND,
+    GONE_EXPIRED,
+    GONE_REJECTED,
     LEND,
     NACKED,
     RELEASED,
+    REMOVE,
     RETURN,
 )
 from .timers import Timers
@@ -407,7 +409,15 @@ class Lending(Core):
     ) -> None:
         """A delivery that ends with its message going to the dead letters, or away."""
         entry = self._counted(delivery, reason)
-        self._bury(queue, entry, targets, why, reason, now_ms, partial(queue.leases.__delitem__, entry.seq))
+        if targets:
+            self._tell_move(queue, entry, targets, why, reason, now_ms)
+        else:
+            self.tell((REMOVE, now_ms, queue.number, 0, _gone(why), [entry.seq]))
+        del queue.leases[entry.seq]
+        if targets:
+            self._finish_move(queue, entry, targets, why, reason, now_ms)
+        else:
+            self._removed(queue, entry, _gone(why), now_ms)
         self._settled(queue, entry, now_ms)
 
     def _counted(self, delivery: Delivery, reason: str | None) -> Entry:
@@ -444,12 +454,16 @@ class Lending(Core):
     def _bury_taken(self, queue: Queue, entry: Entry, targets: list[Queue], why: int, now_ms: int) -> None:
         """To the dead letters, or away, straight from the hand-out."""
         reason = None if entry.extra is None else entry.extra.reason
-
-        def take() -> None:
-            queue.waiting_bytes -= entry.size
-            queue.ready.settled(entry, now_ms)
-
-        self._bury(queue, entry, targets, why, reason, now_ms, take)
+        if targets:
+            self._tell_move(queue, entry, targets, why, reason, now_ms)
+        else:
+            self.tell((REMOVE, now_ms, queue.number, 0, _gone(why), [entry.seq]))
+        queue.waiting_bytes -= entry.size
+        queue.ready.settled(entry, now_ms)
+        if targets:
+            self._finish_move(queue, entry, targets, why, reason, now_ms)
+        else:
+            self._removed(queue, entry, _gone(why), now_ms)
 
     def advance(self, now_ms: int, most: int = 1 << 60) -> int:
         """What time alone brings about up to `now_ms`, or the first `most` of it. How many leases ended."""
@@ -522,9 +536,16 @@ class Lending(Core):
         self._arm_retention(queue, now_ms)
 
     def _expire_one(self, queue: Queue, entry: Entry, now_ms: int) -> None:
-        targets = self._expiry_targets(queue, entry, now_ms) or []
-        take = partial(self.take_out, queue, entry)
-        self._bury(queue, entry, targets, DEAD_EXPIRED, None, now_ms, take)
+        targets = self._expiry_targets(queue, entry, now_ms)
+        if targets:
+            self._tell_move(queue, entry, targets, DEAD_EXPIRED, None, now_ms)
+        else:
+            self.tell((REMOVE, now_ms, queue.number, 0, GONE_EXPIRED, [entry.seq]))
+        self.take_out(queue, entry)
+        if targets:
+            self._finish_move(queue, entry, targets, DEAD_EXPIRED, None, now_ms)
+        else:
+            self._removed(queue, entry, GONE_EXPIRED, now_ms)
 
     def _deadlines(self) -> int:
         return sum(queue.count + len(queue.lease_buckets) + 1 for queue in self.queues.values())
@@ -561,3 +582,8 @@ def _over(entry: Entry, horizon_ms: int, now_ms: int) -> bool:
     if 0 < extra.expires_ms <= now_ms:
         return True
     return max(entry.sent_ms, extra.due_ms) <= horizon_ms
+
+
+def _gone(why: int) -> int:
+    """The reason to remove that answers to a reason to dead-letter, where there are no dead letters."""
+    return GONE_EXPIRED if why == DEAD_EXPIRED else GONE_REJECTED
