@@ -1,0 +1,134 @@
+"""A real server in a process of its own, for tests that come in by the door."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+READY_S = 30
+LEAST_PORT, MOST_PORT = 10_000, 32_000
+
+
+def free_port() -> int:
+    """Below the ports that the system lends to clients: a restarted server finds it free again."""
+    import random
+    import socket
+
+    chooser = random.Random(os.urandom(8))
+    while True:
+        port = chooser.randrange(LEAST_PORT, MOST_PORT)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+class Served:
+    """A running `openq serve`. `lines` is what it printed, `log` what it logged."""
+
+    def __init__(self, arguments: list[str], port: int, env: Mapping[str, str] | None = None) -> None:
+        self.port = port
+        self.arguments = arguments
+        self.url = f"http://127.0.0.1:{port}"
+        self.lines: list[str] = []
+        self.log: list[str] = []
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENQ_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "openq", "serve", "--port", str(port), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**environment, "PYTHONUNBUFFERED": "1", **(env or {})},
+        )
+        self._ready = threading.Event()
+        self._readers = [
+            threading.Thread(target=self._read, args=(self.process.stdout, self.lines), daemon=True),
+            threading.Thread(target=self._read, args=(self.process.stderr, self.log), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: object, into: list[str]) -> None:
+        for line in stream:  # type: ignore[attr-defined]
+            into.append(line.rstrip("\n"))
+            if "is ready" in line:
+                self._ready.set()
+        self._ready.set()
+
+    def wait(self) -> Served:
+        assert self._ready.wait(READY_S), f"not ready in time: {self.lines} {self.log}"
+        assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.lines} {self.log}"
+        return self
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def stop(self) -> int:
+        """As an operator would; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self._ended()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._ended()
+
+    def _ended(self) -> int:
+        try:
+            code = self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        for reader in self._readers:
+            reader.join(10)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+        return code
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+
+def start(
+    data: Path | None, *flags: str, port: int | None = None, env: Mapping[str, str] | None = None
+) -> Served:
+    where = ["--memory"] if data is None else ["--data", str(data)]
+    return Served([*where, *flags], port or free_port(), env)
+
+
+@contextmanager
+def served(
+    data: Path | None = None, *flags: str, port: int | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[Served]:
+    """A server for the length of a block: in memory, or with its data in a directory."""
+    server = start(data, *flags, port=port, env=env)
+    try:
+        yield server.wait()
+    finally:
+        server.stop()
+
+
+def until(condition: object, seconds: float = 30.0) -> None:
+    """Wait for something that will come true; fails only if it never does."""
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.01)
