@@ -223,6 +223,8 @@ class QueueSettings:
     history_ms: int = DAY_MS
     paused: bool = False
     relaxed: bool = False  # answers before the sync; at most 50 ms at risk
+    # What a door knows about the queue and the engine does not: tags, access policies, ...
+    notes: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("visibility_ms", "delay_ms", "retention_ms", "dedup_window_ms", "history_ms"):

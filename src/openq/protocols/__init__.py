@@ -1,0 +1,1 @@
+"""The doors: what clients speak, translated to the verbs of the broker and back."""

@@ -1,0 +1,105 @@
+"""Health and metrics: `/livez`, `/readyz`, `/healthz`, `/metrics`."""
+
+from __future__ import annotations
+
+from .._version import __version__
+from ..errors import OpenQError
+from ..observe.metrics import Family, render
+from .http import Request
+from .names import split_name
+from .site import Site
+
+_TEXT = b"text/plain; charset=utf-8"
+_METRICS = b"text/plain; version=0.0.4; charset=utf-8"
+MAX_QUEUES = 1_000  # series of single queues; totals are always there
+
+_COUNTERS = {
+    "published": ("openq_messages_sent_total", "Messages accepted."),
+    "delivered": ("openq_messages_delivered_total", "Messages handed to consumers."),
+    "redelivered": ("openq_messages_redelivered_total", "Deliveries after the first: retries."),
+    "acked": ("openq_messages_acked_total", "Messages completed."),
+    "nacked": ("openq_messages_nacked_total", "Messages given back as failed: errors."),
+    "lease_expired": ("openq_leases_expired_total", "Deliveries that nobody ended in time."),
+    "dead_lettered": ("openq_messages_dead_lettered_total", "Messages moved to a dead-letter queue."),
+    "expired": ("openq_messages_expired_total", "Messages that outlived their time."),
+    "deduplicated": ("openq_messages_deduplicated_total", "Messages accepted as duplicates."),
+    "stuck": ("openq_messages_stuck_total", "Messages received many times with nowhere to go."),
+}
+
+
+class HealthDoor:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def handle(self, request: Request) -> None:
+        if request.method not in ("GET", "HEAD"):
+            request.answer(405, b"only GET\n", _TEXT, b"Allow: GET, HEAD\r\n")
+        elif request.path == "/livez":
+            request.answer(200, b"alive\n", _TEXT)
+        elif request.path == "/metrics":
+            # Counts tell what others do; whoever may look at queues may see them.
+            refusal = self._site.guard.refusal_for(request, "peek")
+            if refusal is not None:
+                request.answer(*refusal)
+            else:
+                request.answer(200, self.metrics(), _METRICS)
+        else:
+            health = self._site.broker.health()
+            # A full disk is not ready for publishers but still serves consumers: told apart in the text.
+            ready = health.ok or health.disk_full
+            text = f"{'ready' if health.ok else 'not ready'}: {health.detail}\n"
+            request.answer(200 if ready else 503, text.encode(), _TEXT)
+
+    def metrics(self) -> bytes:
+        broker = self._site.broker
+        listener = self._site.listener
+        stats = []
+        for name in broker.queues():
+            try:
+                stats.append(broker.stats(name))
+            except OpenQError:
+                continue  # deleted in this moment
+        families = [
+            Family("openq_build_info", "gauge", "The version.", [({"version": __version__}, 1)]),
+            Family("openq_queues", "gauge", "Queues there are.", [({}, len(stats))]),
+            Family(
+                "openq_connections",
+                "gauge",
+                "Connections that are open.",
+                [({"protocol": "http"}, len(listener.connections) if listener else 0)],
+            ),
+            Family(
+                "openq_requests_total",
+                "counter",
+                "HTTP requests.",
+                [({}, listener.requests if listener else 0)],
+            ),
+            Family("openq_long_polls", "gauge", "Requests that wait.", [({}, len(self._site.polls))]),
+        ]
+        labels = []
+        for each in stats[:MAX_QUEUES]:
+            account, name = split_name(each.name)
+            labels.append({"account": account, "queue": name})
+        for counter, (name, text) in _COUNTERS.items():
+            rows = [(label, each.counters[counter]) for label, each in zip(labels, stats, strict=False)]
+            families.append(Family(name, "counter", text, rows))
+        messages = [
+            ({**label, "state": state}, getattr(each, state))
+            for label, each in zip(labels, stats, strict=False)
+            for state in ("ready", "in_flight", "delayed")
+        ]
+        families.append(Family("openq_queue_messages", "gauge", "Messages in a queue.", messages))
+        ages = [(label, (each.oldest_age_ms or 0) / 1000) for label, each in zip(labels, stats, strict=False)]
+        families.append(
+            Family("openq_queue_oldest_message_age_seconds", "gauge", "Age of the oldest waiting one.", ages)
+        )
+        health = broker.health()
+        families.append(Family("openq_healthy", "gauge", "1: everything is well.", [({}, int(health.ok))]))
+        families.append(
+            Family("openq_relaxed", "gauge", "1: answers come before the sync.", [({}, int(broker.relaxed))])
+        )
+        journal = broker.journal
+        if journal is not None:
+            size = sum(segment.bytes for segment in journal.segments())
+            families.append(Family("openq_journal_size_bytes", "gauge", "Bytes on disk.", [({}, size)]))
+        return render(families)

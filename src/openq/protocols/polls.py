@@ -1,0 +1,128 @@
+"""Waiting for messages on the loop: long polls of every door.
+
+What a client was served is either shown to it or given back: a client that hangs up while it waits takes
+no message with it.
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from collections.abc import Callable, Iterable
+
+from ..broker.waiters import Waiter
+from ..errors import OpenQError
+from ..model import Delivery
+from .http import Request
+from .site import Site
+
+Then = Callable[[list[Delivery], OpenQError | None], None]
+
+
+def receive(
+    site: Site,
+    request: Request,
+    queue: str,
+    limit: int,
+    lease_ms: int | None,
+    consumer: str | None,
+    types: Iterable[str] | None,
+    wait_s: float,
+    then: Then,
+) -> None:
+    """Messages as soon as there are any, nothing when the time is up. `queue` is the engine's name.
+
+    `then` is called once, on the loop, with deliveries that may be shown. Raises what the broker raises.
+    """
+    broker = site.broker
+    deliveries = broker.receive(queue, limit, lease_ms, consumer, types)
+    if deliveries or wait_s <= 0:
+        show(site, request, queue, deliveries, then)
+    else:
+        Poll(site, request, queue, Waiter(limit, lease_ms, consumer, types, _nobody), then).start(wait_s)
+
+
+def show(site: Site, request: Request, queue: str, deliveries: list[Delivery], then: Then) -> None:
+    """Bodies from disk, and no message before its publish is durable."""
+    broker = site.broker
+
+    def loaded(error: OpenQError | None = None) -> None:
+        if request.gone:
+            give_back(site, queue, deliveries)
+            return
+        if error is None:
+            try:
+                broker.load(deliveries)
+            except OpenQError as failure:
+                error = failure
+        then(deliveries if error is None else [], error)
+
+    if broker.is_loaded(deliveries):
+        loaded()
+    else:
+        site.after_commit(loaded)
+
+
+def give_back(site: Site, queue: str, deliveries: list[Delivery]) -> None:
+    try:
+        site.broker.release(queue, [(each.entry.seq, each.number) for each in deliveries])
+    except OpenQError:
+        pass  # the queue is gone, or the broker is: nothing is held any more
+
+
+def _nobody(deliveries: list[Delivery]) -> None:
+    raise AssertionError("replaced before anybody is served")
+
+
+class Poll:
+    """One request that stands in line."""
+
+    __slots__ = ("_over", "_queue", "_request", "_site", "_then", "_timer", "_waiter")
+
+    def __init__(self, site: Site, request: Request, queue: str, waiter: Waiter, then: Then) -> None:
+        self._site = site
+        self._request = request
+        self._queue = queue
+        self._waiter = waiter
+        self._then = then
+        self._timer: TimerHandle | None = None
+        self._over = False
+
+    def start(self, wait_s: float) -> None:
+        site = self._site
+        self._waiter.deliver = self._deliver
+        deliveries = site.broker.attend(self._queue, self._waiter)
+        if deliveries is not None:
+            self._over = True
+            show(site, self._request, self._queue, deliveries, self._then)
+            return
+        self._timer = site.loop.call_later(wait_s, self._end)
+        self._request.on_gone = self._end
+        site.polls.add(self)
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        """The broker's lock is held; any thread."""
+        try:
+            self._site.loop.call_soon_threadsafe(self._served, deliveries)
+        except RuntimeError:
+            pass  # the loop is closed; the leases end by themselves
+
+    def _served(self, deliveries: list[Delivery]) -> None:
+        self._finish()
+        show(self._site, self._request, self._queue, deliveries, self._then)
+
+    def _end(self) -> None:
+        """The time is up, the client is gone, or the server stops."""
+        if self._over or not self._site.broker.leave(self._queue, self._waiter):
+            return  # served in this very moment: `_served` is on its way
+        self._finish()
+        if not self._request.gone:
+            self._then([], None)
+
+    end = _end
+
+    def _finish(self) -> None:
+        self._over = True
+        self._request.on_gone = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._site.polls.discard(self)

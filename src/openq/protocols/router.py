@@ -1,0 +1,91 @@
+"""Which door a request goes to, and which requests go to none.
+
+A browser must not be able to reach a server on somebody's own machine from a foreign page: requests
+that carry a foreign `Origin`, and hosts that this server is not known by, are refused here for all doors.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from .http import Handler, Request
+from .site import Site
+
+_TEXT = b"text/plain; charset=utf-8"
+_MAX_KNOWN = 1_000
+
+
+class Router:
+    def __init__(self, site: Site, fallback: Handler) -> None:
+        self._site = site
+        self._exact: dict[str, Handler] = {}
+        self._prefixes: list[tuple[str, Handler]] = []
+        self._fallback = fallback
+        self._known_hosts: set[bytes] = set()
+
+    def add(self, path: str, handler: Handler) -> None:
+        """A path, or everything below it if it ends with a slash."""
+        if path.endswith("/"):
+            self._prefixes.append((path, handler))
+        else:
+            self._exact[path] = handler
+
+    def handle(self, request: Request) -> None:
+        fields = request.fields
+        host = fields.get(b"host", b"")
+        if host not in self._known_hosts and not self._knows(host):
+            text = f"this server is not known as {host.decode('latin-1')!r}; allow it with --hosts NAME\n"
+            request.answer(421, text.encode(), _TEXT)
+            return
+        if b"origin" in fields and not _same_origin(fields[b"origin"], host):
+            request.answer(403, b"requests from pages of other origins are refused\n", _TEXT)
+            return
+        path = request.path
+        if path == "/":
+            self._fallback(request)
+            return
+        handler = self._exact.get(path)
+        if handler is None:
+            for prefix, each in self._prefixes:
+                if path.startswith(prefix):
+                    handler = each
+                    break
+            else:
+                handler = self._fallback
+        handler(request)
+
+    def _knows(self, host: bytes) -> bool:
+        name = urlsplit(b"//" + host).hostname if host else b"localhost"
+        text = (name or b"").decode("latin-1")
+        # With users every request proves who sends it. Without, only the name tells a page that had its
+        # own name point here (DNS rebinding) from a program on this machine.
+        known = not self._site.guard.is_open or _is_ours(text, self._site.config.hosts)
+        if known and len(self._known_hosts) < _MAX_KNOWN:
+            self._known_hosts.add(host)
+        return known
+
+    def forget_hosts(self) -> None:
+        """Whether sign-in is needed may have changed."""
+        self._known_hosts.clear()
+
+
+def _is_ours(name: str, more: tuple[str, ...]) -> bool:
+    if name in ("localhost", *more) or name.endswith((".localhost", ".amazonaws.com")):
+        return True
+    if any(name.endswith(each) for each in more if each.startswith(".")) or "*" in more:
+        return True
+    # Names of one word cannot be anybody's on the internet: containers and machines in a house.
+    if name and "." not in name and ":" not in name:
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _same_origin(origin: bytes, host: bytes) -> bool:
+    return origin.partition(b"://")[2] == host
+
+

@@ -1,0 +1,120 @@
+"""What every door shares: the broker, the loop, who may do what, and the wait for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Protocol, TypeVar
+
+from ..broker.local import LocalBroker
+from ..config import Config
+from ..errors import Closed, JournalFailed, OpenQError
+from ..security.guard import Guard
+from .http import Listener
+from .tasks import Tasks
+
+log = logging.getLogger("openq.server")
+
+
+class Ending(Protocol):
+    def end(self) -> None: ...
+
+
+T = TypeVar("T")
+Callback = Callable[[OpenQError | None], None]
+
+WORKERS = 4  # threads for what must not stand in the way of the loop
+
+
+class Site:
+    def __init__(
+        self, broker: LocalBroker, loop: asyncio.AbstractEventLoop, config: Config, guard: Guard
+    ) -> None:
+        self.broker = broker
+        self.loop = loop
+        self.config = config
+        self.guard = guard
+        self.now_ms = broker.now_ms
+        self.tasks = Tasks(broker.now_ms)
+        self.started_ms = broker.now_ms()
+        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="openq-work")
+        self._group = -1
+        self._callbacks: list[Callback] = []
+        self._flushing = False
+        self.listener: Listener | None = None  # set by the server, for those who count connections
+        self.polls: set[Ending] = set()  # who waits for messages, to be told when the server stops
+
+    def after_commit(self, callback: Callback) -> None:
+        """On the loop, once everything done so far is on disk, or with the error that keeps it from that.
+
+        One list per group commit and one wake-up of the loop for all of it; the journal is asked to write
+        when the present tick of the loop is over, so that its requests share a commit.
+        """
+        broker = self.broker
+        journal = broker.journal
+        if journal is None or broker.relaxed:
+            callback(None)
+            return
+        with broker.lock:
+            error = journal.error
+            if error is None and journal.end_at > journal.durable_at:
+                if journal.group != self._group:
+                    callbacks: list[Callback] = []
+                    journal.when_durable(partial(self._committed, callbacks))
+                    self._group, self._callbacks = journal.group, callbacks
+                self._callbacks.append(callback)
+                if not self._flushing:
+                    self._flushing = True
+                    self.loop.call_soon(self._flush)
+                return
+        callback(error)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        journal = self.broker.journal
+        assert journal is not None
+        journal.flush()
+
+    def _committed(self, callbacks: list[Callback]) -> None:
+        """In the thread that wrote. Whether it failed is known for sure only here: the next group may."""
+        journal = self.broker.journal
+        assert journal is not None
+        try:
+            self.loop.call_soon_threadsafe(_tell, callbacks, journal.error)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+    def run(self, work: Callable[[], T], then: Callable[[T | None, BaseException | None], None]) -> None:
+        """`work` in a thread, `then` on the loop."""
+
+        def do() -> None:
+            result: T | None = None
+            failure: BaseException | None = None
+            try:
+                result = work()
+            except BaseException as error:
+                failure = error
+            try:
+                self.loop.call_soon_threadsafe(then, result, failure)
+            except RuntimeError:
+                pass
+
+        self._threads.submit(do)
+
+    def close(self) -> None:
+        self.tasks.cancel_all()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _tell(callbacks: list[Callback], error: OpenQError | None) -> None:
+    if error is not None:
+        error = JournalFailed(error.reason) if isinstance(error, JournalFailed) else Closed()
+    for callback in callbacks:
+        try:
+            callback(error)
+        except Exception:
+            # One answer that cannot be given must not take those of all others with it.
+            log.exception("an answer failed")

@@ -1,0 +1,167 @@
+"""One SQS request on its way: who asks, which queue, and under which names queues are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ...engine.queue import Queue
+from ...errors import QueueNotFound
+from ...model import QueueSettings
+from ...security.guard import Principal
+from ..http import Request, host_of
+from ..names import DEFAULT_ACCOUNT, full_name, split_name
+from ..site import Site
+from . import errors
+from .limits import Limits, limits_of
+from .settings import POLICY, max_message_size, wait_s
+
+_MAX_CACHED = 10_000
+
+
+class View:
+    """A queue as SQS sees it; made anew when the queue or its settings change."""
+
+    __slots__ = (
+        "account",
+        "arn",
+        "fifo",
+        "full",
+        "limits",
+        "max_bytes",
+        "name",
+        "number",
+        "policy",
+        "queue",
+        "settings",
+        "wait_s",
+    )
+
+    def __init__(self, full: str, queue: Queue, names: Names, site: Site) -> None:
+        settings = queue.settings
+        self.full = full
+        self.account, self.name = split_name(full)
+        self.queue = queue
+        self.settings: QueueSettings = settings
+        self.number = queue.number
+        self.fifo = settings.fifo
+        self.limits: Limits = limits_of(settings, site.config)
+        self.max_bytes = max_message_size(settings, self.limits)
+        self.wait_s = wait_s(settings)
+        self.arn = names.arn_of(full)
+        self.policy: str | None = settings.notes.get(POLICY)
+
+
+class Names:
+    """Queue URLs and ARNs, in the forms that clients build and back. One per server."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._urls: dict[str, tuple[str, str]] = {}
+        self._views: dict[str, View] = {}
+
+    def shown(self, account: str) -> str:
+        """The default account has the number that the configuration gives it."""
+        return self._site.config.account if account == DEFAULT_ACCOUNT else account
+
+    split = staticmethod(split_name)
+
+    def account(self, shown: str) -> str:
+        return DEFAULT_ACCOUNT if shown == self._site.config.account else shown
+
+    def arn_of(self, full: str) -> str:
+        account, name = split_name(full)
+        return f"arn:aws:sqs:{self._site.config.region}:{self.shown(account)}:{name}"
+
+    def full_of_arn(self, arn: str) -> str | None:
+        """The engine's name of the queue that an ARN means; None if it is no ARN of SQS."""
+        parts = arn.split(":")
+        if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs" or not parts[5]:
+            return None
+        return full_name(self.account(parts[4]), parts[5])
+
+    def url_of(self, full: str, host_url: str) -> str:
+        account, name = split_name(full)
+        return f"{host_url}/{self.shown(account)}/{name}"
+
+    def parse_url(self, url: str) -> str:
+        """The engine's name for `.../ACCOUNT/NAME`, whatever host clients put before it."""
+        found = self._urls.get(url)
+        if found is None:
+            parts = [unquote(part) for part in urlsplit(url).path.split("/") if part]
+            if not parts:
+                raise errors.invalid_address(url)
+            name = parts[-1]
+            # `/queue/NAME` and a bare `/NAME` are of other servers that people come from.
+            shown = parts[-2] if len(parts) > 1 and parts[-2].isdigit() else ""
+            found = (self.account(shown) if shown else DEFAULT_ACCOUNT, name)
+            if len(self._urls) >= _MAX_CACHED:
+                self._urls.clear()
+            self._urls[url] = found
+        return full_name(*found)
+
+    def view(self, full: str) -> View:
+        """Raises QueueDoesNotExist."""
+        try:
+            queue = self._site.broker.about(full)
+        except QueueNotFound:
+            self._views.pop(full, None)
+            raise errors.queue_does_not_exist() from None
+        view = self._views.get(full)
+        if view is None or view.queue is not queue or view.settings is not queue.settings:
+            if len(self._views) >= _MAX_CACHED:
+                self._views.clear()
+            view = self._views[full] = View(full, queue, self, self._site)
+        return view
+
+
+class Call:
+    """One action of one caller."""
+
+    __slots__ = ("http", "names", "principal", "site")
+
+    def __init__(self, site: Site, names: Names, http: Request, principal: Principal) -> None:
+        self.site = site
+        self.names = names
+        self.http = http
+        self.principal = principal
+
+    @property
+    def account(self) -> str:
+        return self.principal.account
+
+    @property
+    def region(self) -> str:
+        return self.site.config.region
+
+    @property
+    def now_ms(self) -> int:
+        return self.site.now_ms()
+
+    @property
+    def host_url(self) -> str:
+        scheme = "https" if self.http.is_tls else "http"
+        return f"{scheme}://{host_of(self.http) or 'localhost'}"
+
+    def queue(self, queue_url: str) -> View:
+        return self.names.view(self.names.parse_url(queue_url))
+
+    def full(self, name: str, account: str | None = None) -> str:
+        return full_name(self.account if account is None else self.names.account(account), name)
+
+    def url_of(self, full: str) -> str:
+        return self.names.url_of(full, self.host_url)
+
+    def arn_of(self, full: str) -> str:
+        return self.names.arn_of(full)
+
+    def context(self) -> Mapping[str, Any]:
+        """What a policy's conditions may ask about a request."""
+        agent = self.http.header(b"user-agent") or b""
+        return {
+            "aws:SourceIp": self.http.peer,
+            "aws:SecureTransport": "true" if self.http.is_tls else "false",
+            "aws:UserAgent": agent.decode("latin-1"),
+            "aws:PrincipalAccount": self.names.shown(self.principal.account),
+        }

@@ -1,0 +1,358 @@
+"""The SQS door: from an HTTP request to an action and back, in either of AWS's two wire formats.
+
+The order is AWS's: who is it, what is asked, is it well formed, does the queue exist, is it allowed. No
+answer to a change leaves before the change is on disk. Sending one plain message, the commonest request of
+all, takes a short way that gives the same answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Protocol
+
+from ...errors import OpenQError
+from ...model import FORM_TEXT
+from ...security.errors import Refused, SignatureRefused, TooManyFailures
+from ...security.guard import Principal
+from ..http import Request
+from ..names import DEFAULT_ACCOUNT
+from ..site import Site
+from . import aws_json, aws_query, errors, messages
+from . import requests as sqs
+from .attributes import check_body
+from .call import Call, Names, View
+from .errors import SqsError
+from .peek import as_plain_json, peek_messages
+from .queues import QUEUE_ACTIONS
+
+log = logging.getLogger("openq.sqs")
+
+JSON_TYPE = b"application/x-amz-json-1.0"
+XML_TYPE = b"text/xml"
+_PREFIX = b"AmazonSQS."
+_CREDENTIAL = b"AWS4-HMAC-SHA256 Credential="
+
+# What each action asks of our own rules; Policy documents speak of the action itself.
+PERMISSIONS = {
+    "SendMessage": "send",
+    "SendMessageBatch": "send",
+    "ReceiveMessage": "receive",
+    "DeleteMessage": "receive",
+    "DeleteMessageBatch": "receive",
+    "ChangeMessageVisibility": "receive",
+    "ChangeMessageVisibilityBatch": "receive",
+    "GetQueueUrl": "peek",
+    "GetQueueAttributes": "peek",
+    "ListQueues": "peek",
+    "ListQueueTags": "peek",
+    "ListDeadLetterSourceQueues": "peek",
+    "ListMessageMoveTasks": "peek",
+    "CreateQueue": "manage",
+    "DeleteQueue": "manage",
+    "SetQueueAttributes": "manage",
+    "PurgeQueue": "manage",
+    "TagQueue": "manage",
+    "UntagQueue": "manage",
+    "AddPermission": "manage",
+    "RemovePermission": "manage",
+    "StartMessageMoveTask": "manage",
+    "CancelMessageMoveTask": "manage",
+}
+# A policy that allows an action allows its batch: policies know no batches.
+POLICY_ACTIONS = {
+    "SendMessageBatch": "SendMessage",
+    "DeleteMessageBatch": "DeleteMessage",
+    "ChangeMessageVisibilityBatch": "ChangeMessageVisibility",
+}
+
+Action = Callable[[Call, Any, "messages.Answer"], None]
+
+
+class Wire(Protocol):
+    """One of the two formats, as far as answers are concerned."""
+
+    def answer(self, request: Request, action: str, reply: sqs.Reply | None) -> None: ...
+    def fail(self, request: Request, error: SqsError) -> None: ...
+
+
+class RequestIds:
+    """Looks like a UUID and costs a counter."""
+
+    def __init__(self) -> None:
+        node = os.urandom(8).hex()
+        self._prefix = f"{node[:8]}-{node[8:12]}-4{node[12:15]}-8{node[:3]}-".encode()
+        self._numbers = count(1)
+
+    def next(self) -> bytes:
+        return b"%b%012x" % (self._prefix, next(self._numbers))
+
+
+class JsonWire:
+    def __init__(self, ids: RequestIds) -> None:
+        self._ids = ids
+
+    def answer(self, request: Request, action: str, reply: sqs.Reply | None) -> None:
+        self.send(request, b"{}" if reply is None else aws_json.encode(reply))
+
+    def send(self, request: Request, body: bytes) -> None:
+        request.answer(200, body, JSON_TYPE, b"x-amzn-RequestId: %b\r\n" % self._ids.next())
+
+    def fail(self, request: Request, error: SqsError) -> None:
+        headers = b"x-amzn-RequestId: %b\r\n%b" % (self._ids.next(), aws_json.error_headers(error))
+        request.answer(error.status, aws_json.encode_error(error), JSON_TYPE, headers)
+
+
+class QueryWire:
+    def __init__(self, ids: RequestIds) -> None:
+        self._ids = ids
+
+    def answer(self, request: Request, action: str, reply: sqs.Reply | None) -> None:
+        id = self._ids.next()
+        body = aws_query.encode(action, reply, id.decode())
+        request.answer(200, body, XML_TYPE, b"x-amzn-RequestId: %b\r\n" % id)
+
+    def fail(self, request: Request, error: SqsError) -> None:
+        id = self._ids.next()
+        body = aws_query.encode_error(error, id.decode())
+        request.answer(error.status, body, XML_TYPE, b"x-amzn-RequestId: %b\r\n" % id)
+
+
+class SqsDoor:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._broker = site.broker
+        self._guard = site.guard
+        self.names = Names(site)
+        self._ids = ids = RequestIds()
+        self._json = JsonWire(ids)
+        self._query = QueryWire(ids)
+        self._attempts = messages.Attempts()
+        self._actions: dict[str, Action] = {
+            "SendMessage": messages.send_message,
+            "SendMessageBatch": messages.send_message_batch,
+            "ReceiveMessage": self._receive,
+            "DeleteMessage": messages.delete_message,
+            "DeleteMessageBatch": messages.delete_message_batch,
+            "ChangeMessageVisibility": messages.change_message_visibility,
+            "ChangeMessageVisibilityBatch": messages.change_message_visibility_batch,
+        }
+        for name, act in QUEUE_ACTIONS.items():
+            self._actions[name] = _answering(act)
+        self._anyone = {site.config.account: self._guard.anyone(DEFAULT_ACCOUNT)}
+        self._decode_send = aws_json.DECODERS["SendMessage"].decode
+
+    # -- the two formats
+
+    def handle(self, request: Request) -> None:
+        target = request.fields.get(b"x-amz-target")
+        wire: Wire = self._query if target is None else self._json
+        try:
+            if target == b"AmazonSQS.SendMessage":
+                self._send(request)
+            elif target is not None:
+                self._handle_json(request, target)
+            else:
+                self._handle_query(request)
+        except SqsError as error:
+            wire.fail(request, error)
+        except OpenQError as error:
+            wire.fail(request, errors.from_openq(error))
+        except Exception:
+            log.exception("an SQS request failed: %r", (target or request.target)[:200])
+            wire.fail(request, errors.internal_error())
+
+    def _handle_json(self, request: Request, target: bytes) -> None:
+        name = target.removeprefix(_PREFIX).decode("latin-1")
+        if not target.startswith(_PREFIX) or name not in self._actions:
+            raise errors.unknown_operation(name[:100])
+        principal = self.principal(request)
+        self._act(request, self._json, name, aws_json.decode(name, request.body), principal)
+
+    def _handle_query(self, request: Request) -> None:
+        principal = self.principal(request)
+        name, wanted = aws_query.decode(request.query, request.body, request.path)
+        self._act(request, self._query, name, wanted, principal)
+
+    # -- who, whether, what
+
+    def principal(self, request: Request) -> Principal:
+        guard = self._guard
+        if guard.is_open:
+            signed = request.fields.get(b"authorization", b"")
+            # Without users nobody checks a signature. An access key that is an account's number says whose
+            # queues are meant, so that tests of several accounts need no set-up.
+            key = signed[28:40]
+            if signed[40:41] == b"/" and key.isdigit() and signed.startswith(_CREDENTIAL):
+                return self._anyone_of(key.decode())
+            return self._anyone[self._site.config.account]
+        try:
+            return guard.sigv4(request.method, request.target, request.headers, request.body, request.peer)
+        except SignatureRefused as refused:
+            raise errors.from_code(refused.code, refused.message) from None
+        except TooManyFailures as refused:
+            raise errors.request_throttled(str(refused)) from None
+        except Refused as refused:
+            raise errors.access_denied(str(refused)) from None
+
+    def _anyone_of(self, shown: str) -> Principal:
+        found = self._anyone.get(shown)
+        if found is None:
+            if len(self._anyone) > 10_000:
+                return self._guard.anyone(shown)
+            found = self._anyone[shown] = self._guard.anyone(self.names.account(shown))
+        return found
+
+    def _act(self, request: Request, wire: Wire, name: str, wanted: Any, principal: Principal) -> None:
+        call = Call(self._site, self.names, request, principal)
+        self._authorize(call, name, wanted)
+
+        def answer(reply: sqs.Reply | None) -> None:
+            if name == "ReceiveMessage":
+                wire.answer(request, name, reply)
+                return
+
+            def committed(error: OpenQError | None) -> None:
+                if error is not None:
+                    wire.fail(request, errors.from_openq(error))
+                else:
+                    wire.answer(request, name, reply)
+
+            self._site.after_commit(committed)
+
+        self._actions[name](call, wanted, answer)
+
+    def _authorize(self, call: Call, name: str, wanted: Any) -> None:
+        url: str | None = getattr(wanted, "queue_url", None)
+        if url is not None:
+            view = call.queue(url) if call.principal.is_root else self._view_or_denied(call, name, url)
+            self.allow(call, name, view)
+            return
+        arn: str | None = getattr(wanted, "source_arn", None)
+        queue = getattr(wanted, "queue_name", None) or ""
+        account = call.account
+        if name == "GetQueueUrl" and wanted.queue_owner_aws_account_id:
+            account = self.names.account(wanted.queue_owner_aws_account_id)
+            if account != call.account:
+                self.allow(call, name, self.names.view(call.full(queue, wanted.queue_owner_aws_account_id)))
+                return
+        if arn is not None:
+            full = self.names.full_of_arn(arn)
+            if full is not None and full in self._broker.queues():
+                self.allow(call, name, self.names.view(full))
+                return
+        if not self._guard.may(call.principal, PERMISSIONS[name], account, queue):
+            raise errors.access_denied(self._denied_text(call, name, queue))
+
+    def _view_or_denied(self, call: Call, name: str, url: str) -> View:
+        """Somebody without permission must not learn which queues exist."""
+        try:
+            return call.queue(url)
+        except SqsError:
+            full = self.names.parse_url(url)
+            account, queue = self.names.split(full)
+            if not self._guard.may(call.principal, PERMISSIONS[name], account, queue):
+                raise errors.access_denied(self._denied_text(call, name, queue)) from None
+            raise
+
+    def allow(self, call: Call, name: str, view: View) -> None:
+        principal = call.principal
+        if principal.is_root and principal.account == view.account and view.policy is None:
+            return
+        allowed = self._guard.may(
+            principal,
+            PERMISSIONS[name],
+            view.account,
+            view.name,
+            policy=view.policy,
+            sqs_action=f"sqs:{POLICY_ACTIONS.get(name, name)}",
+            resource_arn=view.arn,
+            context=call.context() if view.policy is not None else None,
+        )
+        if not allowed:
+            raise errors.access_denied(self._denied_text(call, name, view.name))
+
+    def _denied_text(self, call: Call, name: str, queue: str) -> str:
+        return (
+            f"User: {call.principal.arn} is not authorized to perform: "
+            f"sqs:{POLICY_ACTIONS.get(name, name).lower()} on resource: {queue or '*'}"
+        )
+
+    # -- messages
+
+    def _receive(self, call: Call, wanted: sqs.ReceiveMessage, answer: messages.Answer) -> None:
+        messages.receive_message(call, wanted, self._attempts, answer)
+
+    def _send(self, request: Request) -> None:
+        """A body and nothing else into a plain queue; all else goes the long way."""
+        principal = self.principal(request)
+        try:
+            message = self._decode_send(request.body)
+        except Exception:
+            message = aws_json.decode("SendMessage", request.body)  # says what is wrong
+        names = self.names
+        text = message.message_body
+        if (
+            message.delay_seconds is None
+            and message.message_attributes is None
+            and message.message_system_attributes is None
+            and message.message_group_id is None
+            and message.message_deduplication_id is None
+            and principal.is_root
+        ):
+            view = names.view(names.parse_url(message.queue_url))
+            if view.policy is None and principal.account == view.account and not view.fifo:
+                check_body(text)
+                body = text.encode()
+                if len(body) > view.max_bytes:
+                    raise errors.message_too_long(view.max_bytes)
+                seq = self._broker.publish_body(view.full, body, FORM_TEXT)
+                if seq:
+                    reply = b'{"MessageId":"%b","MD5OfMessageBody":"%b"}' % (
+                        self._broker.id_of(seq).encode(),
+                        messages.text_md5(body).encode(),
+                    )
+                    self._promise(request, reply)
+                    return
+        self._act(request, self._json, "SendMessage", message, principal)
+
+    def _promise(self, request: Request, reply: bytes) -> None:
+        def committed(error: OpenQError | None) -> None:
+            if error is not None:
+                self._json.fail(request, errors.from_openq(error))
+            else:
+                self._json.send(request, reply)
+
+        self._site.after_commit(committed)
+
+    # -- looking without receiving
+
+    def peek(self, request: Request) -> None:
+        """All messages of a queue, with no effect on them."""
+        wire: Wire = self._query if request.header(b"x-amz-target") is None else self._json
+
+        def send(request: Request, reply: sqs.ReceiveMessageReply | SqsError) -> None:
+            if isinstance(reply, SqsError):
+                wire.fail(request, reply)
+            elif wire is self._query and b"json" in (request.header(b"accept") or b""):
+                id = self._ids.next()
+                body = as_plain_json(reply, id.decode())
+                request.answer(200, body, b"application/json", b"x-amzn-RequestId: %b\r\n" % id)
+            else:
+                wire.answer(request, "ReceiveMessage", reply)
+
+        try:
+            peek_messages(Call(self._site, self.names, request, self.principal(request)), self.allow, send)
+        except SqsError as error:
+            wire.fail(request, error)
+        except OpenQError as error:
+            wire.fail(request, errors.from_openq(error))
+
+
+def _answering(act: Callable[[Call, Any], sqs.Reply | None]) -> Action:
+    def run(call: Call, wanted: Any, answer: messages.Answer) -> None:
+        answer(act(call, wanted))
+
+    return run

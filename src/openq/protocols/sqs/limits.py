@@ -1,0 +1,97 @@
+"""Every limit of SQS in one table, twice: `strict` as AWS has them, `relaxed` as far as OpenQ can go.
+
+Which of the two holds is said for the whole server by the configuration, and for one queue by its note
+`limits`, which the tag `openq:limits` sets. The sentence of an error is the same in both: it names the
+limit that was passed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from ...config import Config
+from ...model import MAX_SPAN_MS, QueueSettings
+
+NOTE = "limits"  # of a queue's settings: "strict" or "relaxed"
+TAG = "openq:limits"
+KINDS = ("strict", "relaxed")
+
+_MIB = 1 << 20
+_YEAR_S = 365 * 86_400
+_ANY = 1 << 31  # a count that nobody reaches
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may ask for. Counts and sizes are the largest ones allowed, times are seconds."""
+
+    kind: str = "strict"
+    # Messages.
+    max_body: int = _MIB  # the upper end of MaximumMessageSize: body and message attributes together
+    min_body: int = 1_024  # the lower end of MaximumMessageSize, not of a message
+    max_batch: int = 10
+    max_batch_bytes: int = _MIB
+    max_receive: int = 10
+    max_attributes: int = 10
+    max_delay_s: int = 900
+    max_visibility_s: int = 43_200
+    max_wait_s: int = 20
+    # A standard queue answers OverLimit beyond it, a FIFO queue hands out nothing more and says nothing.
+    max_in_flight: int | None = 120_000
+    # Queues.
+    min_retention_s: int = 60
+    max_retention_s: int = 1_209_600
+    max_receive_count: int = 1_000  # of a RedrivePolicy
+    reuse_name_s: int = 60  # before the name of a deleted queue can be taken again
+    purge_every_s: int = 60
+    max_tags: int = 50
+    max_source_arns: int = 10  # of a RedriveAllowPolicy
+    max_permission_actions: int = 7
+    max_statements: int = 20
+    max_move_rate: int = 500
+    # A standard queue that says it is none: AWS knows no such attribute there.
+    takes_false_fifo: bool = False
+
+
+STRICT = Limits()
+
+_RELAXED = Limits(
+    kind="relaxed",
+    min_body=1,
+    max_batch=1_000,
+    max_receive=1_000,
+    max_attributes=1_000,
+    max_delay_s=100 * _YEAR_S,
+    max_visibility_s=_YEAR_S,
+    max_wait_s=600,
+    max_in_flight=None,
+    min_retention_s=1,
+    max_retention_s=100 * _YEAR_S,
+    max_receive_count=_ANY,
+    reuse_name_s=0,
+    purge_every_s=0,
+    max_tags=1_000,
+    max_source_arns=1_000,
+    max_permission_actions=100,
+    max_move_rate=1_000_000,
+    takes_false_fifo=True,
+)
+assert _RELAXED.max_delay_s * 1000 < MAX_SPAN_MS
+
+
+@cache
+def _relaxed(max_request_bytes: int) -> Limits:
+    """A body can be no larger than the request that brings it."""
+    return replace(_RELAXED, max_body=max_request_bytes, max_batch_bytes=max_request_bytes)
+
+
+def limits_of(settings: QueueSettings, config: Config) -> Limits:
+    """The limits of one queue: its own choice, else the server's."""
+    kind = settings.notes.get(NOTE) if settings.notes else None
+    return STRICT if (kind or config.limits) == "strict" else _relaxed(config.max_request_bytes)
+
+
+def server_limits(config: Config) -> Limits:
+    """The limits where no queue is involved yet."""
+    return STRICT if config.limits == "strict" else _relaxed(config.max_request_bytes)

@@ -1,0 +1,463 @@
+"""The actions on messages: send, receive, delete, change visibility; singly and in batches."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+
+from ...errors import MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
+from ...model import FORM_TEXT, Delivery, Draft, Entry
+from .. import polls
+from . import attributes as attrs
+from . import errors
+from . import requests as sqs
+from .call import Call, View
+from .errors import SqsError
+
+Answer = Callable[["sqs.Reply | None"], None]
+
+ENCODING = "openq.encoding"  # shown with a body that is no text and goes out as base64
+ATTEMPT_MS = 300_000  # how long a ReceiveRequestAttemptId is remembered
+MAX_ATTEMPTS = 1_000
+
+text_md5 = attrs.md5_of_body
+
+# -- receipt handles ----------------------------------------------------------------------------
+# The queue, the message and the number of the delivery. A queue that is made anew under the same name
+# has another number, so old handles do not fit it.
+
+
+def handle_of(number: int, delivery: Delivery) -> str:
+    return f"{number:08x}{delivery.entry.seq:016x}{delivery.number:016x}"
+
+
+def receipt_of(view: View, handle: str) -> tuple[int, int]:
+    if len(handle) == 40 and handle.isascii():
+        try:
+            number, seq, delivery = int(handle[:8], 16), int(handle[8:24], 16), int(handle[24:], 16)
+        except ValueError:
+            raise errors.receipt_handle_is_invalid(handle) from None
+        if number == view.number:
+            return seq, delivery
+    raise errors.receipt_handle_is_invalid(handle)
+
+
+# -- send ---------------------------------------------------------------------------------------
+
+
+class Outgoing:
+    """A message that was checked, and the digests that its sender is told."""
+
+    __slots__ = ("attributes_md5", "draft", "size", "system_md5")
+
+    def __init__(self, draft: Draft, size: int, attributes_md5: str | None, system_md5: str | None) -> None:
+        self.draft = draft
+        self.size = size  # as it counts towards the limits: body and attributes
+        self.attributes_md5 = attributes_md5
+        self.system_md5 = system_md5
+
+
+def outgoing(
+    call: Call, view: View, message: sqs.SendMessage | sqs.SendMessageBatchRequestEntry, sender: str | None
+) -> Outgoing:
+    """Everything that SQS checks about one message, in its order."""
+    if not message.message_body:
+        raise errors.missing_parameter("MessageBody")
+    attrs.check_body(message.message_body)
+    body = message.message_body.encode()
+    draft = Draft(body, FORM_TEXT, publisher=sender)
+    attributes_md5 = system_md5 = None
+    size = len(body)
+    if message.message_attributes:
+        size += attrs.check_message_attributes(message.message_attributes, view.limits.max_attributes)
+        attributes_md5 = attrs.md5_of(message.message_attributes)
+    if message.message_system_attributes:
+        attrs.check_system_attributes(message.message_system_attributes)
+        system_md5 = attrs.md5_of(message.message_system_attributes)
+    if message.message_attributes or message.message_system_attributes:
+        draft.type, draft.attributes = attrs.to_openq(
+            message.message_attributes, message.message_system_attributes
+        )
+    if message.delay_seconds is not None:
+        delay_s = message.delay_seconds
+        if not 0 <= delay_s <= view.limits.max_delay_s:
+            raise errors.invalid_value(
+                delay_s, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {view.limits.max_delay_s}."
+            )
+        if view.fifo and delay_s:
+            raise errors.invalid_value(
+                delay_s,
+                "DelaySeconds",
+                "The request include parameter that is not valid for this queue type.",
+            )
+        if not view.fifo:
+            draft.delay_ms = delay_s * 1000
+    group, dedup = message.message_group_id, message.message_deduplication_id
+    if group is not None:
+        attrs.check_fifo_id(group, "MessageGroupId")
+        draft.group = group
+    elif view.fifo:
+        raise errors.missing_parameter("MessageGroupId")
+    if dedup is not None:
+        if not view.fifo:
+            raise errors.invalid_value(
+                dedup,
+                "MessageDeduplicationId",
+                "The request include parameter that is not valid for this queue type.",
+            )
+        attrs.check_fifo_id(dedup, "MessageDeduplicationId")
+        draft.dedup = dedup
+    elif view.fifo and not view.settings.dedup_by_content:
+        raise errors.invalid_parameter_value(
+            "The queue should either have ContentBasedDeduplication enabled or "
+            "MessageDeduplicationId provided explicitly"
+        )
+    return Outgoing(draft, size, attributes_md5, system_md5)
+
+
+def sequence_number(call: Call, message_id: str) -> str | None:
+    """FIFO queues tell the place in line: twenty digits that grow."""
+    prefix = call.site.broker.id_prefix
+    if not message_id.startswith(prefix):
+        return None
+    return f"{int(message_id[len(prefix) :], 16):020d}"
+
+
+def send_message(call: Call, message: sqs.SendMessage, answer: Answer) -> None:
+    view = call.queue(message.queue_url)
+    ready = outgoing(call, view, message, sender_of(call))
+    if ready.size > view.max_bytes:
+        raise errors.message_too_long(view.max_bytes)
+    message_id = call.site.broker.publish(view.full, ready.draft)
+    reply = sqs.SendMessageReply(
+        md5_of_message_body=text_md5(ready.draft.body),
+        md5_of_message_attributes=ready.attributes_md5,
+        md5_of_message_system_attributes=ready.system_md5,
+        message_id=message_id,
+        sequence_number=sequence_number(call, message_id) if view.fifo else None,
+    )
+    answer(reply)
+
+
+def send_message_batch(call: Call, batch: sqs.SendMessageBatch, answer: Answer) -> None:
+    view = call.queue(batch.queue_url)
+    attrs.check_batch(batch.entries, "SendMessageBatchRequestEntry", view.limits.max_batch)
+    sender = sender_of(call)
+    failed: list[sqs.BatchResultErrorEntry] = []
+    chosen: list[tuple[sqs.SendMessageBatchRequestEntry, Outgoing]] = []
+    total = 0
+    for entry in batch.entries:
+        try:
+            ready = outgoing(call, view, entry, sender)
+            if ready.size > view.max_bytes:
+                raise errors.message_too_long(view.max_bytes)
+        except SqsError as error:
+            failed.append(batch_error(entry.id, error))
+            total += len(entry.message_body.encode("utf-8", "surrogatepass"))
+            continue
+        total += ready.size
+        chosen.append((entry, ready))
+    if total > view.limits.max_batch_bytes:
+        raise errors.batch_request_too_long(view.limits.max_batch_bytes, total)
+    successful: list[sqs.SendMessageBatchResultEntry] = []
+    results = call.site.broker.publish_many(view.full, [ready.draft for _, ready in chosen])
+    for (entry, ready), result in zip(chosen, results, strict=True):
+        if isinstance(result, OpenQError):
+            failed.append(batch_error(entry.id, errors.from_openq(result)))
+            continue
+        successful.append(
+            sqs.SendMessageBatchResultEntry(
+                id=entry.id,
+                message_id=result,
+                md5_of_message_body=text_md5(ready.draft.body),
+                md5_of_message_attributes=ready.attributes_md5,
+                md5_of_message_system_attributes=ready.system_md5,
+                sequence_number=sequence_number(call, result) if view.fifo else None,
+            )
+        )
+    answer(sqs.SendMessageBatchReply(successful=successful or None, failed=failed or None))
+
+
+def sender_of(call: Call) -> str | None:
+    """The root user of an account is its number, as in AWS, and need not be noted with each message."""
+    principal = call.principal
+    return None if principal.is_root else principal.user
+
+
+def batch_error(entry_id: str, error: SqsError) -> sqs.BatchResultErrorEntry:
+    return sqs.BatchResultErrorEntry(
+        id=entry_id, sender_fault=error.fault == errors.SENDER, code=error.code, message=error.message
+    )
+
+
+# -- receive ------------------------------------------------------------------------------------
+
+
+class Wanted:
+    """What of a message a receiver wants to see."""
+
+    __slots__ = ("attributes", "system")
+
+    def __init__(self, system: Sequence[str], attributes: Sequence[str] | None) -> None:
+        for name in system:
+            if name not in attrs.MESSAGE_SYSTEM_ATTRIBUTES and name != "All":
+                raise errors.invalid_attribute_name(name)
+        self.system = frozenset(attrs.MESSAGE_SYSTEM_ATTRIBUTES if "All" in system else system)
+        self.attributes = attributes
+
+
+class Attempts:
+    """FIFO receives that may be repeated: the same messages again, as long as nothing happened to them."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[int, list[Delivery]]] = {}
+
+    def note(self, full: str, attempt: str, deliveries: list[Delivery], now_ms: int) -> None:
+        if len(self._known) >= MAX_ATTEMPTS:
+            self._known = {key: value for key, value in self._known.items() if value[0] > now_ms}
+            if len(self._known) >= MAX_ATTEMPTS:
+                self._known.clear()
+        self._known[full, attempt] = (now_ms + ATTEMPT_MS, deliveries)
+
+    def again(self, call: Call, full: str, attempt: str, lease_ms: int) -> list[Delivery] | None:
+        """Their leases begin anew; None if there is nothing to repeat."""
+        found = self._known.get((full, attempt))
+        if found is None:
+            return None
+        expires_ms, deliveries = found
+        broker = call.site.broker
+        if expires_ms <= call.now_ms:
+            del self._known[full, attempt]
+            return None
+        try:
+            for each in deliveries:
+                broker.extend(full, (each.entry.seq, each.number), lease_ms)
+        except OpenQError:
+            # One was deleted, changed or handed to somebody else: that attempt is history.
+            del self._known[full, attempt]
+            return None
+        return deliveries
+
+
+def receive_message(call: Call, wanted: sqs.ReceiveMessage, attempts: Attempts, answer: Answer) -> None:
+    view = call.queue(wanted.queue_url)
+    system = [*(wanted.message_system_attribute_names or ()), *(wanted.attribute_names or ())]
+    shown = Wanted(system, wanted.message_attribute_names)
+    limits = view.limits
+    count = 1 if wanted.max_number_of_messages is None else wanted.max_number_of_messages
+    if not 1 <= count <= limits.max_receive:
+        raise errors.invalid_value(
+            count, "MaxNumberOfMessages", f"Must be between 1 and {limits.max_receive}, if provided."
+        )
+    wait_s = view.wait_s if wanted.wait_time_seconds is None else wanted.wait_time_seconds
+    if not 0 <= wait_s <= limits.max_wait_s:
+        raise errors.invalid_value(
+            wait_s, "WaitTimeSeconds", f"Must be >= 0 and <= {limits.max_wait_s}, if provided."
+        )
+    lease_ms = view.settings.visibility_ms
+    if wanted.visibility_timeout is not None:
+        check_visibility(view, wanted.visibility_timeout)
+        lease_ms = wanted.visibility_timeout * 1000
+    attempt = wanted.receive_request_attempt_id
+    if attempt is not None:
+        if not view.fifo:
+            raise errors.invalid_value(
+                attempt,
+                "ReceiveRequestAttemptId",
+                "The request include parameter that is not valid for this queue type.",
+            )
+        attrs.check_fifo_id(attempt, "ReceiveRequestAttemptId")
+    if len(view.queue.leases) >= limits.max_in_flight:
+        if not view.fifo:
+            raise errors.over_limit(
+                f"The maximum number of in flight messages is {limits.max_in_flight}; delete some first."
+            )
+        wait_s, count = 0, 0
+
+    def then(deliveries: list[Delivery], error: OpenQError | None) -> None:
+        if error is not None:
+            raise error
+        if attempt is not None and deliveries:
+            attempts.note(view.full, attempt, deliveries, call.now_ms)
+        messages = [incoming(call, view, each, shown) for each in deliveries]
+        answer(sqs.ReceiveMessageReply(messages=messages or None))
+
+    if attempt is not None:
+        again = attempts.again(call, view.full, attempt, lease_ms)
+        if again is not None:
+            then(again, None)
+            return
+    if count == 0:
+        then([], None)
+        return
+    polls.receive(call.site, call.http, view.full, count, lease_ms, call.http.peer, None, wait_s, then)
+
+
+def body_text(entry: Entry) -> tuple[str, bool]:
+    """The body as text; what is no text goes out as base64, and the second value says so."""
+    body = entry.body or b""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(body).decode(), True
+    if attrs.is_valid_text(text):
+        return text, False
+    return base64.b64encode(body).decode(), True
+
+
+def incoming(call: Call, view: View, delivery: Delivery, wanted: Wanted) -> sqs.Message:
+    return shown_message(call, view, delivery.entry, delivery, handle_of(view.number, delivery), wanted)
+
+
+def shown_message(
+    call: Call, view: View, entry: Entry, delivery: Delivery | None, handle: str, wanted: Wanted
+) -> sqs.Message:
+    text, encoded = body_text(entry)
+    message = sqs.Message(
+        message_id=call.site.broker.message_id(entry),
+        receipt_handle=handle,
+        md5_of_body=text_md5(text.encode() if encoded else entry.body or b""),
+        body=text,
+    )
+    if wanted.system:
+        message.attributes = system_attributes(call, view, entry, delivery, wanted.system) or None
+    if wanted.attributes and (entry.extra is not None or entry.info is not None or encoded):
+        ours = entry.info.attributes if entry.info is not None else None
+        everything = attrs.from_openq(ours, entry.extra.type if entry.extra is not None else None)
+        if encoded:
+            everything[ENCODING] = sqs.MessageAttributeValue(string_value="base64", data_type="String")
+        chosen = attrs.select(everything, wanted.attributes)
+        if chosen:
+            message.message_attributes = chosen
+            message.md5_of_message_attributes = attrs.md5_of(chosen)
+    return message
+
+
+def system_attributes(
+    call: Call, view: View, entry: Entry, delivery: Delivery | None, wanted: frozenset[str]
+) -> dict[str, str]:
+    extra, info = entry.extra, entry.info
+    found: dict[str, str] = {}
+    if "SenderId" in wanted:
+        publisher = info.publisher if info is not None else None
+        found["SenderId"] = publisher or call.names.shown(view.account)
+    if "SentTimestamp" in wanted:
+        found["SentTimestamp"] = str(extra.born_ms if extra is not None and extra.born_ms else entry.sent_ms)
+    known_count = extra.count if extra is not None else 0
+    known_first_ms = extra.first_ms if extra is not None else 0
+    if "ApproximateReceiveCount" in wanted:
+        found["ApproximateReceiveCount"] = str(known_count if delivery is None else delivery.count)
+    if "ApproximateFirstReceiveTimestamp" in wanted:
+        first_ms = known_first_ms or (0 if delivery is None else delivery.lent_ms)
+        if first_ms:
+            found["ApproximateFirstReceiveTimestamp"] = str(first_ms)
+    if extra is not None:
+        if "MessageGroupId" in wanted and extra.group is not None:
+            found["MessageGroupId"] = extra.group
+        if "MessageDeduplicationId" in wanted and extra.dedup is not None:
+            found["MessageDeduplicationId"] = extra.dedup
+        if "DeadLetterQueueSourceArn" in wanted and extra.deaths:
+            found["DeadLetterQueueSourceArn"] = call.names.arn_of(extra.deaths[0][0])
+        if "SequenceNumber" in wanted and extra.group is not None:
+            number = sequence_number(call, call.site.broker.message_id(entry))
+            found["SequenceNumber"] = number or f"{entry.seq:020d}"
+    if attrs.TRACE_HEADER in wanted and info is not None:
+        trace = attrs.trace_header(info.attributes)
+        if trace is not None:
+            found[attrs.TRACE_HEADER] = trace
+    return found
+
+
+# -- delete, change visibility -------------------------------------------------------------------
+
+
+def delete_message(call: Call, wanted: sqs.DeleteMessage, answer: Answer) -> None:
+    delete_one(call, call.queue(wanted.queue_url), wanted.receipt_handle)
+    answer(None)
+
+
+def delete_one(call: Call, view: View, handle: str) -> None:
+    receipt = receipt_of(view, handle)
+    broker = call.site.broker
+    if not view.fifo:
+        # Late deletes succeed, and delete what nobody else has been given since.
+        broker.ack_late(view.full, receipt)
+        return
+    try:
+        broker.ack_one(view.full, *receipt)
+    except VisibilityTimeoutExpired:
+        raise errors.receipt_handle_expired(handle) from None
+    except MessageNotFoundError:
+        pass  # deleted before: AWS says nothing about it either
+
+
+def delete_message_batch(call: Call, batch: sqs.DeleteMessageBatch, answer: Answer) -> None:
+    view = call.queue(batch.queue_url)
+    attrs.check_batch(batch.entries, "DeleteMessageBatchRequestEntry", view.limits.max_batch)
+    successful: list[sqs.DeleteMessageBatchResultEntry] = []
+    failed: list[sqs.BatchResultErrorEntry] = []
+    for entry in batch.entries:
+        try:
+            delete_one(call, view, entry.receipt_handle)
+        except SqsError as error:
+            failed.append(batch_error(entry.id, error))
+        else:
+            successful.append(sqs.DeleteMessageBatchResultEntry(id=entry.id))
+    answer(sqs.DeleteMessageBatchReply(successful=successful or None, failed=failed or None))
+
+
+def check_visibility(view: View, seconds: int) -> None:
+    if not 0 <= seconds <= view.limits.max_visibility_s:
+        raise errors.invalid_value(
+            seconds,
+            "VisibilityTimeout",
+            f"VisibilityTimeout must be an integer between 0 and {view.limits.max_visibility_s}",
+        )
+
+
+def change_one(call: Call, view: View, handle: str, seconds: int) -> None:
+    check_visibility(view, seconds)
+    seq, number = receipt_of(view, handle)
+    broker = call.site.broker
+    lent = view.queue.leases.get(seq)
+    longest_s = view.limits.max_visibility_s
+    if lent is not None and (call.now_ms - lent.lent_ms) / 1000 + seconds > longest_s:
+        raise errors.invalid_value(
+            seconds,
+            "VisibilityTimeout",
+            f"Total VisibilityTimeout for the message is beyond the limit [{longest_s} seconds]",
+        )
+    try:
+        if seconds == 0:
+            broker.nack(view.full, (seq, number), 0)
+        else:
+            broker.extend(view.full, (seq, number), seconds * 1000)
+    except VisibilityTimeoutExpired:
+        raise errors.message_not_inflight() from None
+    except MessageNotFoundError:
+        raise errors.receipt_handle_is_stale(handle) from None
+
+
+def change_message_visibility(call: Call, wanted: sqs.ChangeMessageVisibility, answer: Answer) -> None:
+    view = call.queue(wanted.queue_url)
+    change_one(call, view, wanted.receipt_handle, wanted.visibility_timeout)
+    answer(None)
+
+
+def change_message_visibility_batch(
+    call: Call, batch: sqs.ChangeMessageVisibilityBatch, answer: Answer
+) -> None:
+    view = call.queue(batch.queue_url)
+    attrs.check_batch(batch.entries, "ChangeMessageVisibilityBatchRequestEntry", view.limits.max_batch)
+    successful: list[sqs.ChangeMessageVisibilityBatchResultEntry] = []
+    failed: list[sqs.BatchResultErrorEntry] = []
+    for entry in batch.entries:
+        try:
+            if entry.visibility_timeout is None:
+                raise errors.missing_parameter("VisibilityTimeout")
+            change_one(call, view, entry.receipt_handle, entry.visibility_timeout)
+        except SqsError as error:
+            failed.append(batch_error(entry.id, error))
+        else:
+            successful.append(sqs.ChangeMessageVisibilityBatchResultEntry(id=entry.id))
+    answer(sqs.ChangeMessageVisibilityBatchReply(successful=successful or None, failed=failed or None))

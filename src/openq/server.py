@@ -1,0 +1,280 @@
+"""The server: configuration -> broker -> doors -> listener; start, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import resource
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TextIO
+
+from ._version import __version__
+from .broker.local import LocalBroker
+from .config import Config, declared_settings
+from .errors import InvalidSetting, OpenQError
+from .protocols.health import HealthDoor
+from .protocols.http import Limits, Listener, new_loop
+from .protocols.rest.routes import RestDoor
+from .protocols.router import Router
+from .protocols.site import Site
+from .protocols.sqs.door import SqsDoor
+from .security.guard import Guard, first_key, write_secret_file
+from .security.store import Store
+
+log = logging.getLogger("openq.server")
+
+REFRESH_S = 1.0  # how soon a change of users made by another process is noticed
+
+
+class NoCredentials(InvalidSetting):
+    code = "no_credentials"
+
+
+class Server:
+    """One process: one loop, one broker, one HTTP port."""
+
+    def __init__(self, config: Config, broker: LocalBroker, loop: asyncio.AbstractEventLoop) -> None:
+        self.config = config
+        self.broker = broker
+        self.loop = loop
+        self.store = Store(None if config.path is None else os.path.join(config.path, "users.json"))
+        self.new_key: tuple[str, str, str] | None = None
+        if config.auth == "on" and not self.store.users():
+            self.new_key = first_key(self.store)
+        self.guard = Guard(self.store, time.time)
+        self._refuse_open_door()
+        self.site = Site(broker, loop, config, self.guard)
+        sqs = SqsDoor(self.site)
+        rest = RestDoor(self.site)
+        health = HealthDoor(self.site)
+        self.router = Router(self.site, sqs.handle)
+        self.router.add("/api/v1/", rest.handle)
+        self.router.add("/openapi.json", rest.handle)
+        self.router.add("/_aws/sqs/messages", sqs.peek)
+        self.router.add("/_aws/sqs/messages/", sqs.peek)
+        for path in ("/livez", "/readyz", "/healthz", "/metrics"):
+            self.router.add(path, health.handle)
+        self.listener = Listener(
+            self.router.handle,
+            Limits(
+                request_bytes=config.max_request_bytes,
+                connections=config.max_connections,
+                head_s=config.header_timeout_s,
+                body_s=config.body_timeout_s,
+                idle_s=config.idle_timeout_s,
+            ),
+        )
+        self.site.listener = self.listener
+        self.url = ""
+        self._listening: asyncio.AbstractServer | None = None
+        self._refresher: asyncio.TimerHandle | None = None
+
+    def _refuse_open_door(self) -> None:
+        config = self.config
+        if self.guard.is_open and not config.is_loopback and not config.insecure:
+            data = "" if config.memory else f" --data {config.data}"
+            raise NoCredentials(
+                f"{config.host} can be reached from other machines and nobody has to sign in; "
+                f"`openq user add admin --role admin{data}` makes a user, `--auth on` makes a first key, "
+                "`--insecure` listens anyway"
+            )
+
+    async def start(self) -> None:
+        self._declare_queues()
+        config = self.config
+        context = tls_context(config)
+        try:
+            self._listening = await self.loop.create_server(
+                self.listener.make, config.host.strip("[]"), config.port, ssl=context, backlog=4096
+            )
+        except OSError as error:
+            raise InvalidSetting(
+                f"cannot listen on {config.host} port {config.port}: {error.strerror or error}; "
+                "stop the other program, or choose --port (0 picks a free one)"
+            ) from error
+        self.listener.start(self.loop)
+        port = self._listening.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        host = config.host.strip("[]")
+        shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        self.url = f"{config.scheme}://{f'[{shown}]' if ':' in shown else shown}:{port}"
+        journal = self.broker.journal
+        if journal is not None:
+            journal.announce(self.url)
+        self._refresh()
+
+    def _declare_queues(self) -> None:
+        for name, named in self.config.queues.items():
+            stored = self.broker.settings(name) if name in self.broker.queues() else None
+            settings = declared_settings(stored, named)
+            if settings != stored:
+                self.broker.declare(name, settings, change=stored is not None)
+                log.info("queue %r: %s as configured", name, "created" if stored is None else "changed")
+        self.broker.sync()
+
+    def _refresh(self) -> None:
+        """Users that another process added or removed count from now on."""
+        was_open = self.guard.is_open
+        try:
+            self.guard.refresh()
+        except OpenQError as error:
+            log.error("users: %s; those known before stay in force", error)
+        if self.guard.is_open != was_open:
+            self.router.forget_hosts()
+        self._refresher = self.loop.call_later(REFRESH_S, self._refresh)
+
+    async def drain(self) -> int:
+        """Let what is running end, then make everything safe. How many messages are kept."""
+        if self._refresher is not None:
+            self._refresher.cancel()
+        if self._listening is not None:
+            self._listening.close()
+        self.listener.drain()
+        for poll in list(self.site.polls):
+            poll.end()
+        end = self.loop.time() + self.config.drain_timeout_s
+        while self.listener.connections and self.loop.time() < end:
+            await asyncio.sleep(0.01)
+        self.listener.stop()
+        self.site.close()
+        count = 0
+        for name in self.broker.queues():
+            with suppress(OpenQError):
+                stats = self.broker.stats(name)
+                count += stats.ready + stats.delayed + stats.in_flight
+        await self.loop.run_in_executor(None, self.broker.close)
+        return count
+
+
+def tls_context(config: Config) -> ssl.SSLContext | None:
+    if config.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidSetting(f"cannot use the certificate {config.tls_cert}: {error}") from error
+    return context
+
+
+def raise_file_limit() -> None:
+    """Each connection is a file; the soft limit is often 1,024 where the hard one is much more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or soft < hard:
+        wanted = 1 << 20 if hard == resource.RLIM_INFINITY else hard
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def set_up_logging(config: Config) -> None:
+    kind = config.log_format
+    if kind == "auto":
+        kind = "text" if sys.stderr.isatty() else "json"
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if kind == "json" else text)
+    root = logging.getLogger("openq")
+    root.handlers[:] = [handler]
+    root.propagate = False
+    root.setLevel(config.log_level.upper())
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: whatever a client put into a name cannot break out of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "logger": record.name,
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def banner(server: Server, out: TextIO) -> None:
+    config, url = server.config, server.url
+    where = "in memory: nothing is kept" if config.memory else f"everything acknowledged is in {config.data}"
+    lines = [
+        f"OpenQ {__version__} is ready: {where}",
+        f"  SQS        {url}",
+        f"  REST       {url}/api/v1/   (description: {url}/openapi.json)",
+        f"  metrics    {url}/metrics   health: {url}/readyz",
+    ]
+    if config.relaxed:
+        lines.append("  RELAXED    answers come before the sync: up to 50 ms of them are lost in a power cut")
+    if server.new_key is not None:
+        user, key, secret = server.new_key
+        lines += [
+            f"  first key of user {user}, shown this once"
+            + ("" if config.path is None else f" and kept in {os.path.join(config.path, 'first-key')}"),
+            f"    AWS_ACCESS_KEY_ID={key}",
+            f"    AWS_SECRET_ACCESS_KEY={secret}",
+        ]
+    elif server.guard.is_open:
+        lines.append("  sign-in    not needed: no users exist" + (" (INSECURE)" if config.insecure else ""))
+    else:
+        lines.append("  sign-in    needed: users exist (`openq user ls`)")
+    lines += [
+        "Try:",
+        f"  curl -X PUT {url}/api/v1/queues/hello",
+        f'  curl {url}/api/v1/queues/hello/messages --json \'{{"payload": "hi"}}\'',
+        f"  aws sqs list-queues --endpoint-url {url} --region {config.region}",
+        f"  python -c \"import boto3; print(boto3.client('sqs', endpoint_url='{url}').list_queues())\"",
+        "Ctrl-C stops it.",
+    ]
+    print("\n".join(lines), file=out, flush=True)
+
+
+def run(config: Config, out: TextIO | None = None, ready: Callable[[Server], None] | None = None) -> int:
+    """Serve until SIGTERM or Ctrl-C. The exit code."""
+    out = out or sys.stdout
+    set_up_logging(config)
+    raise_file_limit()
+    broker = LocalBroker(
+        config.path,
+        segment_bytes=config.segment_bytes,
+        history_bytes=config.history_bytes,
+        relaxed=config.relaxed,
+    )
+    loop = new_loop()
+    try:
+        server = Server(config, broker, loop)
+        if server.new_key is not None and config.path is not None:
+            text = "AWS_ACCESS_KEY_ID={1}\nAWS_SECRET_ACCESS_KEY={2}\n".format(*server.new_key)
+            write_secret_file(os.path.join(config.path, "first-key"), text)
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+        loop.run_until_complete(server.start())
+        # What is there now stays: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(100_000, 50, 100)
+        banner(server, out)
+        if ready is not None:
+            ready(server)
+        loop.run_until_complete(stopping.wait())
+        print("stopping: no new requests; those that run may end", file=out, flush=True)
+        count = loop.run_until_complete(server.drain())
+        if config.memory:
+            print(f"stopped; {count} messages were in memory and are gone", file=out, flush=True)
+        else:
+            print(f"stopped; {count} messages are safe on disk in {config.data}", file=out, flush=True)
+        return 0
+    finally:
+        broker.close()
+        with suppress(Exception):
+            loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
