@@ -13,7 +13,8 @@ from pathlib import Path
 
 from .harness import Row, Run, refuse_memory_disk, table
 
-BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "restart", "pause"]
+BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "restart", "pause", "server"]
+PARTS = ["server_send", "server_rivals", "server_backlog", "server_weight", "server_crowd"]  # of "server"
 
 
 def main() -> int:
@@ -24,8 +25,8 @@ def main() -> int:
     parser.add_argument("--dir", metavar="DIR", help="a folder on the disk to measure (default: build/bench)")
     options = parser.parse_args()
     for name in options.name:
-        if name not in BENCHES:
-            parser.error(f"there is no bench {name!r}, only {', '.join(BENCHES)}")
+        if name not in BENCHES + PARTS:
+            parser.error(f"there is no bench {name!r}, only {', '.join(BENCHES + PARTS)}")
 
     base = os.path.abspath(options.dir or Path(__file__).parent.parent / "build" / "bench")
     refuse_memory_disk(base)

@@ -144,6 +144,7 @@ class Row:
     note: str = ""
     side_unit: str = "/s"  # of what each side did, in the table
     ceiling: float = float("inf")  # no honest round is above
+    by: str = "per_s"  # which of the rates the values compare
 
     @property
     def result(self) -> float:
@@ -157,7 +158,7 @@ class Row:
     @property
     def shaky(self) -> bool:
         """The reference always does the same. Where its own rate wandered, the machine was busy."""
-        rates = self.rates.get("reference_per_s", [1.0])
+        rates = self.rates.get(f"reference_{self.by}", [1.0])
         return max(rates) > SHAKY * min(rates) or max(self.values) > self.ceiling
 
     def to_json(self) -> str:
@@ -297,8 +298,8 @@ def table(rows: Sequence[Row]) -> str:
                 row.reference,
                 f"{_figure(row.result)}{suffix}",
                 f"{_figure(min(row.values))} - {_figure(max(row.values))}",
-                _middle(row.rates.get("per_s") or row.rates.get("ours"), row.side_unit),
-                _middle(row.rates.get("reference_per_s") or row.rates.get("theirs"), row.side_unit),
+                _middle(row.rates.get(row.by) or row.rates.get("ours"), row.side_unit),
+                _middle(row.rates.get(f"reference_{row.by}") or row.rates.get("theirs"), row.side_unit),
                 f"{row.rates['background_cpu'][0]:.0%}" if "background_cpu" in row.rates else "",
                 _figure(target.floor) if target else "",
                 _figure(target.aim) if target else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -37,6 +38,27 @@ from ..storage.files import FileJournal
 from .base import Step
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which part of the past: times are those of publishing, `until_ms` is not included."""
+
+    since_ms: int = 0
+    until_ms: int | None = None
+    after_seq: int = 0
+    segment: int | None = None  # only what this file of the journal holds
+    limit: int = 100
+
+
+@dataclass(slots=True)
+class PastMessage:
+    seq: int
+    time_ms: int
+    form: int
+    body: bytes
+    info: Info | None
+    extra: Extra | None
+
+
 class History(Protocol):
     def timeline(self, engine: Engine, queue: Queue, message_id: str) -> list[Step]: ...
 
@@ -44,6 +66,10 @@ class History(Protocol):
         self, engine: Engine, queue: Queue, since_ms: int | None, since_id: str | None, now_ms: int
     ) -> Iterator[Draft]:
         """What was published to the queue from the point on, oldest first, each message once."""
+        ...
+
+    def past(self, number: int, span: Span) -> list[PastMessage]:
+        """What was published to the queue of that number, by sequence."""
         ...
 
 
@@ -60,6 +86,15 @@ class MemoryHistory:
         self, engine: Engine, queue: Queue, since_ms: int | None, since_id: str | None, now_ms: int
     ) -> Iterator[Draft]:
         return _published(engine, queue, list(self._records), since_ms, since_id, now_ms)
+
+    def past(self, number: int, span: Span) -> list[PastMessage]:
+        found: list[PastMessage] = []
+        for record in list(self._records):
+            if record[0] in _PUBLISHES and _within(record[1], span):
+                found += (each for each in _past(record, number) if each.seq > span.after_seq)
+                if len(found) >= span.limit:
+                    break
+        return found[: span.limit]
 
 
 class FileHistory:
@@ -111,6 +146,50 @@ class FileHistory:
     ) -> Iterator[Draft]:
         records = (record for _, record in self._records(since_ms or 0))
         return _published(engine, queue, records, since_ms, since_id, now_ms)
+
+    def past(self, number: int, span: Span) -> list[PastMessage]:
+        """Through the indexes: only what is asked for is read from the segments themselves."""
+        found: list[PastMessage] = []
+        for segment in self._journal.segments():
+            if span.segment not in (None, segment.number):
+                continue
+            if segment.sealed and segment.last_ms is not None and segment.last_ms < span.since_ms:
+                continue
+            if span.until_ms is not None and (segment.first_ms or 0) >= span.until_ms:
+                break
+            try:
+                found += self._past_of(segment.number, number, span, span.limit - len(found))
+            except HistoryUnavailable:
+                if span.segment is not None:
+                    raise
+                continue  # freed while we were on our way to it
+            if len(found) >= span.limit:
+                break
+        return found
+
+    def _past_of(self, segment: int, number: int, span: Span, limit: int) -> list[PastMessage]:
+        index = self._journal.index(segment)
+        seqs, times, queues, kinds = index.seqs, index.times, index.queues, index.kinds
+        first = index.first_at_or_after(span.since_ms)
+        if span.after_seq:
+            # Where the last page ended: what comes before it in this segment was shown already.
+            known = [row for row in index.rows_for_seq(span.after_seq) if kinds[row] in _PUBLISHES]
+            first = max(first, known[0] + 1) if known else first
+        rows: list[int] = []
+        for row in range(first, index.count):
+            if queues[row] == number and kinds[row] in _PUBLISHES and seqs[row] > span.after_seq:
+                if not _within(times[row], span) or len(rows) == limit:
+                    break
+                rows.append(row)
+        data = self._journal.read_many([segment << 32 | index.offsets[row] for row in rows])
+        found: list[PastMessage] = []
+        for row, each in zip(rows, data, strict=True):
+            if each[0] == ITEM:
+                form, body, info = content(each)
+                found.append(PastMessage(seqs[row], times[row], form, body, info, None))
+            else:
+                found += (past for past in _past(decode(each), number) if past.seq == seqs[row])
+        return found
 
     def _records(self, since_ms: int) -> Iterator[tuple[int, Record]]:
         start = 0
@@ -188,6 +267,18 @@ def _messages(record: Record, number: int) -> Iterator[tuple[int, int, bytes, In
         else:
             for i, body in enumerate(record[5]):
                 yield seq + i, record[4], body, None, None
+
+
+_PUBLISHES = (PUBLISH, RUN, ROUTE)
+
+
+def _within(time_ms: int, span: Span) -> bool:
+    return span.since_ms <= time_ms and (span.until_ms is None or time_ms < span.until_ms)
+
+
+def _past(record: Record, number: int) -> Iterator[PastMessage]:
+    for seq, form, body, info, extra in _messages(record, number):
+        yield PastMessage(seq, record[1], form, body, info, extra)
 
 
 def _draft(message_id: str, form: int, body: bytes, info: Info | None, extra: Extra | None) -> Draft:

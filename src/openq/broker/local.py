@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..engine import admin
+from ..engine.queue import Queue
 from ..errors import Closed, HistoryUnavailable, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import Delivery, Draft, QueueSettings
 from .base import QueueStats, Receipt
@@ -40,6 +41,15 @@ class LocalBroker(Operations):
     def settings(self, queue: str) -> QueueSettings:
         with self._lock, self._watch:
             return self._queue(queue).settings
+
+    def about(self, queue: str) -> Queue:
+        """What is known of a queue, without the lock: for doors that look it up for every request.
+
+        Only to be read: `number`, `settings`, `created_ms`, `leases` by their count.
+        """
+        if self._closed:
+            raise self.halted or Closed()
+        return self.engine.queue(queue)
 
     def stats(self, queue: str) -> QueueStats:
         with self._lock, self._watch:

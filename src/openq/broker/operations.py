@@ -14,10 +14,11 @@ from ..engine.admin import Why
 from ..engine.queue import Queue
 from ..engine.routing import Binding, Exchange
 from ..errors import OpenQError
-from ..model import Delivery, Draft, Entry
+from ..model import Delivery, Draft, Entry, Extra, Info
 from . import filters
 from .base import Filter, Found, Step
 from .foundation import Foundation
+from .history import PastMessage, Span
 
 _CHUNK = 256
 
@@ -103,6 +104,11 @@ class Operations(Foundation):
         while part := list(islice(candidates, _CHUNK)):
             yield self.filled(part) if loads else part
 
+    def matching(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
+        """What a filter is about, as of now, some hundred at a time; with bodies only if it needs them."""
+        for part in self._chunks(queue, filter):
+            yield [entry for entry in part if filters.matches(self.engine, entry, filter)]
+
     def why(self, queue: str, message_id: str) -> Why:
         with self._lock, self._watch:
             found = self._queue(queue)
@@ -110,6 +116,12 @@ class Operations(Foundation):
             self.engine.advance(now_ms)
             self._after()
             return admin.why(self.engine, found, message_id, now_ms, self._waiters.count(queue))
+
+    def past(self, queue: str, span: Span) -> list[PastMessage]:
+        """What was published to a queue, as it was published, as far as history is kept."""
+        with self._lock, self._watch:
+            number = self._queue(queue).number
+        return self._history.past(number, span)
 
     def timeline(self, queue: str, message_id: str) -> list[Step]:
         with self._lock, self._watch:
@@ -177,26 +189,52 @@ class Operations(Foundation):
                     time.sleep(max(0.0, done / rate - (time.monotonic() - started)))
         return done
 
-    def replay(self, queue: str, since_ms: int | None, since_id: str | None, to: str | None = None) -> int:
+    def replay(
+        self,
+        queue: str,
+        since_ms: int | None,
+        since_id: str | None,
+        to: str | None = None,
+        *,
+        filter: Filter | None = None,
+        rate: float | None = None,
+        progress: Callable[[int], bool] | None = None,
+        dry_run: bool = False,
+    ) -> int:
         """Publish again what was published to `queue` from a point on and is no longer in it.
 
         What is still waiting or with a consumer is not doubled; ids stay, so a replay can be repeated.
+        `progress` is called with the number so far; returning False stops. A dry run only counts.
         """
         with self._lock, self._watch:
             source = self._queue(queue)
             target = source if to is None else self._queue(to)
             now_ms = self._now()
         self.sync()
+        act = self._count_missing if dry_run else self._replay_batch
+        step = 100 if rate is None else max(1, min(100, int(rate / 10)))
         count = 0
+        started = time.monotonic()
         batch: list[Draft] = []
         for draft in self._history.published(self.engine, source, since_ms, since_id, now_ms):
+            if filter is not None and not filters.matches(self.engine, _as_entry(draft), filter):
+                continue
             batch.append(draft)
-            if len(batch) == 100:
-                count += self._replay_batch(target, batch)
+            if len(batch) == step:
+                count += act(target, batch)
                 batch = []
-        count += self._replay_batch(target, batch)
+                if progress is not None and not progress(count):
+                    break
+                if rate is not None and not dry_run:
+                    time.sleep(max(0.0, count / rate - (time.monotonic() - started)))
+        count += act(target, batch)
         self.sync()
         return count
+
+    def _count_missing(self, target: Queue, drafts: Sequence[Draft]) -> int:
+        with self._lock, self._watch:
+            seqs = [self.engine.seq_of(target, draft.id or "") for draft in drafts]
+            return sum(not seq or target.find(seq) is None for seq in seqs)
 
     def _replay_batch(self, target: Queue, drafts: Sequence[Draft]) -> int:
         count = 0
@@ -224,3 +262,10 @@ class Operations(Foundation):
     def unbind(self, binding: Binding) -> bool:
         with self._lock, self._watch:
             return admin.unbind(self.engine, binding, self._now())
+
+
+def _as_entry(draft: Draft) -> Entry:
+    """A past message in the shape that filters know."""
+    info = None if draft.attributes is None else Info(draft.attributes, draft.publisher)
+    extra = Extra(id=draft.id, type=draft.type, group=draft.group, priority=draft.priority)
+    return Entry(0, 0, 0, len(draft.body), draft.form, draft.body, info, extra)

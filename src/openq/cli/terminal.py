@@ -14,6 +14,8 @@ OK = 0
 FAILED = 1
 USAGE = 2
 NOT_FOUND = 3
+DENIED = 4
+EMPTY = 5  # nothing came in time
 INTERRUPTED = 130
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}

@@ -179,7 +179,10 @@ def survey(queue: Queue, state: str = "all") -> Iterator[Entry]:
     delayed = sorted(queue.delayed.values(), key=_due) if state in ("ready", "delayed", "all") else []
     lent = sorted((d.entry for d in queue.leases.values()), key=_seq) if state in ("in_flight", "all") else []
     not_due = {entry.seq for entry in delayed} if queue.fifo else frozenset()
-    ready = (entry for lane in lanes for entry in _walk(lane) if entry.seq not in not_due)
+    # One lane after the other would put a whole group before the next one.
+    walks = [_walk(lane) for lane in lanes]
+    waiting = walks[0] if len(walks) == 1 else merge(*walks, key=_seq if queue.fifo else _rank)
+    ready = (entry for entry in waiting if entry.seq not in not_due)
     return chain(ready, () if state == "ready" else delayed, lent)
 
 
@@ -195,6 +198,10 @@ def _due(entry: Entry) -> tuple[int, int]:
 
 def _seq(entry: Entry) -> int:
     return entry.seq
+
+
+def _rank(entry: Entry) -> tuple[int, int]:
+    return (-entry.priority, entry.seq)
 
 
 def peek(engine: Engine, queue: Queue, limit: int, rear: bool) -> list[Entry]:

@@ -407,7 +407,10 @@ def md5_of(attributes: AttributeValues) -> str | None:
             kind, content = b"\x02", value.binary_value
         else:
             kind, content = b"\x01", (value.string_value or "").encode("utf-8", "surrogatepass")
-        for part in (name.encode("utf-8", "surrogatepass"), (value.data_type or "").encode()):
+        for part in (
+            name.encode("utf-8", "surrogatepass"),
+            (value.data_type or "").encode("utf-8", "surrogatepass"),
+        ):
             digest.update(len(part).to_bytes(4, "big") + part)
         digest.update(kind + len(content).to_bytes(4, "big") + content)
     return digest.hexdigest()

@@ -92,6 +92,8 @@ def create_queue(call: Call, request: sqs.CreateQueue) -> sqs.Reply:
     except QueueNotFound:
         present = None
     if present is not None:
+        if is_fifo and not present.fifo:  # another door gave it the suffix and nothing else
+            raise errors.queue_name_exists("FifoQueue")
         allowed = limits_of(present, call.site.config)
         other = settings.difference(call, full, present, attributes, allowed)
         if other is not None:

@@ -1,0 +1,90 @@
+"""Other servers that speak SQS, by the clock on the wall and with the same client.
+
+None of them keeps anything on disk. Each row is against the fastest of those that start here, found out by a
+short trial of each before the rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from . import server_wrk
+from .harness import Run, Target
+from .server_match import Contender, Prepare, compared, drained, in_turns, obtain, singles, started, tens
+from .server_peers import RIVALS, Missing, OpenQ, Peer
+
+WARM_S = 4.0
+TRIAL_S = 1.0
+TRIAL_COUNT = 2_000
+DRAINERS = (
+    16  # connections: receivers are fewer than senders in real life, and two servers do worse with more
+)
+
+
+def run(run: Run) -> None:
+    server_wrk.obtain(run.tell)
+    seconds = 1.0 if run.quick else 2.0
+    count = 30_000 if run.quick else 100_000
+    rounds = run.rounds(5, quick=2)
+    rivals = _those_that_start(run)
+    if not rivals:
+        run.tell("server: NO OTHER SQS SERVER STARTS HERE; the rows against them are left out")
+        return
+    memory = OpenQ(run.folder("openq"))
+    durable = OpenQ(run.folder("openq"), durable=True)
+    with started(memory, durable, *rivals):
+        for rival in rivals:
+            # A Java or a JavaScript machine compiles what it has seen often enough.
+            Contender(rival, singles(rival, WARM_S if run.quick else 3 * WARM_S)).lap(counts=False)
+
+        for connections in (16, 64):
+            rival, rates = _fastest(rivals, partial(singles, seconds=TRIAL_S, connections=connections))
+            theirs = Contender(rival, singles(rival, seconds, connections))
+            in_memory = Contender(memory, singles(memory, seconds, connections))
+            on_disk = Contender(durable, singles(durable, seconds, connections))
+            in_turns([theirs, in_memory, on_disk], rounds)
+            for how, ours, target in (
+                ("in memory", in_memory, Target(1.5, 3)),
+                ("durable", on_disk, Target(1.0, 2)),
+            ):
+                what = f"SendMessage, {how}, {connections} connections, wall"
+                run.emit(compared(what, rival.name, ours, theirs, target, by="per_s", note=rates))
+
+        rival, rates = _fastest(rivals, lambda peer: tens(peer, TRIAL_S))
+        theirs = Contender(rival, tens(rival, seconds))
+        ours = Contender(durable, tens(durable, seconds))
+        in_turns([theirs, ours], rounds)
+        what = "SendMessageBatch of 10, durable, messages, wall"
+        run.emit(compared(what, rival.name, ours, theirs, Target(1.2, 2.5), by="per_s", note=rates))
+
+        rival, rates = _fastest(rivals, lambda peer: drained(peer, TRIAL_COUNT, DRAINERS, seconds=TRIAL_S))
+        theirs = Contender(rival, drained(rival, count, DRAINERS))
+        ours = Contender(durable, drained(durable, count, DRAINERS))
+        in_turns([theirs, ours], rounds)
+        what = "ReceiveMessage(10) + DeleteMessageBatch(10), durable, messages, wall"
+        run.emit(compared(what, rival.name, ours, theirs, Target(2, 4), by="per_s", note=rates))
+
+
+def _those_that_start(run: Run) -> list[Peer]:
+    found: list[Peer] = []
+    for kind in RIVALS:
+        if obtain(run, kind):
+            peer = kind(run.folder(kind.name))
+            try:
+                with started(peer):
+                    found.append(peer)
+            except Missing as missing:
+                run.tell(f"server: NOT COMPARED WITH {kind.name}: {missing}")
+    return found
+
+
+def _fastest(rivals: list[Peer], work: Callable[[Peer], Prepare]) -> tuple[Peer, str]:
+    trials = []
+    for rival in rivals:
+        contender = Contender(rival, work(rival))
+        contender.lap()
+        trials.append((contender.laps[0].per_s, rival))
+    trials.sort(key=lambda trial: -trial[0])
+    rates = ", ".join(f"{rival.name} {per_s:,.0f}/s" for per_s, rival in trials)
+    return trials[0][1], f"in the trial: {rates}"

@@ -1,0 +1,5 @@
+from .parsing import Verbs
+
+
+def add(name: str, verbs: Verbs, help: str) -> None:
+    verbs.add(name, None, help, [])

@@ -1,0 +1,58 @@
+"""How far long work is: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from .show import span_text
+from .terminal import is_terminal, say
+
+BAR = 24
+
+
+class Count:
+    """So many of `total` are done (None: nobody knows how many there are)."""
+
+    _SHOW_EVERY_S = 0.2
+    _TELL_EVERY_S = 10.0
+
+    def __init__(self, what: str, total: int | None) -> None:
+        self._what = what
+        self._total = total
+        self._watched = is_terminal(sys.stderr)
+        self._started = time.monotonic()
+        # Nothing at all about work that is over before anybody wonders.
+        self._next = self._started + (2 * self._SHOW_EVERY_S if self._watched else self._TELL_EVERY_S)
+        self._shown = False
+
+    def at(self, done: int) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (self._SHOW_EVERY_S if self._watched else self._TELL_EVERY_S)
+        text = line(self._what, done, self._total, now - self._started, self._watched)
+        if self._watched:
+            self._shown = True
+            sys.stderr.write(f"\r{text}\x1b[K")
+            sys.stderr.flush()
+        else:
+            say(text)
+
+    def end(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False
+
+
+def line(what: str, done: int, total: int | None, seconds: float, bar: bool) -> str:
+    """The same facts for both: how many, how fast, how long still."""
+    rate = done / seconds if seconds > 0 else 0.0
+    speed = f", {rate:.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
+    if not total:
+        return f"{what}: {done}{speed}"
+    share = min(done / total, 1.0)
+    drawn = f"[{'#' * int(share * BAR):<{BAR}}] " if bar else ""
+    left = f", {span_text(max(total - done, 0) / rate)} left" if rate > 0 else ""
+    return f"{what}: {drawn}{int(share * 100)} % ({done} of {total}){speed}{left}"

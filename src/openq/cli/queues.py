@@ -1,0 +1,355 @@
+"""`openq queue ...`: list, create, change, pause, empty and remove queues of a server."""
+
+from __future__ import annotations
+
+from .parsing import Parser, Verbs, add_asking, add_json, add_server, count, seconds, size
+from .terminal import OK, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from typing import Any
+
+
+def add(name: str, verbs: Verbs, help: str) -> None:
+    queue = verbs.add(
+        name,
+        None,
+        help,
+        [
+            ("openq queue ls", "every queue, and what is in it"),
+            ("openq queue create orders --dlq orders-dead", "with a place for what fails three times"),
+            ("openq queue show orders", "settings and counters"),
+            ("openq queue pause orders", "hand out nothing until `openq queue resume orders`"),
+        ],
+    ).group()
+    _add_ls(queue)
+    _add_create(queue)
+    show = queue.add(
+        "show",
+        _show,
+        "show settings and counters of a queue",
+        [("openq queue show orders", "for people"), ("openq queue show orders --json", "for programs")],
+    )
+    _finish(show)
+    edit = queue.add(
+        "edit",
+        _edit,
+        "change some settings of a queue",
+        [
+            ("openq queue edit orders --visibility-timeout 2m", "the rest stays as it is"),
+            ("openq queue edit orders --dlq orders-dead --max-receives 5", "dead letters from now on"),
+            ("openq queue edit orders --no-dlq", "and no longer"),
+        ],
+    )
+    _add_settings(edit)
+    edit.add_argument("--no-dlq", action="store_true", help="no dead-letter queue, and no limit of receives")
+    _finish(edit)
+    rm = queue.add(
+        "rm",
+        _rm,
+        "remove a queue and everything in it",
+        [
+            ("openq queue rm orders", "asks first, and tells how many messages go"),
+            ("openq queue rm orders --if-empty --yes", "only if nothing is lost by it"),
+            ("openq queue rm orders --dry-run", "how many messages would go"),
+        ],
+    )
+    rm.add_argument("--if-empty", action="store_true", help="not if there are messages in it")
+    add_asking(rm)
+    _finish(rm)
+    purge = queue.add(
+        "purge",
+        _purge,
+        "remove everything in a queue; the queue stays",
+        [
+            ("openq queue purge orders", "asks first, and tells how many messages go"),
+            ("openq queue purge orders --yes", "for scripts"),
+        ],
+        "Messages with consumers go too.",
+    )
+    add_asking(purge)
+    _finish(purge)
+    pause = queue.add(
+        "pause",
+        _pause,
+        "hand out nothing until it is resumed",
+        [("openq queue pause orders", "publishing goes on, and so does what was handed out")],
+    )
+    _finish(pause)
+    resume = queue.add(
+        "resume",
+        _resume,
+        "hand out messages again",
+        [("openq queue resume orders", "the opposite of `openq queue pause orders`")],
+    )
+    _finish(resume)
+
+
+def _finish(parser: Parser) -> None:
+    parser.add_argument("queue", metavar="QUEUE", help="its name")
+    add_json(parser)
+    add_server(parser)
+
+
+def _add_ls(verbs: Verbs) -> None:
+    ls = verbs.add(
+        "ls",
+        _ls,
+        "list queues and what is in them",
+        [
+            ("openq queue ls", "all"),
+            ("openq queue ls orders", "those that begin with orders"),
+            ("openq queue ls --json", "one JSON object per line, with settings and counters"),
+        ],
+    )
+    ls.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="how the names begin")
+    add_json(ls, "one JSON object per line")
+    add_server(ls)
+
+
+def _add_create(verbs: Verbs) -> None:
+    create = verbs.add(
+        "create",
+        _create,
+        "create a queue",
+        [
+            ("openq queue create orders", "with the defaults"),
+            ("openq queue create orders --dlq orders-dead --max-receives 5", "the dlq is created too"),
+            ("openq queue create payments --fifo --dedup-by-content", "strict order, no duplicates"),
+            ("openq queue create orders --if-absent", "no error if it is there, whatever its settings"),
+        ],
+        "A queue that exists with the same settings is fine; with other settings it is an error.",
+    )
+    create.add_argument("--if-absent", action="store_true", help="leave a queue that exists as it is")
+    _add_settings(create)
+    _finish(create)
+
+
+_SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
+    ("visibility_timeout", "TIME", seconds, "how long a consumer may take: 30, 500ms, 5m"),
+    ("dlq", "QUEUE", str, "where messages go that fail too often; created if it is not there"),
+    ("max_receives", "N", count, "deliveries before that (default 3 with a dlq)"),
+    ("delay", "TIME", seconds, "how long new messages wait"),
+    ("retention", "TIME", seconds, "how long messages are kept (default 4d)"),
+    ("message_ttl", "TIME", seconds, "how long messages may wait to be delivered"),
+    ("max_length", "N", count, "the most messages"),
+    ("max_bytes", "SIZE", size, "the most bytes"),
+    ("max_body", "SIZE", size, "the largest body"),
+    ("overflow", "KIND", str, "drop-head, reject or dead-letter: what a full queue does"),
+    ("dedup_window", "TIME", seconds, "how long deduplication ids count"),
+    ("retry", "KIND", str, "none, fixed or exponential: the wait after a failed delivery"),
+    ("history", "TIME", seconds, "how long messages can be replayed (default 1d)"),
+)
+_SWITCHES = (
+    ("fifo", "strict order within a message group"),
+    ("dead_letter_expired", "messages that outlive their time go to the dlq too"),
+    ("dedup_by_content", "the same body twice is one message"),
+    ("dedup_per_group", "deduplicate within a message group only"),
+    ("relaxed", "answer before the sync: up to 50 ms at risk in a power cut"),
+)
+
+
+def _add_settings(parser: Parser) -> None:
+    from argparse import BooleanOptionalAction
+
+    group = parser.add_argument_group("settings")
+    for key, metavar, kind, help in _SETTINGS:
+        group.add_argument(f"--{key.replace('_', '-')}", metavar=metavar, type=kind, dest=key, help=help)
+    for key, help in _SWITCHES:
+        flag = f"--{key.replace('_', '-')}"
+        group.add_argument(flag, action=BooleanOptionalAction, default=None, dest=key, help=help)
+
+
+def _named(options: Namespace) -> dict[str, Any]:
+    names = [row[0] for row in _SETTINGS] + [row[0] for row in _SWITCHES]
+    return {key: getattr(options, key) for key in names if getattr(options, key) is not None}
+
+
+# -- what they do -------------------------------------------------------------------------------
+
+
+def _ls(options: Namespace) -> int:
+    from .remote import connect
+    from .show import print_json, span_text, table
+
+    found = connect(options).pages("/queues", "queues", "next", prefix=options.prefix or None)
+    if options.json:
+        for queue in found:
+            print_json(queue)
+        return OK
+    rows = []
+    for queue in found:
+        stats, settings = queue["stats"], queue["settings"]
+        notes = [word for word in ("fifo", "paused", "relaxed") if settings[word]]
+        if settings["dlq"]:
+            notes.append(f"dlq {settings['dlq']}")
+        rows.append(
+            (
+                queue["name"],
+                stats["ready"],
+                stats["delayed"],
+                stats["in_flight"],
+                span_text(stats["oldest_age"]),
+                stats["waiters"],
+                ", ".join(notes),
+            )
+        )
+    numbers = ("ready", "delayed", "in flight", "oldest", "waiting")
+    if rows:
+        table(("queue", *numbers, "notes"), rows, numbers)
+    else:
+        say("there are no queues" + (f" that begin with {options.prefix}" if options.prefix else ""))
+    return OK
+
+
+def _path(options: Namespace) -> str:
+    from .remote import part
+
+    return f"/queues/{part(options.queue)}"
+
+
+def _create(options: Namespace) -> int:
+    from .remote import connect
+
+    server = connect(options)
+    named = _named(options)
+    _create_dlq(server, named)
+    if options.if_absent:
+        status, queue = server.put(_path(options), named, if_absent=True)
+        created = status == 201
+    else:
+        queue = server.post("/queues", {"name": options.queue, **named})
+        created = queue.get("created", True)
+    _tell(options, queue)
+    say(f"queue {options.queue} {'created' if created else 'was there already'}")
+    return OK
+
+
+def _create_dlq(server: Any, named: dict[str, Any]) -> None:
+    """People forget it, and then dead letters have nowhere to go."""
+    from .remote import part
+
+    dlq = named.get("dlq")
+    if dlq:
+        status, _ = server.put(f"/queues/{part(dlq)}", {}, if_absent=True)
+        if status == 201:
+            say(f"queue {dlq} created for its dead letters")
+
+
+def _edit(options: Namespace) -> int:
+    from .remote import UsageError, connect
+
+    named = _named(options)
+    if options.no_dlq:
+        if "dlq" in named or "max_receives" in named:
+            raise UsageError("--no-dlq contradicts --dlq and --max-receives")
+        named |= {"dlq": None, "max_receives": None}
+    if not named:
+        raise UsageError("name at least one setting to change; see `openq queue edit --help`")
+    server = connect(options)
+    server.get(_path(options))  # before a dlq is created for a queue that does not exist
+    _create_dlq(server, named)
+    _tell(options, server.patch(_path(options), named))
+    return OK
+
+
+def _show(options: Namespace) -> int:
+    from .remote import connect
+
+    _tell(options, connect(options).get(_path(options)))
+    return OK
+
+
+_TIMES = {"visibility_timeout", "delay", "retention", "message_ttl", "dedup_window", "history", "oldest_age"}
+_SIZES = {"max_bytes", "max_body", "waiting_bytes"}
+
+
+def _tell(options: Namespace, queue: dict[str, Any]) -> None:
+    from .show import fields, print_json, span_text
+    from .terminal import size_text
+
+    if options.json:
+        print_json(queue)
+        return
+
+    def shown(key: str, value: object) -> object:
+        if value is not None and key in _TIMES and isinstance(value, int | float):
+            return span_text(value)
+        if value is not None and key in _SIZES and isinstance(value, int):
+            return size_text(value)
+        if key == "retry" and isinstance(value, dict):
+            return value["kind"] if value["kind"] == "none" else value
+        return value
+
+    stats = {key: value for key, value in queue["stats"].items() if key != "counters"}
+    rows = {"name": queue["name"], **stats, **queue["stats"]["counters"], **queue["settings"]}
+    fields([(key.replace("_", " "), shown(key, value)) for key, value in rows.items()])
+
+
+def _rm(options: Namespace) -> int:
+    return _destroy(options, "rm")
+
+
+def _purge(options: Namespace) -> int:
+    return _destroy(options, "purge")
+
+
+def _destroy(options: Namespace, verb: str) -> int:
+    from .remote import connect
+    from .show import REFUSED, agreed, count_text, print_json
+
+    server, path = connect(options), _path(options)
+    if_empty = True if verb == "rm" and options.if_empty else None
+
+    def ask(dry_run: bool) -> dict[str, Any]:
+        if verb == "rm":
+            answer: dict[str, Any] = server.delete(path, if_empty=if_empty, dry_run=dry_run or None)
+        else:
+            answer = server.post(f"{path}/purge", dry_run=dry_run or None)
+        return answer
+
+    if options.dry_run or not options.yes:
+        would = ask(dry_run=True)
+        what = count_text(would["messages"], "message")
+        if options.dry_run:
+            if options.json:
+                print_json(would)
+            else:
+                print(f"dry run: {what} would be removed" + (", and the queue" if verb == "rm" else ""))
+            return OK
+        plan = (
+            f"remove queue {options.queue} with {what}"
+            if verb == "rm"
+            else f"remove {what} from {options.queue}"
+        )
+        if not agreed(options, plan):
+            return REFUSED
+    gone = ask(dry_run=False)
+    if options.json:
+        print_json(gone)
+    else:
+        print(
+            f"{count_text(gone['messages'], 'message')} removed" + (", and the queue" if verb == "rm" else "")
+        )
+    return OK
+
+
+def _pause(options: Namespace) -> int:
+    return _switch(options, "pause", "hands out nothing until `openq queue resume`")
+
+
+def _resume(options: Namespace) -> int:
+    return _switch(options, "resume", "hands out messages again")
+
+
+def _switch(options: Namespace, verb: str, outcome: str) -> int:
+    from .remote import connect
+    from .show import print_json
+
+    queue = connect(options).post(f"{_path(options)}/{verb}")
+    if options.json:
+        print_json(queue)
+    else:
+        print(f"{options.queue} {outcome}")
+    return OK

@@ -1,0 +1,135 @@
+"""The server that a command talks to: its address and credentials, and the REST API behind few words."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from ..client.http import Answer, Connection
+from ..config import DEFAULT_URL, ConfigError, secret
+from ..errors import OpenQError
+
+PAGE = 1000  # the most that the server gives at once
+
+
+class UsageError(OpenQError):
+    """The words were understood, and cannot be followed."""
+
+    code = "usage"
+
+
+def part(name: str) -> str:
+    """A name as one part of a path, whatever is in it."""
+    # Dots alone would be taken for "here" and "up" by what lies between here and the server.
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
+
+
+class Server:
+    def __init__(self, connection: Connection, account: str | None = None) -> None:
+        self._connection = connection
+        self._prefix = "/api/v1" + (f"/accounts/{part(account)}" if account else "")
+        self.url = connection.url
+
+    def get(self, path: str, *, timeout_s: float | None = None, **query: object) -> Any:
+        return self._call("GET", path, query, None, timeout_s).json()
+
+    def raw(self, path: str, **query: object) -> bytes:
+        return self._call("GET", path, query, None, None).body
+
+    def post(self, path: str, body: object = None, *, timeout_s: float | None = None, **query: object) -> Any:
+        return self._call("POST", path, query, {} if body is None else body, timeout_s).json()
+
+    def put(self, path: str, body: object, **query: object) -> tuple[int, Any]:
+        """The status too: 201 tells a new queue from a changed one."""
+        answer = self._call("PUT", path, query, body, None)
+        return answer.status, answer.json()
+
+    def patch(self, path: str, body: object) -> Any:
+        return self._call("PATCH", path, {}, body, None).json()
+
+    def delete(self, path: str, **query: object) -> Any:
+        answer = self._call("DELETE", path, query, None, None)
+        return answer.json() if answer.body else {}
+
+    def _call(
+        self, method: str, path: str, query: Mapping[str, object], body: object, timeout_s: float | None
+    ) -> Answer:
+        told = {name: _query_text(value) for name, value in query.items() if value is not None}
+        target = self._prefix + path + (f"?{urlencode(told)}" if told else "")
+        data = None if body is None else json.dumps(body).encode()
+        return self._connection.request(method, target, data, timeout_s=timeout_s).checked()
+
+    def pages(self, path: str, items: str, cursor: str, **query: object) -> Iterator[Any]:
+        """All items of a list, page by page; `cursor` is what the answer calls the way to the next one."""
+        after: object = None
+        while True:
+            told = {"limit": PAGE, **query, "after": after}
+            page = self._call("GET", path, told, None, None).json()
+            yield from page[items]
+            after = page.get(cursor)
+            if after is None or not page[items]:
+                return
+
+
+def _query_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def connect(options: Namespace) -> Server:
+    """As the options say, else the environment, else the server of this machine."""
+    return Server(connection_of(options), options.account)
+
+
+def connection_of(options: Namespace) -> Connection:
+    environ = os.environ
+    url = options.url or environ.get("OPENQ_URL") or DEFAULT_URL
+    token = _token(options)
+    user = password = None
+    if token is None:
+        user = options.user or environ.get("OPENQ_USER") or None
+        if user is not None:
+            password = secret("OPENQ_PASSWORD", environ) or ask_password(f"password of {user}: ")
+    return Connection(
+        url,
+        token=token,
+        user=user,
+        password=password,
+        ca=options.ca or environ.get("OPENQ_CA") or None,
+        timeout_s=options.timeout if options.timeout is not None else 30.0,
+    )
+
+
+def _token(options: Namespace) -> str | None:
+    if options.token and options.token_file:
+        raise ConfigError("--token and --token-file contradict each other: give one of them")
+    if options.token:
+        return str(options.token)
+    if options.token_file:
+        return secret("OPENQ_TOKEN", {"OPENQ_TOKEN_FILE": options.token_file})
+    if options.user:
+        return None  # who signs in by name does not want the token of the environment
+    return secret("OPENQ_TOKEN", os.environ)
+
+
+def ask_password(prompt: str, *, twice: bool = False) -> str:
+    """From the person at the terminal, else the first line of stdin."""
+    if not sys.stdin.isatty():
+        text = sys.stdin.readline().rstrip("\r\n")
+        if not text:
+            raise UsageError("a password is needed: on stdin, in OPENQ_PASSWORD or in OPENQ_PASSWORD_FILE")
+        return text
+    from getpass import getpass
+
+    text = getpass(prompt)
+    if twice and getpass("once more: ") != text:
+        raise UsageError("the two passwords are not the same")
+    if not text:
+        raise UsageError("an empty password is none")
+    return text

@@ -1,0 +1,85 @@
+"""`openq serve`: the configuration, then the server."""
+
+from __future__ import annotations
+
+from .parsing import Parser, Verbs, add_json
+from .terminal import FAILED, OK, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from ..config import Config
+
+
+def add(name: str, verbs: Verbs, help: str) -> None:
+    serve = verbs.add(
+        name,
+        _serve,
+        help,
+        [
+            ("openq serve", "durable, in ./openq-data, on http://127.0.0.1:9324"),
+            ("openq serve --memory --port 0", "nothing on disk, on a free port"),
+            ("openq serve --data /var/lib/openq --host 0.0.0.0", "for other machines; needs users"),
+            ("openq serve --config openq.toml", "see `openq config init`"),
+        ],
+        "It prints its addresses when it is ready, and stops on Ctrl-C or SIGTERM. Every option is also an\n"
+        "environment variable (OPENQ_PORT) and a key of the file (port).",
+    )
+    add_settings(serve)
+    # A server's log is its output: this is the same as --log-format json.
+    add_json(serve, "log as JSON lines, the same as --log-format json")
+
+
+def add_settings(parser: Parser) -> None:
+    """A flag per key. Values stay text: the configuration checks them, wherever they come from."""
+    from argparse import BooleanOptionalAction
+
+    from ..config import KEYS, Config, flag_of
+
+    parser.add_argument(
+        "--config", metavar="FILE", help="TOML file (OPENQ_CONFIG; default ./openq.toml if there)"
+    )
+    default = Config()
+    for key, row in KEYS.items():
+        value = getattr(default, key)
+        help = row.help.replace("%", "%%")
+        if row.metavar is None:
+            parser.add_argument(flag_of(key), action=BooleanOptionalAction, default=None, help=help)
+            continue
+        if value not in (None, ()):
+            help += f" (default {value})"
+        parser.add_argument(flag_of(key), metavar=row.metavar, help=help)
+
+
+def read_settings(options: Namespace) -> Config:
+    import os
+
+    from ..config import KEYS, find_file, load
+
+    flags = {key: getattr(options, key, None) for key in KEYS}
+    return load(flags, os.environ, find_file(os.environ, options.config))
+
+
+def _serve(options: Namespace) -> int:
+    import errno
+
+    from ..errors import OpenQError
+
+    if options.json and options.log_format is None:
+        options.log_format = "json"
+    config = read_settings(options)
+    from ..server import run
+
+    try:
+        return run(config) or OK
+    except (OSError, OpenQError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
+            raise
+        from .doctor import who_listens
+
+        holder = who_listens(config.port)
+        by = f" by {holder}" if holder else ""
+        say(f"port {config.port} is taken{by}; end that, or take another with --port (0 picks a free one)")
+        return FAILED

@@ -1,0 +1,293 @@
+"""A small blocking HTTP/1.1 client: one connection that is kept, TLS, a token or a password.
+
+For the commands and, later, the remote library. On plain sockets, because the standard library's own
+client loads the whole of `email` and takes longer to start than most commands run.
+One `Connection` is for one thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import select
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from ..errors import OpenQError
+
+MAX_HEAD_BYTES = 64 << 10
+_READ = 256 << 10
+
+
+class Unreachable(OpenQError):
+    """No answer from the server: it does not run, or not there."""
+
+    code = "unreachable"
+
+    def __init__(self, url: str, why: str, hint: str = "") -> None:
+        super().__init__(f"cannot reach {url}: {why}")
+        self.url = url
+        self.hint = hint
+
+
+class TimedOut(OpenQError):
+    code = "timed_out"
+
+    def __init__(self, url: str, seconds: float) -> None:
+        super().__init__(f"no answer from {url} within {seconds:g} s")
+        self.url = url
+
+
+class Refused(OpenQError):
+    """The server answered with an error; `code` and `hint` are its own."""
+
+    def __init__(self, status: int, code: str, detail: str, hint: str = "") -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.hint = hint
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]  # names in lower case; the last one of a name counts
+    body: bytes
+
+    def json(self) -> Any:
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            shown = self.body[:80].decode("utf-8", "replace")
+            raise Refused(
+                self.status, "not_json", f"the server did not answer with JSON: {shown!r}"
+            ) from None
+
+    def checked(self) -> Answer:
+        """Itself if the request was granted, else the server's reason as an error."""
+        if self.status < 400:
+            return self
+        problem: Any = None
+        try:
+            problem = json.loads(self.body)
+        except ValueError:
+            pass
+        if not isinstance(problem, dict):
+            text = self.body[:200].decode("utf-8", "replace").strip()
+            raise Refused(self.status, "error", f"the server answered {self.status}: {text}")
+        detail = problem.get("detail") or problem.get("title") or f"the server answered {self.status}"
+        code, hint = str(problem.get("code") or "error"), str(problem.get("hint") or "")
+        raise Refused(self.status, code, str(detail), hint)
+
+
+class Connection:
+    """To one server. Opens at the first request, and again when the server has closed it meanwhile."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        ca: str | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            raise Unreachable(url, "the port must be a number from 0 to 65535") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Unreachable(url, "an address looks like http://127.0.0.1:9324")
+        self._tls = parts.scheme == "https"
+        self._host = parts.hostname
+        self._port = port if port is not None else (443 if self._tls else 80)
+        self._prefix = parts.path.rstrip("/")
+        self._ca = ca
+        self._timeout_s = timeout_s
+        name = f"[{self._host}]" if ":" in self._host else self._host
+        self.url = f"{parts.scheme}://{name}:{self._port}{self._prefix}"
+        if parts.username and user is None:
+            user, password = unquote(parts.username), unquote(parts.password or "")
+        signed = b""
+        if token is not None:
+            signed = b"authorization: Bearer " + _one_line(token, "token") + b"\r\n"
+        elif user is not None:
+            pair = f"{user}:{password or ''}".encode()
+            signed = b"authorization: Basic " + base64.b64encode(pair) + b"\r\n"
+        self._fixed = b"host: " + f"{name}:{self._port}".encode() + b"\r\nuser-agent: openq\r\n" + signed
+        self._socket: socket.socket | None = None
+        self._buffer = b""
+
+    def __repr__(self) -> str:
+        return f"Connection({self.url!r})"  # never the token
+
+    def request(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        *,
+        accept: str = "application/json",
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """One exchange. `target` is a path with its query, percent-encoded; whatever the status, no error."""
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        head = (
+            f"{method} {self._prefix}{target} HTTP/1.1\r\naccept: {accept}\r\n".encode("ascii") + self._fixed
+        )
+        if body is not None:
+            head += f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n".encode("ascii")
+        elif method not in ("GET", "HEAD", "DELETE"):
+            head += b"content-length: 0\r\n"
+        try:
+            opened = self._open(wait_s)
+            opened.settimeout(wait_s)
+            opened.sendall(head + b"\r\n" + (body or b""))
+            return self._answer(method)
+        except TimeoutError:
+            self.close()
+            raise TimedOut(self.url, wait_s) from None
+        except OSError as error:
+            self.close()
+            raise self._unreachable(error) from None
+        except BaseException:
+            # Whatever is left of this answer must not be taken for the next one.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._buffer = b""
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _open(self, wait_s: float) -> socket.socket:
+        held = self._socket
+        if held is not None:
+            # Readable before we asked anything: the server hung up. Seen now, the request can be sent on
+            # a new connection; seen after sending, nobody knows whether it was carried out.
+            if not self._buffer and not select.select([held], [], [], 0)[0]:
+                return held
+            self.close()
+        opened = socket.create_connection((self._host, self._port), wait_s)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls:
+            import ssl
+
+            try:
+                context = ssl.create_default_context(cafile=self._ca)
+                opened = context.wrap_socket(opened, server_hostname=self._host)
+            except BaseException:
+                opened.close()
+                raise
+        self._socket = opened
+        return opened
+
+    def _unreachable(self, error: OSError) -> Unreachable:
+        if isinstance(error, ConnectionRefusedError):
+            return Unreachable(self.url, "nothing listens there", "start it: openq serve; or name it: --url")
+        if isinstance(error, socket.gaierror):
+            return Unreachable(self.url, f"the name {self._host} is not known")
+        if type(error).__name__ == "SSLCertVerificationError":
+            reason = getattr(error, "verify_message", "")
+            return Unreachable(
+                self.url, f"its certificate is not trusted: {reason}", "name its CA with --ca FILE"
+            )
+        if type(error).__name__.startswith("SSL"):
+            return Unreachable(self.url, "it does not speak HTTPS there", "try http://")
+        return Unreachable(self.url, error.strerror or str(error))
+
+    def _more(self) -> None:
+        assert self._socket is not None
+        data = self._socket.recv(_READ)
+        if not data:
+            hint = "if it serves HTTPS, the address begins with https://" if not self._tls else ""
+            raise Unreachable(self.url, "it hung up before the end of its answer", hint)
+        self._buffer += data
+
+    def _answer(self, method: str) -> Answer:
+        while True:
+            while (end := self._buffer.find(b"\r\n\r\n")) < 0:
+                if len(self._buffer) > MAX_HEAD_BYTES:
+                    raise Unreachable(self.url, "its answer is not HTTP")
+                self._more()
+            lines = self._buffer[:end].decode("latin-1").split("\r\n")
+            version, _, rest = lines[0].partition(" ")
+            if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
+                raise Unreachable(self.url, "its answer is not HTTP")
+            status = int(rest[:3])
+            self._buffer = self._buffer[end + 4 :]
+            if status >= 200:
+                break  # not an interim answer such as 100 Continue
+        headers: dict[str, str] = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        body = b"" if method == "HEAD" or status in (204, 304) else self._body(headers)
+        if headers.get("connection", "").lower() == "close":
+            self.close()
+        return Answer(status, headers, body)
+
+    def _body(self, headers: Mapping[str, str]) -> bytes:
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            return b"".join(self._chunks())
+        length = headers.get("content-length")
+        if length is None or not length.isdigit():
+            raise Unreachable(self.url, "its answer has no length")
+        return self._take(int(length))
+
+    def _take(self, size: int) -> bytes:
+        if len(self._buffer) < size:
+            assert self._socket is not None
+            # Joined once: adding each piece to the buffer would copy a long answer over and over.
+            pieces, have = [self._buffer], len(self._buffer)
+            while have < size:
+                data = self._socket.recv(min(_READ, size - have))
+                if not data:
+                    raise Unreachable(self.url, "it hung up before the end of its answer")
+                pieces.append(data)
+                have += len(data)
+            self._buffer = b"".join(pieces)
+        body, self._buffer = self._buffer[:size], self._buffer[size:]
+        return body
+
+    def _line(self) -> bytes:
+        while (end := self._buffer.find(b"\r\n")) < 0:
+            if len(self._buffer) > MAX_HEAD_BYTES:
+                raise Unreachable(self.url, "its answer is not HTTP")
+            self._more()
+        line, self._buffer = self._buffer[:end], self._buffer[end + 2 :]
+        return line
+
+    def _chunks(self) -> Iterator[bytes]:
+        while True:
+            try:
+                size = int(self._line().partition(b";")[0], 16)
+            except ValueError:
+                raise Unreachable(self.url, "its answer is not HTTP") from None
+            if not size:
+                break
+            yield self._take(size)
+            self._take(2)
+        while self._line():
+            pass
+
+
+def _one_line(text: str, what: str) -> bytes:
+    """What goes into a header must not be able to end it."""
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise Refused(0, "usage", f"the {what} must be printable ASCII without spaces")
+    return text.encode()

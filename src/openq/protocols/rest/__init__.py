@@ -1,0 +1,1 @@
+"""Our own API: everything a queue can do, over HTTP, as JSON or msgpack."""

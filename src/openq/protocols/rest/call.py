@@ -1,0 +1,141 @@
+"""One request on its way through a handler: who asks, what for, and the ways to answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...errors import OpenQError
+from ...model import check_name
+from ...security.guard import Principal
+from ..http import Request
+from ..names import full_name, split_name
+from ..site import Site
+from .formats import Format
+from .problems import CONTENT_TYPE, Problem, render
+
+if TYPE_CHECKING:
+    from .routes import Route
+
+log = logging.getLogger("openq.rest")
+
+T = TypeVar("T")
+
+
+class Call:
+    __slots__ = (
+        "_account",
+        "account",
+        "args",
+        "body",
+        "broker",
+        "format",
+        "principal",
+        "query",
+        "request",
+        "route",
+        "sent",
+        "site",
+    )
+
+    def __init__(self, site: Site, request: Request, route: Route, account: str, args: tuple[str, ...]) -> None:
+        self.site = site
+        self.broker = site.broker
+        self.request = request
+        self.route = route
+        self.account = account
+        self.args = args  # of the path, decoded
+        self.principal: Principal
+        self.sent: Format  # of the request's body
+        self.format: Format  # of the answer
+        self.body: Any = None
+        self.query: Any = None
+
+    # -- names
+
+    @property
+    def queue(self) -> str:
+        """The engine's name of the queue (or exchange) in the path."""
+        return self.full(self.args[0])
+
+    def full(self, name: str, what: str = "queue") -> str:
+        return check_name(full_name(self.account, name), what)
+
+    def full_or_none(self, name: str | None, what: str = "queue") -> str | None:
+        return None if name is None else self.full(name, what)
+
+    def short(self, full: str) -> str:
+        return split_name(full)[1]
+
+    def is_ours(self, full: str) -> bool:
+        return split_name(full)[0] == self.account
+
+    # -- permissions
+
+    def may(self, action: str, name: str) -> bool:
+        return may(self.site, self.principal, action, self.account, name)
+
+    def require(self, action: str, name: str) -> None:
+        if not self.may(action, name):
+            raise Problem("forbidden", f"{self.principal.user} may not {action} {name!r}")
+
+    # -- answers
+
+    def answer(self, value: Any, status: int = 200, headers: bytes = b"") -> None:
+        format = self.format
+        self.request.answer(status, format.encode(value), format.content_type, headers)
+
+    def fail(self, error: BaseException) -> None:
+        answer_problem(self.request, error, self.account)
+
+    def after_commit(self, value: Any, status: int = 200, headers: bytes = b"") -> None:
+        """The answer once everything done so far is on disk: before that it would be a lie."""
+
+        def committed(error: OpenQError | None) -> None:
+            if error is not None:
+                self.fail(error)
+            else:
+                self.answer(value, status, headers)
+
+        self.site.after_commit(committed)
+
+    def work(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """What may take long, in a thread; `then` on the loop, which answers."""
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            if self.request.gone:
+                return
+            try:
+                if error is not None:
+                    raise error
+                then(result)  # type: ignore[arg-type]
+            except Exception as problem:
+                self.fail(problem)
+
+        self.site.run(work, done)
+
+    def look(self, work: Callable[[], Any]) -> None:
+        """Work in a thread whose result is the answer."""
+        self.work(work, self.answer)
+
+    def change(self, work: Callable[[], Any]) -> None:
+        """The same for work that changes something: the answer waits for the disk."""
+        self.work(work, self.after_commit)
+
+
+def may(site: Site, principal: Principal, action: str, account: str, name: str) -> bool:
+    return site.guard.may(principal, action, account, name)
+
+
+def answer_problem(request: Request, error: BaseException, account: str) -> None:
+    if not isinstance(error, OpenQError | Problem):
+        log.error("%s %s failed", request.method, request.path[:200], exc_info=error)
+    if not isinstance(error, Exception):
+        error = RuntimeError()
+    status, body, headers = render(error)
+    # A client of another account knows its queues without the account in front.
+    prefix = f"@{account}/".encode()
+    if prefix in body:
+        body = body.replace(prefix, b"")
+    request.answer(status, body, CONTENT_TYPE, headers)

@@ -1,0 +1,265 @@
+"""Dead letters: where they are, why they died, back again or gone for good; and replay of the past."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import UNSET
+
+from ...broker.base import Filter
+from ...broker.local import LocalBroker
+from ...engine import admin
+from ...errors import InvalidSetting, MessageNotFoundError, QueueInUse
+from ...model import Entry
+from ..tasks import Task
+from .browse import page, walk
+from .call import Call
+from .messages import make_filter
+from .problems import Problem
+from .schemas import DeadGroup, DeadGroups, DeadLetter, DeadLetters, DeadQueue, DeadQueues, TaskView
+from .values import iso, moment_ms, seconds
+from .views import is_dead, task_view
+
+_SAMPLES = 5
+_MAX_GROUPS = 1_000
+_GROUPING_S = 10.0
+_MAX_REASON = 500
+
+
+def list_dead_queues(call: Call) -> None:
+    broker = call.broker
+    sources: dict[str, list[str]] = {}
+    for full in broker.queues():
+        if call.is_ours(full):
+            target = broker.settings(full).dead_letter
+            if target is not None:
+                sources.setdefault(target, []).append(call.short(full))
+    known = set(broker.queues())
+    shown: list[DeadQueue] = []
+    for target in sorted(sources):
+        name = call.short(target)
+        if target in known and call.may("peek", name):
+            stats = broker.stats(target)
+            visible = sorted(each for each in sources[target] if call.may("peek", each))
+            shown.append(
+                DeadQueue(
+                    queue=name,
+                    messages=stats.ready + stats.delayed + stats.in_flight,
+                    sources=visible,
+                    oldest_age=None if stats.oldest_age_ms is None else seconds(stats.oldest_age_ms),
+                )
+            )
+    call.answer(DeadQueues(queues=shown))
+
+
+def reason_of(entry: Entry) -> str:
+    """What its last consumer said, else why OpenQ gave up on it."""
+    extra = entry.extra
+    if extra is None:
+        return ""
+    return extra.reason or (extra.deaths[0][1] if extra.deaths else "")
+
+
+def list_dead_letters(call: Call) -> None:
+    query, broker, queue = call.query, call.broker, call.queue
+
+    def work() -> DeadLetters:
+        entries, following = page(
+            broker, queue, "all", query.after, query.limit, lambda entry: is_dead(entry, queue)
+        )
+        return DeadLetters(
+            messages=[_letter(call, entry) for entry, _ in entries],
+            next=UNSET if following is None else following,
+        )
+
+    call.look(work)
+
+
+def _letter(call: Call, entry: Entry) -> DeadLetter:
+    assert entry.extra is not None
+    source, _, died_ms, count = entry.extra.deaths[0]
+    return DeadLetter(
+        id=call.broker.message_id(entry),
+        source=call.short(source),
+        reason=reason_of(entry),
+        time=iso(died_ms),
+        receive_count=count,
+        message_type=entry.extra.type,
+    )
+
+
+_VARYING = [
+    (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<id>"),
+    (re.compile(r"\b0[xX][0-9a-fA-F]+\b"), "<hex>"),
+    (re.compile(r"\b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{8,}\b"), "<hex>"),
+    (re.compile(r"\d+(?:[.,:]\d+)*"), "<n>"),
+    (re.compile(r"\s+"), " "),
+]
+
+
+def normalised(reason: str) -> str:
+    """Without what differs from one failure to the next of the same kind: ids, addresses, numbers."""
+    text = reason[:_MAX_REASON]
+    for pattern, word in _VARYING:
+        text = pattern.sub(word, text)
+    return text.strip()
+
+
+def group_dead_letters(call: Call) -> None:
+    broker, queue = call.broker, call.queue
+    call.look(lambda: group(call, broker, queue, _GROUPING_S))
+
+
+def group(call: Call, broker: LocalBroker, queue: str, budget_s: float) -> DeadGroups:
+    deadline = time.monotonic() + budget_s
+    groups: dict[str, DeadGroup] = {}
+    times: dict[str, tuple[int, int]] = {}
+    scanned = 0
+    complete = True
+    for entry, _, _ in walk(broker, queue, "all"):
+        scanned += 1
+        if scanned % 1000 == 0 and time.monotonic() > deadline:
+            complete = False
+            break
+        if not is_dead(entry, queue) or entry.extra is None:
+            continue
+        reason = reason_of(entry)
+        key = normalised(reason)
+        source, _, died_ms, _ = entry.extra.deaths[0]
+        found = groups.get(key)
+        if found is None:
+            if len(groups) == _MAX_GROUPS:
+                complete = False
+                continue
+            found = DeadGroup(
+                reason=key, sample=reason[:_MAX_REASON], count=0, sources=[], ids=[], first="", last=""
+            )
+            groups[key] = found
+            times[key] = (died_ms, died_ms)
+        found.count += 1
+        if len(found.ids) < _SAMPLES:
+            found.ids.append(broker.message_id(entry))
+        if call.short(source) not in found.sources:
+            found.sources.append(call.short(source))
+        first, last = times[key]
+        times[key] = (min(first, died_ms), max(last, died_ms))
+    for key, found in groups.items():
+        found.first, found.last = map(iso, times[key])
+    ordered = sorted(groups.values(), key=lambda each: -each.count)
+    return DeadGroups(groups=ordered, scanned=scanned, complete=complete)
+
+
+# -- long work ----------------------------------------------------------------------------------
+
+
+def _answer_task(call: Call, task: Task) -> None:
+    name = f"Location: {_prefix(call)}/tasks/{task.id}\r\n"
+    call.answer(task_view(task), 202, name.encode())
+
+
+def _prefix(call: Call) -> str:
+    path = call.request.path
+    return path[: path.index("/queues/")]
+
+
+def _dry(call: Call, kind: str, count: int) -> TaskView:
+    return TaskView(kind=kind, queue=call.args[0], state="dry_run", done=0, total=count)
+
+
+def redrive(call: Call) -> None:
+    body, broker, queue = call.body, call.broker, call.queue
+    broker.settings(queue)
+    to = None
+    if body.to is not None:
+        call.require("send", body.to)
+        to = call.full(body.to)
+        broker.settings(to)
+    filter = make_filter(body.filter, call.sent, "ready")
+    if body.dry_run:
+        call.look(lambda: _dry(call, "redrive", sum(_would_redrive(broker, queue, to, filter))))
+        return
+    details = {"to": body.to, "rate": body.rate}
+    task = call.site.tasks.start(
+        "redrive",
+        call.account,
+        call.args[0],
+        lambda task: broker.redrive(queue, to, filter, body.rate, task.progress),
+        details=details,
+    )
+    _answer_task(call, task)
+
+
+def _would_redrive(broker: LocalBroker, queue: str, to: str | None, filter: Filter) -> Iterator[int]:
+    for part in broker.matching(queue, filter):
+        with broker.lock:
+            found = broker.engine.queue(queue)
+            targets = [admin.redrive_target(broker.engine, found, entry, to) for entry in part]
+        yield sum(target is not None and target is not found for target in targets)
+
+
+def discard(call: Call) -> None:
+    body, broker, queue = call.body, call.broker, call.queue
+    broker.settings(queue)
+    filter = make_filter(body.filter, call.sent, "ready")
+    if body.dry_run:
+        call.look(lambda: _dry(call, "discard", sum(map(len, broker.matching(queue, filter)))))
+        return
+    task = call.site.tasks.start(
+        "discard", call.account, call.args[0], lambda task: _discard(broker, queue, filter, task)
+    )
+    _answer_task(call, task)
+
+
+def _discard(broker: LocalBroker, queue: str, filter: Filter, task: Task) -> int:
+    done = 0
+    for part in broker.matching(queue, filter):
+        for entry in part:
+            try:
+                broker.cancel(queue, broker.message_id(entry))
+            except (MessageNotFoundError, QueueInUse):
+                continue  # gone or taken since it was chosen
+            done += 1
+        broker.sync()
+        if not task.progress(done):
+            break
+    return done
+
+
+def replay(call: Call) -> None:
+    body, broker, queue = call.body, call.broker, call.queue
+    broker.settings(queue)
+    if body.since is not None and body.since_id is not None:
+        raise InvalidSetting("give either since or since_id, not both")
+    if body.since is None and body.since_id is None and body.filter is None:
+        raise Problem("invalid", "replay needs a point (since or since_id) or a filter")
+    to = None
+    if body.to is not None:
+        call.require("send", body.to)
+        to = call.full(body.to)
+        broker.settings(to)
+    since_ms = None if body.since is None else moment_ms(body.since, "since")
+    filter = None if body.filter is None else make_filter(body.filter, call.sent)
+
+    def work(progress: Any, dry_run: bool) -> int:
+        return broker.replay(
+            queue,
+            since_ms,
+            body.since_id,
+            to,
+            filter=filter,
+            rate=body.rate,
+            progress=progress,
+            dry_run=dry_run,
+        )
+
+    if body.dry_run:
+        call.look(lambda: _dry(call, "replay", work(None, True)))
+        return
+    details = {"to": body.to, "since": body.since, "since_id": body.since_id, "rate": body.rate}
+    task = call.site.tasks.start(
+        "replay", call.account, call.args[0], lambda task: work(task.progress, False), details=details
+    )
+    _answer_task(call, task)

@@ -1,0 +1,112 @@
+"""JSON and msgpack: which one a client sends and which it wants, and the values neither has a word for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ..http import Request
+from .problems import Problem
+
+
+class Format:
+    """One of the two; decoders are made once per type."""
+
+    __slots__ = ("_decoders", "content_type", "encode", "is_json", "new_decoder")
+
+    def __init__(
+        self, content_type: bytes, encode: Callable[[Any], bytes], new_decoder: Callable[[Any], Any]
+    ) -> None:
+        self.content_type = content_type
+        self.encode = encode
+        self.new_decoder = new_decoder
+        self.is_json = content_type == b"application/json"
+        self._decoders: dict[Any, Callable[[bytes], Any]] = {}
+
+    def decode(self, data: bytes, kind: Any) -> Any:
+        """Raises Problem: `malformed` for what is no JSON or msgpack, `invalid` for what does not fit."""
+        decode = self._decoders.get(kind)
+        if decode is None:
+            decode = self._decoders[kind] = self.new_decoder(kind).decode
+        try:
+            return decode(data)
+        except msgspec.ValidationError as error:
+            raise Problem("invalid", str(error)) from None
+        except RecursionError:
+            raise Problem("malformed", "the body is nested too deeply") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            raise Problem("malformed", str(error)) from None
+
+
+def narrowed(value: Any) -> Any:
+    """For msgpack: integers of more than 64 bits, which JSON has and it has not, become text."""
+    if isinstance(value, dict):
+        return {key: narrowed(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [narrowed(each) for each in value]
+    if isinstance(value, int) and not isinstance(value, bool) and not -(1 << 63) <= value < 1 << 64:
+        return str(value)
+    return value
+
+
+JSON = Format(b"application/json", msgspec.json.Encoder().encode, msgspec.json.Decoder)
+MSGPACK = Format(b"application/msgpack", msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder)
+
+_BY_NAME = {
+    b"application/json": JSON,
+    b"application/msgpack": MSGPACK,
+    b"application/vnd.msgpack": MSGPACK,
+    b"application/x-msgpack": MSGPACK,
+}
+
+
+def sent(request: Request) -> Format:
+    """The format of the request's body."""
+    value = request.header(b"content-type")
+    if value is None:
+        if request.body:
+            return JSON
+        return _BY_NAME.get((request.header(b"accept") or b"").lower(), JSON)
+    found = _BY_NAME.get(value)
+    if found is None:
+        found = _BY_NAME.get(value.partition(b";")[0].strip().lower())
+    if found is None:
+        if not request.body:
+            return JSON
+        raise Problem("unsupported_media_type", f"the body is {value.decode('latin-1')[:100]!r}")
+    return found
+
+
+def wanted(request: Request, default: Format) -> Format:
+    """The format of the answer: what is accepted most, else that of the request."""
+    accept = request.header(b"accept")
+    if accept is None or accept == b"*/*":
+        return default
+    found = _BY_NAME.get(accept)
+    return found if found is not None else _negotiated(accept, default)
+
+
+def _negotiated(accept: bytes, default: Format) -> Format:
+    best: Format | None = None
+    best_weight = 0.0
+    for part in accept.lower().split(b","):
+        name, *parameters = (piece.strip() for piece in part.split(b";"))
+        found = default if name in (b"*/*", b"application/*") else _BY_NAME.get(name)
+        weight = _weight(parameters)
+        if found is not None and weight > best_weight:
+            best, best_weight = found, weight
+    if best is None:
+        raise Problem("not_acceptable", f"{accept.decode('latin-1')[:100]!r} names no format of ours")
+    return best
+
+
+def _weight(parameters: list[bytes]) -> float:
+    for parameter in parameters:
+        if parameter.startswith(b"q="):
+            try:
+                return float(parameter[2:])
+            except ValueError:
+                return 0.0
+    return 1.0

@@ -1,0 +1,477 @@
+"""Messages: publish, receive, settle; look at one or many, edit, move, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ...broker.base import Filter, Receipt
+from ...errors import InvalidSetting, MessageNotFoundError, OpenQError
+from ...model import FORM_BYTES, FORM_TEXT, Delivery, Draft, Entry, Extra
+from .. import polls
+from .browse import page
+from .call import Call
+from .formats import MSGPACK, Format
+from .payloads import BINARIES, Body, read_json, read_msgpack
+from .problems import Problem, failure
+from .schemas import (
+    MAX_BATCH,
+    Batch,
+    Edit,
+    Findings,
+    Id,
+    MessagePage,
+    Messages,
+    NewMessage,
+    Outcome,
+    Published,
+    PublishedBatch,
+    Reason,
+    ReceiptFailure,
+    Receipts,
+    Settled,
+    Timeline,
+    TimelineStep,
+    Wanted,
+)
+from .values import iso, moment_ms, read_attributes, span_ms
+from .views import received, stored
+
+# -- in -----------------------------------------------------------------------------------------
+
+
+def read_payload(message: NewMessage | Edit, format: Format) -> Body:
+    if (message.payload is UNSET) == (message.body is UNSET):
+        raise Problem("invalid", "a message needs a payload (`body` is another name of it: give one of them)")
+    raw = message.body if message.payload is UNSET else message.payload
+    assert isinstance(raw, Raw)
+    read = read_json if format.is_json else read_msgpack
+    return read(raw, message.payload_encoding)
+
+
+def make_draft(message: NewMessage, format: Format) -> Draft:
+    body, form = read_payload(message, format)
+    if message.at is not None and message.delay is not None:
+        raise InvalidSetting("give either delay or at, not both")
+    past = None
+    if message.timestamp is not None:
+        # When the sender sent it: consumers see this time, the queue keeps its own.
+        past = Extra(born_ms=moment_ms(message.timestamp, "timestamp"))
+    return Draft(
+        body,
+        form,
+        delay_ms=None if message.delay is None else span_ms(message.delay, "delay"),
+        due_ms=0 if message.at is None else max(moment_ms(message.at, "at"), 1),
+        priority=message.priority,
+        group=message.group,
+        type=message.message_type,
+        dedup=message.dedup_id,
+        unique=message.unique_key,
+        ttl_ms=None if message.ttl is None else span_ms(message.ttl, "ttl"),
+        id=message.id,
+        attributes=read_attributes(message.attributes, format.is_json) if message.attributes else None,
+        publisher=message.publisher,
+        past=past,
+    )
+
+
+def _refusal(error: OpenQError, call: Call, size: int) -> OpenQError | Problem:
+    """A body that is too large has a status of its own."""
+    if isinstance(error, InvalidSetting):
+        limit = call.broker.settings(call.queue).max_body
+        if limit is not None and size > limit:
+            return Problem("too_large", str(error))
+    return error
+
+
+def publish(call: Call) -> None:
+    draft = make_draft(call.body, call.sent)
+    [result] = call.broker.publish_each(call.queue, [draft])
+    if isinstance(result, OpenQError):
+        raise _refusal(result, call, len(draft.body))
+    message_id, duplicate = result
+    call.after_commit(Published(id=message_id, duplicate=True if duplicate else UNSET), 201)
+
+
+def publish_batch(call: Call) -> None:
+    """Plain bodies become one record; anything else goes one by one, each with its own outcome."""
+    items = _read_batch(call)
+    queue = call.queue
+    if not items:
+        call.broker.settings(queue)
+        call.answer(PublishedBatch(count=0), 201)
+        return
+    kinds = set(map(type, items))
+    if len(kinds) == 1:
+        bodies: list[bytes] | None = None
+        form = FORM_BYTES
+        if bytes in kinds:
+            bodies = items
+        elif str in kinds:
+            bodies, form = [item.encode() for item in items], FORM_TEXT
+        if bodies is not None:
+            seqs = call.broker.publish_bodies(queue, bodies, form)
+            if seqs is not None:
+                first_id = call.broker.id_of(seqs.start)
+                call.after_commit(PublishedBatch(count=len(bodies), first_id=first_id), 201)
+                return
+    _publish_each(call, queue, items)
+
+
+def _read_batch(call: Call) -> list[Any]:
+    """A list of bodies and messages, bare or under `messages`."""
+    data, format = call.request.body, call.sent
+    items: list[Any]
+    if format is MSGPACK:
+        items = _read_msgpack_batch(data)
+    elif data[:64].lstrip()[:1] == b"[":
+        items = format.decode(data, list[str | NewMessage])
+    else:
+        items = format.decode(data, Batch).messages
+        _check_count(items)
+        items = [_read_json_item(format, bytes(item)) for item in items]
+    _check_count(items)
+    return items
+
+
+def _check_count(items: Sequence[object]) -> None:
+    if len(items) > MAX_BATCH:
+        raise Problem("batch_too_large", f"{len(items)} messages; at most {MAX_BATCH} fit one request")
+
+
+def _read_json_item(format: Format, data: bytes) -> Any:
+    return format.decode(data, str if data[:1] == b'"' else NewMessage)
+
+
+def _array_start(data: bytes) -> int:
+    """Where the first item of a msgpack array is; 0 if this is no array."""
+    kind = data[0] if data else 0
+    if 0x90 <= kind <= 0x9F:
+        return 1
+    return {0xDC: 3, 0xDD: 5}.get(kind, 0)
+
+
+def _read_msgpack_batch(data: bytes) -> list[Any]:
+    start = _array_start(data)
+    raws: list[Raw]
+    if start:
+        if data[start : start + 1] and data[start] in BINARIES:
+            # The short way: nothing but bytes, decoded in one go.
+            try:
+                bodies: list[bytes] = _read_bodies(data)
+                return bodies
+            except msgspec.DecodeError:
+                pass  # mixed, or broken: the long way tells
+        raws = MSGPACK.decode(data, list[Raw])
+    else:
+        raws = MSGPACK.decode(data, Batch).messages
+    _check_count(raws)
+    return [_read_msgpack_item(bytes(raw)) for raw in raws]
+
+
+_read_bodies = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+def _read_msgpack_item(data: bytes) -> Any:
+    if data[0] in BINARIES:
+        return MSGPACK.decode(data, bytes)
+    is_map = 0x80 <= data[0] <= 0x8F or data[0] in (0xDE, 0xDF)
+    return MSGPACK.decode(data, NewMessage if is_map else str)
+
+
+def _publish_each(call: Call, queue: str, items: list[Any]) -> None:
+    drafts: list[Draft] = []
+    results: list[Outcome | None] = []
+    for item in items:
+        try:
+            if isinstance(item, NewMessage):
+                draft = make_draft(item, call.sent)
+            elif isinstance(item, bytes):
+                draft = Draft(item)
+            else:
+                draft = Draft(item.encode(), FORM_TEXT)
+        except (InvalidSetting, Problem) as error:
+            results.append(Outcome(code=error.code, detail=str(error)))
+            continue
+        results.append(None)
+        drafts.append(draft)
+    outcomes = iter(zip(drafts, call.broker.publish_each(queue, drafts), strict=True))
+    shown = [each if each is not None else _outcome(call, *next(outcomes)) for each in results]
+    failed = sum(each.code is not UNSET for each in shown)
+    call.after_commit(PublishedBatch(count=len(shown) - failed, failed=failed, results=shown), 201)
+
+
+def _outcome(call: Call, draft: Draft, result: tuple[str, bool] | OpenQError) -> Outcome:
+    if isinstance(result, OpenQError):
+        error = _refusal(result, call, len(draft.body))
+        return Outcome(code=error.code, detail=str(error))
+    return Outcome(id=result[0], duplicate=True if result[1] else UNSET)
+
+
+# -- out ----------------------------------------------------------------------------------------
+
+
+def receive(call: Call) -> None:
+    body = call.body
+    lease_ms = None
+    if body.visibility_timeout is not None:
+        lease_ms = span_ms(body.visibility_timeout, "visibility_timeout")
+    types = None if body.types is None else frozenset(body.types)
+    queue = call.queue
+
+    def then(deliveries: list[Delivery], error: OpenQError | None) -> None:
+        if error is not None:
+            call.fail(error)
+            return
+        try:
+            call.answer(Messages(messages=received(call.broker, deliveries, call.format)))
+        except Exception as problem:
+            polls.give_back(call.site, queue, deliveries)
+            call.fail(problem)
+
+    polls.receive(call.site, call.request, queue, body.max, lease_ms, body.consumer, types, body.wait, then)
+
+
+def _read_receipt(text: str, prefix: str, queue: str) -> Receipt:
+    """As `receive` wrote it: the sequence's own id, a slash, the number of the delivery."""
+    at = len(prefix) + 12
+    if text.startswith(prefix) and text[at : at + 1] == "/" and text.isascii() and text[at + 1 :].isalnum():
+        try:
+            return int(text[at - 12 : at], 16), int(text[at + 1 :], 16)
+        except ValueError:
+            pass
+    raise MessageNotFoundError(text[:100], queue)
+
+
+def _wanted_receipts(body: Receipts) -> list[str]:
+    if (body.receipt_id is UNSET) == (body.receipts is UNSET):
+        raise Problem("invalid", "give either receipt_id or receipts")
+    if isinstance(body.receipts, list):
+        return body.receipts
+    assert isinstance(body.receipt_id, str)
+    return [body.receipt_id]
+
+
+def _settle(call: Call, act: Callable[[Receipt], str | None]) -> None:
+    """One by one. A single delivery that cannot be settled is an error, one of many a line in the answer."""
+    queue, prefix = call.queue, call.broker.id_prefix
+    call.broker.settings(queue)  # an unknown queue is another error than an unknown message
+    outcomes: list[str] = []
+    failed: list[ReceiptFailure] = []
+    single = call.body.receipts is UNSET
+    for text in _wanted_receipts(call.body):
+        try:
+            outcomes.append(act(_read_receipt(text, prefix, queue)) or "")
+        except OpenQError as error:
+            if single:
+                raise
+            failed.append(_failed(text, error))
+    told: list[str] | UnsetType = outcomes if any(outcomes) else UNSET
+    call.after_commit(Settled(count=len(outcomes), failed=failed, outcomes=told))
+
+
+def _failed(text: str, error: OpenQError) -> ReceiptFailure:
+    told = failure(error)
+    return ReceiptFailure(receipt_id=text, code=told.code, detail=told.detail)
+
+
+def ack(call: Call) -> None:
+    texts = _wanted_receipts(call.body)
+    queue, prefix = call.queue, call.broker.id_prefix
+    receipts: list[Receipt] = []
+    known: list[str] = []
+    failed: list[ReceiptFailure] = []
+    single = call.body.receipts is UNSET
+    for text in texts:
+        try:
+            receipts.append(_read_receipt(text, prefix, queue))
+            known.append(text)
+        except MessageNotFoundError as error:
+            if single:
+                call.broker.settings(queue)
+                raise
+            failed.append(_failed(text, error))
+    results = call.broker.ack(queue, receipts)
+    if single and results[0] is not None:
+        raise results[0]
+    if any(results):
+        failed += [_failed(text, error) for text, error in zip(known, results, strict=True) if error is not None]
+    call.after_commit(Settled(count=len(texts) - len(failed), failed=failed))
+
+
+def nack(call: Call) -> None:
+    body, broker, queue = call.body, call.broker, call.queue
+    delay_ms = None if body.delay is None else span_ms(body.delay, "delay")
+    if body.reject:
+        _settle(call, lambda receipt: broker.reject(queue, receipt, body.reason))
+    else:
+        _settle(call, lambda receipt: broker.nack(queue, receipt, delay_ms, body.reason))
+
+
+def extend(call: Call) -> None:
+    broker, queue = call.broker, call.queue
+    lease_ms = span_ms(call.body.seconds, "seconds")
+
+    def act(receipt: Receipt) -> None:
+        broker.extend(queue, receipt, lease_ms)
+
+    _settle(call, act)
+
+
+# -- looking ------------------------------------------------------------------------------------
+
+
+def _show_all(call: Call, queue: str, entries: Sequence[tuple[Entry, str]]) -> list[Any]:
+    return [stored(call.broker, queue, entry, call.format, state) for entry, state in entries]
+
+
+def browse(call: Call) -> None:
+    query, broker, queue = call.query, call.broker, call.queue
+
+    def work() -> MessagePage:
+        if query.rear:
+            if query.after or query.state != "ready":
+                raise InvalidSetting("rear shows the last ready messages: without after, and in no other state")
+            entries = broker.peek(queue, query.limit, rear=True)
+            return MessagePage(messages=_show_all(call, queue, [(entry, "ready") for entry in entries]))
+        entries_of, following = page(broker, queue, query.state, query.after, query.limit)
+        return MessagePage(
+            messages=_show_all(call, queue, entries_of), next=UNSET if following is None else following
+        )
+
+    call.look(work)
+
+
+def make_filter(wanted: Wanted | None, format: Format, state: str | None = None) -> Filter:
+    if wanted is None:
+        return Filter(state=state or "all")
+    attributes = wanted.attributes or {}
+    return Filter(
+        ids=wanted.ids,
+        type=wanted.message_type,
+        text=wanted.text,
+        attributes=read_attributes(attributes, format.is_json) if attributes else {},
+        json=wanted.json or {},
+        reason=wanted.reason,
+        state=state or wanted.state,
+    )
+
+
+def search(call: Call) -> None:
+    body, broker, queue = call.body, call.broker, call.queue
+    filter = make_filter(body, call.sent)
+
+    def work() -> Findings:
+        found = broker.search(queue, filter, body.limit, body.budget)
+        entries = [(each, broker.status(queue, broker.message_id(each)) or "gone") for each in found.entries]
+        return Findings(
+            messages=_show_all(call, queue, entries), complete=found.complete, scanned=found.scanned
+        )
+
+    call.look(work)
+
+
+def show_message(call: Call) -> None:
+    broker, queue, message_id = call.broker, call.queue, call.args[1]
+
+    def work() -> Any:
+        try:
+            entry = broker.find(queue, message_id)
+            state = broker.status(queue, message_id) or "ready"
+            lease = broker.lease_of(queue, message_id)
+        except MessageNotFoundError as error:
+            what = [step.what for step in broker.timeline(queue, message_id)]
+            if "acked" in what:
+                status = "processed"
+            else:
+                status = "dead" if "dead-lettered" in what else "unknown"
+            raise Problem("message_not_found", str(error), message_status=status) from None
+        return stored(broker, queue, entry, call.format, state, None if lease is None else lease.count)
+
+    call.look(work)
+
+
+def show_timeline(call: Call) -> None:
+    broker, queue, message_id = call.broker, call.queue, call.args[1]
+
+    def work() -> Timeline:
+        steps = broker.timeline(queue, message_id)
+        return Timeline(
+            id=message_id,
+            steps=[
+                TimelineStep(
+                    time=iso(step.time_ms), what=step.what, queue=call.short(step.queue), detail=step.detail
+                )
+                for step in steps
+            ],
+        )
+
+    call.look(work)
+
+
+def show_why(call: Call) -> None:
+    broker, queue, message_id = call.broker, call.queue, call.args[1]
+
+    def work() -> Reason:
+        why = broker.why(queue, message_id)
+        return Reason(code=why.code, text=why.text)
+
+    call.look(work)
+
+
+# -- mending ------------------------------------------------------------------------------------
+
+
+def edit_message(call: Call) -> None:
+    """Another body, type or attributes; another time. What is not named stays."""
+    body, broker, queue, message_id = call.body, call.broker, call.queue, call.args[1]
+    if body.delay is not UNSET and body.at is not UNSET:
+        raise InvalidSetting("give either delay or at, not both")
+    has_body = body.payload is not UNSET or body.body is not UNSET
+    content = read_payload(body, call.sent) if has_body else None
+    attributes = body.attributes
+    if attributes is not UNSET:
+        attributes = read_attributes(attributes, call.sent.is_json)
+    due_ms: int | None = None
+    if body.at is not UNSET:
+        due_ms = moment_ms(body.at, "at")
+    elif body.delay is not UNSET:
+        due_ms = broker.now_ms() + span_ms(body.delay, "delay")
+
+    def work() -> Id:
+        entry = broker.find(queue, message_id)
+        if has_body or body.message_type is not UNSET or attributes is not UNSET:
+            info, extra = entry.info, entry.extra
+            data, form = content or (entry.body or b"", entry.form)
+            kept = None if info is None else info.attributes
+            kind = None if extra is None else extra.type
+            draft = Draft(
+                data,
+                form,
+                type=kind if body.message_type is UNSET else body.message_type,
+                attributes=kept if attributes is UNSET else attributes,
+                publisher=None if info is None else info.publisher,
+            )
+            broker.edit(queue, message_id, draft)
+        if due_ms is not None:
+            broker.reschedule(queue, message_id, due_ms)
+        return Id(id=message_id)
+
+    call.change(work)
+
+
+def cancel_message(call: Call) -> None:
+    call.broker.cancel(call.queue, call.args[1])
+    call.after_commit(Id(id=call.args[1]))
+
+
+def move_message(call: Call) -> None:
+    to = call.body.to
+    call.require("send", to)
+    [error] = call.broker.move(call.queue, [call.args[1]], call.full(to))
+    if error is not None:
+        raise error
+    call.after_commit(Id(id=call.args[1]))

@@ -1,0 +1,619 @@
+"""Every request and reply as a type: what is decoded, checked, encoded and shown in /openapi.json.
+
+Names and units are those of the library: durations in seconds, times as ISO-8601 in UTC. A request with a
+field that is not known is refused, so that a misspelt one does not go unnoticed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+
+MAX_BATCH = 1_000
+MAX_WAIT_S = 60
+
+Seconds = Annotated[float, Meta(ge=0, le=253_402_300_799)]
+Count = Annotated[int, Meta(ge=1, le=(1 << 60))]
+Size = Annotated[int, Meta(ge=0, le=(1 << 60))]
+Limit = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Word = Annotated[str, Meta(min_length=1, max_length=1024)]
+Moment = Annotated[str, Meta(description="ISO-8601, such as 2023-04-03T10:30:00Z")]
+State = Literal["ready", "delayed", "in_flight", "all"]
+
+
+class Request(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a client sends."""
+
+
+class Query(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a client says behind the question mark."""
+
+
+class Reply(Struct, kw_only=True):
+    """What a client gets. A field that says nothing is left out."""
+
+
+class NoQuery(Query):
+    pass
+
+
+# -- queues -------------------------------------------------------------------------------------
+
+
+class Retry(Request):
+    kind: Literal["none", "fixed", "exponential"] = "exponential"
+    base: Seconds = 1.0
+    max: Seconds = 3600.0
+    factor: Annotated[float, Meta(ge=1, le=1000)] = 2.0
+    jitter: Annotated[float, Meta(ge=0, le=1)] = 0.0
+
+
+class QueueChange(Request):
+    """Settings by the names of the library. What is not named stays as it is."""
+
+    visibility_timeout: Seconds | UnsetType = UNSET
+    dlq: Name | None | UnsetType = UNSET
+    max_receives: Count | None | UnsetType = UNSET
+    dead_letter_exchange: Name | None | UnsetType = UNSET
+    dead_letter_key: str | None | UnsetType = UNSET
+    dead_letter_expired: bool | UnsetType = UNSET
+    delay: Seconds | UnsetType = UNSET
+    retention: Seconds | UnsetType = UNSET
+    message_ttl: Seconds | None | UnsetType = UNSET
+    max_length: Size | None | UnsetType = UNSET
+    max_bytes: Size | None | UnsetType = UNSET
+    max_body: Size | None | UnsetType = UNSET
+    overflow: Literal["drop-head", "reject", "dead-letter"] | UnsetType = UNSET
+    fifo: bool | UnsetType = UNSET
+    dedup_window: Seconds | UnsetType = UNSET
+    dedup_by_content: bool | UnsetType = UNSET
+    dedup_per_group: bool | UnsetType = UNSET
+    retry: Retry | Literal["none", "fixed", "exponential"] | None | UnsetType = UNSET
+    history: Seconds | UnsetType = UNSET
+    paused: bool | UnsetType = UNSET
+    relaxed: bool | UnsetType = UNSET
+
+
+class NewQueue(QueueChange):
+    name: Name
+
+
+class Settings(Reply):
+    visibility_timeout: float
+    dlq: str | None
+    max_receives: int | None
+    dead_letter_exchange: str | None
+    dead_letter_key: str | None
+    dead_letter_expired: bool
+    delay: float
+    retention: float
+    message_ttl: float | None
+    max_length: int | None
+    max_bytes: int | None
+    max_body: int | None
+    overflow: str
+    fifo: bool
+    dedup_window: float
+    dedup_by_content: bool
+    dedup_per_group: bool
+    retry: Retry
+    history: float
+    paused: bool
+    relaxed: bool
+
+
+class Stats(Reply):
+    ready: int
+    delayed: int
+    in_flight: int
+    waiting_bytes: int
+    oldest_age: float | None
+    waiters: int
+    counters: dict[str, int]
+
+
+class QueueView(Reply):
+    name: str
+    settings: Settings
+    stats: Stats
+    created: bool | UnsetType = UNSET
+
+
+class QueueList(Reply):
+    queues: list[QueueView]
+    next: str | UnsetType = UNSET  # as `after` of the next request
+
+
+class QueueListing(Query):
+    prefix: str = ""
+    limit: Limit = 100
+    after: str = ""
+
+
+class QueuePut(Query):
+    if_absent: bool = False
+
+
+class QueueDeletion(Query):
+    if_empty: bool = False
+    if_unused: bool = False
+    dry_run: bool = False
+
+
+class DryRun(Query):
+    dry_run: bool = False
+
+
+class Removed(Reply):
+    messages: int
+    dry_run: bool = False
+
+
+class Lease(Reply):
+    id: str
+    consumer: str | None
+    since: str
+    deadline: str | None
+    receive_count: int
+
+
+class Leases(Reply):
+    messages: list[Lease]
+    total: int
+
+
+class Limited(Query):
+    limit: Limit = 100
+
+
+# -- messages in --------------------------------------------------------------------------------
+
+
+class NewMessage(Request):
+    """The transmission form, `{"id", "timestamp", "payload"}`, and what else a message may be sent with.
+
+    A message as a consumer or an export shows it is taken too; what it says of its delivery is passed over.
+    """
+
+    payload: Raw | UnsetType = UNSET
+    body: Raw | UnsetType = UNSET  # another name of the payload
+    payload_encoding: Literal["base64", "msgpack+base64", "json"] | UnsetType = UNSET
+    id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    timestamp: Moment | None = None
+    delay: Seconds | None = None
+    at: Moment | float | None = None
+    priority: Annotated[int, Meta(ge=0, le=255)] = 0
+    group: Word | None = None
+    dedup_id: Word | None = None
+    unique_key: Word | None = None
+    message_type: Word | None = None
+    attributes: dict[str, Any] | None = None
+    ttl: Seconds | None = None
+    publisher: Word | None = None
+    status: str | None = None
+    receive_count: int | None = None
+    receipt_id: str | None = None
+    received_at: str | None = None
+    deadline: str | None = None
+    position: int | None = None
+
+
+class Batch(Request):
+    messages: list[Raw]
+
+
+class Published(Reply):
+    id: str
+    duplicate: bool | UnsetType = UNSET  # it was here already: the id is that of the earlier one
+
+
+class Outcome(Reply):
+    """Of one message in a batch: its id, or why there is none."""
+
+    id: str | UnsetType = UNSET
+    duplicate: bool | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
+
+
+class PublishedBatch(Reply):
+    """`count` messages are in the queue.
+
+    Plain bodies get consecutive ids, of which only the first is told: the last twelve digits count up.
+    Otherwise `results` has one entry per message, in order, and `failed` says how many were refused.
+    """
+
+    count: int
+    failed: int = 0
+    first_id: str | UnsetType = UNSET
+    results: list[Outcome] | UnsetType = UNSET
+
+
+# -- messages out -------------------------------------------------------------------------------
+
+
+class Receive(Request):
+    max: Limit = 1
+    wait: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0.0
+    visibility_timeout: Seconds | None = None
+    types: Annotated[list[str], Meta(max_length=100)] | None = None
+    consumer: Word | None = None
+
+
+class Death(Reply):
+    queue: str
+    reason: str
+    time: str
+    receive_count: int
+
+
+class Message(Struct, kw_only=True, gc=False):
+    """One message in the consumption form, or in the persistence form where it is exported."""
+
+    id: str
+    timestamp: str
+    payload: Any
+    payload_encoding: str | UnsetType = UNSET
+    payload_form: str | UnsetType = UNSET
+    status: str
+    message_type: str | None
+    priority: int
+    receive_count: int
+    attributes: dict[str, Any]
+    group: str | UnsetType = UNSET
+    receipt_id: str | UnsetType = UNSET
+    received_at: str | UnsetType = UNSET
+    deadline: str | None | UnsetType = UNSET
+    state: str | UnsetType = UNSET
+    position: int | UnsetType = UNSET
+    publisher: str | UnsetType = UNSET
+    unique_key: str | UnsetType = UNSET
+    due_at: str | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    deaths: list[Death] | UnsetType = UNSET
+
+
+class Messages(Reply):
+    messages: list[Message]
+
+
+class MessagePage(Reply):
+    messages: list[Message]
+    next: str | UnsetType = UNSET  # as `after` of the next request
+
+
+class Receipts(Request):
+    """One delivery (`receipt_id`) or up to 1,000 (`receipts`)."""
+
+    receipt_id: str | UnsetType = UNSET
+    receipts: Annotated[list[str], Meta(max_length=MAX_BATCH)] | UnsetType = UNSET
+
+
+class Nack(Receipts):
+    delay: Seconds | None = None
+    reason: Annotated[str, Meta(max_length=4096)] | None = None
+    reject: bool = False  # to the dead letters at once
+
+
+class Extend(Receipts):
+    seconds: Seconds
+
+
+class ReceiptFailure(Reply):
+    receipt_id: str
+    code: str
+    detail: str
+
+
+class Settled(Reply):
+    """How many deliveries were settled, and which were not."""
+
+    count: int
+    failed: list[ReceiptFailure] = field(default_factory=list)
+    outcomes: list[str] | UnsetType = UNSET  # of a nack: what became of each message
+
+
+class Browse(Query):
+    limit: Limit = 100
+    state: State = "ready"
+    after: str = ""
+    rear: bool = False
+
+
+class Wanted(Request):
+    """Which messages: everything that is given must hold."""
+
+    text: str | None = None
+    message_type: str | None = None
+    attributes: dict[str, Any] | None = None
+    json: dict[str, Any] | None = None  # dotted path into the body -> value
+    reason: str | None = None
+    ids: Annotated[list[str], Meta(max_length=MAX_BATCH)] | None = None
+    state: State = "all"
+
+
+class Search(Wanted):
+    limit: Limit = 100
+    budget: Annotated[float, Meta(gt=0, le=30)] = 1.0
+
+
+class Findings(Reply):
+    messages: list[Message]
+    complete: bool  # False: the limit or the time came first
+    scanned: int
+
+
+class Edit(Request):
+    payload: Raw | UnsetType = UNSET
+    body: Raw | UnsetType = UNSET
+    payload_encoding: Literal["base64", "msgpack+base64", "json"] | UnsetType = UNSET
+    message_type: Word | None | UnsetType = UNSET
+    attributes: dict[str, Any] | UnsetType = UNSET
+    delay: Seconds | UnsetType = UNSET
+    at: Moment | float | UnsetType = UNSET
+
+
+class Target(Request):
+    to: Name
+
+
+class Id(Reply):
+    id: str
+
+
+class TimelineStep(Reply):
+    time: str
+    what: str
+    queue: str
+    detail: str
+
+
+class Timeline(Reply):
+    id: str
+    steps: list[TimelineStep]
+
+
+class Reason(Reply):
+    code: str
+    text: str
+
+
+# -- dead letters, replay, tasks ----------------------------------------------------------------
+
+
+class DeadQueue(Reply):
+    queue: str
+    messages: int
+    sources: list[str]
+    oldest_age: float | None
+
+
+class DeadQueues(Reply):
+    queues: list[DeadQueue]
+
+
+class DeadLetter(Reply):
+    id: str
+    source: str
+    reason: str
+    time: str
+    receive_count: int
+    message_type: str | None
+
+
+class DeadLetters(Reply):
+    messages: list[DeadLetter]
+    next: str | UnsetType = UNSET
+
+
+class DeadPage(Query):
+    limit: Limit = 100
+    after: str = ""
+
+
+class DeadGroup(Reply):
+    """Dead letters with the same reason but for numbers, ids and addresses in it."""
+
+    reason: str
+    sample: str
+    count: int
+    sources: list[str]
+    ids: list[str]
+    first: str
+    last: str
+
+
+class DeadGroups(Reply):
+    groups: list[DeadGroup]
+    scanned: int
+    complete: bool
+
+
+class Redrive(Request):
+    to: Name | None = None
+    filter: Wanted | None = None
+    rate: Annotated[float, Meta(gt=0)] | None = None  # messages per second
+    dry_run: bool = False
+
+
+class Discard(Request):
+    filter: Wanted | None = None
+    dry_run: bool = False
+
+
+class Replay(Request):
+    """From a time, from a message, or all that history holds and `filter` matches."""
+
+    since: Moment | float | None = None
+    since_id: str | None = None
+    filter: Wanted | None = None
+    to: Name | None = None
+    rate: Annotated[float, Meta(gt=0)] | None = None
+    dry_run: bool = False
+
+
+class TaskView(Reply):
+    """Long work. With `dry_run` nothing was started: `total` says how many messages it would be about."""
+
+    id: str | UnsetType = UNSET
+    kind: str
+    queue: str
+    state: str
+    done: int
+    total: int | None
+    started: str | None = None
+    ended: str | None = None
+    error: str | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class TaskList(Reply):
+    tasks: list[TaskView]
+
+
+# -- exchanges ----------------------------------------------------------------------------------
+
+
+class ExchangeChange(Request):
+    kind: Literal["direct", "fanout", "topic", "headers"] = "direct"
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    alternate: Name | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class ExchangeView(Reply):
+    name: str
+    kind: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    alternate: str | None
+    arguments: dict[str, Any]
+
+
+class ExchangeList(Reply):
+    exchanges: list[ExchangeView]
+
+
+class IfUnused(Query):
+    if_unused: bool = False
+
+
+class RoutedMessage(NewMessage):
+    routing_key: Annotated[str, Meta(max_length=255)] = ""
+
+
+class Routed(Reply):
+    id: str
+    queues: list[str]  # those it reached
+
+
+class BindingChange(Request):
+    source: Name
+    destination: Name
+    to_exchange: bool = False
+    key: Annotated[str, Meta(max_length=255)] = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class BindingView(Reply):
+    source: str
+    destination: str
+    to_exchange: bool
+    key: str
+    arguments: dict[str, Any]
+
+
+class BindingList(Reply):
+    bindings: list[BindingView]
+
+
+class BindingListing(Query):
+    source: str | None = None
+    destination: str | None = None
+
+
+class Changed(Reply):
+    changed: bool  # False: it was so already
+
+
+# -- history ------------------------------------------------------------------------------------
+
+
+class SegmentView(Reply):
+    number: int
+    bytes: int  # durable ones: what /data serves
+    first: str | None
+    last: str | None
+    sealed: bool
+
+
+class SegmentList(Reply):
+    segments: list[SegmentView]
+
+
+class PastQuery(Query):
+    queue: Name
+    since: str | None = None
+    until: str | None = None
+    after_seq: Size = 0
+    segment: Size | None = None
+    limit: Limit = 100
+
+
+class PastMessage(Reply):
+    """As it was published."""
+
+    seq: int
+    id: str
+    queue: str
+    time: str
+    payload: Any
+    payload_encoding: str | UnsetType = UNSET
+    message_type: str | None
+    priority: int
+    group: str | None
+    attributes: dict[str, Any]
+
+
+class PastMessages(Reply):
+    messages: list[PastMessage]
+    next_seq: int | UnsetType = UNSET  # as `after_seq` of the next request
+
+
+class Export(Query):
+    queue: Name
+    after: str = ""
+    limit: Limit = 1000
+
+
+# -- the server and its users -------------------------------------------------------------------
+
+
+class Whoami(Reply):
+    user: str
+    account: str
+    is_root: bool
+    open: bool
+
+
+class ServerView(Reply):
+    version: str
+    started: str
+    uptime: float
+    storage: str
+    queues: int
+    healthy: bool
+    detail: str
+
+
+class HealthView(Reply):
+    ok: bool
+    detail: str
+    disk_full: bool
