@@ -172,7 +172,9 @@ KEYS: dict[str, Key] = {
     "account": Key(_matching(r"\d{12}", "12 digits"), "the account in queue URLs and ARNs", "ID"),
     "region": Key(_matching(r"[a-z0-9-]{1,32}", "a region such as us-east-1"), "the region in ARNs", "NAME"),
     "limits": Key(
-        _one_of("strict", "relaxed"), "strict: the limits of Amazon SQS; relaxed: our own, wider ones", "KIND"
+        _one_of("strict", "testing", "relaxed"),
+        "strict: those of Amazon SQS; testing: the same, but deleted names are free at once; relaxed: wider ones",
+        "KIND",
     ),
     "relaxed": Key(read_flag, "answer before the sync: up to 50 ms of answers at risk in a power cut", None),
     "auth": Key(
@@ -481,6 +483,8 @@ def _settle_memory(values: dict[str, Any], origins: dict[str, str], ranks: dict[
 def _read(read: Callable[[object], Any], value: object, origin: str) -> Any:
     try:
         return read(value)
+    except InvalidSetting as error:  # a whole sentence already
+        raise ConfigError(f"{origin}: {error}") from None
     except ValueError as error:
         wanted = str(error)
     shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."

@@ -106,18 +106,14 @@ def any_name(random: Random) -> str:
 
 
 def any_path(random: Random) -> str:
-    kinds = [
-        "",
-        "/",
-        "/000000000000/orders",
-        "/000000000000/orders.fifo",
-        "/111122223333/" + any_name(random),
-    ]
-    kind = random.randrange(7)
-    if kind < 5:
-        return kinds[kind] or "/"
+    """In normal form: of one that is not, `//`, another spelling such as `/?` is the same request to AWS."""
+    kinds = ["/", "/000000000000/orders", "/000000000000/orders.fifo", "/111122223333/" + any_name(random)]
+    kind = random.randrange(6)
+    if kind < len(kinds):
+        return kinds[kind].removesuffix("/..").removesuffix("/.")
     segments = [quote(any_text(random, 8), safe="~") for _ in range(random.randint(1, 4))]
-    return "/" + "/".join(segment for segment in segments if segment.strip(".")) + random.choice(["", "/"])
+    kept = [segment for segment in segments if segment.strip(".")]
+    return "/" + "/".join(kept) + (random.choice(["", "/"]) if kept else "")
 
 
 def any_request(random: Random) -> Wire:

@@ -261,6 +261,7 @@ def _work(options: Namespace, verb: str, request: dict[str, Any], plan: str) -> 
     server = connect(options)
     path = f"/queues/{part(options.queue)}/{verb}"
     body = {name: value for name, value in request.items() if value is not None}
+    total: int | None = None
     if options.dry_run or not options.yes:
         would = server.post(path, {**body, "dry_run": True}, timeout_s=300.0)
         total = would["total"] or 0
@@ -283,7 +284,7 @@ def _work(options: Namespace, verb: str, request: dict[str, Any], plan: str) -> 
         else:
             print(task["id"])
         return OK
-    return watch(server, task, options)
+    return watch(server, task, options, total)
 
 
 def _export(options: Namespace) -> int:
@@ -306,8 +307,6 @@ def _export(options: Namespace) -> int:
 
 
 def _write_lines(server: Any, queue: str, out: Any) -> int:
-    import json
-
     from .progress import Count
     from .remote import PAGE, part
     from .show import count_text
@@ -318,15 +317,12 @@ def _write_lines(server: Any, queue: str, out: Any) -> int:
     after: str | None = None
     try:
         while True:
-            data = server.raw("/export", queue=queue, after=after, limit=PAGE)
-            lines = data.splitlines()
-            if not lines:
-                break
-            out.write(data if data.endswith(b"\n") else data + b"\n")
-            done += len(lines)
-            after = json.loads(lines[-1])["id"]
+            page = server.raw("/export", queue=queue, after=after, limit=PAGE)
+            out.write(page.body)
+            done += page.body.count(b"\n")
             shown.at(done)
-            if len(lines) < PAGE:
+            after = page.headers.get("openq-next")
+            if after is None:
                 break
     finally:
         shown.end()

@@ -179,7 +179,7 @@ def guarded(run: Any, options: Namespace) -> int:
         return INTERRUPTED
     except OpenQError as error:
         say(str(error))
-        hint = getattr(error, "hint", None)
+        hint = hint_of(error)
         if hint:
             say(paint(f"hint: {hint}", "dim", sys.stderr))
         return code_of(error)
@@ -197,7 +197,22 @@ _CODES = {
     "not_found": NOT_FOUND,
     "timed_out": EMPTY,
 }
+# The server's own hints speak of its API; here there are commands.
+_HINTS = {
+    "queue_not_found": "`openq queue ls` lists the queues, `openq queue create` makes one",
+    "queue_exists": "`openq queue edit` changes the settings of a queue",
+    "message_not_found": "`openq timeline` tells what happened to it, as far as history is kept",
+    "task_not_found": "`openq task ls` lists those that are known",
+    "unauthorized": "sign in with OPENQ_TOKEN_FILE, OPENQ_TOKEN or --user; see `openq token create --help`",
+    "forbidden": "`openq perm grant`, by whoever runs the server, allows it",
+    "no_such_route": "is this an OpenQ server of the same version?",
+}
 _STATUS = {401: DENIED, 403: DENIED, 429: FAILED, 404: NOT_FOUND, 408: EMPTY, 504: EMPTY}
+
+
+def hint_of(error: Exception) -> str | None:
+    hint: str | None = getattr(error, "hint", None)
+    return _HINTS.get(getattr(error, "code", ""), hint) if hint else None
 
 
 def code_of(error: Exception) -> int:

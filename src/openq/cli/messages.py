@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .parsing import Parser, Verbs, add_filter, add_json, add_server, count, pair, seconds
-from .terminal import EMPTY, FAILED, OK, say
+from .terminal import EMPTY, FAILED, NOT_FOUND, OK, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -616,7 +616,7 @@ def _why(options: Namespace) -> int:
         print_json(reason)
     else:
         print(visible(reason["text"]))
-    return OK
+    return NOT_FOUND if reason["code"] == "not_found" else OK
 
 
 def _timeline(options: Namespace) -> int:

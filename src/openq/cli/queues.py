@@ -211,6 +211,7 @@ def _path(options: Namespace) -> str:
 
 def _create(options: Namespace) -> int:
     from .remote import connect
+    from .show import print_json
 
     server = connect(options)
     named = _named(options)
@@ -221,8 +222,10 @@ def _create(options: Namespace) -> int:
     else:
         queue = server.post("/queues", {"name": options.queue, **named})
         created = queue.get("created", True)
-    _tell(options, queue)
-    say(f"queue {options.queue} {'created' if created else 'was there already'}")
+    if options.json:
+        print_json(queue)
+    else:
+        print(f"queue {options.queue} {'created' if created else 'was there already'}")
     return OK
 
 

@@ -38,8 +38,8 @@ class Server:
     def get(self, path: str, *, timeout_s: float | None = None, **query: object) -> Any:
         return self._call("GET", path, query, None, timeout_s).json()
 
-    def raw(self, path: str, **query: object) -> bytes:
-        return self._call("GET", path, query, None, None).body
+    def raw(self, path: str, **query: object) -> Answer:
+        return self._call("GET", path, query, None, None)
 
     def post(self, path: str, body: object = None, *, timeout_s: float | None = None, **query: object) -> Any:
         return self._call("POST", path, query, {} if body is None else body, timeout_s).json()

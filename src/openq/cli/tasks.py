@@ -107,15 +107,15 @@ def _cancel(options: Namespace) -> int:
     return OK
 
 
-def watch(server: Server, task: dict[str, Any], options: Namespace) -> int:
-    """Until it ends, or until Ctrl-C: then it goes on without us."""
+def watch(server: Server, task: dict[str, Any], options: Namespace, total: int | None = None) -> int:
+    """Until it ends, or until Ctrl-C: then it goes on without us. `total` is what a dry run counted."""
     import time
 
     from .progress import Count
     from .remote import part
     from .show import count_text, print_json
 
-    shown = Count(f"{task['kind']} {task['queue']}", task["total"])
+    shown = Count(f"{task['kind']} {task['queue']}", task["total"] or total)
     try:
         while task["state"] == "running":
             shown.at(task["done"])

@@ -54,7 +54,7 @@ def _add_user(name: str, verbs: Verbs, help: str) -> None:
             ("openq user add shop --role producer", "for a program: then `openq key create shop`"),
             ("OPENQ_PASSWORD_FILE=pw openq user add bob --role viewer --password", "for scripts"),
         ],
-        "Roles: admin (everything), manager (send, receive, peek, manage), operator (receive, peek, manage),\n"
+        "Roles: admin (everything), manager (send, receive, peek, manage), operator (all of that but send),\n"
         "producer (send), consumer (receive), viewer (peek), none. `openq perm grant` gives more.\n"
         "With the first user the server is no longer open: everybody has to sign in.",
     )
@@ -327,9 +327,7 @@ def _user_add(options: Namespace) -> int:
     if is_first:
         say("this is the first user: a server with this data asks everybody to sign in from now on")
     if password is None:
-        say(
-            f"no password; let {user.name} in with `openq token create {user.name} --name NAME` or `openq key create`"
-        )
+        say(f"no password: make {user.name} a token or a key, see `openq token create --help`")
     return OK
 
 
@@ -396,6 +394,8 @@ def _user_rm(options: Namespace) -> int:
     _known(store, options.name)
     keys, tokens = len(store.keys(options.name)), len(store.tokens(options.name))
     plan = f"remove user {options.name} with {count_text(keys, 'key')} and {count_text(tokens, 'token')}"
+    if len(store.users()) == 1:
+        plan += ", the last one: without users a server is open to whoever reaches it"
     told = {"user": options.name, "keys": keys, "tokens": tokens}
     return _destroyed(options, plan, lambda: store.remove_user(options.name), told)
 

@@ -282,16 +282,16 @@ class Lending(Core):
         return results
 
     def ack_late(self, queue: Queue, seq: int, number: int, now_ms: int) -> bool:
-        """Ack by the newest receipt although its lease is over, if nobody got the message since."""
+        """Ack by any receipt of a message that nobody holds now; never what another consumer holds."""
         delivery = queue.leases.get(seq)
-        if delivery is not None and delivery.number == number:
+        if delivery is not None:
             if 0 < delivery.until_ms <= now_ms:
                 self.advance(now_ms)
-            else:
+            elif delivery.number == number:
                 self.ack(queue, seq, number, now_ms)
                 return True
         entry = None if seq in queue.leases else queue.find(seq)
-        if entry is None or entry.extra is None or entry.extra.number != number:
+        if entry is None or entry.extra is None or not 0 < number <= entry.extra.number:
             return False
         self.tell((ACK, now_ms, queue.number, seq, (seq,)))
         self._ack_waiting(queue, seq)

@@ -11,6 +11,9 @@ DEFAULT_ACCOUNT = "000000000000"
 def full_name(account: str, name: str) -> str:
     """The engine's name of a queue."""
     if account != DEFAULT_ACCOUNT:
+        if "/" in account or "%" in account:
+            # Account "a/b" and its queue "c" must not meet account "a" and its queue "b/c".
+            account = account.replace("%", "%25").replace("/", "%2F")
         return f"@{account}/{name}"
     # A name that looks like one of another account must not become one.
     return f"@/{name}" if name.startswith("@") else name
@@ -23,4 +26,6 @@ def split_name(full: str) -> tuple[str, str]:
     account, slash, name = full[1:].partition("/")
     if not slash:
         return DEFAULT_ACCOUNT, full
+    if "%" in account:
+        account = account.replace("%2F", "/").replace("%25", "%")
     return account or DEFAULT_ACCOUNT, name

@@ -361,7 +361,10 @@ def _signing_key(secret: str, scope: _Scope) -> tuple[_Hash, _Hash]:
 
 def _canonical_path(path: bytes) -> bytes:
     """Without `.`, `..` and empty segments, and escaped once more: `%20` is signed as `%2520`."""
-    if b"//" in path or b"/." in path or path[:1] != b"/":
+    if path[:1] != b"/":
+        # Never sent by a client; refused so that it cannot be taken for the path it would come down to.
+        raise _mismatch("The path of a request must begin with a slash.")
+    if b"//" in path or b"/." in path:
         kept: list[bytes] = []
         for segment in path.split(b"/"):
             if segment == b"..":
@@ -370,7 +373,7 @@ def _canonical_path(path: bytes) -> bytes:
             elif segment and segment != b".":
                 kept.append(segment)
         end = b"/" if kept and path[-1:] == b"/" else b""
-        path = (b"/" if path[:1] in (b"/", b"") else b"") + b"/".join(kept) + end
+        path = b"/" + b"/".join(kept) + end
     if path.translate(None, _PLAIN_PATH):
         path = quote_from_bytes(path, safe="/~").encode()
     return path

@@ -150,7 +150,10 @@ def test_an_empty_body_in_a_batch_is_left_to_the_action() -> None:
             b'{"QueueName":null}',
             "Value for parameter QueueName is invalid. Reason: Must specify a queue name.",
         ),
-        (b'{"QueueName":""}', "Queue name cannot be empty"),
+        (
+            b'{"QueueName":""}',
+            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
+        ),
     ],
 )
 def test_a_queue_name_has_errors_of_its_own(body: bytes, text: str) -> None:

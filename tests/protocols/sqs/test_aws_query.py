@@ -136,10 +136,10 @@ def test_botocore_reads_an_error() -> None:
 
 
 def test_an_error_may_quote_anything() -> None:
-    body = aws_query.encode_error(errors.receipt_handle_is_invalid("<&\x00\r>"), "r")
+    body = aws_query.encode_error(errors.receipt_handle_expired("<&\x00\r>"), "r")
 
     parsed = PARSER.parse({"body": body, "headers": {}, "status_code": 404}, None)
-    assert '"<&\ufffd\r>"' in parsed["Error"]["Message"]
+    assert "<&\ufffd\r>" in parsed["Error"]["Message"]
 
 
 def test_parameters_may_stand_in_the_url() -> None:
@@ -236,7 +236,10 @@ def test_a_missing_parameter_is_named(action: str, parameters: dict[str, str], n
     ("parameters", "text"),
     [
         ({}, "Value for parameter QueueName is invalid. Reason: Must specify a queue name."),
-        ({"QueueName": ""}, "Queue name cannot be empty"),
+        (
+            {"QueueName": ""},
+            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
+        ),
     ],
 )
 def test_a_queue_name_has_errors_of_its_own(parameters: dict[str, str], text: str) -> None:

@@ -124,10 +124,7 @@ def test_what_is_our_fault_says_so(error: SqsError, code: str, status: int) -> N
             errors.message_too_long(1024),
             "One or more parameters are invalid. Reason: Message must be shorter than 1024 bytes.",
         ),
-        (
-            errors.receipt_handle_is_invalid("x"),
-            'The input receipt handle "x" is not a valid receipt handle.',
-        ),
+        (errors.receipt_handle_is_invalid("x"), "The input receipt handle is invalid."),
         (
             errors.receipt_handle_expired("x"),
             "Value x for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.",
@@ -135,7 +132,8 @@ def test_what_is_our_fault_says_so(error: SqsError, code: str, status: int) -> N
         (
             errors.invalid_message_contents("\uffff"),
             "Invalid binary character '#xFFFF' was found in the message body, "
-            "the set of allowed characters is #x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF].",
+            "the set of allowed characters is #x9 | #xA | #xD | "
+            "[#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF].",
         ),
         (
             errors.invalid_attribute_value("FifoQueue", "Modifying queue type is not supported."),

@@ -10,10 +10,11 @@ from ...errors import OpenQError
 from ...model import check_name
 from ...security.guard import Principal
 from ..http import Request
-from ..names import full_name, split_name
+from ..names import DEFAULT_ACCOUNT, full_name, split_name
 from ..site import Site
 from .formats import Format
 from .problems import CONTENT_TYPE, Problem, render
+from .values import iso
 
 if TYPE_CHECKING:
     from .routes import Route
@@ -25,7 +26,6 @@ T = TypeVar("T")
 
 class Call:
     __slots__ = (
-        "_account",
         "account",
         "args",
         "body",
@@ -39,7 +39,9 @@ class Call:
         "site",
     )
 
-    def __init__(self, site: Site, request: Request, route: Route, account: str, args: tuple[str, ...]) -> None:
+    def __init__(
+        self, site: Site, request: Request, route: Route, account: str, args: tuple[str, ...]
+    ) -> None:
         self.site = site
         self.broker = site.broker
         self.request = request
@@ -74,11 +76,31 @@ class Call:
     # -- permissions
 
     def may(self, action: str, name: str) -> bool:
-        return may(self.site, self.principal, action, self.account, name)
+        """By the caller's rules and the queue's own policy."""
+        policy: str | None = None
+        try:
+            policy = self.broker.about(full_name(self.account, name)).settings.notes.get("sqs.Policy")
+        except OpenQError:
+            pass  # no such queue, so no policy
+        guard = self.site.guard
+        if policy is None:
+            return guard.may(self.principal, action, self.account, name)
+        return guard.may(self.principal, action, self.account, name, policy=policy, context=self._context())
+
+    def _context(self) -> dict[str, str]:
+        """What a condition of a policy may ask for."""
+        request = self.request
+        agent = request.header(b"user-agent") or b""
+        return {
+            "aws:SourceIp": request.peer,
+            "aws:SecureTransport": "true" if request.is_tls else "false",
+            "aws:UserAgent": agent.decode("latin-1"),
+            "aws:CurrentTime": iso(self.site.now_ms()),
+        }
 
     def require(self, action: str, name: str) -> None:
         if not self.may(action, name):
-            raise Problem("forbidden", f"{self.principal.user} may not {action} {name!r}")
+            raise Problem("forbidden", f"{self.principal.user} may not {action} {name[:100]!r}")
 
     # -- answers
 
@@ -124,18 +146,13 @@ class Call:
         self.work(work, self.after_commit)
 
 
-def may(site: Site, principal: Principal, action: str, account: str, name: str) -> bool:
-    return site.guard.may(principal, action, account, name)
-
-
-def answer_problem(request: Request, error: BaseException, account: str) -> None:
+def answer_problem(request: Request, error: BaseException, account: str = DEFAULT_ACCOUNT) -> None:
     if not isinstance(error, OpenQError | Problem):
         log.error("%s %s failed", request.method, request.path[:200], exc_info=error)
     if not isinstance(error, Exception):
         error = RuntimeError()
     status, body, headers = render(error)
     # A client of another account knows its queues without the account in front.
-    prefix = f"@{account}/".encode()
-    if prefix in body:
-        body = body.replace(prefix, b"")
+    if account != DEFAULT_ACCOUNT:
+        body = body.replace(full_name(account, "").encode(), b"")
     request.answer(status, body, CONTENT_TYPE, headers)

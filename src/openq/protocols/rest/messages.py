@@ -298,7 +298,9 @@ def ack(call: Call) -> None:
     if single and results[0] is not None:
         raise results[0]
     if any(results):
-        failed += [_failed(text, error) for text, error in zip(known, results, strict=True) if error is not None]
+        failed += [
+            _failed(text, error) for text, error in zip(known, results, strict=True) if error is not None
+        ]
     call.after_commit(Settled(count=len(texts) - len(failed), failed=failed))
 
 
@@ -334,7 +336,9 @@ def browse(call: Call) -> None:
     def work() -> MessagePage:
         if query.rear:
             if query.after or query.state != "ready":
-                raise InvalidSetting("rear shows the last ready messages: without after, and in no other state")
+                raise InvalidSetting(
+                    "rear shows the last ready messages: without after, and in no other state"
+                )
             entries = broker.peek(queue, query.limit, rear=True)
             return MessagePage(messages=_show_all(call, queue, [(entry, "ready") for entry in entries]))
         entries_of, following = page(broker, queue, query.state, query.after, query.limit)

@@ -1,8 +1,8 @@
 """Bodies on the wire: natural where the format has a word for them, marked where it has not.
 
-JSON carries text and JSON values as they are, bytes as base64 with `payload_encoding`. msgpack carries text as
-str and bytes as bin; another value is kept as JSON where JSON can hold it, because that is what the library
-and the other doors read, and as msgpack otherwise. A JSON body goes in and out byte for byte.
+JSON carries text and JSON values as they are, bytes as base64 with `payload_encoding`. msgpack carries text
+as str and bytes as bin; another value is kept as JSON where JSON can hold it, because that is what the
+library and the other doors read, and as msgpack otherwise. A JSON body goes in and out byte for byte.
 """
 
 from __future__ import annotations

@@ -15,12 +15,24 @@ CONTENT_TYPE = b"application/problem+json"
 KNOWN: dict[str, tuple[int, str, str]] = {
     # The request itself.
     "malformed": (400, "The request cannot be read", "Check the syntax of the body and of the address."),
-    "invalid": (422, "The request says something impossible", "See the schema of the operation in /openapi.json."),
-    "invalid_setting": (422, "A value is not acceptable", "The detail names the value and says what is allowed."),
+    "invalid": (
+        422,
+        "The request says something impossible",
+        "See the schema of the operation in /openapi.json.",
+    ),
+    "invalid_setting": (
+        422,
+        "A value is not acceptable",
+        "The detail names the value and says what is allowed.",
+    ),
     "unauthorized": (401, "Sign in first", "Send `Authorization: Bearer oq_...` or Basic credentials."),
     "forbidden": (403, "Not allowed", "Ask an administrator for a rule that allows this action."),
     "no_such_route": (404, "There is nothing at this address", "GET /openapi.json lists every operation."),
-    "method_not_allowed": (405, "Not with this method", "The Allow header lists the methods of this address."),
+    "method_not_allowed": (
+        405,
+        "Not with this method",
+        "The Allow header lists the methods of this address.",
+    ),
     "not_acceptable": (406, "No common format", "Accept application/json or application/msgpack."),
     "unsupported_media_type": (
         415,
@@ -35,12 +47,20 @@ KNOWN: dict[str, tuple[int, str, str]] = {
     "too_many_tasks": (429, "Too many tasks at once", "Wait until a task is done, or cancel one."),
     # What it is about.
     "queue_not_found": (404, "No such queue", "PUT /api/v1/queues/{queue} creates it."),
-    "message_not_found": (404, "No such message", "Its timeline tells what happened, as far as history is kept."),
+    "message_not_found": (
+        404,
+        "No such message",
+        "Its timeline tells what happened, as far as history is kept.",
+    ),
     "exchange_not_found": (404, "No such exchange", "PUT /api/v1/exchanges/{exchange} creates it."),
     "binding_not_found": (404, "No such binding", "GET /api/v1/bindings lists them."),
     "task_not_found": (404, "No such task", "GET /api/v1/tasks lists those that are known."),
     "not_found": (404, "No such user, key or token", "GET /api/v1/users, /keys and /tokens list them."),
-    "history_unavailable": (410, "This part of history is not kept", "Choose a later point, or keep more history."),
+    "history_unavailable": (
+        410,
+        "This part of history is not kept",
+        "Choose a later point, or keep more history.",
+    ),
     "queue_exists": (409, "The queue exists with other settings", "PATCH changes them; PUT does both."),
     "queue_in_use": (409, "In use", "Try again when the detail no longer holds."),
     "exchange_in_use": (409, "In use", "Remove its bindings first, or delete it without if_unused."),
@@ -52,7 +72,11 @@ KNOWN: dict[str, tuple[int, str, str]] = {
     "queue_full": (429, "The queue is full", "Consume from it or raise its limit; then send again."),
     # The server.
     "disk_full": (507, "The disk is full", "Free some space; publishing resumes by itself."),
-    "journal_failed": (503, "The journal failed", "Check the disk and restart the server; nothing acknowledged is lost."),
+    "journal_failed": (
+        503,
+        "The journal failed",
+        "Check the disk and restart the server; nothing acknowledged is lost.",
+    ),
     "journal_damaged": (500, "Stored data is damaged", "`openq journal check` lists what is damaged."),
     "closed": (503, "The server is stopping", "Connect again in a moment."),
     "user_store_damaged": (503, "The file of users is damaged", "Restore it from a backup."),

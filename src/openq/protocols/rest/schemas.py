@@ -35,14 +35,14 @@ class Reply(Struct, kw_only=True):
     """What a client gets. A field that says nothing is left out."""
 
 
-class NoQuery(Query):
+class NoQuery(Query, kw_only=True):
     pass
 
 
 # -- queues -------------------------------------------------------------------------------------
 
 
-class Retry(Request):
+class Retry(Request, kw_only=True):
     kind: Literal["none", "fixed", "exponential"] = "exponential"
     base: Seconds = 1.0
     max: Seconds = 3600.0
@@ -50,37 +50,37 @@ class Retry(Request):
     jitter: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
-class QueueChange(Request):
+class QueueChange(Request, kw_only=True):
     """Settings by the names of the library. What is not named stays as it is."""
 
     visibility_timeout: Seconds | UnsetType = UNSET
-    dlq: Name | None | UnsetType = UNSET
-    max_receives: Count | None | UnsetType = UNSET
-    dead_letter_exchange: Name | None | UnsetType = UNSET
-    dead_letter_key: str | None | UnsetType = UNSET
+    dlq: Name | UnsetType | None = UNSET
+    max_receives: Count | UnsetType | None = UNSET
+    dead_letter_exchange: Name | UnsetType | None = UNSET
+    dead_letter_key: str | UnsetType | None = UNSET
     dead_letter_expired: bool | UnsetType = UNSET
     delay: Seconds | UnsetType = UNSET
     retention: Seconds | UnsetType = UNSET
-    message_ttl: Seconds | None | UnsetType = UNSET
-    max_length: Size | None | UnsetType = UNSET
-    max_bytes: Size | None | UnsetType = UNSET
-    max_body: Size | None | UnsetType = UNSET
+    message_ttl: Seconds | UnsetType | None = UNSET
+    max_length: Size | UnsetType | None = UNSET
+    max_bytes: Size | UnsetType | None = UNSET
+    max_body: Size | UnsetType | None = UNSET
     overflow: Literal["drop-head", "reject", "dead-letter"] | UnsetType = UNSET
     fifo: bool | UnsetType = UNSET
     dedup_window: Seconds | UnsetType = UNSET
     dedup_by_content: bool | UnsetType = UNSET
     dedup_per_group: bool | UnsetType = UNSET
-    retry: Retry | Literal["none", "fixed", "exponential"] | None | UnsetType = UNSET
+    retry: Retry | Literal["none", "fixed", "exponential"] | UnsetType | None = UNSET
     history: Seconds | UnsetType = UNSET
     paused: bool | UnsetType = UNSET
     relaxed: bool | UnsetType = UNSET
 
 
-class NewQueue(QueueChange):
+class NewQueue(QueueChange, kw_only=True):
     name: Name
 
 
-class Settings(Reply):
+class Settings(Reply, kw_only=True):
     visibility_timeout: float
     dlq: str | None
     max_receives: int | None
@@ -104,7 +104,7 @@ class Settings(Reply):
     relaxed: bool
 
 
-class Stats(Reply):
+class Stats(Reply, kw_only=True):
     ready: int
     delayed: int
     in_flight: int
@@ -114,44 +114,44 @@ class Stats(Reply):
     counters: dict[str, int]
 
 
-class QueueView(Reply):
+class QueueView(Reply, kw_only=True):
     name: str
     settings: Settings
     stats: Stats
     created: bool | UnsetType = UNSET
 
 
-class QueueList(Reply):
+class QueueList(Reply, kw_only=True):
     queues: list[QueueView]
     next: str | UnsetType = UNSET  # as `after` of the next request
 
 
-class QueueListing(Query):
+class QueueListing(Query, kw_only=True):
     prefix: str = ""
     limit: Limit = 100
     after: str = ""
 
 
-class QueuePut(Query):
+class QueuePut(Query, kw_only=True):
     if_absent: bool = False
 
 
-class QueueDeletion(Query):
+class QueueDeletion(Query, kw_only=True):
     if_empty: bool = False
     if_unused: bool = False
     dry_run: bool = False
 
 
-class DryRun(Query):
+class DryRun(Query, kw_only=True):
     dry_run: bool = False
 
 
-class Removed(Reply):
+class Removed(Reply, kw_only=True):
     messages: int
     dry_run: bool = False
 
 
-class Lease(Reply):
+class Lease(Reply, kw_only=True):
     id: str
     consumer: str | None
     since: str
@@ -159,19 +159,19 @@ class Lease(Reply):
     receive_count: int
 
 
-class Leases(Reply):
+class Leases(Reply, kw_only=True):
     messages: list[Lease]
     total: int
 
 
-class Limited(Query):
+class Limited(Query, kw_only=True):
     limit: Limit = 100
 
 
 # -- messages in --------------------------------------------------------------------------------
 
 
-class NewMessage(Request):
+class NewMessage(Request, kw_only=True):
     """The transmission form, `{"id", "timestamp", "payload"}`, and what else a message may be sent with.
 
     A message as a consumer or an export shows it is taken too; what it says of its delivery is passed over.
@@ -200,16 +200,25 @@ class NewMessage(Request):
     position: int | None = None
 
 
-class Batch(Request):
+class Batch(Request, kw_only=True):
     messages: list[Raw]
 
 
-class Published(Reply):
+class BatchOf(Request, kw_only=True):
+    """A text is a message with nothing but a body; in msgpack, bytes are too.
+
+    A list of nothing but bytes in msgpack is the fastest way in.
+    """
+
+    messages: Annotated[list[str | NewMessage], Meta(max_length=MAX_BATCH)]
+
+
+class Published(Reply, kw_only=True):
     id: str
     duplicate: bool | UnsetType = UNSET  # it was here already: the id is that of the earlier one
 
 
-class Outcome(Reply):
+class Outcome(Reply, kw_only=True):
     """Of one message in a batch: its id, or why there is none."""
 
     id: str | UnsetType = UNSET
@@ -218,7 +227,7 @@ class Outcome(Reply):
     detail: str | UnsetType = UNSET
 
 
-class PublishedBatch(Reply):
+class PublishedBatch(Reply, kw_only=True):
     """`count` messages are in the queue.
 
     Plain bodies get consecutive ids, of which only the first is told: the last twelve digits count up.
@@ -234,7 +243,7 @@ class PublishedBatch(Reply):
 # -- messages out -------------------------------------------------------------------------------
 
 
-class Receive(Request):
+class Receive(Request, kw_only=True):
     max: Limit = 1
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0.0
     visibility_timeout: Seconds | None = None
@@ -242,7 +251,7 @@ class Receive(Request):
     consumer: Word | None = None
 
 
-class Death(Reply):
+class Death(Reply, kw_only=True):
     queue: str
     reason: str
     time: str
@@ -265,7 +274,7 @@ class Message(Struct, kw_only=True, gc=False):
     group: str | UnsetType = UNSET
     receipt_id: str | UnsetType = UNSET
     received_at: str | UnsetType = UNSET
-    deadline: str | None | UnsetType = UNSET
+    deadline: str | UnsetType | None = UNSET
     state: str | UnsetType = UNSET
     position: int | UnsetType = UNSET
     publisher: str | UnsetType = UNSET
@@ -276,39 +285,39 @@ class Message(Struct, kw_only=True, gc=False):
     deaths: list[Death] | UnsetType = UNSET
 
 
-class Messages(Reply):
+class Messages(Reply, kw_only=True):
     messages: list[Message]
 
 
-class MessagePage(Reply):
+class MessagePage(Reply, kw_only=True):
     messages: list[Message]
     next: str | UnsetType = UNSET  # as `after` of the next request
 
 
-class Receipts(Request):
+class Receipts(Request, kw_only=True):
     """One delivery (`receipt_id`) or up to 1,000 (`receipts`)."""
 
     receipt_id: str | UnsetType = UNSET
     receipts: Annotated[list[str], Meta(max_length=MAX_BATCH)] | UnsetType = UNSET
 
 
-class Nack(Receipts):
+class Nack(Receipts, kw_only=True):
     delay: Seconds | None = None
     reason: Annotated[str, Meta(max_length=4096)] | None = None
     reject: bool = False  # to the dead letters at once
 
 
-class Extend(Receipts):
+class Extend(Receipts, kw_only=True):
     seconds: Seconds
 
 
-class ReceiptFailure(Reply):
+class ReceiptFailure(Reply, kw_only=True):
     receipt_id: str
     code: str
     detail: str
 
 
-class Settled(Reply):
+class Settled(Reply, kw_only=True):
     """How many deliveries were settled, and which were not."""
 
     count: int
@@ -316,14 +325,14 @@ class Settled(Reply):
     outcomes: list[str] | UnsetType = UNSET  # of a nack: what became of each message
 
 
-class Browse(Query):
+class Browse(Query, kw_only=True):
     limit: Limit = 100
     state: State = "ready"
     after: str = ""
     rear: bool = False
 
 
-class Wanted(Request):
+class Wanted(Request, kw_only=True):
     """Which messages: everything that is given must hold."""
 
     text: str | None = None
@@ -335,48 +344,48 @@ class Wanted(Request):
     state: State = "all"
 
 
-class Search(Wanted):
+class Search(Wanted, kw_only=True):
     limit: Limit = 100
     budget: Annotated[float, Meta(gt=0, le=30)] = 1.0
 
 
-class Findings(Reply):
+class Findings(Reply, kw_only=True):
     messages: list[Message]
     complete: bool  # False: the limit or the time came first
     scanned: int
 
 
-class Edit(Request):
+class Edit(Request, kw_only=True):
     payload: Raw | UnsetType = UNSET
     body: Raw | UnsetType = UNSET
     payload_encoding: Literal["base64", "msgpack+base64", "json"] | UnsetType = UNSET
-    message_type: Word | None | UnsetType = UNSET
+    message_type: Word | UnsetType | None = UNSET
     attributes: dict[str, Any] | UnsetType = UNSET
     delay: Seconds | UnsetType = UNSET
     at: Moment | float | UnsetType = UNSET
 
 
-class Target(Request):
+class Target(Request, kw_only=True):
     to: Name
 
 
-class Id(Reply):
+class Id(Reply, kw_only=True):
     id: str
 
 
-class TimelineStep(Reply):
+class TimelineStep(Reply, kw_only=True):
     time: str
     what: str
     queue: str
     detail: str
 
 
-class Timeline(Reply):
+class Timeline(Reply, kw_only=True):
     id: str
     steps: list[TimelineStep]
 
 
-class Reason(Reply):
+class Reason(Reply, kw_only=True):
     code: str
     text: str
 
@@ -384,18 +393,18 @@ class Reason(Reply):
 # -- dead letters, replay, tasks ----------------------------------------------------------------
 
 
-class DeadQueue(Reply):
+class DeadQueue(Reply, kw_only=True):
     queue: str
     messages: int
     sources: list[str]
     oldest_age: float | None
 
 
-class DeadQueues(Reply):
+class DeadQueues(Reply, kw_only=True):
     queues: list[DeadQueue]
 
 
-class DeadLetter(Reply):
+class DeadLetter(Reply, kw_only=True):
     id: str
     source: str
     reason: str
@@ -404,17 +413,17 @@ class DeadLetter(Reply):
     message_type: str | None
 
 
-class DeadLetters(Reply):
+class DeadLetters(Reply, kw_only=True):
     messages: list[DeadLetter]
     next: str | UnsetType = UNSET
 
 
-class DeadPage(Query):
+class DeadPage(Query, kw_only=True):
     limit: Limit = 100
     after: str = ""
 
 
-class DeadGroup(Reply):
+class DeadGroup(Reply, kw_only=True):
     """Dead letters with the same reason but for numbers, ids and addresses in it."""
 
     reason: str
@@ -426,25 +435,25 @@ class DeadGroup(Reply):
     last: str
 
 
-class DeadGroups(Reply):
+class DeadGroups(Reply, kw_only=True):
     groups: list[DeadGroup]
     scanned: int
     complete: bool
 
 
-class Redrive(Request):
+class Redrive(Request, kw_only=True):
     to: Name | None = None
     filter: Wanted | None = None
     rate: Annotated[float, Meta(gt=0)] | None = None  # messages per second
     dry_run: bool = False
 
 
-class Discard(Request):
+class Discard(Request, kw_only=True):
     filter: Wanted | None = None
     dry_run: bool = False
 
 
-class Replay(Request):
+class Replay(Request, kw_only=True):
     """From a time, from a message, or all that history holds and `filter` matches."""
 
     since: Moment | float | None = None
@@ -455,7 +464,7 @@ class Replay(Request):
     dry_run: bool = False
 
 
-class TaskView(Reply):
+class TaskView(Reply, kw_only=True):
     """Long work. With `dry_run` nothing was started: `total` says how many messages it would be about."""
 
     id: str | UnsetType = UNSET
@@ -471,14 +480,14 @@ class TaskView(Reply):
     details: dict[str, Any] = field(default_factory=dict)
 
 
-class TaskList(Reply):
+class TaskList(Reply, kw_only=True):
     tasks: list[TaskView]
 
 
 # -- exchanges ----------------------------------------------------------------------------------
 
 
-class ExchangeChange(Request):
+class ExchangeChange(Request, kw_only=True):
     kind: Literal["direct", "fanout", "topic", "headers"] = "direct"
     durable: bool = True
     auto_delete: bool = False
@@ -487,7 +496,7 @@ class ExchangeChange(Request):
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-class ExchangeView(Reply):
+class ExchangeView(Reply, kw_only=True):
     name: str
     kind: str
     durable: bool
@@ -497,24 +506,24 @@ class ExchangeView(Reply):
     arguments: dict[str, Any]
 
 
-class ExchangeList(Reply):
+class ExchangeList(Reply, kw_only=True):
     exchanges: list[ExchangeView]
 
 
-class IfUnused(Query):
+class IfUnused(Query, kw_only=True):
     if_unused: bool = False
 
 
-class RoutedMessage(NewMessage):
+class RoutedMessage(NewMessage, kw_only=True):
     routing_key: Annotated[str, Meta(max_length=255)] = ""
 
 
-class Routed(Reply):
+class Routed(Reply, kw_only=True):
     id: str
     queues: list[str]  # those it reached
 
 
-class BindingChange(Request):
+class BindingChange(Request, kw_only=True):
     source: Name
     destination: Name
     to_exchange: bool = False
@@ -522,7 +531,7 @@ class BindingChange(Request):
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-class BindingView(Reply):
+class BindingView(Reply, kw_only=True):
     source: str
     destination: str
     to_exchange: bool
@@ -530,23 +539,23 @@ class BindingView(Reply):
     arguments: dict[str, Any]
 
 
-class BindingList(Reply):
+class BindingList(Reply, kw_only=True):
     bindings: list[BindingView]
 
 
-class BindingListing(Query):
+class BindingListing(Query, kw_only=True):
     source: str | None = None
     destination: str | None = None
 
 
-class Changed(Reply):
+class Changed(Reply, kw_only=True):
     changed: bool  # False: it was so already
 
 
 # -- history ------------------------------------------------------------------------------------
 
 
-class SegmentView(Reply):
+class SegmentView(Reply, kw_only=True):
     number: int
     bytes: int  # durable ones: what /data serves
     first: str | None
@@ -554,11 +563,11 @@ class SegmentView(Reply):
     sealed: bool
 
 
-class SegmentList(Reply):
+class SegmentList(Reply, kw_only=True):
     segments: list[SegmentView]
 
 
-class PastQuery(Query):
+class PastQuery(Query, kw_only=True):
     queue: Name
     since: str | None = None
     until: str | None = None
@@ -567,7 +576,7 @@ class PastQuery(Query):
     limit: Limit = 100
 
 
-class PastMessage(Reply):
+class PastMessage(Reply, kw_only=True):
     """As it was published."""
 
     seq: int
@@ -582,12 +591,12 @@ class PastMessage(Reply):
     attributes: dict[str, Any]
 
 
-class PastMessages(Reply):
+class PastMessages(Reply, kw_only=True):
     messages: list[PastMessage]
     next_seq: int | UnsetType = UNSET  # as `after_seq` of the next request
 
 
-class Export(Query):
+class Export(Query, kw_only=True):
     queue: Name
     after: str = ""
     limit: Limit = 1000
@@ -596,14 +605,14 @@ class Export(Query):
 # -- the server and its users -------------------------------------------------------------------
 
 
-class Whoami(Reply):
+class Whoami(Reply, kw_only=True):
     user: str
     account: str
     is_root: bool
     open: bool
 
 
-class ServerView(Reply):
+class ServerView(Reply, kw_only=True):
     version: str
     started: str
     uptime: float
@@ -613,7 +622,81 @@ class ServerView(Reply):
     detail: str
 
 
-class HealthView(Reply):
+class HealthView(Reply, kw_only=True):
     ok: bool
     detail: str
     disk_full: bool
+
+
+class RuleView(Request, kw_only=True):
+    effect: Literal["allow", "deny"]
+    actions: list[str]
+    queues: str = "*"  # a name, or a pattern with * and ?
+    account: str | None = None  # None: that of the user; * is every account
+
+
+class UserView(Reply, kw_only=True):
+    name: str
+    account: str
+    role: str
+    rules: list[RuleView]
+    disabled: bool
+    root: bool
+    has_password: bool
+    created_at: str
+    created: bool | UnsetType = UNSET
+
+
+class UserList(Reply, kw_only=True):
+    users: list[UserView]
+
+
+class UserChange(Request, kw_only=True):
+    """What is not named stays; the account of a user does not change."""
+
+    account: Annotated[str, Meta(min_length=1, max_length=128)] | UnsetType = UNSET
+    password: Annotated[str, Meta(min_length=1, max_length=1024)] | UnsetType | None = UNSET
+    role: str | UnsetType = UNSET
+    rules: Annotated[list[RuleView], Meta(max_length=1000)] | UnsetType = UNSET
+    disabled: bool | UnsetType = UNSET
+
+
+class OfUser(Query, kw_only=True):
+    user: str | None = None
+
+
+class NewKey(Request, kw_only=True):
+    user: Name
+    expires: Moment | None = None
+
+
+class KeyView(Reply, kw_only=True):
+    id: str
+    user: str
+    created: str
+    expires: str | None
+    secret: str | UnsetType = UNSET  # only in the answer to its creation
+
+
+class KeyList(Reply, kw_only=True):
+    keys: list[KeyView]
+
+
+class NewToken(Request, kw_only=True):
+    user: Name
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    expires: Moment | None = None
+    rules: Annotated[list[RuleView], Meta(max_length=1000)] | None = None  # narrower than the user's
+
+
+class TokenView(Reply, kw_only=True):
+    name: str
+    user: str
+    created: str
+    expires: str | None
+    rules: list[RuleView] | None
+    token: str | UnsetType = UNSET  # only in the answer to its creation
+
+
+class TokenList(Reply, kw_only=True):
+    tokens: list[TokenView]

@@ -246,15 +246,10 @@ def _entries(field: Field, parameters: Given, dotted: Pairs, prefix: str) -> lis
     ]
 
 
-def _boolean(field: Field, parameters: Given, dotted: Pairs, prefix: str) -> bool | None:
-    text = parameters.get(field.wire)
-    return None if text is None else text == "true"
-
-
+# No request has a boolean.
 _READERS: dict[str, Callable[[Field, Given, Pairs, str], object]] = {
     "text": _text,
     "integer": _integer,
-    "boolean": _boolean,
     "binary": _binary,
     "texts": _texts,
     "binaries": _binaries,

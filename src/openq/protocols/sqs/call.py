@@ -91,7 +91,7 @@ class Names:
         if found is None:
             parts = [unquote(part) for part in urlsplit(url).path.split("/") if part]
             if not parts:
-                raise errors.invalid_address(url)
+                raise errors.queue_does_not_exist()
             name = parts[-1]
             # `/queue/NAME` and a bare `/NAME` are of other servers that people come from.
             shown = parts[-2] if len(parts) > 1 and parts[-2].isdigit() else ""

@@ -11,16 +11,16 @@ import logging
 import os
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from ...errors import OpenQError
 from ...model import FORM_TEXT
 from ...security.errors import Refused, SignatureRefused, TooManyFailures
-from ...security.guard import Principal
+from ...security.guard import ANONYMOUS, Principal
 from ..http import Request
 from ..names import DEFAULT_ACCOUNT
 from ..site import Site
-from . import aws_json, aws_query, errors, messages
+from . import aws_json, aws_query, errors, messages, sts
 from . import requests as sqs
 from .attributes import check_body
 from .call import Call, Names, View
@@ -142,7 +142,7 @@ class SqsDoor:
         for name, act in QUEUE_ACTIONS.items():
             self._actions[name] = _answering(act)
         self._anyone = {site.config.account: self._guard.anyone(DEFAULT_ACCOUNT)}
-        self._decode_send = aws_json.DECODERS["SendMessage"].decode
+        self._decode_send: Callable[[bytes], Any] = aws_json.DECODERS["SendMessage"].decode
 
     # -- the two formats
 
@@ -173,6 +173,11 @@ class SqsDoor:
 
     def _handle_query(self, request: Request) -> None:
         principal = self.principal(request)
+        if sts.is_asked(request.query, request.body) and not principal.is_anonymous:
+            id = self._ids.next()
+            body = sts.caller_identity(principal, self.names.shown(principal.account), id.decode())
+            request.answer(200, body, XML_TYPE, b"x-amzn-RequestId: %b\r\n" % id)
+            return
         name, wanted = aws_query.decode(request.query, request.body, request.path)
         self._act(request, self._query, name, wanted, principal)
 
@@ -191,7 +196,9 @@ class SqsDoor:
         try:
             return guard.sigv4(request.method, request.target, request.headers, request.body, request.peer)
         except SignatureRefused as refused:
-            raise errors.from_code(refused.code, refused.message) from None
+            if refused.code == "MissingAuthenticationToken":
+                return ANONYMOUS  # a queue's policy may let everybody in
+            raise errors.from_sign_in(refused.code, refused.message) from None
         except TooManyFailures as refused:
             raise errors.request_throttled(str(refused)) from None
         except Refused as refused:
@@ -209,18 +216,20 @@ class SqsDoor:
         call = Call(self._site, self.names, request, principal)
         self._authorize(call, name, wanted)
 
-        def answer(reply: sqs.Reply | None) -> None:
-            if name == "ReceiveMessage":
+        def answer(reply: sqs.Reply | SqsError | None) -> None:
+            if isinstance(reply, SqsError):
+                wire.fail(request, reply)
+            elif name == "ReceiveMessage":
+                # What was lent is shown at once: a lease that is lost in a crash only means a redelivery.
                 wire.answer(request, name, reply)
-                return
+            else:
+                self._site.after_commit(lambda error: committed(error, reply))
 
-            def committed(error: OpenQError | None) -> None:
-                if error is not None:
-                    wire.fail(request, errors.from_openq(error))
-                else:
-                    wire.answer(request, name, reply)
-
-            self._site.after_commit(committed)
+        def committed(error: OpenQError | None, reply: sqs.Reply | None) -> None:
+            if error is not None:
+                wire.fail(request, errors.from_openq(error))
+            else:
+                wire.answer(request, name, reply)
 
         self._actions[name](call, wanted, answer)
 
@@ -275,6 +284,8 @@ class SqsDoor:
             raise errors.access_denied(self._denied_text(call, name, view.name))
 
     def _denied_text(self, call: Call, name: str, queue: str) -> str:
+        if call.principal.is_anonymous:
+            raise errors.missing_authentication_token()
         return (
             f"User: {call.principal.arn} is not authorized to perform: "
             f"sqs:{POLICY_ACTIONS.get(name, name).lower()} on resource: {queue or '*'}"
@@ -288,10 +299,13 @@ class SqsDoor:
     def _send(self, request: Request) -> None:
         """A body and nothing else into a plain queue; all else goes the long way."""
         principal = self.principal(request)
+        message: sqs.SendMessage
         try:
             message = self._decode_send(request.body)
-        except Exception:
-            message = aws_json.decode("SendMessage", request.body)  # says what is wrong
+        except (ValueError, UnicodeError, RecursionError):
+            message = cast(
+                sqs.SendMessage, aws_json.decode("SendMessage", request.body)
+            )  # says what is wrong
         names = self.names
         text = message.message_body
         if (

@@ -184,9 +184,8 @@ def queue_name_exists(attribute: str) -> SqsError:
 
 
 def receipt_handle_is_invalid(receipt_handle: str) -> SqsError:
-    """Not a receipt handle at all; for one of another time see `receipt_handle_is_stale`."""
-    text = f'The input receipt handle "{receipt_handle}" is not a valid receipt handle.'
-    return SqsError("ReceiptHandleIsInvalid", text, status=404)
+    """Not a receipt handle of this queue; for one of another time see `receipt_handle_is_stale`."""
+    return SqsError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.", status=404)
 
 
 def request_throttled(text: str = "The request was denied due to request throttling.") -> SqsError:
@@ -254,7 +253,9 @@ def missing_queue_name() -> SqsError:
 
 
 def empty_queue_name() -> SqsError:
-    return invalid_parameter_value("Queue name cannot be empty")
+    return invalid_parameter_value(
+        "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
+    )
 
 
 def serialization(text: str) -> SqsError:

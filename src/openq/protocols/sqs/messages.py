@@ -14,7 +14,7 @@ from . import requests as sqs
 from .call import Call, View
 from .errors import SqsError
 
-Answer = Callable[["sqs.Reply | None"], None]
+Answer = Callable[["sqs.Reply | SqsError | None"], None]
 
 ENCODING = "openq.encoding"  # shown with a body that is no text and goes out as base64
 ATTEMPT_MS = 300_000  # how long a ReceiveRequestAttemptId is remembered
@@ -43,6 +43,14 @@ def receipt_of(view: View, handle: str) -> tuple[int, int]:
 
 
 # -- send ---------------------------------------------------------------------------------------
+
+
+class WholeBatch(Exception):
+    """What one entry lacks and makes SQS refuse all of them."""
+
+    def __init__(self, error: SqsError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Outgoing:
@@ -97,9 +105,9 @@ def outgoing(
         attrs.check_fifo_id(group, "MessageGroupId")
         draft.group = group
     elif view.fifo:
-        raise errors.missing_parameter("MessageGroupId")
+        raise WholeBatch(errors.missing_parameter("MessageGroupId"))
     if dedup is not None:
-        if not view.fifo:
+        if not view.fifo and not view.limits.lenient:
             raise errors.invalid_value(
                 dedup,
                 "MessageDeduplicationId",
@@ -108,9 +116,11 @@ def outgoing(
         attrs.check_fifo_id(dedup, "MessageDeduplicationId")
         draft.dedup = dedup
     elif view.fifo and not view.settings.dedup_by_content:
-        raise errors.invalid_parameter_value(
-            "The queue should either have ContentBasedDeduplication enabled or "
-            "MessageDeduplicationId provided explicitly"
+        raise WholeBatch(
+            errors.invalid_parameter_value(
+                "The queue should either have ContentBasedDeduplication enabled or "
+                "MessageDeduplicationId provided explicitly"
+            )
         )
     return Outgoing(draft, size, attributes_md5, system_md5)
 
@@ -125,7 +135,10 @@ def sequence_number(call: Call, message_id: str) -> str | None:
 
 def send_message(call: Call, message: sqs.SendMessage, answer: Answer) -> None:
     view = call.queue(message.queue_url)
-    ready = outgoing(call, view, message, sender_of(call))
+    try:
+        ready = outgoing(call, view, message, sender_of(call))
+    except WholeBatch as refused:
+        raise refused.error from None
     if ready.size > view.max_bytes:
         raise errors.message_too_long(view.max_bytes)
     message_id = call.site.broker.publish(view.full, ready.draft)
@@ -151,6 +164,8 @@ def send_message_batch(call: Call, batch: sqs.SendMessageBatch, answer: Answer) 
             ready = outgoing(call, view, entry, sender)
             if ready.size > view.max_bytes:
                 raise errors.message_too_long(view.max_bytes)
+        except WholeBatch as refused:
+            raise refused.error from None
         except SqsError as error:
             failed.append(batch_error(entry.id, error))
             total += len(entry.message_body.encode("utf-8", "surrogatepass"))
@@ -188,6 +203,14 @@ def batch_error(entry_id: str, error: SqsError) -> sqs.BatchResultErrorEntry:
     return sqs.BatchResultErrorEntry(
         id=entry_id, sender_fault=error.fault == errors.SENDER, code=error.code, message=error.message
     )
+
+
+def batch_receipt_error(entry_id: str, handle: str, error: SqsError) -> sqs.BatchResultErrorEntry:
+    """In a batch SQS names the handle that is none."""
+    entry = batch_error(entry_id, error)
+    if error.name == "ReceiptHandleIsInvalid":
+        entry.message = f'The input receipt handle "{handle}" is not a valid receipt handle.'
+    return entry
 
 
 # -- receive ------------------------------------------------------------------------------------
@@ -267,7 +290,7 @@ def receive_message(call: Call, wanted: sqs.ReceiveMessage, attempts: Attempts, 
                 "The request include parameter that is not valid for this queue type.",
             )
         attrs.check_fifo_id(attempt, "ReceiveRequestAttemptId")
-    if len(view.queue.leases) >= limits.max_in_flight:
+    if limits.max_in_flight is not None and len(view.queue.leases) >= limits.max_in_flight:
         if not view.fifo:
             raise errors.over_limit(
                 f"The maximum number of in flight messages is {limits.max_in_flight}; delete some first."
@@ -276,7 +299,8 @@ def receive_message(call: Call, wanted: sqs.ReceiveMessage, attempts: Attempts, 
 
     def then(deliveries: list[Delivery], error: OpenQError | None) -> None:
         if error is not None:
-            raise error
+            answer(errors.from_openq(error))
+            return
         if attempt is not None and deliveries:
             attempts.note(view.full, attempt, deliveries, call.now_ms)
         messages = [incoming(call, view, each, shown) for each in deliveries]
@@ -400,7 +424,7 @@ def delete_message_batch(call: Call, batch: sqs.DeleteMessageBatch, answer: Answ
         try:
             delete_one(call, view, entry.receipt_handle)
         except SqsError as error:
-            failed.append(batch_error(entry.id, error))
+            failed.append(batch_receipt_error(entry.id, entry.receipt_handle, error))
         else:
             successful.append(sqs.DeleteMessageBatchResultEntry(id=entry.id))
     answer(sqs.DeleteMessageBatchReply(successful=successful or None, failed=failed or None))
@@ -420,6 +444,12 @@ def change_one(call: Call, view: View, handle: str, seconds: int) -> None:
     seq, number = receipt_of(view, handle)
     broker = call.site.broker
     lent = view.queue.leases.get(seq)
+    if lent is not None and lent.number > number and not view.fifo:
+        # AWS lets an older receipt change the lease of whoever has the message now. It may make that
+        # longer here; taking a message from its holder is what receipts are there to prevent.
+        if lent.until_ms and call.now_ms + seconds * 1000 <= lent.until_ms:
+            return
+        number = lent.number
     longest_s = view.limits.max_visibility_s
     if lent is not None and (call.now_ms - lent.lent_ms) / 1000 + seconds > longest_s:
         raise errors.invalid_value(
@@ -457,7 +487,7 @@ def change_message_visibility_batch(
                 raise errors.missing_parameter("VisibilityTimeout")
             change_one(call, view, entry.receipt_handle, entry.visibility_timeout)
         except SqsError as error:
-            failed.append(batch_error(entry.id, error))
+            failed.append(batch_receipt_error(entry.id, entry.receipt_handle, error))
         else:
             successful.append(sqs.ChangeMessageVisibilityBatchResultEntry(id=entry.id))
     answer(sqs.ChangeMessageVisibilityBatchReply(successful=successful or None, failed=failed or None))

@@ -327,7 +327,7 @@ def _read_sse(draft: _Draft, text: str) -> None:
 
 def _read_fifo(draft: _Draft, text: str) -> None:
     if draft.is_new:
-        if not draft.base.fifo and not draft.limits.takes_false_fifo:
+        if not draft.base.fifo and not draft.limits.lenient:
             raise errors.invalid_attribute_name("FifoQueue")
     elif not draft.base.fifo:
         raise errors.invalid_attribute_name("FifoQueue")
@@ -388,6 +388,8 @@ def with_attributes(
     is_new: bool = False,
 ) -> QueueSettings:
     """The settings after these attributes; raises AWS's error for the first one that cannot be."""
+    if limits.lenient:
+        attributes = {name.strip(): value for name, value in attributes.items()}
     for name in attributes:
         if name not in _READERS:
             raise errors.invalid_attribute_name(name)

@@ -1,0 +1,223 @@
+"""`python -m bench.server_profile [work...]`: what a request costs inside the server, without any socket.
+
+The real listener, router, doors and broker run in this process; requests are handed to 64 connections as a
+read from a socket would, one each per turn of the loop. What is left out is the kernel's share and that of
+the loop's own polling: a server under load pays both on top. The client's share, a few microseconds, is in it.
+
+    --top 20         the functions that take the time (under cProfile, which inflates small ones)
+    --instructions   instructions per request, counted by valgrind: exact where clocks are noisy
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import gc
+import pstats
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from openq.broker.local import LocalBroker
+from openq.config import load
+from openq.server import Server, new_loop
+
+from .server_load import Drain, Plan, Repeat
+from .server_wire import VARIETY, AwsJson, body, post_json, post_msgpack
+
+CONNECTIONS = 64
+PORT = 9324
+URL = f"http://127.0.0.1:{PORT}/000000000000/profile"
+ROUNDS = 5
+
+
+class Wire(asyncio.Transport):
+    """The far end of a connection: keeps the last answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer = b""
+
+    def write(self, data: Any) -> None:
+        self.answer = data
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 50_000) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        raise RuntimeError(f"the server hung up after {self.answer[:500]!r}")
+
+
+class Bench:
+    def __init__(self, durable: bool) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="openq-profile-")
+        data = self._folder.name if durable else None
+        config = load({"memory": True} if data is None else {"data": data})
+        self.loop = new_loop()
+        self.broker = LocalBroker(data)
+        self.server = Server(config, self.broker, self.loop)
+        self.server.listener.start(self.loop)
+        self.connections = []
+        for _ in range(CONNECTIONS):
+            connection, wire = self.server.listener.make(), Wire()
+            connection.connection_made(wire)
+            self.connections.append((connection, wire))
+        self.wire = AwsJson(PORT, URL)
+        self.run(Repeat([post_json(PORT, "CreateQueue", b'{"QueueName": "profile"}')], limit=1))
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(100_000, 50, 100)
+
+    def run(self, plan: Plan) -> None:
+        self.loop.run_until_complete(self._run(plan))
+
+    async def _run(self, plan: Plan) -> None:
+        plan.begin()
+        asked = [each for each in self.connections if self._ask(each, plan.step(None))]
+        while asked:
+            await asyncio.sleep(0)
+            again = []
+            for each in asked:
+                answer = each[1].answer
+                if not answer:  # it waits for the disk
+                    again.append(each)
+                    continue
+                if answer[9:10] != b"2":
+                    raise RuntimeError(f"the server answered {answer[:500]!r}")
+                if self._ask(each, plan.step(answer.partition(b"\r\n\r\n")[2])):
+                    again.append(each)
+            asked = again
+
+    def _ask(self, each: tuple[Any, Wire], request: bytes | None) -> bool:
+        if request is None:
+            return False
+        connection, wire = each
+        wire.answer = b""
+        connection.data_received(request)
+        return True
+
+    def close(self) -> None:
+        self.server.listener.stop = lambda: None  # type: ignore[method-assign]
+        self.server.site.close()
+        self.broker.close()
+        self._folder.cleanup()
+
+
+def _sends(bench: Bench, count: int) -> Plan:
+    return Repeat(bench.wire.sends(), limit=count)
+
+
+def _batches(bench: Bench, count: int) -> Plan:
+    return Repeat(bench.wire.batches(), limit=count)
+
+
+def _drain(bench: Bench, count: int) -> Plan:
+    bench.run(Repeat(bench.wire.batches(), limit=count // 2))
+    return Drain(bench.wire.receive(), bench.wire.delete, count // 2 * 10)
+
+
+def _rest(bench: Bench, count: int) -> Plan:
+    batches = [[body(100 * number + at).encode() for at in range(100)] for number in range(VARIETY // 100)]
+    path = "/api/v1/queues/profile/messages/batch"
+    return Repeat([post_msgpack(PORT, path, msgspec.msgpack.encode(batch)) for batch in batches], limit=count)
+
+
+WORKS: dict[str, Callable[[Bench, int], Plan]] = {
+    "send": _sends,  # SendMessage
+    "batch": _batches,  # SendMessageBatch of 10
+    "drain": _drain,  # ReceiveMessage(10) and DeleteMessageBatch(10), half and half
+    "rest": _rest,  # a msgpack batch of 100
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.server_profile",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("work", nargs="*", help=f"{', '.join(WORKS)} (default: all)")
+    parser.add_argument(
+        "--durable", action="store_true", help="with a journal in the folder for temporary files"
+    )
+    parser.add_argument("--count", type=int, default=5_000, help="requests (default 5,000)")
+    parser.add_argument("--top", type=int, default=0, metavar="N")
+    parser.add_argument("--instructions", action="store_true")
+    parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    for name in options.work or WORKS:
+        if name not in WORKS:
+            parser.error(f"there is no work {name!r}, only {', '.join(WORKS)}")
+        if options.instructions:
+            _count_instructions(name, options.durable)
+        else:
+            _measure(name, options.durable, options.count, options.top, once=options.once)
+    return 0
+
+
+def _measure(name: str, durable: bool, count: int, top: int, once: bool) -> None:
+    bench = Bench(durable)
+    try:
+        if once:
+            bench.run(WORKS[name](bench, count))
+            return
+        costs_us = []
+        for _ in range(ROUNDS):
+            plan = WORKS[name](bench, count)
+            gc.collect()
+            began_s = time.process_time()
+            bench.run(plan)
+            costs_us.append((time.process_time() - began_s) / plan.requests * 1e6)
+        print(
+            f"{name}: {min(costs_us):.1f} us of CPU per request, median {statistics.median(costs_us):.1f}",
+            flush=True,
+        )
+        if top:
+            plan = WORKS[name](bench, count)
+            profile = cProfile.Profile()
+            profile.enable()
+            bench.run(plan)
+            profile.disable()
+            pstats.Stats(profile).strip_dirs().sort_stats("tottime").print_stats(top)
+    finally:
+        bench.close()
+
+
+def _count_instructions(name: str, durable: bool) -> None:
+    """The difference between two runs: what the start costs is in both."""
+    if shutil.which("valgrind") is None:
+        raise SystemExit("--instructions needs valgrind")
+    few, many = 320, 960
+    counts = [_instructions(name, durable, count) for count in (few, many)]
+    print(f"{name}: {(counts[1] - counts[0]) / (many - few):,.0f} instructions per request", flush=True)
+
+
+def _instructions(name: str, durable: bool, count: int) -> int:
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable]
+    command += ["-m", "bench.server_profile", name, "--once", "--count", str(count)]
+    if durable:
+        command.append("--durable")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    collected = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode or collected is None:
+        raise SystemExit(f"valgrind failed: {done.stderr[-1000:]}")
+    return int(collected[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
