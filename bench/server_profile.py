@@ -2,7 +2,7 @@
 
 The real listener, router, doors and broker run in this process; requests are handed to 64 connections as a
 read from a socket would, one each per turn of the loop. What is left out is the kernel's share and that of
-the loop's own polling: a server under load pays both on top. The client's share, a few microseconds, is in it.
+the loop's own polling: a server under load pays both on top. The client's few microseconds are in it.
 
     --top 20         the functions that take the time (under cProfile, which inflates small ones)
     --instructions   instructions per request, counted by valgrind: exact where clocks are noisy
@@ -29,7 +29,8 @@ import msgspec
 
 from openq.broker.local import LocalBroker
 from openq.config import load
-from openq.server import Server, new_loop
+from openq.protocols.http import new_loop
+from openq.server import Server
 
 from .server_load import Drain, Plan, Repeat
 from .server_wire import VARIETY, AwsJson, body, post_json, post_msgpack
@@ -112,7 +113,6 @@ class Bench:
         return True
 
     def close(self) -> None:
-        self.server.listener.stop = lambda: None  # type: ignore[method-assign]
         self.server.site.close()
         self.broker.close()
         self._folder.cleanup()

@@ -116,7 +116,7 @@ def test_a_configuration_cannot_be_changed() -> None:
         ({}, {"OPENQ_PORT": "99999"}, "", "environment variable OPENQ_PORT must be a port, 0 to 65535"),
         ({}, {}, "port = 1.5", "FILE: port must be a whole number, not 1.5"),
         ({}, {}, "port = true", "FILE: port must be a whole number, not True"),
-        ({"limits": "loose"}, {}, "", "flag --limits must be strict or relaxed, not 'loose'"),
+        ({"limits": "loose"}, {}, "", "flag --limits must be strict, testing or relaxed, not 'loose'"),
         ({"log_level": "loud"}, {}, "", "must be debug, info, warning or error, not 'loud'"),
         ({"account": "1"}, {}, "", "flag --account must be 12 digits, not '1'"),
         ({"region": "a b"}, {}, "", "flag --region must be a region such as us-east-1"),

@@ -173,7 +173,7 @@ KEYS: dict[str, Key] = {
     "region": Key(_matching(r"[a-z0-9-]{1,32}", "a region such as us-east-1"), "the region in ARNs", "NAME"),
     "limits": Key(
         _one_of("strict", "testing", "relaxed"),
-        "strict: those of Amazon SQS; testing: the same, but deleted names are free at once; relaxed: wider ones",
+        "strict: those of Amazon SQS; testing: the same, deleted names are free at once; relaxed: wider",
         "KIND",
     ),
     "relaxed": Key(read_flag, "answer before the sync: up to 50 ms of answers at risk in a power cut", None),

@@ -5,34 +5,30 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import subprocess
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 
 from openq import JournalFailed, QueueNotFound
 from openq._version import __version__
-from openq.cli.main import build, guarded, unknown_command
+from openq.cli.completion import walk
+from openq.cli.main import GROUPS, build, code_of, guarded, unknown_command
 from openq.cli.terminal import Progress, size_text
-from tests.cli.helpers import OPENQ, openq
+from openq.client.http import Refused, TimedOut, Unreachable
+from openq.config import ConfigError
+from tests.cli.helpers import OPENQ, inside, on_a_terminal, openq
 
-COMMANDS = [
-    (),
-    ("version",),
-    ("sample",),
-    ("journal",),
-    ("journal", "check"),
-    ("journal", "repair"),
-    ("journal", "dump"),
-]
+PLACES = list(walk(build()[0], ()))
+COMMANDS = [words for words, _ in PLACES]
+LEAVES = [words for words, parser in PLACES if not parser.verbs]
+BRANCHES = [words for words, parser in PLACES if parser.verbs]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_begins_with_examples_and_goes_to_stdout(command: tuple[str, ...]) -> None:
-    done = openq(*command, "--help")
+    done = inside(*command, "--help")
 
     assert done.code == 0
     assert done.out.startswith(f"Examples:\n  openq {' '.join(command)}".rstrip())
@@ -51,11 +47,25 @@ def test_the_version_as_text_and_as_json() -> None:
     [
         (["jurnal"], "`openq jurnal` is no command; did you mean `openq journal`?"),
         (["journal", "chek", "x"], "`openq journal chek` is no command; did you mean `openq journal check`?"),
-        (["zzz"], "`openq zzz` is no command; there is version, sample, journal"),
+        (["zzz"], "`openq zzz` is no command; there is serve, demo, "),
+        (["queue", "lss"], "`openq queue lss` is no command; did you mean `openq queue ls`?"),
+        (
+            ["serve", "--prot", "1"],
+            "unrecognized arguments: --prot 1; did you mean --port? see `openq serve --help`",
+        ),
+        (["serve", "--port", "x"], "flag --port must be a whole number, not 'x'"),
+        (["queue", "create", "q", "--delay", "soon"], "a number of seconds, or a time such as 500ms"),
+        (["queue", "create", "q", "--max-bytes", "big"], "a number of bytes, such as"),
+        (["dlq", "redrive", "q", "--rate", "0"], "a rate is a number of messages per second, more than 0"),
+        (["send", "q", "x", "--attribute", "a"], "a name, an equals sign and a value are wanted, not 'a'"),
+        (["perm", "grant", "u", "fly"], "actions are send, receive, peek, manage, admin"),
         (["journal", "check"], "the following arguments are required: DIR; see `openq journal check --help`"),
         (["journal", "dump", "x", "--limit", "-1"], "a count is a whole number, 0 or more, not '-1'"),
         (["journal", "dump", "x", "--from", "now"], "a location is the `at` of a record"),
-        (["version", "--jso"], "unrecognized arguments: --jso"),
+        (
+            ["version", "--jso"],
+            "unrecognized arguments: --jso; did you mean --json? see `openq version --help`",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -68,9 +78,9 @@ def test_wrong_usage_is_one_line_on_stderr_and_code_2(words: list[str], message:
     assert done.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [(), ("journal",)])
+@pytest.mark.parametrize("words", BRANCHES, ids=" ".join)
 def test_no_command_shows_the_help_on_stderr_and_fails(words: tuple[str, ...]) -> None:
-    done = openq(*words)
+    done = inside(*words)
 
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("Examples:")
@@ -84,19 +94,56 @@ def test_the_known_commands_are_those_of_the_parser() -> None:
     assert all(f"    {name}" in parser.format_help() for name in tree)
 
 
-def test_help_loads_neither_the_engine_nor_asyncio() -> None:
-    program = (
-        "import sys\n"
-        "before = set(sys.modules)\n"
-        "from openq.cli.main import build\n"
-        "build()\n"
-        "print(*(set(sys.modules) - before))"
+@pytest.mark.parametrize("command", LEAVES, ids=" ".join)
+def test_every_command_can_speak_json(command: tuple[str, ...]) -> None:
+    assert "--json" in inside(*command, "--help").out or command == ("sample",)
+
+
+def test_every_command_stands_in_the_help_of_openq() -> None:
+    help_text = inside("--help").out
+
+    assert all(f"    {name} " in help_text for _, commands in GROUPS for name, _, _ in commands)
+
+
+def loaded_by(*words: str) -> set[str]:
+    """The modules that a command adds to those of a bare Python."""
+    program = "import sys\nfrom openq.cli.main import main\nmain(sys.argv[1:])\nprint('loaded', *sys.modules)"
+    alone = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60, check=True
     )
-    alone = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    loaded = set(alone.stdout.split())
+    last = alone.stdout.splitlines()[-1].split()
+    assert last[0] == "loaded"
+    return set(last)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--help",), ("queue", "--help"), ("send", "--help"), ("dlq", "redrive", "--help"), ("user", "--help")],
+    ids=" ".join,
+)
+def test_help_loads_nothing_heavy(words: tuple[str, ...]) -> None:
+    loaded = loaded_by(*words)
 
     assert "openq.cli.main" in loaded
-    assert loaded.isdisjoint({"asyncio", "json", "openq.storage.doctor", "openq.cli.journal", "difflib"})
+    heavy = {
+        "asyncio",
+        "json",
+        "difflib",
+        "dataclasses",
+        "typing",
+        "socket",
+        "msgspec",
+        "uvloop",
+        "httptools",
+    }
+    assert loaded.isdisjoint(heavy)
+    assert not [name for name in loaded if name.startswith("openq.") and not name.startswith("openq.cli")]
+
+
+def test_the_help_of_openq_loads_no_group_of_commands() -> None:
+    ours = {name for name in loaded_by("--help") if name.startswith("openq.")}
+
+    assert ours == {"openq.cli", "openq.cli.main", "openq.cli.parsing", "openq.cli.terminal"}
 
 
 def test_the_sample_tells_what_happens_and_ends_by_itself() -> None:
@@ -106,40 +153,12 @@ def test_the_sample_tells_what_happens_and_ends_by_itself() -> None:
     assert done.out != ""
 
 
-def on_a_terminal(*words: str | Path, **environment: str) -> str:
-    """What a person would see: stdout and stderr on a pseudo-terminal."""
-    ours, theirs = pty.openpty()
-    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
-    try:
-        process = subprocess.Popen(
-            [*OPENQ, *map(str, words)],
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            env={**plain, "TERM": "xterm", **environment},
-        )
-        os.close(theirs)
-        seen = b""
-        while True:
-            try:
-                piece = os.read(ours, 4096)
-            except OSError:  # how Linux says that the other side is closed
-                break
-            if not piece:
-                break
-            seen += piece
-        process.wait(timeout=60)
-    finally:
-        os.close(ours)
-    return seen.decode()
-
-
 def test_colours_are_for_terminals_only_and_not_with_no_color() -> None:
     assert "\x1b[" not in openq("--help").out
-    assert "\x1b[1mExamples:\x1b[0m" in on_a_terminal("--help")
-    assert "\x1b[" not in on_a_terminal("--help", NO_COLOR="1")
-    assert "\x1b[" not in on_a_terminal("--help", TERM="dumb")
-    assert "\x1b[1mopenq:\x1b[0m `openq jurnal`" in on_a_terminal("jurnal")
+    assert "\x1b[1mExamples:\x1b[0m" in on_a_terminal("--help")[1]
+    assert "\x1b[" not in on_a_terminal("--help", NO_COLOR="1")[1]
+    assert "\x1b[" not in on_a_terminal("--help", TERM="dumb")[1]
+    assert "\x1b[1mopenq:\x1b[0m `openq jurnal`" in on_a_terminal("jurnal")[1]
 
 
 def test_a_reader_that_has_enough_is_no_error() -> None:
@@ -235,6 +254,25 @@ def test_whatever_goes_wrong_is_one_line(
     assert told.out == ""
     assert told.err.startswith(f"openq: {message}")
     assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (Refused(404, "queue_not_found", "x"), 3),
+        (Refused(404, "no_such_route", "x"), 3),
+        (Refused(401, "unauthorized", "x"), 4),
+        (Refused(403, "forbidden", "x"), 4),
+        (Refused(409, "queue_exists", "x"), 1),
+        (Refused(507, "disk_full", "x"), 1),
+        (TimedOut("http://x", 3), 5),
+        (Unreachable("http://x", "gone"), 1),
+    ],
+    ids=str,
+)
+def test_the_exit_code_of_an_error(error: Exception, code: int) -> None:
+    assert code_of(error) == code
 
 
 @pytest.mark.parametrize(("columns", "longest"), [("60", 60), ("wide", 78)])

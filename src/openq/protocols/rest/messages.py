@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ...broker.base import Filter, Receipt
-from ...errors import InvalidSetting, MessageNotFoundError, OpenQError
+from ...errors import InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ...model import FORM_BYTES, FORM_TEXT, Delivery, Draft, Entry, Extra
 from .. import polls
 from .browse import page
@@ -267,10 +267,17 @@ def _settle(call: Call, act: Callable[[Receipt], str | None]) -> None:
             outcomes.append(act(_read_receipt(text, prefix, queue)) or "")
         except OpenQError as error:
             if single:
-                raise
-            failed.append(_failed(text, error))
+                raise _about(text, queue, error) from None
+            failed.append(_failed(text, _about(text, queue, error)))
     told: list[str] | UnsetType = outcomes if any(outcomes) else UNSET
     call.after_commit(Settled(count=len(outcomes), failed=failed, outcomes=told))
+
+
+def _about(text: str, queue: str, error: OpenQError) -> OpenQError:
+    """The engine knows deliveries by numbers; who sent a receipt knows it by its text."""
+    if isinstance(error, MessageNotFoundError):
+        return MessageNotFoundError(text, queue)
+    return VisibilityTimeoutExpired(text, queue) if isinstance(error, VisibilityTimeoutExpired) else error
 
 
 def _failed(text: str, error: OpenQError) -> ReceiptFailure:
@@ -295,12 +302,13 @@ def ack(call: Call) -> None:
                 raise
             failed.append(_failed(text, error))
     results = call.broker.ack(queue, receipts)
-    if single and results[0] is not None:
-        raise results[0]
     if any(results):
-        failed += [
-            _failed(text, error) for text, error in zip(known, results, strict=True) if error is not None
+        wrong = [
+            (text, _about(text, queue, error)) for text, error in zip(known, results, strict=True) if error
         ]
+        if single:
+            raise wrong[0][1]
+        failed += [_failed(text, error) for text, error in wrong]
     call.after_commit(Settled(count=len(texts) - len(failed), failed=failed))
 
 

@@ -5,6 +5,8 @@ A problem is always JSON, also for clients that speak msgpack: whoever looks at 
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ...errors import OpenQError
@@ -95,7 +97,7 @@ class Document(msgspec.Struct, omit_defaults=True, rename={"kind": "type"}):
     code: str
     detail: str = ""
     hint: str = ""
-    facts: dict[str, object] = msgspec.field(default_factory=dict)
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Problem(Exception):

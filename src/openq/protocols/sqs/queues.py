@@ -253,8 +253,8 @@ def _with_tags(name: str, old: QueueSettings, tags: Mapping[str, str], allowed: 
             raise errors.invalid_parameter_value("Tag keys must not begin with aws:, which AWS reserves.")
         if key == limits.TAG:
             if value not in limits.KINDS:
-                choice = " or ".join(limits.KINDS)
-                raise errors.invalid_parameter_value(f"The tag {key} must be {choice}, not {value!r}.")
+                choice = ", ".join(limits.KINDS)
+                raise errors.invalid_parameter_value(f"The tag {key} must be one of {choice}, not {value!r}.")
             notes[limits.NOTE] = value
         notes[settings.TAG_PREFIX + key] = value
     if sum(key.startswith(settings.TAG_PREFIX) for key in notes) > allowed.max_tags:
