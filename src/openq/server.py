@@ -101,7 +101,7 @@ class Server:
                 "stop the other program, or choose --port (0 picks a free one)"
             ) from error
         self.listener.start(self.loop)
-        port = self._listening.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        port = self._listening.sockets[0].getsockname()[1]
         host = config.host.strip("[]")
         shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         self.url = f"{config.scheme}://{f'[{shown}]' if ':' in shown else shown}:{port}"

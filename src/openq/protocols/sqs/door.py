@@ -17,6 +17,7 @@ from ...errors import OpenQError
 from ...model import FORM_TEXT
 from ...security.errors import Refused, SignatureRefused, TooManyFailures
 from ...security.guard import ANONYMOUS, Principal
+from ...security.policy import SQS_ACTIONS
 from ..http import Request
 from ..names import DEFAULT_ACCOUNT
 from ..site import Site
@@ -34,39 +35,6 @@ JSON_TYPE = b"application/x-amz-json-1.0"
 XML_TYPE = b"text/xml"
 _PREFIX = b"AmazonSQS."
 _CREDENTIAL = b"AWS4-HMAC-SHA256 Credential="
-
-# What each action asks of our own rules; Policy documents speak of the action itself.
-PERMISSIONS = {
-    "SendMessage": "send",
-    "SendMessageBatch": "send",
-    "ReceiveMessage": "receive",
-    "DeleteMessage": "receive",
-    "DeleteMessageBatch": "receive",
-    "ChangeMessageVisibility": "receive",
-    "ChangeMessageVisibilityBatch": "receive",
-    "GetQueueUrl": "peek",
-    "GetQueueAttributes": "peek",
-    "ListQueues": "peek",
-    "ListQueueTags": "peek",
-    "ListDeadLetterSourceQueues": "peek",
-    "ListMessageMoveTasks": "peek",
-    "CreateQueue": "manage",
-    "DeleteQueue": "manage",
-    "SetQueueAttributes": "manage",
-    "PurgeQueue": "manage",
-    "TagQueue": "manage",
-    "UntagQueue": "manage",
-    "AddPermission": "manage",
-    "RemovePermission": "manage",
-    "StartMessageMoveTask": "manage",
-    "CancelMessageMoveTask": "manage",
-}
-# A policy that allows an action allows its batch: policies know no batches.
-POLICY_ACTIONS = {
-    "SendMessageBatch": "SendMessage",
-    "DeleteMessageBatch": "DeleteMessage",
-    "ChangeMessageVisibilityBatch": "ChangeMessageVisibility",
-}
 
 Action = Callable[[Call, Any, "messages.Answer"], None]
 
@@ -240,19 +208,21 @@ class SqsDoor:
             self.allow(call, name, view)
             return
         arn: str | None = getattr(wanted, "source_arn", None)
-        queue = getattr(wanted, "queue_name", None) or ""
+        queue: str | None = getattr(wanted, "queue_name", None)
         account = call.account
         if name == "GetQueueUrl" and wanted.queue_owner_aws_account_id:
             account = self.names.account(wanted.queue_owner_aws_account_id)
             if account != call.account:
-                self.allow(call, name, self.names.view(call.full(queue, wanted.queue_owner_aws_account_id)))
+                self.allow(
+                    call, name, self.names.view(call.full(queue or "", wanted.queue_owner_aws_account_id))
+                )
                 return
         if arn is not None:
             full = self.names.full_of_arn(arn)
             if full is not None and full in self._broker.queues():
                 self.allow(call, name, self.names.view(full))
                 return
-        if not self._guard.may(call.principal, PERMISSIONS[name], account, queue):
+        if not self._guard.may(call.principal, SQS_ACTIONS[name], account, queue):
             raise errors.access_denied(self._denied_text(call, name, queue))
 
     def _view_or_denied(self, call: Call, name: str, url: str) -> View:
@@ -262,7 +232,7 @@ class SqsDoor:
         except SqsError:
             full = self.names.parse_url(url)
             account, queue = self.names.split(full)
-            if not self._guard.may(call.principal, PERMISSIONS[name], account, queue):
+            if not self._guard.may(call.principal, SQS_ACTIONS[name], account, queue):
                 raise errors.access_denied(self._denied_text(call, name, queue)) from None
             raise
 
@@ -272,23 +242,23 @@ class SqsDoor:
             return
         allowed = self._guard.may(
             principal,
-            PERMISSIONS[name],
+            SQS_ACTIONS[name],
             view.account,
             view.name,
             policy=view.policy,
-            sqs_action=f"sqs:{POLICY_ACTIONS.get(name, name)}",
+            sqs_action=name,
             resource_arn=view.arn,
             context=call.context() if view.policy is not None else None,
         )
         if not allowed:
             raise errors.access_denied(self._denied_text(call, name, view.name))
 
-    def _denied_text(self, call: Call, name: str, queue: str) -> str:
+    def _denied_text(self, call: Call, name: str, queue: str | None) -> str:
         if call.principal.is_anonymous:
             raise errors.missing_authentication_token()
         return (
             f"User: {call.principal.arn} is not authorized to perform: "
-            f"sqs:{POLICY_ACTIONS.get(name, name).lower()} on resource: {queue or '*'}"
+            f"sqs:{name.removesuffix('Batch').lower()} on resource: {queue or '*'}"
         )
 
     # -- messages

@@ -337,12 +337,15 @@ _SIGN_IN = {
     "MissingAuthenticationToken": ("MissingAuthenticationTokenException", 403),
     "RequestExpired": ("RequestExpiredException", 400),
     "SignatureDoesNotMatch": ("InvalidSignatureException", 403),
+    "RequestTimeTooSkewed": ("InvalidSignatureException", 403),
 }
 
 
 def from_sign_in(code: str, text: str) -> SqsError:
     """What the sign-in refused, which knows AWS's codes but no wire format."""
     name, status = _SIGN_IN.get(code, (code, 403))
+    if code == "RequestTimeTooSkewed":
+        code = "SignatureDoesNotMatch"  # as SQS calls it; the sentence tells of the clock
     return _common(name, text, code, status)
 
 

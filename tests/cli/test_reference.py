@@ -1,0 +1,63 @@
+"""docs/CLI.md says what the commands say, and every example in it can be typed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from openq.cli.completion import walk
+from openq.cli.main import build, unknown_command
+from openq.cli.reference import reference
+from openq.config import KEYS, variable_of
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "CLI.md"
+PARSER, TREE = build()
+PLACES = [(words, parser) for words, parser in walk(PARSER, ()) if words]
+EXAMPLES = sorted({example for _, parser in PLACES for example, _ in parser.examples})
+
+
+def test_the_document_is_what_the_parsers_make_of_it() -> None:
+    assert DOCUMENT.read_text() == reference(), "python -m openq.cli.reference > docs/CLI.md"
+
+
+@pytest.mark.parametrize("words", [words for words, _ in PLACES], ids=" ".join)
+def test_every_command_has_its_heading(words: tuple[str, ...]) -> None:
+    assert f"\n### openq {' '.join(words)}\n" in DOCUMENT.read_text()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_of_the_configuration_is_described(key: str) -> None:
+    assert f"| `{variable_of(key)}` | `{key}` |" in DOCUMENT.read_text()
+
+
+@pytest.mark.parametrize("words", [words for words, parser in PLACES if not parser.verbs], ids=" ".join)
+def test_every_command_has_an_example_of_itself(words: tuple[str, ...]) -> None:
+    examples = dict(PLACES)[words].examples
+
+    assert any(f"openq {' '.join(words)}" in example for example, _ in examples)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_can_be_typed(example: str) -> None:
+    words = shlex.split(example)
+    while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words.pop(0)
+    for end in (">", "<", "|"):
+        if end in words:
+            words = words[: words.index(end)]
+
+    assert words[0] == "openq"
+    assert unknown_command(words[1:], TREE) is None
+    options, unknown = PARSER.parse_known_args(words[1:])
+    assert unknown == []
+    assert hasattr(options, "run")
+
+
+def test_no_example_shows_a_secret() -> None:
+    for _, parser in PLACES:
+        assert not [
+            example for example, _ in parser.examples if re.search(r"--token |--password \S+=|oq_", example)
+        ]
