@@ -20,7 +20,7 @@ PARTS = ["server_send", "server_rivals", "server_backlog", "server_weight", "ser
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", nargs="*", help=f"which ones: {', '.join(BENCHES)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="less work, fewer rounds: under three minutes")
+    parser.add_argument("--quick", action="store_true", help="less work, fewer rounds: under six minutes")
     parser.add_argument("--json", metavar="FILE", help="write the lines of JSON there too")
     parser.add_argument("--dir", metavar="DIR", help="a folder on the disk to measure (default: build/bench)")
     options = parser.parse_args()

@@ -6,15 +6,16 @@ short trial of each before the rounds.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 
 from . import server_wrk
 from .harness import Run, Target
 from .server_match import Contender, Prepare, compared, drained, in_turns, obtain, singles, started, tens
-from .server_peers import RIVALS, Missing, OpenQ, Peer
+from .server_peers import RIVALS, Missing, Moto, OpenQ, Peer
 
-WARM_S = 4.0
+WARM_S = 2.0
 TRIAL_S = 1.0
 TRIAL_COUNT = 2_000
 OUT_OF_REACH = 0.1
@@ -25,57 +26,73 @@ DRAINERS = (
 
 def run(run: Run) -> None:
     server_wrk.obtain(run.tell)
-    seconds = 1.0 if run.quick else 2.0
-    count = 30_000 if run.quick else 100_000
-    rounds = run.rounds(5, quick=2)
-    rivals = _those_that_start(run)
-    if not rivals:
-        run.tell("server: NO OTHER SQS SERVER STARTS HERE; the rows against them are left out")
-        return
     memory = OpenQ(run.folder("openq"))
     durable = OpenQ(run.folder("openq"), durable=True)
-    with started(memory, durable, *rivals):
+    with contextlib.ExitStack() as stack:
+        rivals = _those_that_start(run, stack)
+        if not rivals:
+            run.tell("server: NO OTHER SQS SERVER STARTS HERE; the rows against them are left out")
+            return
+        stack.enter_context(started(memory, durable))
         for rival in rivals:
             # A Java or a JavaScript machine compiles what it has seen often enough.
-            Contender(rival, singles(rival, WARM_S if run.quick else 3 * WARM_S)).lap(counts=False)
+            Contender(rival, singles(rival, WARM_S if run.quick else 4 * WARM_S)).lap(counts=False)
         rivals = _those_in_reach(run, rivals)
-
-        for connections in (16, 64):
-            rival, rates = _fastest(rivals, partial(singles, seconds=TRIAL_S, connections=connections))
-            theirs = Contender(rival, singles(rival, seconds, connections))
-            in_memory = Contender(memory, singles(memory, seconds, connections))
-            on_disk = Contender(durable, singles(durable, seconds, connections))
-            in_turns([theirs, in_memory, on_disk], rounds)
-            for how, ours, target in (
-                ("in memory", in_memory, Target(1.5, 3)),
-                ("durable", on_disk, Target(1.0, 2)),
-            ):
-                what = f"SendMessage, {how}, {connections} connections, wall"
-                run.emit(compared(what, rival.name, ours, theirs, target, by="per_s", note=rates))
-
-        rival, rates = _fastest(rivals, lambda peer: tens(peer, TRIAL_S))
-        theirs = Contender(rival, tens(rival, seconds))
-        ours = Contender(durable, tens(durable, seconds))
-        in_turns([theirs, ours], rounds)
-        what = "SendMessageBatch of 10, durable, messages, wall"
-        run.emit(compared(what, rival.name, ours, theirs, Target(1.2, 2.5), by="per_s", note=rates))
-
-        rival, rates = _fastest(rivals, lambda peer: drained(peer, TRIAL_COUNT, DRAINERS, seconds=TRIAL_S))
-        theirs = Contender(rival, drained(rival, count, DRAINERS))
-        ours = Contender(durable, drained(durable, count, DRAINERS))
-        in_turns([theirs, ours], rounds)
-        what = "ReceiveMessage(10) + DeleteMessageBatch(10), durable, messages, wall"
-        run.emit(compared(what, rival.name, ours, theirs, Target(2, 4), by="per_s", note=rates))
+        for connections in (64,) if run.quick else (16, 64):
+            _sends(run, rivals, memory, durable, connections)
+        _batches(run, rivals, durable)
+        _drains(run, rivals, durable)
 
 
-def _those_that_start(run: Run) -> list[Peer]:
+def _sends(run: Run, rivals: list[Peer], memory: OpenQ, durable: OpenQ, connections: int) -> None:
+    rival, rates = _fastest(rivals, partial(singles, seconds=TRIAL_S, connections=connections))
+    theirs, in_memory, on_disk = (
+        Contender(peer, singles(peer, _seconds(run), connections)) for peer in (rival, memory, durable)
+    )
+    in_turns([theirs, in_memory, on_disk], run.rounds(5, quick=2))
+    for how, ours, target in (
+        ("in memory", in_memory, Target(1.5, 3)),
+        ("durable", on_disk, Target(1.0, 2)),
+    ):
+        what = f"SendMessage, {how}, {connections} connections, wall"
+        run.emit(compared(what, rival.name, ours, theirs, target, by="per_s", note=rates))
+
+
+def _batches(run: Run, rivals: list[Peer], durable: OpenQ) -> None:
+    rival, rates = _fastest(rivals, partial(tens, seconds=TRIAL_S))
+    theirs, ours = (Contender(peer, tens(peer, _seconds(run))) for peer in (rival, durable))
+    in_turns([theirs, ours], run.rounds(5, quick=2))
+    what = "SendMessageBatch of 10, durable, messages, wall"
+    run.emit(compared(what, rival.name, ours, theirs, Target(1.2, 2.5), by="per_s", note=rates))
+
+
+def _drains(run: Run, rivals: list[Peer], durable: OpenQ) -> None:
+    count = 15_000 if run.quick else 100_000
+    rival, rates = _fastest(
+        rivals, partial(drained, count=TRIAL_COUNT, connections=DRAINERS, seconds=TRIAL_S)
+    )
+    theirs, ours = (Contender(peer, drained(peer, count, DRAINERS)) for peer in (rival, durable))
+    in_turns([theirs, ours], run.rounds(5, quick=2))
+    what = "ReceiveMessage(10) + DeleteMessageBatch(10), durable, messages, wall"
+    run.emit(compared(what, rival.name, ours, theirs, Target(2, 4), by="per_s", note=rates))
+
+
+def _seconds(run: Run) -> float:
+    return 1.0 if run.quick else 2.0
+
+
+def _those_that_start(run: Run, stack: contextlib.ExitStack) -> list[Peer]:
     found: list[Peer] = []
     for kind in RIVALS:
-        if obtain(run, kind):
+        if run.quick and kind is Moto:
+            run.tell(
+                "server: moto is left out of a quick run: its trial takes longer than the others together"
+            )
+        elif obtain(run, kind):
             peer = kind(run.folder(kind.name))
             try:
-                with started(peer):
-                    found.append(peer)
+                stack.enter_context(started(peer))
+                found.append(peer)
             except Missing as missing:
                 run.tell(f"server: NOT COMPARED WITH {kind.name}: {missing}")
     return found

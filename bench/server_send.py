@@ -71,7 +71,7 @@ def _in_memory_against_itself(run: Run, peer: OpenQ, seconds: float) -> None:
 
 
 def _durable_against_itself(run: Run, peer: OpenQ, seconds: float) -> None:
-    count = 40_000 if run.quick else 150_000
+    count = 20_000 if run.quick else 150_000
     single = Contender(peer, singles(peer, seconds))
     batch = Contender(peer, tens(peer, seconds))
     drain = Contender(peer, drained(peer, count))

@@ -14,7 +14,7 @@ SETTLE_S = 3.0  # after a fill: what a background thread still has to do must no
 
 
 def run(run: Run) -> None:
-    waiting = 200_000 if run.quick else 1_000_000
+    waiting = 100_000 if run.quick else 1_000_000
     rounds = run.rounds(5, quick=2)
 
     empty_s: list[float] = []
@@ -34,15 +34,16 @@ def run(run: Run) -> None:
     killed_s, killed_mb = _starts(peer, rounds, signal.SIGKILL, waiting)
     closed_s, closed_mb = _starts(peer, rounds, signal.SIGTERM, waiting)
 
-    def emit(what: str, unit: str, values: list[float], target: Target) -> None:
+    def emit(what: str, unit: str, values: list[float], target: Target | None) -> None:
         run.emit(Row(BENCH, what, "-", unit, values, target))
 
     emit("start to ready, empty, wall", "s", empty_s, Target(0.5, 0.3, more_is_better=False))
-    full_start = Target(2.0, 1.0, more_is_better=False)
+    # The targets are for a million.
+    full_start = None if run.quick else Target(2.0, 1.0, more_is_better=False)
     emit(f"start to ready, {waiting:,} waiting, after kill -9, wall", "s", killed_s, full_start)
     emit(f"start to ready, {waiting:,} waiting, after a stop, wall", "s", closed_s, full_start)
     emit("resident memory, idle", "MB", idle_mb, Target(60, 45, more_is_better=False))
-    full_weight = Target(150, 80, more_is_better=False)
+    full_weight = None if run.quick else Target(150, 80, more_is_better=False)
     emit(f"resident memory, {waiting:,} of 100 B sent and waiting", "MB", full_mb, full_weight)
     emit(
         f"resident memory, {waiting:,} of 100 B waiting, after a start",

@@ -304,7 +304,7 @@ def declared_settings(stored: QueueSettings | None, named: Mapping[str, Any]) ->
     has_target = values.get("dead_letter", base.dead_letter) or values.get(
         "dead_letter_exchange", base.dead_letter_exchange
     )
-    if has_target and values.get("max_receives", base.max_receives) is None:
+    if has_target and "max_receives" not in values and base.max_receives is None:
         values["max_receives"] = DEFAULT_MAX_RECEIVES
     if values.get("max_receives") is not None and not has_target:
         raise InvalidSetting("max_receives needs a dlq for the messages that reach it")

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import pty
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,7 +76,7 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
 
 
 def on_a_terminal(*words: str | Path, typed: str = "", **environment: str) -> tuple[int, str]:
-    """What a person would see and could type: all three streams on a pseudo-terminal."""
+    """What a person would see and type: all three streams on a pseudo-terminal, a line for each question."""
     ours, theirs = pty.openpty()
     plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
     try:
@@ -87,10 +88,16 @@ def on_a_terminal(*words: str | Path, typed: str = "", **environment: str) -> tu
             env={**plain, "TERM": "xterm", **environment},
         )
         os.close(theirs)
-        if typed:
-            os.write(ours, typed.encode())
         seen = b""
+        answers = typed.splitlines(keepends=True)
         while True:
+            # Not before it is asked for: a question about a password forgets what was typed ahead.
+            if answers and seen.endswith((b": ", b"] ")):
+                os.write(ours, answers.pop(0).encode())
+                seen += b"\n"
+            if not select.select([ours], [], [], 60)[0]:
+                process.kill()
+                raise AssertionError(f"nothing more came after {seen!r}")
             try:
                 piece = os.read(ours, 4096)
             except OSError:  # how Linux says that the other side is closed

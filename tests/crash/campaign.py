@@ -1,8 +1,8 @@
 """The long version of the crash tests: `make crash`, or `python -m tests.crash.campaign --minutes 60`.
 
-Goes round: some kills, some power cuts, every call of the disk failing in every way, damaged journals,
-until the time is over, or without a limit of time once through everything. Ends with 1 and the seeds to
-repeat if anything was lost, doubled, wrong or out of order.
+Goes round: some kills and some power cuts of the library and of a server, every call of the disk failing
+in every way, damaged journals, until the time is over, or without a limit of time once through everything.
+Ends with 1 and the seeds to repeat if anything was lost, doubled, wrong or out of order.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.crash.loopdisk import LoopDisk, why_not
 from tests.crash.mutants import Specimen, examine
 from tests.crash.powercut import CutAfterAnswers
 from tests.crash.seeds import chosen_seed
+from tests.crash.serverloop import ServerLoop
 
 MUTANTS = 20_000
 KILLS = 200
@@ -51,6 +52,8 @@ class Campaign:
         return [
             ("kill", self.kills()),
             ("power cut", self.power_cuts()),
+            ("server-kill", self.server_kills()),
+            ("server-power", self.server_power_cuts()),
             ("model of a power cut", self.model_cuts()),
             ("every call", self.every_call()),
             ("damage", self.damage()),
@@ -75,6 +78,30 @@ class Campaign:
             seed = self._seed + n
             with LoopDisk(self._fresh(self._disk)) as disk:
                 loop = KillLoop(disk.mounted / "d", seed, keeps_history=n % 2 == 0, after_death=disk.cut)
+                verdict = loop.run(each)
+            done = f"{each} power cuts, seed {seed}: {loop.ledger.confirmed} confirmed"
+            yield done, "" if verdict.clean else str(verdict)
+
+    def server_kills(self, each: int = 10) -> Iterator[Result]:
+        for n in range(KILLS // each):
+            seed = self._seed + n
+            path = self._fresh(self._disk) / "d"
+            loop = ServerLoop(path, seed, keeps_history=n % 2 == 0, swapped=n % 4 > 1)
+            verdict = loop.run(each, longest=1500)
+            done = f"{each} kills, seed {seed}: {loop.ledger.confirmed} confirmed"
+            yield done, "" if verdict.clean else str(verdict)
+
+    def server_power_cuts(self, each: int = 10) -> Iterator[Result]:
+        reason = why_not()
+        if reason is not None:
+            yield f"skipped: {reason}", ""
+            return
+        for n in range(POWER_CUTS // each):
+            seed = self._seed + n
+            with LoopDisk(self._fresh(self._disk)) as disk:
+                path = disk.mounted / "d"
+                history = n % 2 == 0
+                loop = ServerLoop(path, seed, keeps_history=history, swapped=n % 4 > 1, after_death=disk.cut)
                 verdict = loop.run(each)
             done = f"{each} power cuts, seed {seed}: {loop.ledger.confirmed} confirmed"
             yield done, "" if verdict.clean else str(verdict)

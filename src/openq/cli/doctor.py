@@ -194,7 +194,7 @@ def _holder(data: str) -> str | None:
         return None
     lock = os.path.realpath(os.path.join(data, lockfile.NAME))
     try:
-        held = any(os.readlink(handle.path) == lock for handle in os.scandir(f"/proc/{pid}/fd"))
+        held = lock in _open_files(pid)
     except PermissionError:
         held = True  # it lives, and belongs to another user
     except OSError:
@@ -270,6 +270,20 @@ def _server(options: Namespace) -> Iterator[Finding]:
     yield "server", "ok" if good else "failed", f"{connection.url}: {text}"
 
 
+def _open_files(pid: int) -> set[str]:
+    """What a process has open. Raises OSError if it is gone, or not ours to look at."""
+    import os
+
+    folder = f"/proc/{pid}/fd"
+    found = set()
+    for name in os.listdir(folder):
+        try:
+            found.add(os.readlink(f"{folder}/{name}"))
+        except FileNotFoundError:
+            continue  # closed in this moment
+    return found
+
+
 def who_listens(port: int) -> str | None:
     """The process that listens on a port, as far as the system tells us (Linux, own processes)."""
     import os
@@ -288,8 +302,7 @@ def who_listens(port: int) -> str | None:
         return None
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            handles = os.scandir(f"/proc/{pid}/fd")
-            if any(os.readlink(handle.path) in inodes for handle in handles):
+            if not inodes.isdisjoint(_open_files(int(pid))):
                 with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as name:
                     return f"process {pid} ({name.read().strip()})"
         except OSError:

@@ -186,6 +186,9 @@ def guarded(run: Any, options: Namespace) -> int:
     except OSError as error:
         say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return NOT_FOUND if isinstance(error, FileNotFoundError | NotADirectoryError) else FAILED
+    finally:
+        if hasattr(options, "close"):
+            options.close()
     return code
 
 

@@ -96,7 +96,7 @@ def connection_of(options: Namespace) -> Connection:
         user = options.user or environ.get("OPENQ_USER") or None
         if user is not None:
             password = secret("OPENQ_PASSWORD", environ) or ask_password(f"password of {user}: ")
-    return Connection(
+    connection = Connection(
         url,
         token=token,
         user=user,
@@ -104,6 +104,8 @@ def connection_of(options: Namespace) -> Connection:
         ca=options.ca or environ.get("OPENQ_CA") or None,
         timeout_s=options.timeout if options.timeout is not None else 30.0,
     )
+    options.close = connection.close  # called when the command is over, however it ends
+    return connection
 
 
 def _token(options: Namespace) -> str | None:

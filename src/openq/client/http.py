@@ -1,6 +1,6 @@
 """A small blocking HTTP/1.1 client: one connection that is kept, TLS, a token or a password.
 
-For the commands and, later, the remote library. On plain sockets, because the standard library's own
+For the commands and the library over the network. On plain sockets, because the standard library's own
 client loads the whole of `email` and takes longer to start than most commands run.
 One `Connection` is for one thread.
 """
@@ -25,17 +25,21 @@ class Unreachable(OpenQError):
     """No answer from the server: it does not run, or not there."""
 
     code = "unreachable"
+    sent = False  # True: the request may have arrived and been carried out
 
     def __init__(self, url: str, why: str, hint: str = "") -> None:
         super().__init__(f"cannot reach {url}: {why}")
         self.url = url
+        self.why = why
         self.hint = hint
 
 
 class TimedOut(OpenQError):
     code = "timed_out"
+    sent = False
 
     def __init__(self, url: str, seconds: float) -> None:
+        self.why = f"no answer within {seconds:g} s"
         super().__init__(f"no answer from {url} within {seconds:g} s")
         self.url = url
 
@@ -144,21 +148,51 @@ class Connection:
             head += f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n".encode("ascii")
         elif method not in ("GET", "HEAD", "DELETE"):
             head += b"content-length: 0\r\n"
+        sent = False
         try:
             opened = self._open(wait_s)
             opened.settimeout(wait_s)
-            opened.sendall(head + b"\r\n" + (body or b""))
+            sent = True
+            try:
+                opened.sendall(head + b"\r\n" + (body or b""))
+            except (BrokenPipeError, ConnectionResetError):
+                # It stopped listening in the middle of a body it does not want: it may have said why.
+                answer = self._answer(method)
+                self.close()
+                return answer
             return self._answer(method)
         except TimeoutError:
             self.close()
-            raise TimedOut(self.url, wait_s) from None
+            late = TimedOut(self.url, wait_s)
+            late.sent = sent
+            raise late from None
         except OSError as error:
             self.close()
-            raise self._unreachable(error) from None
+            lost = self._unreachable(error)
+            lost.sent = sent
+            raise lost from None
+        except Unreachable as error:
+            self.close()
+            error.sent = sent
+            raise
         except BaseException:
             # Whatever is left of this answer must not be taken for the next one.
             self.close()
             raise
+
+    def hang_up(self) -> None:
+        """Tell the server that nobody waits any more, from any thread.
+
+        Only our direction is closed: an answer that is on its way already still reaches the thread that
+        waits for it, and what is in it is not lost.
+        """
+        held = self._socket
+        if held is not None:
+            try:
+                # Not by the method of a TLS socket, which would forget the keys that the reader needs.
+                socket.socket.shutdown(held, socket.SHUT_WR)
+            except OSError:
+                pass  # closed already
 
     def close(self) -> None:
         if self._socket is not None:
@@ -179,7 +213,7 @@ class Connection:
         if held is not None:
             # Readable before we asked anything: the server hung up. Seen now, the request can be sent on
             # a new connection; seen after sending, nobody knows whether it was carried out.
-            if not self._buffer and not select.select([held], [], [], 0)[0]:
+            if not self._buffer and not _is_readable(held):
                 return held
             self.close()
         opened = socket.create_connection((self._host, self._port), wait_s)
@@ -284,6 +318,15 @@ class Connection:
             self._take(2)
         while self._line():
             pass
+
+
+def _is_readable(held: socket.socket) -> bool:
+    if not hasattr(select, "poll"):
+        return bool(select.select([held], [], [], 0)[0])
+    # Not `select`: it knows only the first 1,024 files of a process.
+    watch = select.poll()
+    watch.register(held, select.POLLIN)
+    return bool(watch.poll(0))
 
 
 def _one_line(text: str, what: str) -> bytes:

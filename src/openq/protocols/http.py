@@ -30,6 +30,12 @@ _TEXT = b"text/plain; charset=utf-8"
 
 STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
+METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
+# Two of them would leave open which one counts.
+_ONCE = frozenset((b"host", b"authorization", b"content-type", b"x-amz-target", b"x-amz-date", b"origin"))
+_OFFERS = frozenset((b"upgrade", b"connection", b"http2-settings"))
+_NONE: list[tuple[bytes, bytes]] = []  # never changed
+
 Handler = Callable[["Request"], None]
 
 
@@ -41,12 +47,10 @@ class Request:
         "body",
         "fields",
         "gone",
-        "headers",
         "keep_alive",
         "method",
         "on_gone",
-        "path",
-        "query",
+        "repeated",
         "target",
     )
 
@@ -55,26 +59,37 @@ class Request:
         connection: Connection,
         method: str,
         target: bytes,
-        headers: list[tuple[bytes, bytes]],
         fields: dict[bytes, bytes],
+        repeated: list[tuple[bytes, bytes]],
         body: bytes,
         keep_alive: bool,
     ) -> None:
         self._connection = connection
         self.method = method
         self.target = target  # as on the wire: signatures are over these bytes
-        path, _, query = target.decode("latin-1").partition("?")
-        self.path = path
-        self.query = query
-        self.headers = headers  # names in lower case, in order
-        self.fields = fields  # the same by name; of several, the last
+        self.fields = fields  # headers by their names in lower case; of several, the first
+        self.repeated = repeated
         self.body = body
         self.keep_alive = keep_alive
         self.gone = False  # the client hung up; an answer goes nowhere
         self.on_gone: Callable[[], None] | None = None
 
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """All of them; those of one name in their order."""
+        return [*self.fields.items(), *self.repeated]
+
     def header(self, name: bytes) -> bytes | None:
         return self.fields.get(name)
+
+    @property
+    def path(self) -> str:
+        """Not decoded: what is encoded in it means something else than itself."""
+        return self.target.partition(b"?")[0].decode("latin-1")
+
+    @property
+    def query(self) -> str:
+        return self.target.partition(b"?")[2].decode("latin-1")
 
     @property
     def peer(self) -> str:
@@ -158,21 +173,25 @@ class Listener:
 
 class Connection(asyncio.Protocol):
     __slots__ = (
+        "_awaited",
         "_body",
         "_body_size",
+        "_chunk",
         "_closing",
         "_current",
         "_fields",
         "_head_size",
-        "_headers",
         "_in_head",
         "_in_message",
         "_listener",
         "_offered",
         "_parser",
+        "_parts",
         "_paused",
         "_pumping",
         "_refusal",
+        "_repeated",
+        "_size",
         "_target",
         "_transport",
         "_waiting",
@@ -185,15 +204,21 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
-        self._headers: list[tuple[bytes, bytes]] = []
+        # The request that is coming in.
         self._target = b""
-        self._body: list[bytes] = []
+        self._fields: dict[bytes, bytes] = {}
+        self._repeated: list[tuple[bytes, bytes]] = []
+        self._body = b""
+        self._parts: list[bytes] = []  # of the body, after the first one
         self._body_size = 0
+        self._size = 0  # as its head says
         self._head_size = 0
+        self._chunk = 0  # what the transport gave last
         self._in_head = False
         self._in_message = False
+        self._awaited: bool | None = None  # what has a deadline: True the head, False the body
         self._offered = b""
-        self._fields: dict[bytes, bytes] = {}
+        # Those that are being handled.
         self._current: Request | None = None
         self._waiting: deque[Request] = deque()
         self._pumping = False
@@ -233,6 +258,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
+        self._chunk = len(data)
         if self._in_head:
             self._head_size += len(data)
             if self._head_size > MAX_HEAD_BYTES:
@@ -254,6 +280,16 @@ class Connection(asyncio.Protocol):
             self._refuse(*self._refusal)
         except httptools.HttpParserError as error:
             self._refuse(400, f"not a valid HTTP request: {error}")
+        if self._in_message and self._current is None:
+            self._hurry()
+
+    def _hurry(self) -> None:
+        """Part of a request is here. The rest has its time, once for the head and once for the body."""
+        if self._awaited is not self._in_head:
+            self._awaited = self._in_head
+            limits = self._listener.limits
+            left_s = limits.head_s if self._in_head else limits.body_s + self._size / SLOWEST_BYTES_PER_S
+            self.deadline = self._listener.now + left_s
 
     def pause_writing(self) -> None:
         """The client does not read its answers: no more of its requests until it does."""
@@ -273,65 +309,82 @@ class Connection(asyncio.Protocol):
     # -- from the parser
 
     def on_message_begin(self) -> None:
-        self._headers = []
+        self._fields = {}
         self._target = b""
-        self._body = []
-        self._body_size = 0
-        self._head_size = 0
+        self._body = b""
+        self._body_size = self._head_size = 0
         self._in_head = self._in_message = True
-        if self._current is None:
-            self.deadline = self._listener.now + self._listener.limits.head_s
 
     def on_url(self, url: bytes) -> None:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:
-            return  # a trailer: nothing that comes after the body may change what the head said
-        headers = self._headers
-        headers.append((name.lower(), value))
-        if len(headers) > MAX_HEADERS or len(value) > MAX_HEAD_BYTES:
+        fields = self._fields
+        name = name.lower()
+        if name in fields or not self._in_head:
+            self._unusual_header(name, value)
+        else:
+            fields[name] = value
+
+    def _unusual_header(self, name: bytes, value: bytes) -> None:
+        if name in _ONCE and self._in_head:
+            self._stop(400, f"more than one header {name.decode()}")
+        self._head_size += len(name) + len(value) + 4
+        if len(self._repeated) >= MAX_HEADERS or self._head_size > MAX_HEAD_BYTES:
             self._stop(431, f"more than {MAX_HEADERS} headers")
+        # A trailer is dropped: nothing that comes after the body may change what the head said.
+        if self._in_head:
+            self._repeated.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        headers = self._headers
-        self._fields = fields = dict(headers)
-        limits = self._listener.limits
-        if len(self._target) + sum(map(len, fields.values())) > MAX_HEAD_BYTES:
-            self._stop(431, f"the head of a request has at most {MAX_HEAD_BYTES} bytes")
-        if len(fields) != len(headers) and sum(name == b"host" for name, _ in headers) > 1:
-            self._stop(400, "exactly one Host header is needed")
-        if self._parser.get_method() == b"CONNECT":
-            self._stop(501, "this is no proxy")
-        if b"upgrade" in fields and self._parser.should_upgrade():
-            kept = [(n, v) for n, v in headers if n not in (b"upgrade", b"connection", b"http2-settings")]
-            lines = b"".join(b"%b: %b\r\n" % each for each in kept)
-            self._offered = b"%b %b HTTP/1.1\r\n%b\r\n" % (self._parser.get_method(), self._target, lines)
-            return
+        fields = self._fields
         version = self._parser.get_http_version()
-        if version != "1.1":
-            if version != "1.0":
-                self._stop(505, "HTTP/1.1 is spoken here")
-            if b"transfer-encoding" in fields:
-                self._stop(400, "HTTP/1.0 has no transfer encodings")
-        elif b"host" not in fields:
-            self._stop(400, "exactly one Host header is needed")
-        size = int(fields.get(b"content-length", 0))
-        if b"transfer-encoding" in fields:
-            if fields[b"transfer-encoding"].strip().lower() != b"chunked":
-                self._stop(501, "the only transfer encoding is chunked")
-        elif not size:
+        if (
+            version != "1.1"
+            or b"host" not in fields
+            or b"transfer-encoding" in fields
+            or b"expect" in fields
+            or b"upgrade" in fields
+            or self._chunk > MAX_HEAD_BYTES
+            or len(fields) > MAX_HEADERS
+            or self._parser.get_method() == b"CONNECT"
+        ):
+            self._check_unusual(version)
+        self._size = size = int(fields.get(b"content-length", 0))
+        if size > self._listener.limits.request_bytes:
+            self._stop(413, f"a request body has at most {self._listener.limits.request_bytes} bytes")
+
+    def _check_unusual(self, version: str) -> None:
+        fields, parser = self._fields, self._parser
+        if len(fields) > MAX_HEADERS:
+            self._stop(431, f"more than {MAX_HEADERS} headers")
+        if len(self._target) + sum(map(len, fields)) + sum(map(len, fields.values())) > MAX_HEAD_BYTES:
+            self._stop(431, f"the head of a request has at most {MAX_HEAD_BYTES} bytes")
+        if parser.get_method() == b"CONNECT":
+            self._stop(501, "this is no proxy")
+        if version not in ("1.0", "1.1"):
+            self._stop(505, "HTTP/1.1 is spoken here")
+        if b"upgrade" in fields and parser.should_upgrade():
+            lines = b"".join(b"%b: %b\r\n" % each for each in fields.items() if each[0] not in _OFFERS)
+            line = b"%b %b HTTP/%b\r\n" % (parser.get_method(), self._target, version.encode())
+            self._offered = b"%b%b\r\n" % (line, lines)
             return
-        if size > limits.request_bytes:
-            self._stop(413, f"a request body has at most {limits.request_bytes} bytes")
-        if self._current is None:
-            self.deadline = self._listener.now + limits.body_s + size / SLOWEST_BYTES_PER_S
-        if b"expect" in fields:
+        if version == "1.1" and b"host" not in fields:
+            self._stop(400, "exactly one Host header is needed")
+        encoding = fields.get(b"transfer-encoding")
+        if encoding is not None:
+            if version == "1.0":
+                self._stop(400, "HTTP/1.0 has no transfer encodings")
+            if encoding.strip().lower() != b"chunked":
+                self._stop(501, "the only transfer encoding is chunked")
+        size = int(fields.get(b"content-length", 0))
+        if b"expect" in fields and (size or encoding is not None):
             if fields[b"expect"].lower() != b"100-continue":
                 self._stop(417, "the only expectation is 100-continue")
-            # Not while an answer to an earlier request is due: that comes first.
-            if self._current is None and version == "1.1":
+            # Not while an answer to an earlier request is due: that comes first. Nor for a body that is
+            # too large: that is refused in a moment.
+            if self._current is None and version == "1.1" and size <= self._listener.limits.request_bytes:
                 assert self._transport is not None
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -339,21 +392,31 @@ class Connection(asyncio.Protocol):
         self._body_size += len(data)
         if self._body_size > self._listener.limits.request_bytes:
             self._stop(413, f"a request body has at most {self._listener.limits.request_bytes} bytes")
-        self._body.append(data)
+        if self._body:
+            self._parts.append(data)
+        else:
+            self._body = data
 
     def on_message_complete(self) -> None:
         if self._offered:
             return  # begins anew, without the offer
-        parser = self._parser
-        body = self._body
         self._in_message = False
+        self._awaited = None
+        body = self._body
+        if self._parts:
+            body = b"".join([body, *self._parts])
+            self._parts = []
+        repeated: list[tuple[bytes, bytes]] = _NONE
+        if self._repeated:
+            repeated, self._repeated = self._repeated, []
+        parser = self._parser
         request = Request(
             self,
-            parser.get_method().decode("ascii"),
+            METHODS.get(parser.get_method()) or parser.get_method().decode("ascii"),
             self._target,
-            self._headers,
             self._fields,
-            body[0] if len(body) == 1 else b"".join(body),
+            repeated,
+            body,
             parser.should_keep_alive(),
         )
         if self._current is None and not self._pumping and not self._paused:
@@ -406,14 +469,13 @@ class Connection(asyncio.Protocol):
         keep = request.keep_alive and not listener.draining
         if not keep:
             headers += b"Connection: close\r\n"
-        head = b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
-            STATUS[status],
-            content_type,
-            len(body),
-            listener.date,
-            headers,
+        size = len(body)
+        if request.method == "HEAD":
+            body = b""
+        transport.write(
+            b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n%b"
+            % (STATUS[status], content_type, size, listener.date, headers, body)
         )
-        transport.write(head + body if request.method != "HEAD" else head)
         if not keep:
             self._close()
             return
@@ -424,8 +486,10 @@ class Connection(asyncio.Protocol):
 
     def _rest(self) -> None:
         if self._current is None:
-            limits = self._listener.limits
-            self.deadline = self._listener.now + (limits.head_s if self._in_message else limits.idle_s)
+            if self._in_message:
+                self._hurry()
+            else:
+                self.deadline = self._listener.now + self._listener.limits.idle_s
 
     # -- the end
 

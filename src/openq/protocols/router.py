@@ -41,10 +41,10 @@ class Router:
         if b"origin" in fields and not _same_origin(fields[b"origin"], host):
             request.answer(403, b"requests from pages of other origins are refused\n", _TEXT)
             return
-        path = request.path
-        if path == "/":
+        if request.target == b"/":
             self._fallback(request)
             return
+        path = request.path
         handler = self._exact.get(path)
         if handler is None:
             for prefix, each in self._prefixes:
@@ -56,8 +56,10 @@ class Router:
         handler(request)
 
     def _knows(self, host: bytes) -> bool:
-        name = urlsplit(b"//" + host).hostname if host else b"localhost"
-        text = (name or b"").decode("latin-1")
+        try:
+            text = urlsplit("//" + host.decode("ascii")).hostname or "" if host else "localhost"
+        except ValueError:
+            return False  # no name at all
         # With users every request proves who sends it. Without, only the name tells a page that had its
         # own name point here (DNS rebinding) from a program on this machine.
         known = not self._site.guard.is_open or _is_ours(text, self._site.config.hosts)
@@ -87,5 +89,3 @@ def _is_ours(name: str, more: tuple[str, ...]) -> bool:
 
 def _same_origin(origin: bytes, host: bytes) -> bool:
     return origin.partition(b"://")[2] == host
-
-

@@ -42,6 +42,7 @@ class Task:
         self.state = RUNNING
         self.done = 0
         self.error: str | None = None
+        self.code: str | None = None  # of the error, for programs
         self.result: dict[str, object] = {}
         self._now_ms = now_ms
         self.started_ms = now_ms()
@@ -69,7 +70,7 @@ class Task:
                 self.result = result
             self.state = CANCELLED if self.cancelling.is_set() else DONE
         except OpenQError as error:
-            self.error, self.state = str(error), FAILED
+            self.error, self.code, self.state = str(error), error.code, FAILED
         except Exception:
             log.exception("task %s (%s) failed", self.id, self.kind)
             self.error, self.state = "internal error; the log of the server says more", FAILED

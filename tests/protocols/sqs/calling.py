@@ -53,9 +53,8 @@ class Service:
         self.loop.close()
 
     def call(self, principal: Principal | None = None) -> Call:
-        headers = [(b"host", HOST.encode())]
         connection = Connection(Listener(_unexpected))
-        request = Request(connection, "POST", b"/", headers, dict(headers), b"", True)
+        request = Request(connection, "POST", b"/", {b"host": HOST.encode()}, [], b"", True)
         return Call(self.site, self.names, request, principal or self.principal)
 
     def do(self, action: str, principal: Principal | None = None, **members: Any) -> dict[str, Any]:

@@ -102,6 +102,11 @@ class Call:
         if not self.may(action, name):
             raise Problem("forbidden", f"{self.principal.user} may not {action} {name[:100]!r}")
 
+    def require_target(self, name: str) -> None:
+        """Whoever directs messages to a queue or an exchange sends to it, or manages it."""
+        if not self.may("manage", name):
+            self.require("send", name)
+
     # -- answers
 
     def answer(self, value: Any, status: int = 200, headers: bytes = b"") -> None:

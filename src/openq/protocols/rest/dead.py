@@ -169,15 +169,22 @@ def _dry(call: Call, kind: str, count: int) -> TaskView:
     return TaskView(kind=kind, queue=call.args[0], state="dry_run", done=0, total=count)
 
 
+def _chosen(call: Call) -> Filter:
+    """Of what waits, unless the filter names another state: what is with consumers stays theirs."""
+    wanted = call.body.filter
+    state = "ready" if wanted is None or wanted.state == "all" else wanted.state
+    return make_filter(wanted, call.sent, state)
+
+
 def redrive(call: Call) -> None:
     body, broker, queue = call.body, call.broker, call.queue
     broker.settings(queue)
     to = None
     if body.to is not None:
-        call.require("send", body.to)
+        call.require_target(body.to)
         to = call.full(body.to)
         broker.settings(to)
-    filter = make_filter(body.filter, call.sent, "ready")
+    filter = _chosen(call)
     if body.dry_run:
         call.look(lambda: _dry(call, "redrive", sum(_would_redrive(broker, queue, to, filter))))
         return
@@ -203,7 +210,7 @@ def _would_redrive(broker: LocalBroker, queue: str, to: str | None, filter: Filt
 def discard(call: Call) -> None:
     body, broker, queue = call.body, call.broker, call.queue
     broker.settings(queue)
-    filter = make_filter(body.filter, call.sent, "ready")
+    filter = _chosen(call)
     if body.dry_run:
         call.look(lambda: _dry(call, "discard", sum(map(len, broker.matching(queue, filter)))))
         return
@@ -237,7 +244,7 @@ def replay(call: Call) -> None:
         raise Problem("invalid", "replay needs a point (since or since_id) or a filter")
     to = None
     if body.to is not None:
-        call.require("send", body.to)
+        call.require_target(body.to)
         to = call.full(body.to)
         broker.settings(to)
     since_ms = None if body.since is None else moment_ms(body.since, "since")

@@ -87,7 +87,7 @@ def show_exchange(call: Call) -> None:
 def put_exchange(call: Call) -> None:
     body = call.body
     if body.alternate is not None:
-        call.require("send", body.alternate)
+        call.require_target(body.alternate)
     _check_arguments(body.arguments)
     exchange = Exchange(
         name=call.full(call.args[0], "exchange"),

@@ -54,6 +54,9 @@ def narrowed(value: Any) -> Any:
 JSON = Format(b"application/json", msgspec.json.Encoder().encode, msgspec.json.Decoder)
 MSGPACK = Format(b"application/msgpack", msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder)
 
+# For answers to the library, which keeps bodies as they are stored: bytes, and the name of what they are.
+NATIVE = Format(b"application/vnd.openq+msgpack", MSGPACK.encode, msgspec.msgpack.Decoder)
+
 _BY_NAME = {
     b"application/json": JSON,
     b"application/msgpack": MSGPACK,
@@ -84,7 +87,7 @@ def wanted(request: Request, default: Format) -> Format:
     accept = request.header(b"accept")
     if accept is None or accept == b"*/*":
         return default
-    found = _BY_NAME.get(accept)
+    found = NATIVE if accept == NATIVE.content_type else _BY_NAME.get(accept)
     return found if found is not None else _negotiated(accept, default)
 
 

@@ -188,8 +188,8 @@ def export(call: Call) -> None:
         entries, following = page(broker, queue, "all", query.after, query.limit)
         with broker.lock:
             leases = broker.engine.queue(queue).leases
-            counts = {entry.seq: leases[entry.seq].count for entry, _ in entries if entry.seq in leases}
-        lines = [stored(broker, queue, entry, JSON, state, counts.get(entry.seq)) for entry, state in entries]
+            held = {entry.seq: leases[entry.seq] for entry, _ in entries if entry.seq in leases}
+        lines = [stored(broker, queue, entry, JSON, state, held.get(entry.seq)) for entry, state in entries]
         return encode(lines), following
 
     def then(result: tuple[bytes, str | None]) -> None:

@@ -105,20 +105,23 @@ def publish_batch(call: Call) -> None:
         call.answer(PublishedBatch(count=0), 201)
         return
     kinds = set(map(type, items))
-    if len(kinds) == 1:
-        bodies: list[bytes] | None = None
-        form = FORM_BYTES
-        if bytes in kinds:
-            bodies = items
-        elif str in kinds:
-            bodies, form = [item.encode() for item in items], FORM_TEXT
-        if bodies is not None:
-            seqs = call.broker.publish_bodies(queue, bodies, form)
-            if seqs is not None:
-                first_id = call.broker.id_of(seqs.start)
-                call.after_commit(PublishedBatch(count=len(bodies), first_id=first_id), 201)
-                return
-    _publish_each(call, queue, items)
+    if kinds == {bytes}:
+        done = _publish_run(call, queue, items, FORM_BYTES)
+    elif kinds == {str}:
+        done = _publish_run(call, queue, [item.encode() for item in items], FORM_TEXT)
+    else:
+        done = False
+    if not done:
+        _publish_each(call, queue, items)
+
+
+def _publish_run(call: Call, queue: str, bodies: list[bytes], form: int) -> bool:
+    """As one record. False if the queue has rules that each message must pass for itself."""
+    seqs = call.broker.publish_bodies(queue, bodies, form)
+    if seqs is None:
+        return False
+    call.after_commit(PublishedBatch(count=len(bodies), first_id=call.broker.id_of(seqs.start)), 201)
+    return True
 
 
 def _read_batch(call: Call) -> list[Any]:
@@ -158,13 +161,15 @@ def _read_msgpack_batch(data: bytes) -> list[Any]:
     start = _array_start(data)
     raws: list[Raw]
     if start:
-        if data[start : start + 1] and data[start] in BINARIES:
-            # The short way: nothing but bytes, decoded in one go.
-            try:
-                bodies: list[bytes] = _read_bodies(data)
-                return bodies
-            except msgspec.DecodeError:
-                pass  # mixed, or broken: the long way tells
+        # The short ways: nothing but bytes, or nothing but messages, decoded in one go.
+        first = data[start] if len(data) > start else 0
+        try:
+            if first in BINARIES:
+                return _read_bodies(data)
+            if _is_map(first):
+                return _read_messages(data)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            pass  # mixed, or broken: the long way tells
         raws = MSGPACK.decode(data, list[Raw])
     else:
         raws = MSGPACK.decode(data, Batch).messages
@@ -172,14 +177,18 @@ def _read_msgpack_batch(data: bytes) -> list[Any]:
     return [_read_msgpack_item(bytes(raw)) for raw in raws]
 
 
-_read_bodies = msgspec.msgpack.Decoder(list[bytes]).decode
+_read_bodies: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[bytes]).decode
+_read_messages: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[NewMessage]).decode
+
+
+def _is_map(kind: int) -> bool:
+    return 0x80 <= kind <= 0x8F or kind in (0xDE, 0xDF)
 
 
 def _read_msgpack_item(data: bytes) -> Any:
     if data[0] in BINARIES:
         return MSGPACK.decode(data, bytes)
-    is_map = 0x80 <= data[0] <= 0x8F or data[0] in (0xDE, 0xDF)
-    return MSGPACK.decode(data, NewMessage if is_map else str)
+    return MSGPACK.decode(data, NewMessage if _is_map(data[0]) else str)
 
 
 def _publish_each(call: Call, queue: str, items: list[Any]) -> None:
@@ -198,6 +207,10 @@ def _publish_each(call: Call, queue: str, items: list[Any]) -> None:
             continue
         results.append(None)
         drafts.append(draft)
+    forms = {draft.form for draft in drafts}
+    alike = len(drafts) == len(items) and len(forms) == 1 and all(draft.is_plain() for draft in drafts)
+    if alike and _publish_run(call, queue, [draft.body for draft in drafts], forms.pop()):
+        return
     outcomes = iter(zip(drafts, call.broker.publish_each(queue, drafts), strict=True))
     shown = [each if each is not None else _outcome(call, *next(outcomes)) for each in results]
     failed = sum(each.code is not UNSET for each in shown)
@@ -315,7 +328,11 @@ def ack(call: Call) -> None:
 def nack(call: Call) -> None:
     body, broker, queue = call.body, call.broker, call.queue
     delay_ms = None if body.delay is None else span_ms(body.delay, "delay")
-    if body.reject:
+    if body.release:
+        prefix = call.broker.id_prefix
+        receipts = [_read_receipt(text, prefix, queue) for text in _wanted_receipts(body)]
+        call.after_commit(Settled(count=broker.release(queue, receipts)))
+    elif body.reject:
         _settle(call, lambda receipt: broker.reject(queue, receipt, body.reason))
     else:
         _settle(call, lambda receipt: broker.nack(queue, receipt, delay_ms, body.reason))
@@ -325,8 +342,8 @@ def extend(call: Call) -> None:
     broker, queue = call.broker, call.queue
     lease_ms = span_ms(call.body.seconds, "seconds")
 
-    def act(receipt: Receipt) -> None:
-        broker.extend(queue, receipt, lease_ms)
+    def act(receipt: Receipt) -> str:
+        return iso(broker.extend(queue, receipt, lease_ms))
 
     _settle(call, act)
 
@@ -334,12 +351,20 @@ def extend(call: Call) -> None:
 # -- looking ------------------------------------------------------------------------------------
 
 
-def _show_all(call: Call, queue: str, entries: Sequence[tuple[Entry, str]]) -> list[Any]:
-    return [stored(call.broker, queue, entry, call.format, state) for entry, state in entries]
+def _show_all(call: Call, queue: str, entries: Sequence[tuple[Entry, str]], settles: bool) -> list[Any]:
+    broker = call.broker
+    with broker.lock:
+        leases = broker.engine.queue(queue).leases
+        held = [leases.get(entry.seq) if state == "in_flight" else None for entry, state in entries]
+    return [
+        stored(broker, queue, entry, call.format, state, lease, settles)
+        for (entry, state), lease in zip(entries, held, strict=True)
+    ]
 
 
 def browse(call: Call) -> None:
     query, broker, queue = call.query, call.broker, call.queue
+    settles = call.may("receive", call.args[0])
 
     def work() -> MessagePage:
         if query.rear:
@@ -348,10 +373,12 @@ def browse(call: Call) -> None:
                     "rear shows the last ready messages: without after, and in no other state"
                 )
             entries = broker.peek(queue, query.limit, rear=True)
-            return MessagePage(messages=_show_all(call, queue, [(entry, "ready") for entry in entries]))
+            ready = [(entry, "ready") for entry in entries]
+            return MessagePage(messages=_show_all(call, queue, ready, settles))
         entries_of, following = page(broker, queue, query.state, query.after, query.limit)
         return MessagePage(
-            messages=_show_all(call, queue, entries_of), next=UNSET if following is None else following
+            messages=_show_all(call, queue, entries_of, settles),
+            next=UNSET if following is None else following,
         )
 
     call.look(work)
@@ -375,12 +402,15 @@ def make_filter(wanted: Wanted | None, format: Format, state: str | None = None)
 def search(call: Call) -> None:
     body, broker, queue = call.body, call.broker, call.queue
     filter = make_filter(body, call.sent)
+    settles = call.may("receive", call.args[0])
 
     def work() -> Findings:
         found = broker.search(queue, filter, body.limit, body.budget)
         entries = [(each, broker.status(queue, broker.message_id(each)) or "gone") for each in found.entries]
         return Findings(
-            messages=_show_all(call, queue, entries), complete=found.complete, scanned=found.scanned
+            messages=_show_all(call, queue, entries, settles),
+            complete=found.complete,
+            scanned=found.scanned,
         )
 
     call.look(work)
@@ -388,6 +418,7 @@ def search(call: Call) -> None:
 
 def show_message(call: Call) -> None:
     broker, queue, message_id = call.broker, call.queue, call.args[1]
+    settles = call.may("receive", call.args[0])
 
     def work() -> Any:
         try:
@@ -401,7 +432,7 @@ def show_message(call: Call) -> None:
             else:
                 status = "dead" if "dead-lettered" in what else "unknown"
             raise Problem("message_not_found", str(error), message_status=status) from None
-        return stored(broker, queue, entry, call.format, state, None if lease is None else lease.count)
+        return stored(broker, queue, entry, call.format, state, lease, settles)
 
     call.look(work)
 
@@ -482,7 +513,7 @@ def cancel_message(call: Call) -> None:
 
 def move_message(call: Call) -> None:
     to = call.body.to
-    call.require("send", to)
+    call.require_target(to)
     [error] = call.broker.move(call.queue, [call.args[1]], call.full(to))
     if error is not None:
         raise error

@@ -17,16 +17,25 @@ from .routes import Route
 _REF = "#/components/schemas/{name}"
 _MEDIA = ("application/json", "application/msgpack")
 _NAME = re.compile(r"\{(\w+)\}")
-_DESCRIPTION = """\
-Everything a queue can do. Bodies are JSON or msgpack, by Content-Type and Accept. Durations are \
-seconds, times are ISO-8601 in UTC. Every change is answered when it is on disk. Queues of another account are below \
-/api/v1/accounts/{account}/. Errors are RFC 9457 problems with a stable `code`."""
+_DESCRIPTION = (
+    "Everything a queue can do. Bodies are JSON or msgpack, by Content-Type and Accept. Durations are "
+    "seconds, times are ISO-8601 in UTC. Every change is answered when it is on disk. Queues of another "
+    "account are below /api/v1/accounts/{account}/. Errors are RFC 9457 problems with a stable `code`."
+)
+
+# What the types cannot say: two names of which one is given.
+_EXACTLY_ONE = {
+    **dict.fromkeys(("NewMessage", "RoutedMessage"), ("payload", "body")),
+    **dict.fromkeys(("Receipts", "Nack", "Extend"), ("receipt_id", "receipts")),
+}
 
 
 def document(table: Sequence[Route]) -> dict[str, Any]:
     types = [kind for route in table for kind in (route.request, route.reply) if kind is not None]
     shapes, components = msgspec.json.schema_components([*types, Document], ref_template=_REF)
     shape_of = {id(kind): shape for kind, shape in zip([*types, Document], shapes, strict=True)}
+    for name, fields in _EXACTLY_ONE.items():
+        components[name]["oneOf"] = [{"required": [field]} for field in fields]
     paths: dict[str, dict[str, Any]] = {}
     for route in table:
         paths.setdefault(f"/api/v1/{route.path}", {})[route.method.lower()] = _operation(route, shape_of)

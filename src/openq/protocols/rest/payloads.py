@@ -27,6 +27,7 @@ Shown = tuple[Any, str | UnsetType]  # payload, payload_encoding
 _read_json = msgspec.json.Decoder().decode
 _read_json_text = msgspec.json.Decoder(str).decode
 _read_msgpack = msgspec.msgpack.Decoder().decode
+_read_binary = msgspec.msgpack.Decoder(bytes).decode
 _write_json = msgspec.json.Encoder().encode
 
 _STRINGS = frozenset([*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB])
@@ -94,6 +95,8 @@ def _depth(value: Any) -> int:
 def read_msgpack(raw: Raw, encoding: str | UnsetType) -> Body:
     data = bytes(raw)
     kind = data[0]
+    if kind in BINARIES and encoding is UNSET:
+        return _read_binary(data), FORM_BYTES
     try:
         value = _read_msgpack(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -102,8 +105,6 @@ def read_msgpack(raw: Raw, encoding: str | UnsetType) -> Body:
         return _json_in(value), FORM_JSON
     if encoding is not UNSET:
         return _decoded(value if kind in BINARIES else read_base64(value), encoding)
-    if kind in BINARIES:
-        return value, FORM_BYTES
     if kind in _STRINGS:
         return value.encode(), FORM_TEXT
     if _is_json(value):
@@ -158,6 +159,14 @@ def show_json(body: bytes, form: int) -> Shown:
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
             pass
     return base64.b64encode(body).decode(), _MARKED.get(form, "base64")
+
+
+_FORM_NAMES = {FORM_TEXT: "text", FORM_JSON: "json", FORM_MSGPACK: "msgpack", FORM_PICKLE: "pickle"}
+
+
+def show_native(body: bytes, form: int) -> Shown:
+    """As it is stored, and what it is; plain bytes need no name."""
+    return body, _FORM_NAMES.get(form, UNSET)
 
 
 def show_msgpack(body: bytes, form: int) -> Shown:

@@ -27,6 +27,7 @@ KNOWN: dict[str, tuple[int, str, str]] = {
         "A value is not acceptable",
         "The detail names the value and says what is allowed.",
     ),
+    "invalid_policy": (422, "A policy cannot be understood", "The detail says which part of it."),
     "unauthorized": (401, "Sign in first", "Send `Authorization: Bearer oq_...` or Basic credentials."),
     "forbidden": (403, "Not allowed", "Ask an administrator for a rule that allows this action."),
     "no_such_route": (404, "There is nothing at this address", "GET /openapi.json lists every operation."),
@@ -134,7 +135,7 @@ def render(error: Exception) -> tuple[int, bytes, bytes]:
     told = document(error)
     headers = error.headers if isinstance(error, Problem) else b""
     if told.status == 401:
-        headers += b'WWW-Authenticate: Bearer realm="openq"\r\nWWW-Authenticate: Basic realm="openq"\r\n'
+        headers += b'WWW-Authenticate: Bearer realm="openq", Basic realm="openq"\r\n'
     wait_s = getattr(error, "retry_after_s", None)
     if wait_s is not None:
         headers += b"Retry-After: %d\r\n" % wait_s

@@ -45,14 +45,13 @@ def named_settings(call: Call, change: QueueChange) -> dict[str, Any]:
         named["retry"] = _retry(change.retry)
     if change.dlq is not UNSET:
         if change.dlq is not None:
-            # Whoever directs messages to a queue sends to it.
-            call.require("send", change.dlq)
+            call.require_target(change.dlq)
         named["dead_letter"] = call.full_or_none(change.dlq)
         if change.dlq is None and change.max_receives is UNSET:
             named["max_receives"] = None
     if change.dead_letter_exchange is not UNSET:
         if change.dead_letter_exchange is not None:
-            call.require("send", change.dead_letter_exchange)
+            call.require_target(change.dead_letter_exchange)
         named["dead_letter_exchange"] = call.full_or_none(change.dead_letter_exchange, "exchange")
     return named
 

@@ -272,6 +272,7 @@ class Message(Struct, kw_only=True, gc=False):
     receive_count: int
     attributes: dict[str, Any]
     group: str | UnsetType = UNSET
+    consumer: str | UnsetType | None = UNSET  # who has it now
     receipt_id: str | UnsetType = UNSET
     received_at: str | UnsetType = UNSET
     deadline: str | UnsetType | None = UNSET
@@ -305,6 +306,7 @@ class Nack(Receipts, kw_only=True):
     delay: Seconds | None = None
     reason: Annotated[str, Meta(max_length=4096)] | None = None
     reject: bool = False  # to the dead letters at once
+    release: bool = False  # back to its place at once and not counted, as if it had never been handed out
 
 
 class Extend(Receipts, kw_only=True):
@@ -322,7 +324,8 @@ class Settled(Reply, kw_only=True):
 
     count: int
     failed: list[ReceiptFailure] = field(default_factory=list)
-    outcomes: list[str] | UnsetType = UNSET  # of a nack: what became of each message
+    # Of a nack: what became of each message. Of an extension: when each lease ends now.
+    outcomes: list[str] | UnsetType = UNSET
 
 
 class Browse(Query, kw_only=True):
@@ -476,6 +479,7 @@ class TaskView(Reply, kw_only=True):
     started: str | None = None
     ended: str | None = None
     error: str | None = None
+    code: str | UnsetType = UNSET  # of the error
     result: dict[str, Any] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -620,6 +624,7 @@ class ServerView(Reply, kw_only=True):
     queues: int
     healthy: bool
     detail: str
+    id_prefix: str  # what ids have in front that this server gives; the rest counts up
 
 
 class HealthView(Reply, kw_only=True):

@@ -31,6 +31,7 @@ def show_server(call: Call) -> None:
             storage="memory" if site.broker.journal is None else "journal",
             queues=sum(map(call.is_ours, site.broker.queues())),
             healthy=health.ok,
+            id_prefix=site.broker.id_prefix,
             detail=health.detail,
         )
     )

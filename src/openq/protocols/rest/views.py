@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -11,12 +12,18 @@ from ...broker.local import LocalBroker
 from ...model import FORM_JSON, Delivery, Entry, Extra, QueueSettings
 from ..names import split_name
 from ..tasks import Task
-from .formats import Format, narrowed
-from .payloads import show_json, show_msgpack
+from .formats import NATIVE, Format, narrowed
+from .payloads import Shown, show_json, show_msgpack, show_native
 from .schemas import Death, Message, Retry, Settings, Stats, TaskView
 from .values import iso, iso_or_none, seconds, to_json_value
 
 _NO_EXTRA = Extra()
+
+
+def shower(format: Format) -> Callable[[bytes, int], Shown]:
+    if format.is_json:
+        return show_json
+    return show_native if format is NATIVE else show_msgpack
 
 
 def attributes_of(values: Any, format: Format) -> dict[str, Any]:
@@ -31,7 +38,7 @@ def attributes_of(values: Any, format: Format) -> dict[str, Any]:
 def received(broker: LocalBroker, deliveries: list[Delivery], format: Format) -> list[Message]:
     """The consumption form."""
     prefix = broker.id_prefix
-    show = show_json if format.is_json else show_msgpack
+    show = shower(format)
     out: list[Message] = []
     for delivery in deliveries:
         entry = delivery.entry
@@ -54,6 +61,7 @@ def received(broker: LocalBroker, deliveries: list[Delivery], format: Format) ->
                 receipt_id=f"{own_id}/{delivery.number:x}",
                 received_at=iso(delivery.lent_ms),
                 deadline=iso_or_none(delivery.until_ms),
+                publisher=UNSET if entry.info is None else _or_unset(entry.info.publisher),
                 reason=UNSET if extra.reason is None else extra.reason,
                 deaths=_deaths(extra) if extra.deaths else UNSET,
             )
@@ -68,18 +76,24 @@ def is_dead(entry: Entry, queue: str) -> bool:
 
 
 def stored(
-    broker: LocalBroker, queue: str, entry: Entry, format: Format, state: str, count: int | None = None
+    broker: LocalBroker,
+    queue: str,
+    entry: Entry,
+    format: Format,
+    state: str,
+    lease: Delivery | None = None,
+    with_receipt: bool = False,
 ) -> Message:
-    """The persistence form, with everything that is known. `count` is that of a live delivery."""
+    """The persistence form, with everything that is known. A receipt is for those who may settle."""
     extra = entry.extra or _NO_EXTRA
-    show = show_json if format.is_json else show_msgpack
+    show = shower(format)
     payload, encoding = show(entry.body or b"", entry.form)
     info = entry.info
     if state == "in_flight":
         status = "processing"
     else:
         status = "dead" if is_dead(entry, queue) else "unprocessed"
-    return Message(
+    shown = Message(
         id=broker.message_id(entry),
         timestamp=iso(extra.born_ms or entry.sent_ms),
         payload=payload,
@@ -89,7 +103,7 @@ def stored(
         state=state,
         message_type=extra.type,
         priority=extra.priority,
-        receive_count=extra.count if count is None else count,
+        receive_count=extra.count if lease is None else lease.count,
         attributes={} if info is None else attributes_of(info.attributes, format),
         group=_or_unset(extra.group),
         position=entry.seq,
@@ -100,6 +114,13 @@ def stored(
         reason=_or_unset(extra.reason),
         deaths=_deaths(extra) if extra.deaths else UNSET,
     )
+    if lease is not None:
+        shown.consumer = lease.consumer
+        shown.received_at = iso(lease.lent_ms)
+        shown.deadline = iso_or_none(lease.until_ms)
+        if with_receipt:
+            shown.receipt_id = f"{broker.id_of(entry.seq)}/{lease.number:x}"
+    return shown
 
 
 def _or_unset(value: str | None) -> str | UnsetType:
@@ -173,6 +194,7 @@ def task_view(task: Task) -> TaskView:
         started=iso(task.started_ms),
         ended=iso_or_none(task.ended_ms),
         error=task.error,
+        code=_or_unset(task.code),
         result=task.result,
         details=task.details,
     )

@@ -8,10 +8,12 @@ way out: `from_openq`, then `select`, then `md5_of`. What the value alone cannot
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from hashlib import md5
+from functools import partial
 from math import isfinite
 from typing import Protocol
 
@@ -29,6 +31,18 @@ from .errors import (
     unsupported_operation,
 )
 from .requests import AttributeValues, MessageAttributeValue
+
+
+def _choose_md5() -> Callable[..., hashlib._Hash]:
+    """Nothing secret is hashed here. Python's own MD5 takes half as long as OpenSSL's for a short text, and
+    is there where a machine's policy forbids OpenSSL's."""
+    try:
+        return importlib.import_module("_md5").md5  # type: ignore[no-any-return]
+    except ImportError:
+        return partial(hashlib.md5, usedforsecurity=False)
+
+
+md5 = _choose_md5()
 
 MAX_ATTRIBUTES = 10
 MAX_ATTRIBUTE_NAME = 256
@@ -400,7 +414,7 @@ def md5_of(attributes: AttributeValues) -> str | None:
     """
     if not attributes:
         return None
-    digest = md5(usedforsecurity=False)
+    digest = md5()
     for name in sorted(attributes):
         value = attributes[name]
         if value.binary_value is not None and (value.data_type or "").startswith("Binary"):
@@ -417,4 +431,4 @@ def md5_of(attributes: AttributeValues) -> str | None:
 
 
 def md5_of_body(body: bytes) -> str:
-    return md5(body, usedforsecurity=False).hexdigest()
+    return md5(body).hexdigest()

@@ -89,7 +89,10 @@ class Names:
         """The engine's name for `.../ACCOUNT/NAME`, whatever host clients put before it."""
         found = self._urls.get(url)
         if found is None:
-            parts = [unquote(part) for part in urlsplit(url).path.split("/") if part]
+            try:
+                parts = [unquote(part) for part in urlsplit(url).path.split("/") if part]
+            except ValueError:
+                parts = []  # brackets that belong to no address
             if not parts:
                 raise errors.queue_does_not_exist()
             name = parts[-1]

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import logging
 import os
+from binascii import hexlify
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
+
+import msgspec
 
 from ...errors import OpenQError
 from ...model import FORM_TEXT
 from ...security.errors import Refused, SignatureRefused, TooManyFailures
 from ...security.guard import ANONYMOUS, Principal
-from ...security.policy import SQS_ACTIONS
+from ...security.policy import ROLES, SQS_ACTIONS
 from ..http import Request
 from ..names import DEFAULT_ACCOUNT
 from ..site import Site
 from . import aws_json, aws_query, errors, messages, sts
 from . import requests as sqs
-from .attributes import check_body
+from .attributes import check_body, md5
 from .call import Call, Names, View
 from .errors import SqsError
 from .peek import as_plain_json, peek_messages
@@ -34,9 +37,17 @@ log = logging.getLogger("openq.sqs")
 JSON_TYPE = b"application/x-amz-json-1.0"
 XML_TYPE = b"text/xml"
 _PREFIX = b"AmazonSQS."
+_MAX_VIEWS = 10_000
 _CREDENTIAL = b"AWS4-HMAC-SHA256 Credential="
 
 Action = Callable[[Call, Any, "messages.Answer"], None]
+
+
+class PlainSend(msgspec.Struct, rename=sqs.wire_name, gc=False, forbid_unknown_fields=True):
+    """SendMessage with a body and nothing else; with anything else it cannot be decoded as this."""
+
+    queue_url: str
+    message_body: sqs.Text
 
 
 class Wire(Protocol):
@@ -51,11 +62,11 @@ class RequestIds:
 
     def __init__(self) -> None:
         node = os.urandom(8).hex()
-        self._prefix = f"{node[:8]}-{node[8:12]}-4{node[12:15]}-8{node[:3]}-".encode()
-        self._numbers = count(1)
+        self.prefix = f"{node[:8]}-{node[8:12]}-4{node[12:15]}-8{node[:3]}-".encode()
+        self.numbers = count(1)
 
     def next(self) -> bytes:
-        return b"%b%012x" % (self._prefix, next(self._numbers))
+        return b"%b%012x" % (self.prefix, next(self.numbers))
 
 
 class JsonWire:
@@ -66,7 +77,9 @@ class JsonWire:
         self.send(request, b"{}" if reply is None else aws_json.encode(reply))
 
     def send(self, request: Request, body: bytes) -> None:
-        request.answer(200, body, JSON_TYPE, b"x-amzn-RequestId: %b\r\n" % self._ids.next())
+        ids = self._ids
+        line = b"x-amzn-RequestId: %b%012x\r\n" % (ids.prefix, next(ids.numbers))
+        request.answer(200, body, JSON_TYPE, line)
 
     def fail(self, request: Request, error: SqsError) -> None:
         headers = b"x-amzn-RequestId: %b\r\n%b" % (self._ids.next(), aws_json.error_headers(error))
@@ -109,8 +122,11 @@ class SqsDoor:
         }
         for name, act in QUEUE_ACTIONS.items():
             self._actions[name] = _answering(act)
-        self._anyone = {site.config.account: self._guard.anyone(DEFAULT_ACCOUNT)}
-        self._decode_send: Callable[[bytes], Any] = aws_json.DECODERS["SendMessage"].decode
+        self._anyone = {site.config.account: _root_of(DEFAULT_ACCOUNT)}
+        self._decode_plain = msgspec.json.Decoder(PlainSend).decode
+        self._views: dict[str, View] = {}
+        self._id_prefix = site.broker.id_prefix.encode()
+        self._is_durable = site.broker.journal is not None and not site.broker.relaxed
 
     # -- the two formats
 
@@ -176,8 +192,8 @@ class SqsDoor:
         found = self._anyone.get(shown)
         if found is None:
             if len(self._anyone) > 10_000:
-                return self._guard.anyone(shown)
-            found = self._anyone[shown] = self._guard.anyone(self.names.account(shown))
+                return _root_of(shown)
+            found = self._anyone[shown] = _root_of(self.names.account(shown))
         return found
 
     def _act(self, request: Request, wire: Wire, name: str, wanted: Any, principal: Principal) -> None:
@@ -267,40 +283,51 @@ class SqsDoor:
         messages.receive_message(call, wanted, self._attempts, answer)
 
     def _send(self, request: Request) -> None:
-        """A body and nothing else into a plain queue; all else goes the long way."""
+        """A body and nothing else into a plain queue of one's own; all else goes the long way."""
         principal = self.principal(request)
-        message: sqs.SendMessage
         try:
-            message = self._decode_send(request.body)
+            message = self._decode_plain(request.body)
         except (ValueError, UnicodeError, RecursionError):
-            message = cast(
-                sqs.SendMessage, aws_json.decode("SendMessage", request.body)
-            )  # says what is wrong
-        names = self.names
+            self._send_other(request, principal)
+            return
+        if not principal.is_root:  # before the queue is looked up: who may not send must not learn of it
+            self._send_other(request, principal)
+            return
+        view = self._view_of(message.queue_url)
+        if view.fifo or view.policy is not None or principal.account != view.account:
+            self._send_other(request, principal)
+            return
         text = message.message_body
-        if (
-            message.delay_seconds is None
-            and message.message_attributes is None
-            and message.message_system_attributes is None
-            and message.message_group_id is None
-            and message.message_deduplication_id is None
-            and principal.is_root
-        ):
-            view = names.view(names.parse_url(message.queue_url))
-            if view.policy is None and principal.account == view.account and not view.fifo:
-                check_body(text)
-                body = text.encode()
-                if len(body) > view.max_bytes:
-                    raise errors.message_too_long(view.max_bytes)
-                seq = self._broker.publish_body(view.full, body, FORM_TEXT)
-                if seq:
-                    reply = b'{"MessageId":"%b","MD5OfMessageBody":"%b"}' % (
-                        self._broker.id_of(seq).encode(),
-                        messages.text_md5(body).encode(),
-                    )
-                    self._promise(request, reply)
-                    return
-        self._act(request, self._json, "SendMessage", message, principal)
+        if not text.isprintable():
+            check_body(text)
+        body = text.encode()
+        if len(body) > view.max_bytes:
+            raise errors.message_too_long(view.max_bytes)
+        seq = self._broker.publish_body(view.full, body, FORM_TEXT)
+        if not seq:
+            self._send_other(request, principal)
+            return
+        reply = b'{"MessageId":"%b%012x","MD5OfMessageBody":"%b"}' % (
+            self._id_prefix,
+            seq,
+            hexlify(md5(body).digest()),
+        )
+        if self._is_durable:
+            self._promise(request, reply)
+        else:
+            self._json.send(request, reply)
+
+    def _send_other(self, request: Request, principal: Principal) -> None:
+        self._act(request, self._json, "SendMessage", aws_json.decode("SendMessage", request.body), principal)
+
+    def _view_of(self, url: str) -> View:
+        """The queue of a URL that was used before, if nothing about it has changed."""
+        view = self._views.get(url)
+        if view is None or view.queue.deleted or view.queue.settings is not view.settings:
+            if len(self._views) >= _MAX_VIEWS:
+                self._views.clear()
+            view = self._views[url] = self.names.view(self.names.parse_url(url))
+        return view
 
     def _promise(self, request: Request, reply: bytes) -> None:
         def committed(error: OpenQError | None) -> None:
@@ -333,6 +360,11 @@ class SqsDoor:
             wire.fail(request, error)
         except OpenQError as error:
             wire.fail(request, errors.from_openq(error))
+
+
+def _root_of(account: str) -> Principal:
+    """Who names this account on a server without users; only a policy lets it into another's queues."""
+    return Principal(account, "root", True, ROLES["manager"])
 
 
 def _answering(act: Callable[[Call, Any], sqs.Reply | None]) -> Action:

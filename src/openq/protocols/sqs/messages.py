@@ -136,7 +136,7 @@ def sequence_number(call: Call, message_id: str) -> str | None:
 def send_message(call: Call, message: sqs.SendMessage, answer: Answer) -> None:
     view = call.queue(message.queue_url)
     try:
-        ready = outgoing(call, view, message, sender_of(call))
+        ready = outgoing(call, view, message, sender_of(call, view))
     except WholeBatch as refused:
         raise refused.error from None
     if ready.size > view.max_bytes:
@@ -155,7 +155,7 @@ def send_message(call: Call, message: sqs.SendMessage, answer: Answer) -> None:
 def send_message_batch(call: Call, batch: sqs.SendMessageBatch, answer: Answer) -> None:
     view = call.queue(batch.queue_url)
     attrs.check_batch(batch.entries, "SendMessageBatchRequestEntry", view.limits.max_batch)
-    sender = sender_of(call)
+    sender = sender_of(call, view)
     failed: list[sqs.BatchResultErrorEntry] = []
     chosen: list[tuple[sqs.SendMessageBatchRequestEntry, Outgoing]] = []
     total = 0
@@ -193,10 +193,12 @@ def send_message_batch(call: Call, batch: sqs.SendMessageBatch, answer: Answer) 
     answer(sqs.SendMessageBatchReply(successful=successful or None, failed=failed or None))
 
 
-def sender_of(call: Call) -> str | None:
-    """The root user of an account is its number, as in AWS, and need not be noted with each message."""
+def sender_of(call: Call, view: View) -> str | None:
+    """The root user of an account is its number, as in AWS; the queue's own need not be noted each time."""
     principal = call.principal
-    return None if principal.is_root else principal.user
+    if not principal.is_root:
+        return principal.user
+    return None if principal.account == view.account else call.names.shown(principal.account)
 
 
 def batch_error(entry_id: str, error: SqsError) -> sqs.BatchResultErrorEntry:
@@ -357,6 +359,19 @@ def shown_message(
     return message
 
 
+def earlier_receives(view: View, entry: Entry) -> int:
+    """How often a dead letter was received before it came here: SQS counts across all queues."""
+    if entry.extra is None or not entry.extra.deaths:
+        return 0
+    total, passed = 0, {view.full}
+    for queue, _, _, count in entry.extra.deaths:
+        if queue in passed:  # what was sent back began anew
+            break
+        passed.add(queue)
+        total += count
+    return total
+
+
 def system_attributes(
     call: Call, view: View, entry: Entry, delivery: Delivery | None, wanted: frozenset[str]
 ) -> dict[str, str]:
@@ -370,7 +385,8 @@ def system_attributes(
     known_count = extra.count if extra is not None else 0
     known_first_ms = extra.first_ms if extra is not None else 0
     if "ApproximateReceiveCount" in wanted:
-        found["ApproximateReceiveCount"] = str(known_count if delivery is None else delivery.count)
+        count = known_count if delivery is None else delivery.count
+        found["ApproximateReceiveCount"] = str(count + earlier_receives(view, entry))
     if "ApproximateFirstReceiveTimestamp" in wanted:
         first_ms = known_first_ms or (0 if delivery is None else delivery.lent_ms)
         if first_ms:
@@ -380,7 +396,8 @@ def system_attributes(
             found["MessageGroupId"] = extra.group
         if "MessageDeduplicationId" in wanted and extra.dedup is not None:
             found["MessageDeduplicationId"] = extra.dedup
-        if "DeadLetterQueueSourceArn" in wanted and extra.deaths:
+        # A death in this very queue is of an earlier life: the message was sent back since.
+        if "DeadLetterQueueSourceArn" in wanted and extra.deaths and extra.deaths[0][0] != view.full:
             found["DeadLetterQueueSourceArn"] = call.names.arn_of(extra.deaths[0][0])
         if "SequenceNumber" in wanted and extra.group is not None:
             number = sequence_number(call, call.site.broker.message_id(entry))

@@ -1,0 +1,733 @@
+"""The same verbs over the network: a broker that is a server's REST API.
+
+The server answers when what was asked for is on its disk, so there is nothing to sync here. Waiting is
+a long poll in the thread that waits. What happens when the connection breaks is in `link.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from ..broker.base import Filter, Found, Health, QueueStats, Receipt, Step
+from ..broker.waiters import Waiter
+from ..clock import Clock
+from ..config import secret
+from ..engine.admin import Why
+from ..engine.routing import Binding, Exchange
+from ..errors import (
+    InvalidSetting,
+    MessageNotFoundError,
+    OpenQError,
+    QueueExists,
+    QueueInUse,
+    QueueNotFound,
+    VisibilityTimeoutExpired,
+)
+from ..model import FORM_BYTES, FORM_TEXT, NO_DEADLINE, Delivery, Draft, Entry, QueueSettings, check_name
+from ..storage.files import FileJournal
+from . import wire
+from .heartbeat import Heartbeat
+from .http import Connection, Refused
+from .link import RECONNECT_S, Link, Reply, check_url
+from .settings import settle
+from .shared import Shared, opened
+from .waiting import Wait, give_back
+from .wire import Document, part
+
+BATCH = 1_000  # messages or receipts in one request
+BATCH_BYTES = 4 << 20
+PAGE_BYTES = 8 << 20
+POLL_S = 20.0  # one long poll; a longer wait is several
+BOUND_LEASE_MS = 60_000  # of what is held for as long as this process lives
+_POLL_TASK_S = (0.005, 0.25)
+
+
+class OnlyInProcess(OpenQError):
+    """Something that a server does not offer (yet) to clients over the network."""
+
+    code = "only_in_process"
+
+
+class RemoteBroker:
+    observed = False
+    relaxed = False
+    journal: FileJournal | None = None
+    clock: Clock | None = None  # the server has its own
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.url = link.url
+        self.lock = threading.Lock()
+        self._bound = Heartbeat(self)
+        self._bound_now: dict[int, Delivery] = {}
+        # Not patient: at the first contact a wrong address is more likely than a server that restarts.
+        self.id_prefix: str = link.call("GET", "server", patient=False).value["id_prefix"]
+
+    def _get(self, path: str, queue: str = "", message_id: str | None = None, **query: object) -> Any:
+        told = {name: value for name, value in query.items() if value is not None}
+        target = f"{path}?{urlencode(told)}" if told else path
+        return self._link.call("GET", target, queue=queue, message_id=message_id, again=True).value
+
+    def _post(self, queue: str, verb: str, body: object = None, again: bool = False) -> Reply:
+        path = f"queues/{part(queue)}/{verb}"
+        return self._link.call("POST", path, body, queue=queue, again=again)
+
+    def _pages(self, path: str, queue: str, items: str, **query: object) -> Iterator[Document]:
+        after: str | None = None
+        while True:
+            page = self._get(path, queue, after=after, limit=BATCH, **query)
+            yield from page[items]
+            after = page.get("next")
+            if after is None:
+                return
+
+    # -- queues -------------------------------------------------------------------------------
+
+    def declare(self, queue: str, settings: QueueSettings, *, change: bool = False) -> QueueSettings:
+        check_name(queue)
+        stored = self._stored(queue)
+        if stored is None:
+            path = f"queues/{part(queue)}?if_absent=true"
+            document = wire.settings_document(settings)
+            view = self._link.call("PUT", path, document, queue=queue, again=True).value
+            stored = wire.settings_of(view["settings"])
+            if view["created"]:
+                return stored
+        changes = wire.differences(stored, settings)
+        if changes and not change:
+            raise QueueExists(queue, ", ".join(changes))
+        if changes:
+            path = f"queues/{part(queue)}"
+            view = self._link.call("PATCH", path, changes, queue=queue, again=True).value
+            stored = wire.settings_of(view["settings"])
+        return stored
+
+    def _stored(self, queue: str) -> QueueSettings | None:
+        try:
+            return self.settings(queue)
+        except QueueNotFound:
+            return None
+
+    def delete(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        flags = urlencode({"if_empty": str(if_empty).lower(), "if_unused": str(if_unused).lower()})
+        reply = self._link.call("DELETE", f"queues/{part(queue)}?{flags}", queue=queue)
+        count: int = reply.value["messages"]
+        return count
+
+    def queues(self) -> list[str]:
+        return [each["name"] for each in self._pages("queues", "", "queues")]
+
+    def settings(self, queue: str) -> QueueSettings:
+        check_name(queue)
+        return wire.settings_of(self._get(f"queues/{part(queue)}", queue)["settings"])
+
+    def stats(self, queue: str) -> QueueStats:
+        return wire.stats_of(queue, self._get(f"queues/{part(queue)}/stats", queue))
+
+    def purge(self, queue: str) -> int:
+        count: int = self._post(queue, "purge").value["messages"]
+        return count
+
+    # -- in -----------------------------------------------------------------------------------
+
+    def publish_body(self, queue: str, body: bytes, form: int) -> int:
+        return 0  # there is one way in: `publish_each`
+
+    def publish_bodies(self, queue: str, bodies: Sequence[bytes], form: int) -> range | None:
+        return None
+
+    def publish(self, queue: str, draft: Draft) -> str:
+        [result] = self.publish_each(queue, [draft])
+        if isinstance(result, OpenQError):
+            raise result
+        return result[0]
+
+    def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[str | OpenQError]:
+        results = self.publish_each(queue, drafts)
+        return [result if isinstance(result, OpenQError) else result[0] for result in results]
+
+    def publish_each(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
+        results: list[tuple[str, bool] | OpenQError] = []
+        for some in _batches(drafts):
+            results += self._publish_batch(queue, some)
+        return results
+
+    def _publish_batch(
+        self, queue: str, drafts: Sequence[Draft]
+    ) -> list[tuple[str, bool] | OpenQError]:
+        # One that has an id or a dedup id is not added twice, so it may be sent twice.
+        again = all(draft.dedup is not None or draft.id is not None for draft in drafts)
+        path = f"queues/{part(queue)}/messages"
+        what = "it was published (with a dedup_id it is sent again by itself)"
+        if len(drafts) == 1:
+            draft = drafts[0]
+            path += "?restore=true" if draft.past is not None else ""
+            try:
+                reply = self._link.call(
+                    "POST", path, wire.message_of(draft), queue=queue, again=again, what=what
+                )
+            except (QueueNotFound, Refused):
+                raise
+            except OpenQError as error:
+                if type(error).__module__ != OpenQError.__module__:
+                    raise  # no answer
+                return [error]
+            return [(reply.value["id"], bool(reply.value.get("duplicate")))]
+        restores = any(draft.past is not None for draft in drafts)
+        path += "/batch?restore=true" if restores else "/batch"
+        answer = self._link.call("POST", path, _items(drafts), queue=queue, again=again, what=what).value
+        if "results" not in answer:
+            first_id = answer.get("first_id", "")
+            prefix, first = first_id[:-12], int(first_id[-12:] or "0", 16)
+            return [(f"{prefix}{first + i:012x}", False) for i in range(answer["count"])]
+        return [self._outcome(queue, each) for each in answer["results"]]
+
+    def _outcome(self, queue: str, outcome: Document) -> tuple[str, bool] | OpenQError:
+        if "id" in outcome:
+            return outcome["id"], bool(outcome.get("duplicate"))
+        refused = Refused(0, outcome["code"], outcome.get("detail", ""))
+        return wire.error_of(refused, queue)
+
+    def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]:
+        body = {**wire.message_of(draft), "routing_key": key}
+        reply = self._link.call("POST", f"exchanges/{part(exchange)}/publish", body, queue=exchange)
+        return reply.value["id"], reply.value["queues"]
+
+    # -- out ----------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        queue: str,
+        limit: int = 1,
+        lease_ms: int | None = None,
+        consumer: str | None = None,
+        types: Iterable[str] | None = None,
+    ) -> list[Delivery]:
+        return self.poll(queue, limit, lease_ms, consumer, types)
+
+    def poll(
+        self,
+        queue: str,
+        limit: int,
+        lease_ms: int | None,
+        consumer: str | None,
+        types: Iterable[str] | None,
+        wait_s: float = 0.0,
+        enter: Callable[[Connection], bool] | None = None,
+    ) -> list[Delivery]:
+        """Messages as soon as there are any, nothing after `wait_s` seconds or when `enter` says so."""
+        body: Document = {"max": min(limit, BATCH), "wait": wait_s}
+        if lease_ms is not None:
+            body["visibility_timeout"] = (BOUND_LEASE_MS if lease_ms == NO_DEADLINE else lease_ms) / 1000
+        if consumer:
+            body["consumer"] = consumer
+        if types is not None:
+            body["types"] = list(types)
+        # A receive whose answer was lost is no loss: those leases end by themselves.
+        reply = self._link.call(
+            "POST",
+            f"queues/{part(queue)}/receive",
+            body,
+            queue=queue,
+            again=True,
+            wait_s=wait_s,
+            enter=enter,
+        )
+        if reply.value is None:
+            return []
+        deliveries = [wire.delivery_of(each, consumer) for each in reply.value["messages"]]
+        if deliveries:
+            # Another one since the last time, if a server without a disk was started anew.
+            self.id_prefix = wire.read_receipt(reply.value["messages"][0]["receipt_id"])[0]
+            if lease_ms == NO_DEADLINE:
+                for delivery in deliveries:
+                    self._hold(queue, delivery)
+        return deliveries
+
+    def _hold(self, queue: str, delivery: Delivery) -> None:
+        """A lease for as long as this process lives: a short one, extended again and again."""
+        self._bound_now[delivery.number] = delivery
+        self._bound.hold(queue, delivery)
+
+    def _let_go(self, receipts: Iterable[Receipt]) -> None:
+        if self._bound_now:
+            for _, number in receipts:
+                delivery = self._bound_now.pop(number, None)
+                if delivery is not None:
+                    self._bound.drop(delivery)
+
+    def attend(self, queue: str, waiter: Waiter) -> list[Delivery] | None:
+        raise OnlyInProcess("waiters are served in the process of the broker; a client over the network polls")
+
+    def leave(self, queue: str, waiter: Waiter) -> bool:
+        return False
+
+    def load(self, deliveries: Sequence[Delivery]) -> None:
+        pass  # what a server shows is whole
+
+    def _texts(self, receipts: Iterable[Receipt]) -> list[str]:
+        return [wire.receipt_text(self.id_prefix, receipt) for receipt in receipts]
+
+    def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
+        self._let_go(receipts)
+        results: list[OpenQError | None] = []
+        for start in range(0, len(receipts), BATCH):
+            texts = self._texts(receipts[start : start + BATCH])
+            reply = self._post(queue, "ack", {"receipts": texts}, again=True)
+            failed = {each["receipt_id"]: each for each in reply.value["failed"]}
+            seen: Counter[str] = Counter()
+            for text in texts:
+                seen[text] += 1
+                # The first of two that are the same counts.
+                told = failed.get(text) if seen[text] == texts.count(text) or text not in failed else None
+                results.append(None if told is None else self._failure(queue, told, reply.repeated))
+        return results
+
+    def _failure(self, queue: str, told: Document, repeated: bool) -> OpenQError | None:
+        refused = Refused(0, told["code"], told["detail"])
+        error = wire.error_of(refused, queue, told["receipt_id"])
+        # Our own first try has taken it away.
+        return None if repeated and isinstance(error, MessageNotFoundError) else error
+
+    def ack_one(self, queue: str, seq: int, number: int) -> None:
+        self._let_go([(seq, number)])
+        [error] = self.ack(queue, [(seq, number)])
+        if error is not None:
+            raise error
+
+    def nack(
+        self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None
+    ) -> str:
+        body: Document = {} if delay_ms is None else {"delay": delay_ms / 1000}
+        return self._end(queue, receipt, body, reason)
+
+    def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str:
+        return self._end(queue, receipt, {"reject": True}, reason)
+
+    def _end(self, queue: str, receipt: Receipt, body: Document, reason: str | None) -> str:
+        self._let_go([receipt])
+        [text] = self._texts([receipt])
+        body["receipts"] = [text]
+        if reason is not None:
+            body["reason"] = reason[: wire.MAX_REASON]
+        reply = self._post(queue, "nack", body, again=True)
+        if not reply.value["failed"]:
+            outcome: str = reply.value["outcomes"][0]
+            return outcome
+        error = wire.error_of(Refused(0, reply.value["failed"][0]["code"], ""), queue, text)
+        if reply.repeated and isinstance(error, VisibilityTimeoutExpired):
+            return "returned"  # by our own first try, or because its time was up meanwhile
+        if reply.repeated and isinstance(error, MessageNotFoundError):
+            return "dead-lettered" if self.settings(queue).dead_letter is not None else "removed"
+        raise error
+
+    def release(self, queue: str, receipts: Sequence[Receipt]) -> int:
+        self._let_go(receipts)
+        done = 0
+        for start in range(0, len(receipts), BATCH):
+            body = {"receipts": self._texts(receipts[start : start + BATCH]), "release": True}
+            done += self._post(queue, "nack", body, again=True).value["count"]
+        return done
+
+    def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int:
+        [text] = self._texts([receipt])
+        bound = lease_ms == NO_DEADLINE
+        body = {"receipts": [text], "seconds": (BOUND_LEASE_MS if bound else lease_ms) / 1000}
+        answer = self._post(queue, "extend", body, again=True).value
+        if answer["failed"]:
+            raise wire.error_of(Refused(0, answer["failed"][0]["code"], ""), queue, text)
+        until_ms = wire.time_ms(answer["outcomes"][0])
+        if not bound:
+            return until_ms
+        entry = Entry(receipt[0], 0, 0, 0, FORM_BYTES, None, None, None)
+        self._hold(queue, Delivery(entry, receipt[1], until_ms - BOUND_LEASE_MS, until_ms, 0, None))
+        return 0
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def message_id(self, entry: Entry) -> str:
+        assert entry.extra is not None
+        assert entry.extra.id is not None
+        return entry.extra.id
+
+    def peek(self, queue: str, limit: int = 1, rear: bool = False) -> list[Entry]:
+        if limit > BATCH or limit < 1:
+            entries = self.entries(queue, "ready")
+            return entries[::-1][:limit] if rear else entries[:limit]
+        path = f"queues/{part(queue)}/messages"
+        page = self._get(path, queue, limit=limit, rear="true" if rear else None)
+        return [_entry(each) for each in page["messages"]]
+
+    def entries(self, queue: str, state: str = "all") -> list[Entry]:
+        path = f"queues/{part(queue)}/messages"
+        return [_entry(each) for each in self._pages(path, queue, "messages", state=state)]
+
+    def deliveries(self, queue: str) -> list[Delivery]:
+        path = f"queues/{part(queue)}/messages"
+        found = self._pages(path, queue, "messages", state="in_flight")
+        return [wire.delivery_of(each, each["consumer"]) for each in found if "receipt_id" in each]
+
+    def _message(self, queue: str, message_id: str) -> Document:
+        if not message_id:
+            raise MessageNotFoundError(message_id, queue)
+        path = f"queues/{part(queue)}/messages/{part(message_id)}"
+        found: Document = self._get(path, queue, message_id)
+        return found
+
+    def find(self, queue: str, message_id: str) -> Entry:
+        return _entry(self._message(queue, message_id))
+
+    def lease_of(self, queue: str, message_id: str) -> Delivery | None:
+        try:
+            found = self._message(queue, message_id)
+        except MessageNotFoundError:
+            return None
+        return wire.delivery_of(found, found["consumer"]) if "receipt_id" in found else None
+
+    def status(self, queue: str, message_id: str) -> str | None:
+        try:
+            state: str = self._message(queue, message_id)["state"]
+        except MessageNotFoundError:
+            return None
+        return state
+
+    def search(self, queue: str, filter: Filter, limit: int, budget_s: float) -> Found:
+        body = wire.wanted_of(filter)
+        body["limit"] = min(max(limit, 1), BATCH)
+        body["budget"] = min(max(budget_s, 0.001), 30.0)
+        answer = self._post(queue, "search", body, again=True).value
+        entries = [_entry(each) for each in answer["messages"]][:limit]
+        complete = answer["complete"] and len(entries) == len(answer["messages"])
+        return Found(entries, complete, answer["scanned"])
+
+    def why(self, queue: str, message_id: str) -> Why:
+        told = self._about(queue, message_id, "why")
+        return Why(told["code"], told["text"])
+
+    def timeline(self, queue: str, message_id: str) -> list[Step]:
+        steps = self._about(queue, message_id, "timeline")["steps"]
+        return [
+            Step(wire.time_ms(each["time"]), each["what"], each["queue"], each["detail"]) for each in steps
+        ]
+
+    def _about(self, queue: str, message_id: str, what: str) -> Document:
+        if not message_id:
+            raise MessageNotFoundError(message_id, queue)
+        path = f"queues/{part(queue)}/messages/{part(message_id)}/{what}"
+        told: Document = self._get(path, queue, message_id)
+        return told
+
+    # -- mending ------------------------------------------------------------------------------
+
+    def _mend(self, method: str, queue: str, message_id: str, body: object = None, verb: str = "") -> None:
+        if not message_id:
+            raise MessageNotFoundError(message_id, queue)
+        path = f"queues/{part(queue)}/messages/{part(message_id)}{verb}"
+        self._link.call(method, path, body, queue=queue, message_id=message_id)
+
+    def cancel(self, queue: str, message_id: str) -> None:
+        self._mend("DELETE", queue, message_id)
+
+    def edit(self, queue: str, message_id: str, draft: Draft) -> None:
+        body = wire.payload_of(draft)
+        body["message_type"] = draft.type
+        body["attributes"] = dict(draft.attributes or {})
+        self._mend("PATCH", queue, message_id, body)
+
+    def move(self, queue: str, message_ids: Sequence[str], to: str) -> list[OpenQError | None]:
+        errors: list[OpenQError | None] = []
+        for message_id in message_ids:
+            try:
+                self._mend("POST", queue, message_id, {"to": to}, "/move")
+                errors.append(None)
+            except (MessageNotFoundError, QueueInUse, InvalidSetting) as error:
+                errors.append(error)
+        return errors
+
+    def reschedule(self, queue: str, message_id: str, due_ms: int) -> None:
+        self._mend("PATCH", queue, message_id, {"at": wire.time_text(max(due_ms, 0))})
+
+    def redrive(
+        self,
+        queue: str,
+        to: str | None = None,
+        filter: Filter | None = None,
+        rate: float | None = None,
+        progress: Callable[[int], bool] | None = None,
+    ) -> int:
+        body: Document = {"to": to, "rate": rate}
+        if filter is not None:
+            body["filter"] = wire.wanted_of(filter)
+        return self._follow(queue, self._post(queue, "redrive", body).value, progress)
+
+    def replay(self, queue: str, since_ms: int | None, since_id: str | None, to: str | None = None) -> int:
+        since = None if since_ms is None else wire.time_text(max(since_ms, 0))
+        body = {"since": since, "since_id": since_id, "to": to}
+        return self._follow(queue, self._post(queue, "replay", body).value, None)
+
+    def _follow(self, queue: str, task: Document, progress: Callable[[int], bool] | None) -> int:
+        """Until long work on the server is over. How many messages it was about."""
+        path = f"tasks/{task['id']}"
+        pause_s, longest_s = _POLL_TASK_S
+        told = 0
+        while True:
+            if progress is not None and task["done"] != told:
+                told = task["done"]
+                if not progress(told) and task["state"] == "running":
+                    self._link.call("DELETE", path, queue=queue, again=True)
+                    progress = None
+            if task["state"] != "running":
+                break
+            self._link.rest(pause_s)
+            pause_s = min(pause_s * 2, longest_s)
+            task = self._get(path, queue)
+        if task["state"] == "failed":
+            raise wire.error_of(Refused(0, task.get("code", "task_failed"), task["error"]), queue)
+        done: int = task["done"]
+        return done
+
+    # -- exchanges ----------------------------------------------------------------------------
+
+    def declare_exchange(self, exchange: Exchange) -> bool:
+        body = {
+            "kind": exchange.kind,
+            "durable": exchange.durable,
+            "auto_delete": exchange.auto_delete,
+            "internal": exchange.internal,
+            "alternate": exchange.alternate,
+            "arguments": dict(exchange.arguments),
+        }
+        known = {each["name"] for each in self._get("exchanges")["exchanges"]}
+        self._link.call("PUT", f"exchanges/{part(exchange.name)}", body, queue=exchange.name, again=True)
+        return exchange.name not in known
+
+    def delete_exchange(self, name: str, if_unused: bool = False) -> None:
+        path = f"exchanges/{part(name)}?if_unused={str(if_unused).lower()}"
+        self._link.call("DELETE", path, queue=name)
+
+    def bind(self, binding: Binding) -> bool:
+        changed: bool = self._link.call("POST", "bindings", _binding(binding), again=True).value["changed"]
+        return changed
+
+    def unbind(self, binding: Binding) -> bool:
+        try:
+            self._link.call("DELETE", "bindings", _binding(binding), again=True)
+        except Refused as refused:
+            if refused.code != "binding_not_found":
+                raise
+            return False
+        return True
+
+    # -- promises, and the end ----------------------------------------------------------------
+
+    def sync(self) -> None:
+        pass  # the server has answered: it is on its disk
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        callback()
+
+    def announce(self) -> None:
+        pass
+
+    def tick(self) -> None:
+        pass  # the server does it by itself
+
+    def now_ms(self) -> int:
+        """The server's time, which is the one that counts."""
+        view = self._get("server")
+        return wire.time_ms(view["started"]) + round(view["uptime"] * 1000)
+
+    def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+        raise OnlyInProcess(
+            "subscribe hears of changes in this process only; over the network, use receive, stats or timeline"
+        )
+
+    def health(self) -> Health:
+        try:
+            view = self._get("health")
+        except OpenQError as error:
+            return Health(False, str(error))
+        return Health(view["ok"], view["detail"], view["disk_full"])
+
+    def hang_up(self) -> None:
+        self._link.hang_up()
+
+    def close(self) -> None:
+        self._link.close()
+        self._bound.stop()
+
+
+def _entry(document: Document) -> Entry:
+    return wire.entry_of(document, document["position"])
+
+
+def _binding(binding: Binding) -> Document:
+    return {
+        "source": binding.source,
+        "destination": binding.destination,
+        "to_exchange": binding.to_exchange,
+        "key": binding.key,
+        "arguments": dict(binding.arguments),
+    }
+
+
+def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+    """As many at once as one request may hold."""
+    start = size = 0
+    for i, draft in enumerate(drafts):
+        if i > start and (i - start == BATCH or size + len(draft.body) > BATCH_BYTES):
+            yield drafts[start:i]
+            start, size = i, 0
+        size += len(draft.body)
+    if start < len(drafts):
+        yield drafts[start:]
+
+
+def _items(drafts: Sequence[Draft]) -> list[Any]:
+    """Bodies alone where that is all there is: the server has a short way for them."""
+    forms = {draft.form for draft in drafts}
+    if len(forms) == 1 and all(draft.is_plain() for draft in drafts):
+        if FORM_BYTES in forms:
+            return [draft.body for draft in drafts]
+        if FORM_TEXT in forms:
+            return [draft.body.decode() for draft in drafts]
+    return [wire.message_of(draft) for draft in drafts]
+
+
+# -- waiting --------------------------------------------------------------------------------------
+
+
+class RemoteWait(Wait):
+    """One wait of one thread: long polls, one after the other."""
+
+    __slots__ = ("_connection", "_guard")
+    _broker: RemoteBroker  # type: ignore[assignment]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._connection: Connection | None = None
+        self._guard = threading.Lock()
+
+    def look(self) -> list[Delivery]:
+        return self._poll(0.0)
+
+    def wait(self, timeout: float | None) -> list[Delivery]:
+        self._waits.add(self)
+        try:
+            self._served = self._wait(timeout)
+        except BaseException:
+            give_back(self._broker, self._queue, self._waits.finish(self))
+            raise
+        return self._waits.finish(self)
+
+    def _wait(self, timeout: float | None) -> list[Delivery]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            started = time.monotonic()
+            left_s = POLL_S if deadline is None else min(max(deadline - started, 0.0), POLL_S)
+            deliveries = self._poll(left_s)
+            if deliveries and self._ended:
+                # Ended while they were on their way: nobody has seen them.
+                give_back(self._broker, self._queue, deliveries)
+                return []
+            now = time.monotonic()
+            if deliveries or self._ended or (deadline is not None and now >= deadline):
+                return deliveries
+            if now - started < left_s / 2:
+                self._broker._link.rest(0.05)  # sent away early, by a server that is about to stop
+
+    def _poll(self, wait_s: float) -> list[Delivery]:
+        waiter = self._waiter
+        try:
+            return self._broker.poll(
+                self._queue,
+                waiter.limit,
+                waiter.lease_ms,
+                waiter.consumer,
+                waiter.types,
+                wait_s,
+                self._enter,
+            )
+        finally:
+            with self._guard:
+                self._connection = None
+
+    def _enter(self, connection: Connection) -> bool:
+        with self._guard:
+            self._connection = connection
+            return not self._ended
+
+    def end(self) -> None:
+        with self._guard:
+            self._ended = True
+            if self._connection is not None:
+                self._connection.hang_up()
+
+
+# -- places ---------------------------------------------------------------------------------------
+
+
+class RemotePlace(Shared):
+    """One server, as one user."""
+
+    broker: RemoteBroker
+    wait_kind = RemoteWait
+
+    def __init__(self, broker: RemoteBroker, key: str) -> None:
+        super().__init__(broker, key)
+        self._name = f"{socket.gethostname()[:40]}-{os.getpid()}-{os.urandom(4).hex()}"
+
+    @property
+    def where(self) -> str:
+        return self.broker.url
+
+    def is_private(self) -> bool:
+        return False
+
+    def label(self, number: int) -> str:
+        return f"{self._name}-{number}"
+
+    def _ending(self) -> None:
+        self.broker.hang_up()
+
+    def declare(self, name: str, dead_letter: str | None, named: Mapping[str, Any]) -> QueueSettings:
+        """Who may only send or receive can open the queue too, if it is there and nothing is to change."""
+        broker = self.broker
+        try:
+            stored = broker._stored(name)
+        except Refused as refused:
+            if refused.code != "forbidden" or named or dead_letter is not None:
+                raise
+            return QueueSettings()
+        if dead_letter is not None and broker._stored(dead_letter) is None:
+            broker.declare(dead_letter, settle(None, {}))
+        wanted = settle(stored, named)
+        return wanted if wanted == stored else broker.declare(name, wanted, change=True)
+
+
+def connect(
+    url: str, token: str | None = None, ca: str | None = None, reconnect: float | None = None
+) -> Shared:
+    """The place behind an address; all queue objects that name it the same way share it."""
+    check_url(url)
+    if token is None and "@" not in url:
+        token = secret("OPENQ_TOKEN", os.environ)
+    ca = ca or os.environ.get("OPENQ_CA") or None
+    key = "\0".join((url, token or "", ca or ""))
+
+    def make() -> Shared:
+        link = Link(url, token, ca, RECONNECT_S if reconnect is None else reconnect)
+        try:
+            return RemotePlace(RemoteBroker(link), key)
+        except BaseException:
+            link.close()
+            raise
+
+    return opened(key, make)

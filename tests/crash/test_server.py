@@ -1,0 +1,46 @@
+"""What a client of the server was told holds after kill -9 and after a power cut, through every door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash.loopdisk import LoopDisk, why_not
+from tests.crash.seeds import chosen_seed, repeat_with
+from tests.crash.serverloop import ServerLoop
+
+needs_loop_disk = pytest.mark.skipif(why_not() is not None, reason=f"no loop-mounted disk: {why_not()}")
+
+
+@pytest.mark.parametrize("keeps_history", [True, False], ids=["with history", "freeing segments"])
+def test_a_killed_server_keeps_all_that_it_answered(tmp_path: Path, keeps_history: bool) -> None:
+    seed = chosen_seed()
+    loop = ServerLoop(tmp_path / "d", seed, keeps_history=keeps_history, swapped=not keeps_history)
+
+    verdict = loop.run(lives=4, longest=500)
+
+    assert verdict.clean, f"{verdict}; {repeat_with(seed)}"
+    assert loop.ledger.confirmed > 50
+
+
+@needs_loop_disk
+def test_a_power_cut_takes_nothing_that_a_server_answered(tmp_path: Path) -> None:
+    seed = chosen_seed()
+    with LoopDisk(tmp_path) as disk:
+        loop = ServerLoop(disk.mounted / "d", seed, swapped=bool(seed % 2), after_death=disk.cut)
+
+        verdict = loop.run(lives=3, longest=400)
+
+    assert verdict.clean, f"{verdict}; {repeat_with(seed)}"
+
+
+@needs_loop_disk
+def test_a_server_that_answers_before_the_sync_is_caught(tmp_path: Path) -> None:
+    """A planted fault, by its own name: a judge who never convicts is no judge."""
+    with LoopDisk(tmp_path) as disk:
+        loop = ServerLoop(disk.mounted / "d", 1, flags=("--relaxed",), after_death=disk.cut)
+
+        verdict = loop.run(lives=3, longest=300)
+
+    assert not verdict.clean
