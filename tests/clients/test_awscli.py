@@ -29,7 +29,7 @@ def aws(server: Served, cli: Path) -> Callable[..., Any]:
 
     def call(*arguments: str, fails: bool = False) -> Any:
         done = subprocess.run(
-            [str(cli), "sqs", *arguments, "--output", "json"],
+            [str(cli), "sqs", *arguments, "--endpoint-url", server.url, "--output", "json"],
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,

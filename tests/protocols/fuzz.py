@@ -26,6 +26,7 @@ import msgspec
 from openq.broker.local import LocalBroker
 from openq.config import Config
 from openq.errors import OpenQError
+from openq.model import QueueSettings
 from openq.protocols.http import Connection, Listener, Request
 from openq.protocols.rest.routes import TABLE, Route
 from openq.protocols.sqs.requests import REQUESTS
@@ -128,7 +129,7 @@ class Indoors:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.broker = LocalBroker()
-        config = Config(memory=True, max_request_bytes=1 << 20)
+        config = Config(memory=True, max_request_bytes=1 << 20, limits="testing")
         self.server = Server(config, self.broker, self.loop)
         self.listener = self.server.listener
         self.logged = Logged()
@@ -532,59 +533,97 @@ def hostile(chance: random.Random, depth: int = 0) -> Any:
     return base64.b64encode(chance.randbytes(chance.randint(0, 9))).decode()
 
 
-def made(chance: random.Random, kind: Any, depth: int = 0) -> Any:
-    """A value of a type, more or less; now and then anything."""
-    if chance.random() < 0.12 or depth > 6:
-        return hostile(chance)
-    origin = typing.get_origin(kind)
-    if origin is typing.Annotated:
-        return made(chance, typing.get_args(kind)[0], depth)
-    if origin is typing.Literal:
-        return chance.choice(typing.get_args(kind))
-    if origin in (typing.Union, types.UnionType):
-        options = [each for each in typing.get_args(kind) if each not in (type(None), msgspec.UnsetType)]
-        return made(chance, chance.choice(options), depth) if options else None
-    arguments = typing.get_args(kind)
-    if origin in (list, tuple, Sequence):
-        return [made(chance, arguments[0], depth + 1) for _ in range(chance.choice((0, 1, 1, 2, 11)))]
-    if origin in (dict, typing.Mapping):
-        return {
-            chance.choice(TEXTS): made(chance, arguments[1], depth + 1)
-            for _ in range(chance.choice((0, 1, 2)))
-        }
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return made_struct(chance, kind, depth)
-    if kind is bool:
-        return chance.choice((True, False))
-    if kind is int:
-        return chance.choice(NUMBERS[:9])
-    if kind is float:
-        return chance.choice((0, 0.001, 1, 30, 1e9, 1e300, -1))
-    if kind is bytes:
-        return base64.b64encode(chance.randbytes(chance.randint(0, 9))).decode()
-    if kind is str:
-        return (
-            chance.choice(("q", "q.fifo", "dead", *TEXTS))
-            if chance.random() < 0.8
-            else "x" * chance.randint(0, 300)
-        )
-    return hostile(chance, depth + 1)
+# What a careful client would say, by the name of the member; without it next to nothing would be accepted.
+LIKELY: dict[str, list[Any]] = {
+    "QueueUrl": [f"http://localhost/000000000000/{name}" for name in ("q", "q", "q.fifo", "dead", "none")],
+    "QueueName": ["q", "dead", "q.fifo", "new", "new.fifo"],
+    "SourceArn": ["arn:aws:sqs:us-east-1:000000000000:dead"],
+    "DestinationArn": ["arn:aws:sqs:us-east-1:000000000000:q"],
+    "DataType": ["String", "Number", "Binary", "String.x"],
+    "StringValue": ["1", "x", "1e5", "-0", "é"],
+    "AttributeNames": [["All"], ["QueueArn", "Policy"], ["SenderId"]],
+    "MessageSystemAttributeNames": [["All"], ["SentTimestamp"]],
+    "MessageAttributeNames": [["All"], [".*"], ["a.*"], ["a"]],
+    "Attributes": [{}, {"VisibilityTimeout": "5"}, {"DelaySeconds": "0"}, {"RedrivePolicy": TEXTS[62]}],
+    "WaitTimeSeconds": [0],
+    "VisibilityTimeout": [0, 1, 30],
+    "DelaySeconds": [0, 1],
+    "MaxNumberOfMessages": [1, 10],
+    "AWSAccountIds": [["111111111111"]],
+    "Actions": [["SendMessage"], ["*"]],
+    "Label": ["label"],
+    "wait": [0],
+    "to": ["q", "dead"],
+    "dlq": ["dead", None],
+    "source": ["x", "amq.topic"],
+    "destination": ["q"],
+    "queue": ["q"],
+}
+KNOWN: dict[str, list[Any]] = {}  # what the server itself handed out: receipts and ids
+_POOL = 50
+_HANDED_OUT = re.compile(rb'"(ReceiptHandle|receipt_id|id|MessageId|TaskHandle)":"([^"\\\\]{1,400})"')
 
 
-def made_struct(chance: random.Random, kind: type[msgspec.Struct], depth: int = 0) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
-        wanted = 0.97 if field.required else 0.25
-        if chance.random() < wanted:
-            name = field.encode_name
-            value[name] = made(chance, field.type, depth + 1)
-            if name in ("QueueUrl", "queueUrl") and chance.random() < 0.9:
-                value[name] = (
-                    f"http://localhost/000000000000/{chance.choice(('q', 'q.fifo', 'dead', 'none'))}"
-                )
-            if name in ("wait", "WaitTimeSeconds") and chance.random() < 0.9:
-                value[name] = 0
-    return value
+def remember(body: bytes) -> None:
+    for name, value in _HANDED_OUT.findall(body):
+        pool = KNOWN.setdefault(name.decode(), [])
+        pool.append(value.decode())
+        if len(pool) > _POOL:
+            del pool[0]
+
+
+class Maker:
+    """Values of a type, more or less; `malice` is how often a part of them is anything at all."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._malice = chance.choice((0.0, 0.0, 0.02, 0.1))
+
+    def made(self, kind: Any, name: str = "", depth: int = 0) -> Any:
+        chance = self._chance
+        if chance.random() < self._malice or depth > 6:
+            return hostile(chance)
+        likely = KNOWN.get(name) or LIKELY.get(name)
+        if likely is not None and chance.random() < 0.8:
+            return chance.choice(likely)
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if origin is typing.Annotated:
+            return self.made(arguments[0], name, depth)
+        if origin is typing.Literal:
+            return chance.choice(arguments)
+        if origin in (typing.Union, types.UnionType):
+            options = [each for each in arguments if each not in (type(None), msgspec.UnsetType)]
+            return self.made(chance.choice(options), name, depth) if options else None
+        if origin is list:
+            return [self.made(arguments[0], name, depth + 1) for _ in range(chance.choice((0, 1, 1, 2, 11)))]
+        if origin is dict:
+            names = ("a", "b", "c", *TEXTS[:4]) if chance.random() > self._malice else TEXTS
+            return {
+                chance.choice(names): self.made(arguments[1], "", depth + 1)
+                for _ in range(chance.choice((0, 1, 2)))
+            }
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            return self.struct(kind, depth)
+        if kind is bool:
+            return chance.choice((True, False))
+        if kind is int:
+            return chance.choice((0, 1, 2, 5, 10, 11, 300, 10**9))
+        if kind is float:
+            return chance.choice((0, 0.001, 1, 30, 1e9, 1e300, -1))
+        if kind is bytes:
+            return base64.b64encode(chance.randbytes(chance.randint(0, 9))).decode()
+        if kind is str:
+            usual = ("q", "q.fifo", "dead", "a", "b", "x" * chance.randint(0, 300))
+            return chance.choice(usual if chance.random() > self._malice else TEXTS)
+        return hostile(chance, depth + 1)
+
+    def struct(self, kind: type[msgspec.Struct], depth: int = 0) -> dict[str, Any]:
+        value: dict[str, Any] = {}
+        often = self._chance.choice((0.0, 0.1, 0.3))
+        for field in msgspec.structs.fields(kind):
+            if self._chance.random() < (1 - self._malice if field.required else often):
+                value[field.encode_name] = self.made(field.type, field.encode_name, depth + 1)
+        return value
 
 
 def as_json(value: Any) -> bytes:
@@ -619,6 +658,9 @@ def quoted(chance: random.Random, text: str, safe: bool = False) -> str:
     return "".join(f"%{byte:02X}" if not chr(byte).isalnum() or byte > 127 else chr(byte) for byte in data)
 
 
+JSON = ("Content-Type: application/json",)
+
+
 def request_of(
     method: str, target: str, body: bytes, headers: Sequence[str] = (), host: str = "localhost"
 ) -> bytes:
@@ -635,36 +677,50 @@ class Doors:
         self.furnish()
 
     def furnish(self) -> None:
-        """Queues for requests to meet, with a few messages."""
+        """Queues for requests to meet, with a few messages, some of them dead."""
+        broker = self.server.broker
         for name in ("dead", "q", "q.fifo"):
-            attributes = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
-            body = {"QueueName": name, "Attributes": attributes}
-            self.server.feed([sqs("CreateQueue", as_json(body))])
-        for n in range(5):
-            body = {"QueueUrl": "http://localhost/000000000000/q", "MessageBody": f"m{n}"}
-            self.server.feed([sqs("SendMessage", as_json(body))])
+            if name not in broker.queues():
+                fifo = name.endswith(".fifo")
+                broker.declare(name, QueueSettings(fifo=fifo))
+            elif broker.settings(name).paused:
+                broker.declare(name, broker.settings(name).with_(paused=False), change=True)
+        settings = broker.settings("q")
+        if settings.dead_letter is None and settings.dead_letter_exchange is None:
+            broker.declare("q", settings.with_(dead_letter="dead", max_receives=2), change=True)
+        if broker.stats("q").ready < 5:
+            for n in range(5):
+                self.server.feed(
+                    [request_of("POST", "/api/v1/queues/q/messages", b'{"payload":%d}' % n, JSON)]
+                )
+            dead = broker.receive("q", 1)
+            for each in dead:
+                broker.reject("q", (each.entry.seq, each.number))
 
     def one(self, chance: random.Random) -> None:
         if self.server.cases % 500 == 0:
             self.server.tidy()
+        if self.server.cases % 10 == 0:
             self.furnish()
         make = chance.choice((self.json, self.query, self.rest, self.rest))
         data = make(chance)
         try:
-            self.server.feed(pieces_of(chance, data) if chance.random() < 0.1 else [data])
+            answers = self.server.feed(pieces_of(chance, data) if chance.random() < 0.1 else [data])
+            for _, body in answers:
+                remember(body)
         except Found as found:
             raise Found(f"{found}: {data[:3000]!r}") from found
 
     def json(self, chance: random.Random) -> bytes:
         action = chance.choice(list(REQUESTS))
-        body = as_json(made_struct(chance, REQUESTS[action]))
+        body = as_json(Maker(chance).struct(REQUESTS[action]))
         if chance.random() < 0.2:
             body = mutated(chance, body)
         return sqs(action, body, chance)
 
     def query(self, chance: random.Random) -> bytes:
         action = chance.choice(list(REQUESTS))
-        pairs = [("Action", action), *flattened(made_struct(chance, REQUESTS[action]))]
+        pairs = [("Action", action), *flattened(Maker(chance).struct(REQUESTS[action]))]
         form = "&".join(f"{quoted(chance, name)}={quoted(chance, value)}" for name, value in pairs)
         path = chance.choice(("/", "/", "/000000000000/q", "/" + quoted(chance, chance.choice(TEXTS))))
         data = form.encode("latin-1")
@@ -682,7 +738,7 @@ class Doors:
         if chance.random() < 0.1:
             account = quoted(chance, chance.choice(TEXTS))
             target = target.replace("/api/v1/", f"/api/v1/accounts/{account}/")
-        query = made_struct(chance, route.query) if chance.random() < 0.6 else {}
+        query = Maker(chance).struct(route.query) if chance.random() < 0.6 else {}
         if chance.random() < 0.1:
             query[chance.choice(TEXTS)] = hostile(chance)
         if query:
@@ -707,7 +763,7 @@ class Doors:
         return quoted(chance, chance.choice(RAW_TEXTS))
 
     def _body(self, chance: random.Random, route: Route) -> tuple[bytes, str]:
-        value = made(chance, route.request) if route.request is not None else hostile(chance)
+        value = Maker(chance).made(route.request) if route.request is not None else hostile(chance)
         if isinstance(value, dict) and route.request is not None and "payload" not in value:
             value = {**value, "payload": hostile(chance)} if chance.random() < 0.3 else value
         if chance.random() < 0.4:
@@ -796,7 +852,6 @@ def main() -> int:
                         complaints += 1
                         print(f"{kind}, seed {options.seed}, case {number}: {str(found)[:3000]}", flush=True)
             server.tidy()
-            doors.furnish()
             settled = settled or (resident_bytes() if counts["doors"] >= 5000 else 0)
         grown = resident_bytes() - settled if settled else 0
     framing.close()
