@@ -27,6 +27,7 @@ from ..site import Site
 from . import aws_json, aws_query, errors, messages, sts
 from . import requests as sqs
 from .attributes import check_body, md5
+from .attributes import is_valid_batch_id as is_plain_id
 from .call import Call, Names, View
 from .errors import SqsError
 from .peek import as_plain_json, peek_messages
@@ -48,6 +49,16 @@ class PlainSend(msgspec.Struct, rename=sqs.wire_name, gc=False, forbid_unknown_f
 
     queue_url: str
     message_body: sqs.Text
+
+
+class PlainEntry(msgspec.Struct, rename=sqs.wire_name, gc=False, forbid_unknown_fields=True):
+    id: str
+    message_body: sqs.Text
+
+
+class PlainBatch(msgspec.Struct, rename=sqs.wire_name, gc=False, forbid_unknown_fields=True):
+    queue_url: str
+    entries: list[PlainEntry]
 
 
 class Wire(Protocol):
@@ -124,6 +135,7 @@ class SqsDoor:
             self._actions[name] = _answering(act)
         self._anyone = {site.config.account: _root_of(DEFAULT_ACCOUNT)}
         self._decode_plain = msgspec.json.Decoder(PlainSend).decode
+        self._decode_plain_batch = msgspec.json.Decoder(PlainBatch).decode
         self._views: dict[str, View] = {}
         self._id_prefix = site.broker.id_prefix.encode()
         self._is_durable = site.broker.journal is not None and not site.broker.relaxed
@@ -136,6 +148,8 @@ class SqsDoor:
         try:
             if target == b"AmazonSQS.SendMessage":
                 self._send(request)
+            elif target == b"AmazonSQS.SendMessageBatch":
+                self._send_batch(request)
             elif target is not None:
                 self._handle_json(request, target)
             else:
@@ -317,8 +331,52 @@ class SqsDoor:
         else:
             self._json.send(request, reply)
 
-    def _send_other(self, request: Request, principal: Principal) -> None:
-        self._act(request, self._json, "SendMessage", aws_json.decode("SendMessage", request.body), principal)
+    def _send_batch(self, request: Request) -> None:
+        """The same for a batch: one record for all of it."""
+        principal = self.principal(request)
+        try:
+            batch = self._decode_plain_batch(request.body)
+        except (ValueError, UnicodeError, RecursionError):
+            self._send_other(request, principal, "SendMessageBatch")
+            return
+        view = self._view_of(batch.queue_url)
+        bodies: list[bytes] = []
+        ids: list[str] = []
+        total = 0
+        for entry in batch.entries:
+            text = entry.message_body
+            body = text.encode()
+            total += len(body)
+            if not text.isprintable() or len(body) > view.max_bytes or not is_plain_id(entry.id):
+                break
+            ids.append(entry.id)
+            bodies.append(body)
+        if (
+            len(bodies) != len(batch.entries)
+            or not 0 < len(bodies) <= view.limits.max_batch
+            or total > view.limits.max_batch_bytes
+            or len(set(ids)) != len(ids)
+            or view.fifo
+            or view.policy is not None
+            or not principal.is_root
+            or principal.account != view.account
+        ):
+            self._send_other(request, principal, "SendMessageBatch")
+            return
+        seqs = self._broker.publish_bodies(view.full, bodies, FORM_TEXT)
+        if seqs is None:
+            self._send_other(request, principal, "SendMessageBatch")
+            return
+        prefix = self._id_prefix
+        entries = [
+            b'{"Id":"%b","MessageId":"%b%012x","MD5OfMessageBody":"%b"}'
+            % (id.encode(), prefix, seq, hexlify(md5(body).digest()))
+            for id, seq, body in zip(ids, seqs, bodies, strict=True)
+        ]
+        self._promise(request, b'{"Successful":[%b]}' % b",".join(entries))
+
+    def _send_other(self, request: Request, principal: Principal, name: str = "SendMessage") -> None:
+        self._act(request, self._json, name, aws_json.decode(name, request.body), principal)
 
     def _view_of(self, url: str) -> View:
         """The queue of a URL that was used before, if nothing about it has changed."""

@@ -435,15 +435,26 @@ def delete_one(call: Call, view: View, handle: str) -> None:
 def delete_message_batch(call: Call, batch: sqs.DeleteMessageBatch, answer: Answer) -> None:
     view = call.queue(batch.queue_url)
     attrs.check_batch(batch.entries, "DeleteMessageBatchRequestEntry", view.limits.max_batch)
-    successful: list[sqs.DeleteMessageBatchResultEntry] = []
     failed: list[sqs.BatchResultErrorEntry] = []
+    chosen: list[sqs.DeleteMessageBatchRequestEntry] = []
+    receipts: list[tuple[int, int]] = []
     for entry in batch.entries:
         try:
-            delete_one(call, view, entry.receipt_handle)
+            receipts.append(receipt_of(view, entry.receipt_handle))
         except SqsError as error:
             failed.append(batch_receipt_error(entry.id, entry.receipt_handle, error))
         else:
-            successful.append(sqs.DeleteMessageBatchResultEntry(id=entry.id))
+            chosen.append(entry)
+    # All that are in time with one record; the late ones each in their own way.
+    successful: list[sqs.DeleteMessageBatchResultEntry] = []
+    for entry, late in zip(chosen, call.site.broker.ack(view.full, receipts), strict=True):
+        if late is not None:
+            try:
+                delete_one(call, view, entry.receipt_handle)
+            except SqsError as error:
+                failed.append(batch_receipt_error(entry.id, entry.receipt_handle, error))
+                continue
+        successful.append(sqs.DeleteMessageBatchResultEntry(id=entry.id))
     answer(sqs.DeleteMessageBatchReply(successful=successful or None, failed=failed or None))
 
 
