@@ -207,7 +207,7 @@ class Indoors:
             raise Found("something is left of a connection that ended")
 
     def tidy(self) -> None:
-        """Queues and users back to none: else a long campaign measures its own rubbish."""
+        """Queues and exchanges back to none: else a long campaign measures its own rubbish."""
         for name in list(self.broker.queues()):
             try:
                 self.broker.delete(name)
@@ -218,38 +218,22 @@ class Indoors:
                 self.broker.delete_exchange(exchange.name)
             except OpenQError:
                 pass
-        store = self.server.store
-        for user in list(store.users()):
-            store.remove_user(user.name)
-        self.server.guard.refresh()
 
 
 # -- bytes that are not quite right ----------------------------------------------------------------
 
+# fmt: off
 TOKENS = [
-    *(
-        b"\r\n",
-        b"\n",
-        b"\r",
-        b"\r\n\r\n",
-        b"\0",
-        b" ",
-        b"\t",
-        b":",
-        b"%",
-        b"%00",
-        b"%0d%0a",
-        b"\xff",
-        b"\xc3",
-    ),
-    *(b"Content-Length: 3\r\n", b"Content-Length: -1\r\n", b"content-length:3,3\r\n", b"Host: b\r\n"),
-    *(b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding : chunked\r\n", b"Transfer-Encoding: gzip\r\n"),
-    *(b"transfer-encoding: chunked, chunked\r\n", b"Expect: 100-continue\r\n", b"Connection: close\r\n"),
-    *(b"Upgrade: h2c\r\nConnection: upgrade\r\n", b" folded\r\n", b"0\r\n\r\n", b"5;a=b\r\nhello\r\n"),
-    *(b"FFFFFFFFFFFFFFFF\r\n", b"99999999999999999999", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"HTTP/1.0"),
-    *(b"HTTP/0.9", b"HTTP/2.0", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\n"),
-    *(b"Host: [::1\r\n", b"Host: \xff\r\n", b"Origin: null\r\n", b"X: " + b"y" * 300 + b"\r\n"),
+    b"\r\n", b"\n", b"\r", b"\r\n\r\n", b"\0", b" ", b"\t", b":", b"%", b"%00", b"%0d%0a", b"\xff", b"\xc3",
+    b"Content-Length: 3\r\n", b"Content-Length: -1\r\n", b"content-length:3,3\r\n", b"Host: b\r\n",
+    b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding : chunked\r\n", b"Transfer-Encoding: gzip\r\n",
+    b"transfer-encoding: chunked, chunked\r\n", b"Expect: 100-continue\r\n", b"Connection: close\r\n",
+    b"Upgrade: h2c\r\nConnection: upgrade\r\n", b" folded\r\n", b"0\r\n\r\n", b"5;a=b\r\nhello\r\n",
+    b"FFFFFFFFFFFFFFFF\r\n", b"99999999999999999999", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"HTTP/1.0",
+    b"HTTP/0.9", b"HTTP/2.0", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\n",
+    b"Host: [::1\r\n", b"Host: \xff\r\n", b"Origin: null\r\n", b"X: " + b"y" * 300 + b"\r\n",
 ]
+# fmt: on
 
 
 def mutated(chance: random.Random, data: bytes, most: int = 4) -> bytes:
@@ -437,83 +421,25 @@ class Framing:
 
 # -- values that nobody expects ----------------------------------------------------------------------
 
+REDRIVE_POLICY = '{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead","maxReceiveCount":3}'
+# fmt: off
 TEXTS = [
-    *("", " ", ".", "..", "../../etc/passwd", "/", "//", "\\", "a/b", "%2e%2e%2f", "%", "%zz", "a\0b", "\0"),
-    *(
-        "a\r\nX: y",
-        "a\nb",
-        "\r",
-        "\u2028",
-        "é",
-        "\u202e",
-        "\U0001f600",
-        "\ufeff",
-        "\ufffe",
-        "x" * 81,
-        "x" * 256,
-    ),
-    *(
-        "x" * 10_000,
-        "@",
-        "@/",
-        "@a/b",
-        "@%2F/x",
-        "*",
-        "?",
-        "#",
-        "a b",
-        "q.fifo",
-        ".fifo",
-        "q.fifo.fifo",
-        "<b>",
-    ),
-    *(
-        "'; drop table",
-        '"',
-        "{}",
-        "[]",
-        "null",
-        "true",
-        "0",
-        "-1",
-        "1e999",
-        "NaN",
-        "9" * 30,
-        "0x10",
-        "1_000",
-        "٣",
-    ),
-    *("http://localhost/000000000000/q", "http://[", "http://[::1", "//", "http://localhost/", "q", "dead"),
-    *("http://localhost/000000000000/" + "x" * 3000, "http://localhost/٣٣/q", "http://a:b@c:99999999/1/q"),
-    *("http://localhost/000000000000/%00", "http://localhost/%ff/q", "arn:aws:sqs:us-east-1:000000000000:q"),
-    *(
-        "arn:aws:sqs:us-east-1:000000000000:dead",
-        "arn:aws:sqs:::",
-        ":::::",
-        "arn:aws:sqs:us-east-1:٣:q",
-        "All",
-    ),
-    *('{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:dead","maxReceiveCount":3}', "[" * 5000),
-    *(
-        '{"deadLetterTargetArn":5,"maxReceiveCount":[]}',
-        '{"redrivePermission":"x"}',
-        '{"Statement":"x"}',
-        "[1]",
-    ),
-    *(
-        '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*","Action":"*","Resource":"*"}]}',
-    ),
-    *(
-        "String",
-        "Number",
-        "Binary",
-        "Number.x",
-        "String." + "x" * 300,
-        "SQS.x",
-        "AWSTraceHeader",
-        "Root=1-a-b",
-    ),
+    "", " ", ".", "..", "../../etc/passwd", "/", "//", "\\", "a/b", "%2e%2e%2f", "%", "%zz", "a\0b", "\0",
+    "a\r\nX: y", "a\nb", "\r", "\u2028", "é", "\u202e", "\U0001f600", "\ufeff", "\ufffe", "x" * 81,
+    "x" * 256, "x" * 10_000, "@", "@/", "@a/b", "@%2F/x", "*", "?", "#", "a b", "q.fifo", ".fifo",
+    "q.fifo.fifo", "<b>", "'; drop table", '"', "{}", "[]", "null", "true", "0", "-1", "1e999", "NaN",
+    "9" * 30, "0x10", "1_000", "٣", "http://localhost/000000000000/q", "http://[", "http://[::1", "//",
+    "http://localhost/", "q", "dead", "http://localhost/000000000000/" + "x" * 3000,
+    "http://localhost/٣٣/q", "http://a:b@c:99999999/1/q", "http://localhost/000000000000/%00",
+    "http://localhost/%ff/q", "arn:aws:sqs:us-east-1:000000000000:q",
+    "arn:aws:sqs:us-east-1:000000000000:dead", "arn:aws:sqs:::", ":::::", "arn:aws:sqs:us-east-1:٣:q",
+    "All", REDRIVE_POLICY, "[" * 5000, '{"deadLetterTargetArn":5,"maxReceiveCount":[]}',
+    '{"redrivePermission":"x"}', '{"Statement":"x"}', "[1]",
+    '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*","Action":"*","Resource":"*"}]}',
+    "String", "Number", "Binary", "Number.x", "String." + "x" * 300, "SQS.x", "AWSTraceHeader",
+    "Root=1-a-b",
 ]
+# fmt: on
 RAW_TEXTS = [*TEXTS, "\ud800", "a\udfffb"]
 NUMBERS = [0, 1, -1, 10, 11, 20, 21, 43200, 43201, 2**31, 2**53, 2**63, 2**64, 10**30, 0.5, -0.0, 1e308, 1e-9]
 
@@ -544,7 +470,7 @@ LIKELY: dict[str, list[Any]] = {
     "AttributeNames": [["All"], ["QueueArn", "Policy"], ["SenderId"]],
     "MessageSystemAttributeNames": [["All"], ["SentTimestamp"]],
     "MessageAttributeNames": [["All"], [".*"], ["a.*"], ["a"]],
-    "Attributes": [{}, {"VisibilityTimeout": "5"}, {"DelaySeconds": "0"}, {"RedrivePolicy": TEXTS[62]}],
+    "Attributes": [{}, {"VisibilityTimeout": "5"}, {"DelaySeconds": "0"}, {"RedrivePolicy": REDRIVE_POLICY}],
     "WaitTimeSeconds": [0],
     "VisibilityTimeout": [0, 1, 30],
     "DelaySeconds": [0, 1],
@@ -750,9 +676,9 @@ class Doors:
             route.method if chance.random() < 0.95 else chance.choice(("HEAD", "PATCH", "OPTIONS", "PUT"))
         )
         body, kind = self._body(chance, route)
-        accept = chance.choice(
-            ("*/*", "application/json", "application/msgpack", "text/html;q=0.1, a/b", ";;,,")
-        )
+        accept = chance.choice(("*/*", "application/json", "application/msgpack"))
+        if chance.random() < 0.05:
+            accept = chance.choice(("text/html;q=0.1, a/b", ";;,,", "*/*;q=0", "application/*;q=x", "\xff"))
         return request_of(method, target[:9000], body, [f"Content-Type: {kind}", f"Accept: {accept}"])
 
     def _part(self, chance: random.Random, part: str) -> str:
@@ -790,6 +716,58 @@ def sqs(action: str, body: bytes, chance: random.Random | None = None) -> bytes:
         key = chance.choice(("000000000000", "111111111111", "\xb2" * 12, "x"))
         headers.append(f"Authorization: AWS4-HMAC-SHA256 Credential={key}/x")
     return request_of("POST", "/", body, headers, host)
+
+
+class SignIns:
+    """Requests to a server with users, by somebody who is none of them."""
+
+    PUBLIC = re.compile(r"/livez|/readyz|/healthz|/openapi\.json|/api/v1/(accounts/[^/]+/)?health")
+
+    def __init__(self) -> None:
+        self.server = Indoors()
+        store = self.server.server.store
+        store.add_user("admin", password="correct horse battery", role="admin")
+        self._key = store.create_key("admin").id
+        self._token = store.create_token("admin", "t")
+        self.server.server.guard.refresh()
+        self._makers = Doors.__new__(Doors)
+        self._makers._routes = list(TABLE)
+
+    def close(self) -> None:
+        self.server.close()
+
+    def one(self, chance: random.Random) -> None:
+        data = chance.choice((self._makers.json, self._makers.query, self._makers.rest))(chance)
+        line, _, rest = data.partition(b"\r\n")
+        rest = rest.replace(b"Authorization: ", b"X-Other: ")
+        value = self._credentials(chance)
+        header = b"" if value is None else b"Authorization: " + value + b"\r\n"
+        data = line + b"\r\n" + header + rest
+        guard = self.server.server.guard
+        guard._failures = type(guard._failures)()  # else all would end as too many failures
+        try:
+            answers = self.server.feed([data])
+        except Found as found:
+            raise Found(f"{found}: {data[:3000]!r}") from found
+        path = line.split(b" ")[1].partition(b"?")[0].decode("latin-1")
+        if not self.PUBLIC.fullmatch(path) and any(status < 400 for status, _ in answers):
+            raise Found(f"let in: {answers}: {data[:3000]!r}")
+
+    def _credentials(self, chance: random.Random) -> bytes | None:
+        scope = f"{self._key}/20260101/us-east-1/sqs/aws4_request"
+        signed = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature={'0' * 64}"
+        basic = base64.b64encode(f"admin:{chance.choice(TEXTS)}".encode())
+        value = chance.choice(
+            (
+                None,
+                b"Bearer " + mutated(chance, self._token[:-1].encode()),
+                b"Basic " + mutated(chance, basic),
+                mutated(chance, signed.encode()),
+                b"Basic " + base64.b64encode(chance.randbytes(9)),
+                chance.randbytes(12),
+            )
+        )
+        return None if value is None else re.sub(rb"[\0-\x1f\x7f]", b"", value)
 
 
 class Streams:
@@ -838,7 +816,13 @@ def main() -> int:
     framing = Framing()
     with Indoors() as server:
         doors = Doors(server)
-        kinds = {"framing": framing.one, "doors": doors.one, "streams": Streams(doors).one}
+        sign_ins = SignIns()
+        kinds = {
+            "framing": framing.one,
+            "doors": doors.one,
+            "streams": Streams(doors).one,
+            "sign-ins": sign_ins.one,
+        }
         counts = dict.fromkeys(kinds, 0)
         settled = 0
         while time.monotonic() < until:
@@ -854,6 +838,7 @@ def main() -> int:
             server.tidy()
             settled = settled or (resident_bytes() if counts["doors"] >= 5000 else 0)
         grown = resident_bytes() - settled if settled else 0
+        sign_ins.close()
     framing.close()
     print(f"{counts}, {complaints} complaints, grown by {grown >> 10} KiB since the first 5,000")
     return 1 if complaints else 0

@@ -410,3 +410,45 @@ def test_draining_ends_idle_connections_and_lets_running_requests_end(running: R
         assert busy.is_closed()
         with Client(running.port) as late:
             assert late.answer()[0] == 503
+
+
+def test_a_head_that_comes_again_means_the_same_with_another_body(running: Running) -> None:
+    with Client(running.port) as client:
+        for body in (b"first words", b"other words", b"third words"):
+            client.send(post(body))
+            assert client.answer()[2] == b"POST / " + body
+        length = len(post(b"first words"))
+        # As long as those before, and yet two requests, another head, or only a part of one.
+        short = b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n"
+        two = short % b"" + short % (b"x" * (length - 2 * len(short % b"")))
+        client.send(two)
+        assert client.answer()[2] == b"GET / "
+        assert client.answer()[2].startswith(b"GET /x")
+        client.send(post(b"first words").replace(b"Host: a", b"Host: b"))
+        assert client.answer()[2] == b"POST / first words"
+        part = post(b"first words").replace(b"Length: 11", b"Length: 15")
+        client.send(part)
+        client.send(b"more")
+        assert client.answer()[2] == b"POST / first wordsmore"
+    assert len(two) == len(part) == length
+
+
+def test_part_of_a_known_head_is_the_body_of_the_request_before(running: Running) -> None:
+    whole = post(b"hello")
+    with Client(running.port) as client:
+        client.send(whole)
+        assert client.answer()[2] == b"POST / hello"
+        # Inside a body, the very bytes of a request that was seen before are no request.
+        client.send(b"POST /outer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(whole))
+        until(lambda: any(connection._in_message for connection in running.listener.connections))
+        client.send(whole)
+        assert client.answer()[2] == b"POST /outer " + whole
+    assert [target for _, target, _ in running.seen] == [b"/", b"/outer"]
+
+
+def test_heads_that_always_differ_are_read_each_time(running: Running) -> None:
+    with Client(running.port) as client:
+        for number in range(100):
+            client.send(post(b"%03d" % number, more=b"X-Number: %03d\r\n" % number))
+            assert client.answer()[2] == b"POST / %03d" % number
+        assert all(connection._known == {} for connection in running.listener.connections)

@@ -34,7 +34,10 @@ METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH
 # Two of them would leave open which one counts.
 _ONCE = frozenset((b"host", b"authorization", b"content-type", b"x-amz-target", b"x-amz-date", b"origin"))
 _OFFERS = frozenset((b"upgrade", b"connection", b"http2-settings"))
+_UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 _NONE: list[tuple[bytes, bytes]] = []  # never changed
+MAX_KNOWN = 4  # heads a connection remembers
+MAX_TRIES = 16
 
 Handler = Callable[["Request"], None]
 
@@ -102,6 +105,19 @@ class Request:
     def answer(self, status: int, body: bytes, content_type: bytes, headers: bytes = b"") -> None:
         """`headers` are further lines, each with its CRLF."""
         self._connection.answer(self, status, body, content_type, headers)
+
+
+class KnownHead:
+    """The head of a whole request, byte for byte, and what it says."""
+
+    __slots__ = ("fields", "head", "method", "size", "target")
+
+    def __init__(self, head: bytes, request: Request) -> None:
+        self.head = head
+        self.size = len(head)
+        self.method = request.method
+        self.target = request.target
+        self.fields = request.fields
 
 
 class _Refused(Exception):
@@ -173,6 +189,7 @@ class Listener:
 
 class Connection(asyncio.Protocol):
     __slots__ = (
+        "_after_head",
         "_awaited",
         "_body",
         "_body_size",
@@ -180,9 +197,11 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_current",
         "_fields",
+        "_first",
         "_head_size",
         "_in_head",
         "_in_message",
+        "_known",
         "_listener",
         "_offered",
         "_parser",
@@ -194,6 +213,7 @@ class Connection(asyncio.Protocol):
         "_size",
         "_target",
         "_transport",
+        "_tries",
         "_waiting",
         "deadline",
         "is_tls",
@@ -213,7 +233,11 @@ class Connection(asyncio.Protocol):
         self._body_size = 0
         self._size = 0  # as its head says
         self._head_size = 0
-        self._chunk = 0  # what the transport gave last
+        self._after_head = 0
+        self._chunk = 0  # how much the transport gave last
+        self._first = b""  # what it gave, if a request begins there
+        self._known: dict[int, KnownHead] = {}  # by the length of the whole request
+        self._tries = 0
         self._in_head = False
         self._in_message = False
         self._awaited: bool | None = None  # what has a deadline: True the head, False the body
@@ -258,21 +282,29 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        self._chunk = len(data)
-        if self._in_head:
-            self._head_size += len(data)
-            if self._head_size > MAX_HEAD_BYTES:
-                # The parser would go on to collect one endless header.
-                self._refuse(431, f"the head of a request has at most {MAX_HEAD_BYTES} bytes")
-                return
+        size = len(data)
+        known = self._known.get(size)
+        if known is not None and not self._in_message and data.startswith(known.head):
+            # The same bytes as before, and a body as long: what the parser found then is so again.
+            self._tries = 0
+            self._take(
+                Request(self, known.method, known.target, known.fields, _NONE, data[known.size :], True)
+            )
+            return
+        self._chunk = size
+        self._first = b"" if self._in_message else data
+        if self._in_message:
+            data = self._counted(data)
+        self._feed(data)
+        if self._in_message and self._current is None:
+            self._hurry()
+
+    def _feed(self, data: bytes) -> None:
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # An offer to speak something else, which a server may pass over (Java's client makes one). The
-            # parser stops after the head; another one goes on, as if the offer had not been there.
-            self._parser = httptools.HttpRequestParser(self)
-            head, self._offered = self._offered, b""
-            self.data_received(head + data[upgrade.args[0] :])
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._pass_over(memoryview(data)[upgrade.args[0] :])
         except httptools.HttpParserCallbackError as error:
             if self._refusal is None:
                 log.error("a callback of the parser failed", exc_info=error)
@@ -280,8 +312,38 @@ class Connection(asyncio.Protocol):
             self._refuse(*self._refusal)
         except httptools.HttpParserError as error:
             self._refuse(400, f"not a valid HTTP request: {error}")
-        if self._in_message and self._current is None:
-            self._hurry()
+
+    def _pass_over(self, rest: memoryview) -> None:
+        """An offer to speak something else, which a server may decline (Java's client makes one). The parser
+        stops after the head; another one goes on, as if the offer had not been there."""
+        while True:
+            self._parser = httptools.HttpRequestParser(self)
+            head, self._offered = self._offered, b""
+            try:
+                self._parser.feed_data(head)
+                self._parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+
+    def _counted(self, data: bytes) -> bytes:
+        """What of `data` the parser may still be given: it would collect one endless header for ever."""
+        if not self._in_head:
+            # The body has its own limit; here it is chunks of nothing, and what stands after the last.
+            if not self._size and self._after_head > MAX_HEAD_BYTES + 16 * self._body_size:
+                self._refuse(431, "more around the chunks than in them")
+                return b""
+            self._after_head += len(data)
+            return data
+        room = MAX_HEAD_BYTES - self._head_size
+        self._head_size += len(data)
+        if len(data) <= room:
+            return data
+        # Only the head is to be short, and it may end in here: a large body follows many a small head.
+        self._feed(data[:room])
+        if self._in_head and self._head_size > MAX_HEAD_BYTES:
+            self._refuse(431, f"the head of a request has at most {MAX_HEAD_BYTES} bytes")
+        return b"" if self._closing else data[room:]
 
     def _hurry(self) -> None:
         """Part of a request is here. The rest has its time, once for the head and once for the body."""
@@ -312,7 +374,7 @@ class Connection(asyncio.Protocol):
         self._fields = {}
         self._target = b""
         self._body = b""
-        self._body_size = self._head_size = 0
+        self._body_size = self._head_size = self._after_head = 0
         self._in_head = self._in_message = True
 
     def on_url(self, url: bytes) -> None:
@@ -419,6 +481,28 @@ class Connection(asyncio.Protocol):
             body,
             parser.should_keep_alive(),
         )
+        if self._first and request.keep_alive and not repeated:
+            self._remember(request)
+        self._take(request)
+
+    def _remember(self, request: Request) -> None:
+        """Most clients send the same head again and again: it need not be read again.
+
+        Those that sign each request never do; after some tries they are not looked at any more.
+        """
+        data, self._first = self._first, b""
+        if self._tries == MAX_TRIES:
+            self._known = {}
+            return
+        self._tries += 1
+        size = len(data) - len(request.body)
+        whole = data.find(b"\r\n\r\n") + 4 == size and len(request.body) == self._size
+        if whole and _UNUSUAL.isdisjoint(request.fields):
+            if len(self._known) == MAX_KNOWN:
+                self._known = {}
+            self._known[len(data)] = KnownHead(data[:size], request)
+
+    def _take(self, request: Request) -> None:
         if self._current is None and not self._pumping and not self._paused:
             self._start(request)
             return

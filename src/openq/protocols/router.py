@@ -14,6 +14,7 @@ from .site import Site
 
 _TEXT = b"text/plain; charset=utf-8"
 _MAX_KNOWN = 1_000
+_LONGEST_NAME = 300  # and its port
 
 
 class Router:
@@ -63,7 +64,7 @@ class Router:
         # With users every request proves who sends it. Without, only the name tells a page that had its
         # own name point here (DNS rebinding) from a program on this machine.
         known = not self._site.guard.is_open or _is_ours(text, self._site.config.hosts)
-        if known and len(self._known_hosts) < _MAX_KNOWN:
+        if known and len(self._known_hosts) < _MAX_KNOWN and len(host) <= _LONGEST_NAME:
             self._known_hosts.add(host)
         return known
 

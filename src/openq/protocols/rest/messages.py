@@ -40,6 +40,8 @@ from .schemas import (
 from .values import iso, moment_ms, read_attributes, span_ms
 from .views import received, stored
 
+_MAX_RECEIVES = (1 << 31) - 1
+
 # -- in -----------------------------------------------------------------------------------------
 
 
@@ -52,12 +54,35 @@ def read_payload(message: NewMessage | Edit, format: Format) -> Body:
     return read(raw, message.payload_encoding)
 
 
-def make_draft(message: NewMessage, format: Format) -> Draft:
+def _past(call: Call, message: NewMessage) -> Extra:
+    """What a message out of a backup went through before."""
+    deaths = message.deaths or []
+    for count in (message.receive_count or 0, *(each.receive_count for each in deaths)):
+        if not 0 <= count <= _MAX_RECEIVES:
+            raise InvalidSetting(f"receive_count must be 0 to {_MAX_RECEIVES}, not {count}")
+    return Extra(
+        count=message.receive_count or 0,
+        born_ms=0 if message.timestamp is None else moment_ms(message.timestamp, "timestamp"),
+        reason=message.reason,
+        deaths=tuple(
+            (call.full(each.queue), each.reason, moment_ms(each.time, "a time"), each.receive_count)
+            for each in deaths
+        ),
+    )
+
+
+def _is_restoring(call: Call) -> bool:
+    if call.query is None or not call.query.restore:
+        return False
+    call.require("manage", call.args[0])
+    return True
+
+
+def make_draft(message: NewMessage, format: Format, past: Extra | None = None) -> Draft:
     body, form = read_payload(message, format)
     if message.at is not None and message.delay is not None:
         raise InvalidSetting("give either delay or at, not both")
-    past = None
-    if message.timestamp is not None:
+    if message.timestamp is not None and past is None:
         # When the sender sent it: consumers see this time, the queue keeps its own.
         past = Extra(born_ms=moment_ms(message.timestamp, "timestamp"))
     return Draft(
@@ -88,7 +113,8 @@ def _refusal(error: OpenQError, call: Call, size: int) -> OpenQError | Problem:
 
 
 def publish(call: Call) -> None:
-    draft = make_draft(call.body, call.sent)
+    past = _past(call, call.body) if _is_restoring(call) else None
+    draft = make_draft(call.body, call.sent, past)
     [result] = call.broker.publish_each(call.queue, [draft])
     if isinstance(result, OpenQError):
         raise _refusal(result, call, len(draft.body))
@@ -194,10 +220,11 @@ def _read_msgpack_item(data: bytes) -> Any:
 def _publish_each(call: Call, queue: str, items: list[Any]) -> None:
     drafts: list[Draft] = []
     results: list[Outcome | None] = []
+    restores = _is_restoring(call)
     for item in items:
         try:
             if isinstance(item, NewMessage):
-                draft = make_draft(item, call.sent)
+                draft = make_draft(item, call.sent, _past(call, item) if restores else None)
             elif isinstance(item, bytes):
                 draft = Draft(item)
             else:
@@ -367,12 +394,12 @@ def browse(call: Call) -> None:
     settles = call.may("receive", call.args[0])
 
     def work() -> MessagePage:
-        if query.rear:
-            if query.after or query.state != "ready":
+        if query.rear or query.front:
+            if query.after or query.state != "ready" or (query.rear and query.front):
                 raise InvalidSetting(
-                    "rear shows the last ready messages: without after, and in no other state"
+                    "front and rear show the first and the last ready messages: one of them, without after"
                 )
-            entries = broker.peek(queue, query.limit, rear=True)
+            entries = broker.peek(queue, query.limit, rear=query.rear)
             ready = [(entry, "ready") for entry in entries]
             return MessagePage(messages=_show_all(call, queue, ready, settles))
         entries_of, following = page(broker, queue, query.state, query.after, query.limit)

@@ -179,7 +179,8 @@ TABLE: tuple[Route, ...] = (
         "Publish a message",
         s.NewMessage,
         s.Published,
-        status=(201,),
+        s.Restoring,
+        (201,),
     ),
     Route(
         "POST",
@@ -190,7 +191,8 @@ TABLE: tuple[Route, ...] = (
         "Publish up to 1,000 messages",
         _BATCH,
         s.PublishedBatch,
-        status=(201,),
+        s.Restoring,
+        (201,),
         reads_itself=True,
     ),
     Route(
@@ -704,7 +706,7 @@ class RestDoor:
         try:
             call.sent = sent(request)
             call.format = wanted(request, call.sent)
-            if request.query or route.query is not s.NoQuery:
+            if request.query or route.query not in _OFTEN_EMPTY:
                 call.query = _read_query(request.query, route.query)
                 if route.about == "query":
                     call.require(route.permission, call.query.queue)
@@ -758,6 +760,7 @@ class RestDoor:
 
 
 _EMPTY = {True: b"{}", False: b"\x80"}
+_OFTEN_EMPTY = (s.NoQuery, s.Restoring)  # nothing is read where nothing is said
 
 
 def _read_query(text: str, kind: type[s.Query]) -> Any:

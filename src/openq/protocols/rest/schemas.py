@@ -171,6 +171,13 @@ class Limited(Query, kw_only=True):
 # -- messages in --------------------------------------------------------------------------------
 
 
+class Death(Reply, kw_only=True):
+    queue: str
+    reason: str
+    time: str
+    receive_count: int
+
+
 class NewMessage(Request, kw_only=True):
     """The transmission form, `{"id", "timestamp", "payload"}`, and what else a message may be sent with.
 
@@ -198,6 +205,14 @@ class NewMessage(Request, kw_only=True):
     received_at: str | None = None
     deadline: str | None = None
     position: int | None = None
+    reason: str | None = None
+    deaths: list[Death] | None = None
+
+
+class Restoring(Query, kw_only=True):
+    """`restore` takes a message as a backup shows it, with what it went through; for those who manage."""
+
+    restore: bool = False
 
 
 class Batch(Request, kw_only=True):
@@ -249,13 +264,6 @@ class Receive(Request, kw_only=True):
     visibility_timeout: Seconds | None = None
     types: Annotated[list[str], Meta(max_length=100)] | None = None
     consumer: Word | None = None
-
-
-class Death(Reply, kw_only=True):
-    queue: str
-    reason: str
-    time: str
-    receive_count: int
 
 
 class Message(Struct, kw_only=True, gc=False):
@@ -332,7 +340,8 @@ class Browse(Query, kw_only=True):
     limit: Limit = 100
     state: State = "ready"
     after: str = ""
-    rear: bool = False
+    front: bool = False  # the next ones in the order of their hand-out, which groups and priorities decide
+    rear: bool = False  # the last ones, last first
 
 
 class Wanted(Request, kw_only=True):

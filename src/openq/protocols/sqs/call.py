@@ -18,6 +18,7 @@ from .limits import Limits, limits_of
 from .settings import POLICY, max_message_size, wait_s
 
 _MAX_CACHED = 10_000
+_MAX_URL = 1_000
 
 
 class View:
@@ -99,9 +100,11 @@ class Names:
             # `/queue/NAME` and a bare `/NAME` are of other servers that people come from.
             shown = parts[-2] if len(parts) > 1 and parts[-2].isdigit() else ""
             found = (self.account(shown) if shown else DEFAULT_ACCOUNT, name)
-            if len(self._urls) >= _MAX_CACHED:
-                self._urls.clear()
-            self._urls[url] = found
+            # A queue's name is short: longer URLs are nobody's, and would fill the memory.
+            if len(url) <= _MAX_URL:
+                if len(self._urls) >= _MAX_CACHED:
+                    self._urls.clear()
+                self._urls[url] = found
         return full_name(*found)
 
     def view(self, full: str) -> View:
