@@ -35,7 +35,17 @@ from openq import (
     VisibilityTimeoutExpired,
 )
 from openq.client.message import Received
-from tests.client.helpers import Make, bodies, ended, in_thread, schema, take, until_waiting, violations
+from tests.client.helpers import (
+    Make,
+    bodies,
+    ended,
+    in_process,
+    in_thread,
+    schema,
+    take,
+    until_waiting,
+    violations,
+)
 
 ROOT = Path(__file__).parent.parent
 pytest_plugins = "tests.client.fixtures"
@@ -46,6 +56,7 @@ ROWS = {"P": 11, "N": 25, "D": 24, "M": 7, "R": 8, "X": 6}
 ELSEWHERE = {
     "P1": "the yardsticks are other people's clients, which need the server",
     "P8": "the evidence is the crash tests and the benchmarks",
+    "P9": "tests/client/test_remote.py; nearly every test here runs over the network too",
     "P10": "tests/test_docs.py runs the documented snippets",
     "N24": "tests/test_layers.py holds the parts apart",
     "D14": "tests/client/test_threads.py",
@@ -214,11 +225,6 @@ def test_P7_a_variable_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatc
         OpenQ("q")
 
 
-def test_P9_a_url_says_that_it_needs_the_server() -> None:
-    with pytest.raises(InvalidSetting, match="server"):
-        OpenQ("jobs", url="http://127.0.0.1:9324")
-
-
 def test_P11_storage_priorities_acks_and_many_consumers_are_in_the_box(make: Make) -> None:
     queue = make()
     queue.publish("low")
@@ -356,6 +362,7 @@ def test_N13_received_at_is_in_utc_and_iso_in_json(make: Make) -> None:
     assert datetime.fromisoformat(written) == message.received_at
 
 
+@in_process
 def test_N14_the_private_helpers_keep_working(
     make: Make, clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -821,6 +828,7 @@ def test_D17_consumers_may_choose_by_type(make: Make) -> None:
     assert queue.receive(timeout=0, types=["bill"]) is None
 
 
+@in_process
 def test_D19_subscribers_hear_of_every_change(make: Make, clock: VirtualClock) -> None:
     dlq = make("dead")
     queue = make("jobs", 5, dlq, max_receives=2)
@@ -986,7 +994,7 @@ def test_M6_the_schemas_refuse_what_is_wrong() -> None:
     assert violations({"id": "1"}, schema("transmission")) == ["$.payload is missing"]
 
 
-@pytest.mark.parametrize("codec", ["auto", "raw", "json", "msgpack", "pickle"])
+@pytest.mark.parametrize("codec", ["auto", "raw", "json", "msgpack"])
 def test_M7_the_codec_can_be_chosen(make: Make, codec: str) -> None:
     queue = make(codec=codec)
     body = b"bytes" if codec == "raw" else {"a": [1, "b"]}
@@ -1007,6 +1015,14 @@ def test_M7_a_codec_of_one_s_own_has_two_methods(make: Make) -> None:
     queue.publish("abc")
 
     assert take(queue).body == "abc"
+
+
+@in_process
+def test_M7_pickle_can_be_chosen_where_nobody_else_writes(make: Make) -> None:
+    queue = make(codec="pickle")
+    queue.publish({1, 2})
+
+    assert take(queue).body == {1, 2}
 
 
 def test_M7_a_pickle_is_opened_only_on_request(make: Make, tmp_path: Path) -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from .client.consumer import Consumer as Consumer
     from .client.embedded import OpenQ as OpenQ
     from .client.embedded import Queue as Queue
+    from .client.http import Refused as Refused
+    from .client.http import TimedOut as TimedOut
+    from .client.http import Uncertain as Uncertain
+    from .client.http import Unreachable as Unreachable
     from .client.message import Message as Message
     from .client.producer import Producer as Producer
     from .client.simple import SimpleQueue as SimpleQueue
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "client.embedded": ("OpenQ", "Queue"),
     "client.simple": ("SimpleQueue",),
+    "client.http": ("Unreachable", "Uncertain", "TimedOut", "Refused"),
     "client.message": ("Message",),
     "client.producer": ("Producer",),
     "client.consumer": ("Consumer",),

@@ -237,6 +237,27 @@ def banner(server: Server, out: TextIO) -> None:
     print("\n".join(lines), file=out, flush=True)
 
 
+async def _serve(server: Server, out: TextIO, ready: Callable[[Server], None] | None) -> int:
+    """From the first request to the last. How many messages are kept.
+
+    All of it in one run of the loop: a signal that comes between two runs is lost.
+    """
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        server.loop.add_signal_handler(number, stopping.set)
+    await server.start()
+    # What is there now stays: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+    banner(server, out)
+    if ready is not None:
+        ready(server)
+    await stopping.wait()
+    print("stopping: no new requests; those that run may end", file=out, flush=True)
+    return await server.drain()
+
+
 def run(config: Config, out: TextIO | None = None, ready: Callable[[Server], None] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C. The exit code."""
     out = out or sys.stdout
@@ -254,20 +275,7 @@ def run(config: Config, out: TextIO | None = None, ready: Callable[[Server], Non
         if server.new_key is not None and config.path is not None:
             text = "AWS_ACCESS_KEY_ID={1}\nAWS_SECRET_ACCESS_KEY={2}\n".format(*server.new_key)
             write_secret_file(os.path.join(config.path, "first-key"), text)
-        stopping = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopping.set)
-        loop.run_until_complete(server.start())
-        # What is there now stays: the collector need not look at it again and again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(100_000, 50, 100)
-        banner(server, out)
-        if ready is not None:
-            ready(server)
-        loop.run_until_complete(stopping.wait())
-        print("stopping: no new requests; those that run may end", file=out, flush=True)
-        count = loop.run_until_complete(server.drain())
+        count = loop.run_until_complete(_serve(server, out, ready))
         if config.memory:
             print(f"stopped; {count} messages were in memory and are gone", file=out, flush=True)
         else:

@@ -1,4 +1,4 @@
-"""Queues for tests: in memory and on disk, on a clock that stands still until it is moved."""
+"""Queues for tests: in memory, on disk, behind a server; on a clock that stands still until it is moved."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from openq import OpenQ, VirtualClock
+from openq.broker.local import LocalBroker
 from tests.client.helpers import Make
+from tests.client.in_process import InProcess
 
 
 @pytest.fixture
@@ -15,12 +17,16 @@ def clock() -> VirtualClock:
     return VirtualClock()
 
 
-@pytest.fixture(params=["memory", "journal"])
+@pytest.fixture(params=["memory", "journal", "server"])
 def make(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> Iterator[Make]:
     """Opens queues in one place (in memory: each with its dlq in its own); all are closed at the end."""
     place: dict[str, Any] = {"clock": clock}
+    server: InProcess | None = None
     if request.param == "journal":
         place["path"] = tmp_path / "data"
+    elif request.param == "server":
+        server = InProcess(LocalBroker(clock=clock))
+        place = {"url": server.url}
     opened: list[OpenQ] = []
 
     def open_queue(name: str = "jobs", *args: Any, **options: Any) -> OpenQ:
@@ -32,3 +38,5 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) ->
     yield open_queue
     for queue in opened:
         queue.close()
+    if server is not None:
+        server.close()

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import openq
 from openq import OpenQ
 from openq.client.message import Received
 
 Make = Callable[..., OpenQ]
+
+# For what reaches behind the verbs of the library, or is not offered over the network.
+in_process = pytest.mark.parametrize("make", ["memory", "journal"], indirect=True)
 
 
 def take(queue: OpenQ, **options: Any) -> Received:

@@ -30,7 +30,7 @@ from openq.client.settings import retry_policy
 from openq.client.times import from_ms, iso, moment_ms, parse_iso, to_ms
 from openq.client.waiting import Wait, Waits, give_back
 from openq.model import Delivery
-from tests.client.helpers import Make, bodies, ended, in_thread, take, until, until_waiting
+from tests.client.helpers import Make, bodies, ended, in_process, in_thread, take, until, until_waiting
 
 pytest_plugins = "tests.client.fixtures"
 
@@ -370,6 +370,7 @@ def test_a_consumer_ends_with_its_queue(make: Make) -> None:
         queue.stats()
 
 
+@in_process
 def test_a_wait_that_was_ended_before_it_began_ends_at_once(make: Make) -> None:
     queue = make()
     wait = Wait(queue.broker, queue.name, 1, None, None, None, Waits())
@@ -394,6 +395,7 @@ def test_a_heartbeat_lets_go_of_a_lease_that_is_lost(caplog: pytest.LogCaptureFi
         assert [thread.name for thread in threading.enumerate() if "heartbeat" in thread.name] == []
 
 
+@in_process
 def test_what_was_served_to_an_interrupted_wait_goes_back(make: Make) -> None:
     queue = make()
     wait = Wait(queue.broker, queue.name, 1, None, None, None, Waits())

@@ -1,4 +1,4 @@
-"""One server in memory for all clients; each test has queues of its own."""
+"""One durable server for all clients, and one in memory; each test has queues of its own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ from tests.serving import Served, served
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Served]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def memory_server() -> Iterator[Served]:
     with served() as running:
         yield running
 
 
-@pytest.fixture(scope="session", params=["json", "query"])
+@pytest.fixture(scope="session", params=["json", "query", "json-memory"])
 def sqs(request: pytest.FixtureRequest, server: Served) -> Iterator[Any]:
-    """A boto3 client: every test that uses it runs over both wire formats."""
-    client = boto.client(server.url, protocol=request.param)
+    """A boto3 client: every test that uses it runs over both wire formats, and without a disk."""
+    protocol, _, where = request.param.partition("-")
+    chosen: Served = request.getfixturevalue("memory_server") if where else server
+    client = boto.client(chosen.url, protocol=protocol)
     yield client
     client.close()

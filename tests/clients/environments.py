@@ -52,7 +52,7 @@ def node_with(name: str, *packages: str) -> Node:
     def make(place: Path) -> None:
         place.mkdir(parents=True, exist_ok=True)
         (place / "package.json").write_text('{"name": "openq-client-tests", "private": true}')
-        options = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--fetch-timeout=20000"]
+        options = ["--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1"]
         _run([*npm, "install", *options, *packages], f"{' '.join(packages)} from the npm registry", place)
 
     _made_once(name, (node, *packages), make)

@@ -140,7 +140,14 @@ def test_a_user_may_do_what_the_rules_say_and_no_more(guarded: Guarded, protocol
     assert refusal(worker.delete_queue, QueueUrl=jobs) == denied
     assert refusal(worker.create_queue, QueueName=fresh()) == denied
     # Nor does a refusal tell which queues there are.
-    assert refusal(worker.send_message, QueueUrl=other + "-none", MessageBody="x") == denied
+    none = other + "-none"
+    receipts = [{"Id": "1", "ReceiptHandle": "0" * 40}]
+    assert refusal(worker.send_message, QueueUrl=none, MessageBody="x") == denied
+    assert (
+        refusal(worker.send_message_batch, QueueUrl=none, Entries=[{"Id": "1", "MessageBody": "x"}]) == denied
+    )
+    assert refusal(worker.receive_message, QueueUrl=none) == denied
+    assert refusal(worker.delete_message_batch, QueueUrl=none, Entries=receipts) == denied
     got = take(root, jobs, AttributeNames=["SenderId"])
     assert [each["Attributes"]["SenderId"] for each in got] == ["worker", "worker"]
 
@@ -212,7 +219,7 @@ def is_unknown(sqs: Any) -> bool:
     try:
         sqs.get_queue_url(QueueName="none")
     except ClientError as error:
-        return error.response["Error"]["Code"] == "InvalidClientTokenId"
+        return bool(error.response["Error"]["Code"] == "InvalidClientTokenId")
     return False
 
 

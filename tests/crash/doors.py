@@ -291,7 +291,8 @@ class SqsDoor(RestDoor):
         failed: set[str] = set()
         for start in range(0, len(handles), 10):
             entries = [
-                {"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(handles[start : start + 10])
+                {"Id": str(n), "ReceiptHandle": handle}
+                for n, handle in enumerate(handles[start : start + 10])
             ]
             reply = self.sqs("DeleteMessageBatch", call["queue"], Entries=entries)
             failed |= {handles[start + int(each["Id"])] for each in reply.get("Failed", ())}

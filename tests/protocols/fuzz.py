@@ -134,10 +134,15 @@ class Indoors:
         self.listener = self.server.listener
         self.logged = Logged()
         self.cases = 0
-        logging.getLogger("openq").addHandler(self.logged)
+        log = logging.getLogger("openq")
+        log.addHandler(self.logged)
+        self._level = log.level
+        log.setLevel(logging.DEBUG)  # what is only logged when somebody looks is a line too
 
     def close(self) -> None:
-        logging.getLogger("openq").removeHandler(self.logged)
+        log = logging.getLogger("openq")
+        log.removeHandler(self.logged)
+        log.setLevel(self._level)
         self.server.site.close()
         self.broker.close()
         self.loop.close()

@@ -1,4 +1,4 @@
-"""A whole server on a loop in a thread of the test: with a broker, a disk and a log that the test can reach."""
+"""A whole server on a loop in a thread of the test: its broker, disk and log are within reach."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from openq.broker.local import LocalBroker
 from openq.config import Config
 from openq.protocols.http import new_loop
 from openq.server import JsonLines, Server
-from tests.serving import free_port
 from tests.server.wire import Wire
+from tests.serving import free_port
 
 
 class Records(logging.Handler):

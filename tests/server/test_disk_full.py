@@ -1,4 +1,4 @@
-"""A disk that is full or broken, seen through the doors: who is refused, with which words, and who goes on."""
+"""A disk that is full or broken, seen through the doors: who is refused, how, and who goes on."""
 
 from __future__ import annotations
 
@@ -144,7 +144,9 @@ def test_consumers_go_on_while_the_disk_is_full(full: Full) -> None:
         VisibilityTimeout=0,
     )
     through_rest = full.wire.rest("POST", "queues/q/receive", {"max": 2}).json()["messages"]
-    acked = full.wire.rest("POST", "queues/q/ack", {"receipts": [each["receipt_id"] for each in through_rest]})
+    acked = full.wire.rest(
+        "POST", "queues/q/ack", {"receipts": [each["receipt_id"] for each in through_rest]}
+    )
     dead = full.wire.rest("GET", "queues/dead/stats").json()
 
     assert extended.status == returned.status == 200

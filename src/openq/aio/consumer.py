@@ -14,6 +14,7 @@ from ..client.message import reason_of
 from ..client.times import to_ms
 from ..errors import Closed, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from .queue import Message, Queue
+from .remote import ThreadWait
 from .waiting import Wait
 
 log = logging.getLogger("openq")
@@ -64,7 +65,7 @@ class Consumer:
         self._heartbeat = heartbeat
         self._types = checks.types_or_none(types)
         self._stopping = asyncio.Event()
-        self._waits: set[Wait] = set()
+        self._waits: set[Wait | ThreadWait] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:

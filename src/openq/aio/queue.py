@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..broker.base import QueueStats, Step
 from ..broker.local import LocalBroker
@@ -26,9 +26,11 @@ from ..client.message import Peeked, Received, reason_of
 from ..client.publishing import PublishOptions, make_draft
 from ..client.settings import Options
 from ..client.times import to_ms
+from ..client.verbs import OnlyInProcess, Verbs
 from ..engine.admin import Why
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueFull, VisibilityTimeoutExpired
 from ..model import FORM_TEXT, NO_DEADLINE, Delivery, QueueSettings
+from .remote import Threads, ThreadWait
 from .waiting import Commits, Wait, commits_of
 
 if TYPE_CHECKING:
@@ -106,6 +108,9 @@ class Queue(Hooks):
 
     Opening a durable queue reads its journal, which may take a while: `await OpenQ.open(...)` does it
     beside the loop, `OpenQ(...)` at once. The object may be used from several loops.
+
+    With a `url` the calls run in threads, at most 16 at a time and 256 waits for messages; what is no
+    coroutine here (`len`, `queue`, `settings`, ...) asks the server while the loop stands still.
     """
 
     inner: _Unwaiting
@@ -123,6 +128,9 @@ class Queue(Hooks):
         codec: str | BodyCodec = "auto",
         storage: str | None = None,
         maxsize: int = 0,
+        token: str | None = None,
+        ca: str | None = None,
+        reconnect: float | None = None,
         **settings: Unpack[Options],
     ) -> None:
         self.inner = _Unwaiting(
@@ -136,8 +144,12 @@ class Queue(Hooks):
             codec=codec,
             storage=storage,
             maxsize=maxsize,
+            token=token,
+            ca=ca,
+            reconnect=reconnect,
             **settings,
         )
+        self._threads = Threads() if self.inner._shared.is_remote else None
         self.name = self.inner.name
         self._commits: Commits | None = None
         self._got: dict[asyncio.Task[Any] | None, deque[Message]] = {}
@@ -153,7 +165,7 @@ class Queue(Hooks):
     def _on_loop(self, loop: asyncio.AbstractEventLoop) -> Commits:
         commits = self._commits
         if commits is None or commits.loop is not loop:
-            commits = self._commits = commits_of(self.inner.broker, loop)
+            commits = self._commits = commits_of(cast(LocalBroker, self.inner.broker), loop)
         return commits
 
     async def _durable(self) -> None:
@@ -170,13 +182,17 @@ class Queue(Hooks):
             broker.tick()
 
     async def _act(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
-        """A verb that acts at once."""
+        """A verb that acts at once, unless it is behind a server."""
+        if self._threads is not None:
+            return await self._threads.run(verb, *args, **options)
         result = verb(*args, **options)
         await self._durable()
         return result
 
     async def _look(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
         """A verb that may read much from the disk, if there is one."""
+        if self._threads is not None:
+            return await self._threads.run(verb, *args, **options)
         if self.inner.broker.journal is None:
             return verb(*args, **options)
         return await asyncio.to_thread(verb, *args, **options)
@@ -186,6 +202,8 @@ class Queue(Hooks):
     async def publish(self, body: Any, **options: Unpack[PublishOptions]) -> str:
         """Add a message; returns its id. The options are those of `openq.Queue.publish`."""
         inner = self.inner
+        if self._threads is not None:
+            return await self._publish_remote(self._threads, body, options)
         seq, is_duplicate = 0, False
         if not options and type(body) is str and inner._auto:
             try:
@@ -210,10 +228,17 @@ class Queue(Hooks):
             self._arrived(message_id, body, options)
         return message_id
 
+    async def _publish_remote(self, threads: Threads, body: Any, options: PublishOptions) -> str:
+        inner = self.inner
+        draft = make_draft(inner.codec, body, **options)
+        message_id, is_duplicate = await threads.run(inner._publish_draft, draft)
+        if self._hooked and not is_duplicate:
+            self._arrived(message_id, body, options)
+        return message_id
+
     async def publish_many(self, items: Iterable[Any]) -> list[str]:
         """Many at once, with one wait for the disk; see `openq.Queue.publish_many`."""
-        ids, fresh, error = self.inner._publish_items(items)
-        await self._durable()
+        ids, fresh, error = await self._act(self.inner._publish_items, items)
         if self._hooked:
             self._arrived_many(fresh)
         if error is not None:
@@ -268,8 +293,11 @@ class Queue(Hooks):
         types: Iterable[str] | None = None,
         consumer: str | None = None,
         lease_ms: int | None = None,
-    ) -> Wait:
+    ) -> Wait | ThreadWait:
         inner = self.inner
+        if self._threads is not None:
+            wait = inner._wait_for(limit, visibility_timeout, types, consumer, lease_ms)
+            return ThreadWait(wait, self._threads)
         if visibility_timeout is not None:
             lease_ms = to_ms(visibility_timeout, "visibility_timeout")
         types = checks.types_or_none(types)
@@ -278,9 +306,10 @@ class Queue(Hooks):
         else:
             inner._labels.add(checks.text(consumer, "consumer"))
         loop = asyncio.get_running_loop()
-        return Wait(inner.broker, loop, inner.name, limit, lease_ms, consumer, types, inner._waits)
+        broker = cast(LocalBroker, inner.broker)
+        return Wait(broker, loop, inner.name, limit, lease_ms, consumer, types, inner._waits)
 
-    async def _received(self, wait: Wait, timeout: float | None) -> list[Message]:
+    async def _received(self, wait: Wait | ThreadWait, timeout: float | None) -> list[Message]:
         deliveries = await wait.wait(timeout)
         if deliveries:
             await self._load(deliveries)
@@ -289,7 +318,9 @@ class Queue(Hooks):
 
     async def _load(self, deliveries: list[Delivery]) -> None:
         """Nothing is seen before its publish is on disk. If that fails or we are cancelled, back it goes."""
-        broker = self.inner.broker
+        if self._threads is not None:
+            return  # what a server shows is safe
+        broker = cast(LocalBroker, self.inner.broker)
         try:
             if not broker.is_loaded(deliveries):
                 promise = self._on_loop(asyncio.get_running_loop()).promise()
@@ -303,6 +334,9 @@ class Queue(Hooks):
     async def ack(self, target: AnyMessage | str) -> None:
         """Done: the message is never delivered again. Takes a message, a receipt id or a message id."""
         inner = self.inner
+        if self._threads is not None:
+            await self._threads.run(inner.ack, target)
+            return
         if type(target) is Message and target._owner is self:
             delivery = target._delivery
             try:
@@ -321,6 +355,9 @@ class Queue(Hooks):
 
     async def ack_many(self, targets: Iterable[AnyMessage | str]) -> None:
         """Ack all of them with one wait for the disk. Raises the first error after the others were acked."""
+        if self._threads is not None:
+            await self._threads.run(self.inner.ack_many, targets)
+            return
         try:
             self.inner.ack_many(targets)
         finally:
@@ -375,6 +412,8 @@ class Queue(Hooks):
         return await asyncio.to_thread(self.inner.search, text, **wanted)
 
     async def stats(self) -> QueueStats:
+        if self._threads is not None:
+            return await self._threads.run(self.inner.stats)
         return self.inner.stats()
 
     async def status(self, message_id: str) -> str:
@@ -436,7 +475,7 @@ class Queue(Hooks):
         return self.inner.maxsize
 
     @property
-    def broker(self) -> LocalBroker:
+    def broker(self) -> Verbs:
         return self.inner.broker
 
     # -- mending ------------------------------------------------------------------------------
@@ -618,6 +657,8 @@ class Queue(Hooks):
     async def close(self) -> None:
         """Done with this queue object. The last one in a place closes the place."""
         await asyncio.to_thread(self.inner.close)
+        if self._threads is not None:
+            self._threads.close()
 
     @property
     def closed(self) -> bool:
@@ -640,6 +681,10 @@ OpenQ = Queue
 _NOBODY: Any = object()
 
 
+def _nothing() -> None:
+    pass
+
+
 def _inner(queue: Queue | embedded.Queue | str | None) -> Any:
     return queue.inner if isinstance(queue, Queue) else queue
 
@@ -647,7 +692,7 @@ def _inner(queue: Queue | embedded.Queue | str | None) -> Any:
 class Processing:
     """One message from receive to ack; see `Queue.processing`."""
 
-    def __init__(self, queue: Queue, wait: Wait, timeout: float | None, heartbeat: bool) -> None:
+    def __init__(self, queue: Queue, wait: Wait | ThreadWait, timeout: float | None, heartbeat: bool) -> None:
         self._queue = queue
         self._wait = wait
         self._timeout = timeout
@@ -685,7 +730,10 @@ class _Changes:
         self._changed = asyncio.Event()
 
     def __enter__(self) -> _Changes:
-        self._stop = self._queue.subscribe(self._heard)
+        try:
+            self._stop = self._queue.subscribe(self._heard)
+        except OnlyInProcess:
+            self._stop = _nothing  # nobody tells us of a server's changes: we look now and then
         return self
 
     def __exit__(self, *_: object) -> None:

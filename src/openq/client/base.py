@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..broker.base import Filter
-from ..broker.local import LocalBroker
 from ..errors import InvalidSetting
 from ..model import Entry
 from . import checks
 from .codecs import Codec
 from .message import Peeked
+from .verbs import Verbs
 
 if TYPE_CHECKING:
     from .embedded import Queue
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Base:
     name: str
     codec: Codec
-    _broker: LocalBroker
+    _broker: Verbs
     _syncs: bool  # on disk, and an answer waits for it
     _id_of: Callable[[Entry], str]
 

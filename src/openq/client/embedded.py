@@ -1,4 +1,4 @@
-"""`Queue`, which is `OpenQ`: a message queue in this process, in memory or on disk.
+"""`Queue`, which is `OpenQ`: a message queue in this process, in memory or on disk, or behind a server.
 
 The way of a plain message (publish a body, receive, ack) is kept short on purpose: no
 option is looked at, nothing is formatted but the id, and one truth test stands for each feature
@@ -33,7 +33,7 @@ from .looking import Looking
 from .mending import Mending
 from .message import Message, Received
 from .publishing import PublishOptions, is_item, make_draft, make_item
-from .settings import Options, environment_number, named_settings, settle
+from .settings import Options, environment_number, named_settings
 from .standard import StandardQueue
 from .times import from_ms, to_ms
 from .waiting import Wait, Waits, give_back
@@ -51,7 +51,9 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
     """A message queue.
 
     `OpenQ("jobs")` lives in memory; `OpenQ("jobs", path="./data")` on disk, where every call
-    returns only when what it did is safe. Times are seconds, whole or not.
+    returns only when what it did is safe; `OpenQ("jobs", url="http://127.0.0.1:9324")` on a server
+    (`openq serve`), signed in by `token`, by OPENQ_TOKEN or by user:password@ in the url. A server that
+    is away is waited for `reconnect` (30) seconds. Times are seconds, whole or not.
 
     A received message is invisible to others for `visibility_timeout` (30) and comes back to its
     place unless it is acked. With a `dlq` (a queue, or the name of one in the same place) it goes
@@ -78,6 +80,9 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         codec: str | BodyCodec = "auto",
         storage: str | None = None,
         maxsize: int = 0,
+        token: str | None = None,
+        ca: str | None = None,
+        reconnect: float | None = None,
         **settings: Unpack[Options],
     ) -> None:
         if isinstance(name, int):  # as in `queue.Queue(10)`
@@ -92,7 +97,19 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
             settings["overflow"] = "reject"
         named = named_settings(settings, visibility_timeout)
         self.codec = Codec(codec)
-        self._shared = _find_broker(dlq, path, url, broker, clock, storage)
+        url = _find_url(dlq, path, url, broker, storage)
+        if url is not None or (isinstance(dlq, Queue) and dlq._shared.is_remote):
+            if self.codec.name == "pickle" and self.codec.own is None:
+                raise InvalidSetting(
+                    "codec 'pickle' is not for the network: whoever reads a pickle runs its writer's code"
+                )
+            if [path, broker, clock, storage] != [None] * 4:
+                raise InvalidSetting("a server has its own path, clock and storage: give either url or them")
+            self._shared = _find_server(dlq, url, token, ca, reconnect)
+        elif token is not None or ca is not None or reconnect is not None:
+            raise InvalidSetting("token, ca and reconnect are about a server: they need a url")
+        else:
+            self._shared = _find_broker(dlq, path, broker, clock, storage)
         self._closed = False
         self._waits = Waits()
         try:
@@ -106,21 +123,18 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         self._init_standard()
 
     name: str
+    _shared: brokers.Shared
     _decode: Callable[[bytes, int], Any]
 
     def _open(self, name: str, dlq: Queue | str | None, named: dict[str, Any]) -> None:
-        broker = self._shared.broker
-        existing = broker.queues()
+        shared = self._shared
+        broker = shared.broker
         dead_letter = dlq.name if isinstance(dlq, Queue) else dlq
         if dead_letter is not None:
             if dead_letter == name:
                 raise InvalidSetting(f"queue {name!r} cannot be its own dlq")
             named["dead_letter"] = dead_letter
-            if dead_letter not in existing:
-                broker.declare(dead_letter, settle(None, {}))
-        stored = broker.settings(name) if name in existing else None
-        settings = broker.declare(name, settle(stored, named), change=True)
-        broker.sync()
+        settings = shared.declare(name, dead_letter, named)
         self.name = name
         self._broker = broker
         durable = broker.journal is not None
@@ -129,14 +143,15 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         self._prefix = broker.id_prefix
         self._id_form = f"{self._prefix}%012x"  # half the price of an f-string with a format
         # Who else uses this broker may hold leases too; see `_current`.
-        self._label = None if self._shared.is_private() else f"{os.getpid()}-{next(_objects)}"
+        self._label = shared.label(next(_objects))
         self._labels = {self._label}
         self._auto = self.codec.is_auto
         self._decode = self.codec.decode
         self._id_of = broker.message_id
         self._publish_body = broker.publish_body
-        self._take = broker.receive
+        self._take = _nothing if shared.is_remote else broker.receive
         self._ack_one = broker.ack_one
+        self._new_wait = shared.wait_kind
 
     # -- in -----------------------------------------------------------------------------------
 
@@ -296,7 +311,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
             consumer = self._label
         else:
             self._labels.add(checks.text(consumer, "consumer"))
-        return Wait(self._broker, self.name, limit, lease_ms, consumer, types, self._waits)
+        return self._new_wait(self._broker, self.name, limit, lease_ms, consumer, types, self._waits)
 
     def _received(self, deliveries: list[Delivery]) -> list[Received]:
         if deliveries:
@@ -393,6 +408,8 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         until_ms = self._with_receipt(
             target, lambda receipt: self._broker.extend(self.name, receipt, lease_ms)
         )
+        if isinstance(target, Received) and target._delivery.until_ms != until_ms:
+            target._delivery.until_ms = until_ms  # a server extended its own lease, not this picture of it
         self._sync()
         return from_ms(until_ms) if until_ms else None
 
@@ -526,8 +543,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
             self._shared.abandon()
 
     def __repr__(self) -> str:
-        where = self._shared.path or "memory"
-        return f"<openq.Queue {self.name!r} {'closed' if self._closed else 'in ' + where}>"
+        return f"<openq.Queue {self.name!r} {'closed' if self._closed else 'in ' + self._shared.where}>"
 
 
 OpenQ = Queue
@@ -578,19 +594,66 @@ class _ClosedBroker:
 _CLOSED = _ClosedBroker()
 
 
-def _find_broker(
+def _nothing(*_: object) -> list[Delivery]:
+    """Over the network one request both looks and waits: there is no quick look before it."""
+    return []
+
+
+def _find_url(
     dlq: Queue | str | None,
     path: str | os.PathLike[str] | None,
     url: str | None,
     broker: LocalBroker | None,
+    storage: str | None,
+) -> str | None:
+    if url is not None:
+        return checks.text(url, "url")
+    if path is not None or broker is not None or storage is not None or isinstance(dlq, Queue):
+        return None
+    found = os.environ.get("OPENQ_URL") or None
+    if found is not None and os.environ.get("OPENQ_PATH"):
+        raise InvalidSetting("OPENQ_URL and OPENQ_PATH name two places: set one, or give url= or path=")
+    return found
+
+
+def _find_server(
+    dlq: Queue | str | None,
+    url: str | None,
+    token: str | None,
+    ca: str | None,
+    reconnect: float | None,
+) -> brokers.Shared:
+    checks.text_or_none(token, "token")
+    checks.text_or_none(ca, "ca")
+    if reconnect is not None:
+        to_ms(reconnect, "reconnect")
+    from .remote import connect
+
+    if not isinstance(dlq, Queue):
+        assert url is not None
+        return connect(url, token, ca, reconnect)
+    if dlq._closed:
+        raise Closed()
+    if url is None:
+        return dlq._shared.join()
+    shared = connect(url, token, ca, reconnect)
+    if shared is not dlq._shared:
+        shared.leave()
+        raise InvalidSetting(
+            f"queue {dlq.name!r} is in {dlq._shared.where}: a dlq must be on the server of its queue, "
+            "opened with the same url and token"
+        )
+    return shared
+
+
+def _find_broker(
+    dlq: Queue | str | None,
+    path: str | os.PathLike[str] | None,
+    broker: LocalBroker | None,
     clock: Clock | None,
     storage: str | None,
 ) -> brokers.Shared:
-    """The place that the keywords name."""
-    if url is not None:
-        raise InvalidSetting(
-            f"url={url!r} needs the OpenQ server, which is not in this version; use path= or nothing"
-        )
+    """The place in this process that the keywords name."""
     if storage not in (None, "memory", "journal"):
         raise InvalidSetting(f"storage must be 'memory' or 'journal', not {storage!r}")
     if storage == "memory" and path is not None:

@@ -7,9 +7,9 @@ import threading
 import time
 from heapq import heapify, heappop, heappush
 
-from ..broker.local import LocalBroker
 from ..errors import OpenQError
 from ..model import Delivery
+from .verbs import Verbs
 
 log = logging.getLogger("openq")
 
@@ -19,7 +19,7 @@ _FEW = 16  # not worth a sweep
 class Heartbeat:
     """Extends each lease it was given when a third of it has passed, until told to stop."""
 
-    def __init__(self, broker: LocalBroker) -> None:
+    def __init__(self, broker: Verbs) -> None:
         self._broker = broker
         self._condition = threading.Condition()
         self._due: list[tuple[float, int]] = []
@@ -76,13 +76,15 @@ class Heartbeat:
 
     def _extend(self, number: int, queue: str, delivery: Delivery, lease_ms: int) -> None:
         try:
-            self._broker.extend(queue, (delivery.entry.seq, number), lease_ms)
+            until_ms = self._broker.extend(queue, (delivery.entry.seq, number), lease_ms)
         except OpenQError as error:
             with self._condition:
                 still_held = self._held.pop(number, None) is not None
             if still_held:
                 log.warning("the heartbeat lost a lease in queue %r: %s", queue, error)
             return
+        if until_ms != delivery.until_ms:
+            delivery.until_ms = until_ms  # a server extended its own lease, and not this picture of it
         with self._condition:
             if number in self._held:
                 heappush(self._due, (time.monotonic() + lease_ms / 3000, number))

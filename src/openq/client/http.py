@@ -34,6 +34,16 @@ class Unreachable(OpenQError):
         self.hint = hint
 
 
+class Uncertain(Unreachable):
+    """The connection broke before the answer came: whether the call was carried out is not known."""
+
+    code = "uncertain"
+    sent = True
+
+    def __init__(self, url: str, why: str, what: str) -> None:
+        super().__init__(url, f"{why}; it is not known whether {what}")
+
+
 class TimedOut(OpenQError):
     code = "timed_out"
     sent = False
@@ -46,6 +56,8 @@ class TimedOut(OpenQError):
 
 class Refused(OpenQError):
     """The server answered with an error; `code` and `hint` are its own."""
+
+    code = "refused"
 
     def __init__(self, status: int, code: str, detail: str, hint: str = "") -> None:
         super().__init__(detail)
@@ -125,6 +137,7 @@ class Connection:
         self._fixed = b"host: " + f"{name}:{self._port}".encode() + b"\r\nuser-agent: openq\r\n" + signed
         self._socket: socket.socket | None = None
         self._buffer = b""
+        self.hung_up = False
 
     def __repr__(self) -> str:
         return f"Connection({self.url!r})"  # never the token
@@ -152,6 +165,8 @@ class Connection:
         try:
             opened = self._open(wait_s)
             opened.settimeout(wait_s)
+            if self.hung_up:
+                raise Unreachable(self.url, "the call was called off")
             sent = True
             try:
                 opened.sendall(head + b"\r\n" + (body or b""))
@@ -186,6 +201,7 @@ class Connection:
         Only our direction is closed: an answer that is on its way already still reaches the thread that
         waits for it, and what is in it is not lost.
         """
+        self.hung_up = True  # for good: one that is being opened in this moment must notice too
         held = self._socket
         if held is not None:
             try:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..errors import Closed, InvalidSetting
-from .http import Answer, Connection, Refused, TimedOut, Unreachable
+from .http import Answer, Connection, Refused, TimedOut, Uncertain, Unreachable
 from .wire import error_of
 
 RECONNECT_S = 30.0
@@ -29,16 +29,6 @@ _KEPT = 32  # idle connections
 
 _MSGPACK = "application/msgpack"
 _NATIVE = "application/vnd.openq+msgpack"
-
-
-class Uncertain(Unreachable):
-    """The connection broke before the answer came: whether the call was carried out is not known."""
-
-    code = "uncertain"
-    sent = True
-
-    def __init__(self, url: str, why: str, what: str) -> None:
-        super().__init__(url, f"{why}; whether {what} is not known")
 
 
 class Reply(NamedTuple):
@@ -77,12 +67,13 @@ class Link:
         patient: bool = True,
         wait_s: float = 0.0,
         what: str = "it was done",
-        enter: Callable[[Connection], bool] | None = None,
+        enter: Callable[[Connection | None], bool] | None = None,
     ) -> Reply:
         """One request to the REST API, with its answer decoded or its problem raised as the error it is.
 
         `again`: it may be carried out twice. `patient`: wait for a server that is not there. `enter` is
-        told of the connection right before it is used, and calls everything off by returning False.
+        told of the connection right before it is used, and None when it no longer is; it calls
+        everything off by returning False.
         """
         data = None if body is None else _encode(body)
         repeated = False
@@ -106,6 +97,8 @@ class Link:
             except (Unreachable, TimedOut) as error:
                 trouble = error
             else:
+                if enter is not None:
+                    enter(None)
                 self._give(connection)
                 stopping = _stopping(self.url, answer)
                 if stopping is None:
@@ -113,7 +106,7 @@ class Link:
                 trouble = stopping
             if self._closing.is_set():
                 raise Closed() from None
-            if enter is not None and not enter(connection):
+            if enter is not None and not enter(None):
                 return Reply(None, repeated)
             repeated = repeated or trouble.sent
             if repeated and not again:
@@ -144,7 +137,7 @@ class Link:
             return self._connection()
 
     def _give(self, connection: Connection) -> None:
-        if self._closing.is_set() or len(self._idle) >= _KEPT:
+        if connection.hung_up or self._closing.is_set() or len(self._idle) >= _KEPT:
             connection.close()
             return
         self._idle.append(connection)

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..broker.base import QueueStats, Step
-from ..broker.local import LocalBroker
 from ..engine.admin import Why
 from ..errors import MessageNotFoundError
 from ..model import QueueSettings
 from . import checks
 from .base import Base, make_filter
 from .message import Message, Peeked, Received, is_dead
+from .verbs import Verbs
 
 if TYPE_CHECKING:
     from .embedded import Queue
@@ -113,7 +113,7 @@ class Looking(Base):
         return self.settings.dead_letter
 
     @property
-    def broker(self) -> LocalBroker:
+    def broker(self) -> Verbs:
         return self._broker
 
     def status(self, message_id: str) -> str:

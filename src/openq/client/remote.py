@@ -10,7 +10,6 @@ import os
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -26,6 +25,7 @@ from ..errors import (
     MessageNotFoundError,
     OpenQError,
     QueueExists,
+    QueueFull,
     QueueInUse,
     QueueNotFound,
     VisibilityTimeoutExpired,
@@ -38,21 +38,16 @@ from .http import Connection, Refused
 from .link import RECONNECT_S, Link, Reply, check_url
 from .settings import settle
 from .shared import Shared, opened
+from .verbs import OnlyInProcess
 from .waiting import Wait, give_back
 from .wire import Document, part
 
 BATCH = 1_000  # messages or receipts in one request
 BATCH_BYTES = 4 << 20
-PAGE_BYTES = 8 << 20
+PAGE = 200
 POLL_S = 20.0  # one long poll; a longer wait is several
 BOUND_LEASE_MS = 60_000  # of what is held for as long as this process lives
 _POLL_TASK_S = (0.005, 0.25)
-
-
-class OnlyInProcess(OpenQError):
-    """Something that a server does not offer (yet) to clients over the network."""
-
-    code = "only_in_process"
 
 
 class RemoteBroker:
@@ -67,11 +62,16 @@ class RemoteBroker:
         self.lock = threading.Lock()
         self._bound = Heartbeat(self)
         self._bound_now: dict[int, Delivery] = {}
-        # Not patient: at the first contact a wrong address is more likely than a server that restarts.
-        self.id_prefix: str = link.call("GET", "server", patient=False).value["id_prefix"]
+        self.id_prefix = ""
 
-    def _get(self, path: str, queue: str = "", message_id: str | None = None, **query: object) -> Any:
-        told = {name: value for name, value in query.items() if value is not None}
+    def greet(self) -> None:
+        """The first contact: the address and who we are must be right."""
+        if not self.id_prefix:
+            # Not patient: a wrong address is more likely than a server that is just being restarted.
+            self.id_prefix = self._link.call("GET", "server", patient=False).value["id_prefix"]
+
+    def _get(self, path: str, queue: str = "", message_id: str | None = None, **query: Any) -> Any:
+        told = {name: str(value) for name, value in query.items() if value is not None}
         target = f"{path}?{urlencode(told)}" if told else path
         return self._link.call("GET", target, queue=queue, message_id=message_id, again=True).value
 
@@ -79,10 +79,10 @@ class RemoteBroker:
         path = f"queues/{part(queue)}/{verb}"
         return self._link.call("POST", path, body, queue=queue, again=again)
 
-    def _pages(self, path: str, queue: str, items: str, **query: object) -> Iterator[Document]:
+    def _pages(self, path: str, queue: str, items: str, **query: Any) -> Iterator[Document]:
         after: str | None = None
         while True:
-            page = self._get(path, queue, after=after, limit=BATCH, **query)
+            page = self._get(path, queue, after=after, limit=PAGE, **query)
             yield from page[items]
             after = page.get("next")
             if after is None:
@@ -159,13 +159,11 @@ class RemoteBroker:
             results += self._publish_batch(queue, some)
         return results
 
-    def _publish_batch(
-        self, queue: str, drafts: Sequence[Draft]
-    ) -> list[tuple[str, bool] | OpenQError]:
+    def _publish_batch(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
         # One that has an id or a dedup id is not added twice, so it may be sent twice.
         again = all(draft.dedup is not None or draft.id is not None for draft in drafts)
         path = f"queues/{part(queue)}/messages"
-        what = "it was published (with a dedup_id it is sent again by itself)"
+        what = "it was published: with a dedup_id it would have been sent again by itself"
         if len(drafts) == 1:
             draft = drafts[0]
             path += "?restore=true" if draft.past is not None else ""
@@ -173,16 +171,16 @@ class RemoteBroker:
                 reply = self._link.call(
                     "POST", path, wire.message_of(draft), queue=queue, again=again, what=what
                 )
-            except (QueueNotFound, Refused):
-                raise
-            except OpenQError as error:
-                if type(error).__module__ != OpenQError.__module__:
-                    raise  # no answer
+            except (InvalidSetting, QueueFull) as error:
                 return [error]
             return [(reply.value["id"], bool(reply.value.get("duplicate")))]
         restores = any(draft.past is not None for draft in drafts)
         path += "/batch?restore=true" if restores else "/batch"
-        answer = self._link.call("POST", path, _items(drafts), queue=queue, again=again, what=what).value
+        try:
+            answer = self._link.call("POST", path, _items(drafts), queue=queue, again=again, what=what).value
+        except InvalidSetting:
+            # The server could not even read one of them. The others must not suffer for it.
+            return [result for draft in drafts for result in self._publish_batch(queue, [draft])]
         if "results" not in answer:
             first_id = answer.get("first_id", "")
             prefix, first = first_id[:-12], int(first_id[-12:] or "0", 16)
@@ -220,7 +218,7 @@ class RemoteBroker:
         consumer: str | None,
         types: Iterable[str] | None,
         wait_s: float = 0.0,
-        enter: Callable[[Connection], bool] | None = None,
+        enter: Callable[[Connection | None], bool] | None = None,
     ) -> list[Delivery]:
         """Messages as soon as there are any, nothing after `wait_s` seconds or when `enter` says so."""
         body: Document = {"max": min(limit, BATCH), "wait": wait_s}
@@ -264,7 +262,9 @@ class RemoteBroker:
                     self._bound.drop(delivery)
 
     def attend(self, queue: str, waiter: Waiter) -> list[Delivery] | None:
-        raise OnlyInProcess("waiters are served in the process of the broker; a client over the network polls")
+        raise OnlyInProcess(
+            "waiters are served in the process of the broker; a client over the network polls"
+        )
 
     def leave(self, queue: str, waiter: Waiter) -> bool:
         return False
@@ -281,13 +281,14 @@ class RemoteBroker:
         for start in range(0, len(receipts), BATCH):
             texts = self._texts(receipts[start : start + BATCH])
             reply = self._post(queue, "ack", {"receipts": texts}, again=True)
-            failed = {each["receipt_id"]: each for each in reply.value["failed"]}
-            seen: Counter[str] = Counter()
-            for text in texts:
-                seen[text] += 1
-                # The first of two that are the same counts.
-                told = failed.get(text) if seen[text] == texts.count(text) or text not in failed else None
-                results.append(None if told is None else self._failure(queue, told, reply.repeated))
+            failed: dict[str, list[Document]] = {}
+            for each in reply.value["failed"]:
+                failed.setdefault(each["receipt_id"], []).append(each)
+            outcomes: list[OpenQError | None] = []
+            for text in reversed(texts):  # of two that are the same, the first one was good
+                told = failed.get(text)
+                outcomes.append(self._failure(queue, told.pop(), reply.repeated) if told else None)
+            results += reversed(outcomes)
         return results
 
     def _failure(self, queue: str, told: Document, repeated: bool) -> OpenQError | None:
@@ -362,10 +363,17 @@ class RemoteBroker:
             entries = self.entries(queue, "ready")
             return entries[::-1][:limit] if rear else entries[:limit]
         path = f"queues/{part(queue)}/messages"
-        page = self._get(path, queue, limit=limit, rear="true" if rear else None)
-        return [_entry(each) for each in page["messages"]]
+        which = {"rear": "true"} if rear else {"front": "true"}
+        return [_entry(each) for each in self._get(path, queue, limit=limit, **which)["messages"]]
 
     def entries(self, queue: str, state: str = "all") -> list[Entry]:
+        if state == "all":
+            return [each for one in ("ready", "delayed", "in_flight") for each in self.entries(queue, one)]
+        if state == "ready":
+            next_ones = self.peek(queue, BATCH)
+            if len(next_ones) < BATCH:
+                return next_ones
+            # More than a look takes in: page by page, by priority and sequence.
         path = f"queues/{part(queue)}/messages"
         return [_entry(each) for each in self._pages(path, queue, "messages", state=state)]
 
@@ -542,11 +550,13 @@ class RemoteBroker:
     def now_ms(self) -> int:
         """The server's time, which is the one that counts."""
         view = self._get("server")
-        return wire.time_ms(view["started"]) + round(view["uptime"] * 1000)
+        now_ms: int = wire.time_ms(view["started"]) + round(view["uptime"] * 1000)
+        return now_ms
 
     def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
         raise OnlyInProcess(
-            "subscribe hears of changes in this process only; over the network, use receive, stats or timeline"
+            "subscribe hears of changes in this process only; "
+            "over the network there are receive, stats and timeline"
         )
 
     def health(self) -> Health:
@@ -608,7 +618,7 @@ class RemoteWait(Wait):
     """One wait of one thread: long polls, one after the other."""
 
     __slots__ = ("_connection", "_guard")
-    _broker: RemoteBroker  # type: ignore[assignment]
+    _broker: RemoteBroker
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -645,21 +655,17 @@ class RemoteWait(Wait):
 
     def _poll(self, wait_s: float) -> list[Delivery]:
         waiter = self._waiter
-        try:
-            return self._broker.poll(
-                self._queue,
-                waiter.limit,
-                waiter.lease_ms,
-                waiter.consumer,
-                waiter.types,
-                wait_s,
-                self._enter,
-            )
-        finally:
-            with self._guard:
-                self._connection = None
+        return self._broker.poll(
+            self._queue,
+            waiter.limit,
+            waiter.lease_ms,
+            waiter.consumer,
+            waiter.types,
+            wait_s,
+            self._enter,
+        )
 
-    def _enter(self, connection: Connection) -> bool:
+    def _enter(self, connection: Connection | None) -> bool:
         with self._guard:
             self._connection = connection
             return not self._ended
@@ -679,6 +685,7 @@ class RemotePlace(Shared):
 
     broker: RemoteBroker
     wait_kind = RemoteWait
+    is_remote = True
 
     def __init__(self, broker: RemoteBroker, key: str) -> None:
         super().__init__(broker, key)
@@ -720,14 +727,15 @@ def connect(
     if token is None and "@" not in url:
         token = secret("OPENQ_TOKEN", os.environ)
     ca = ca or os.environ.get("OPENQ_CA") or None
-    key = "\0".join((url, token or "", ca or ""))
+    reconnect_s = RECONNECT_S if reconnect is None else reconnect
+    key = "\0".join((url, token or "", ca or "", str(reconnect_s)))
 
-    def make() -> Shared:
-        link = Link(url, token, ca, RECONNECT_S if reconnect is None else reconnect)
-        try:
-            return RemotePlace(RemoteBroker(link), key)
-        except BaseException:
-            link.close()
-            raise
-
-    return opened(key, make)
+    place = opened(key, lambda: RemotePlace(RemoteBroker(Link(url, token, ca, reconnect_s)), key))
+    assert isinstance(place, RemotePlace)
+    try:
+        # Not while it is being opened: that holds up whoever opens another place.
+        place.broker.greet()
+    except BaseException:
+        place.leave()
+        raise
+    return place

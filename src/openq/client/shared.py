@@ -6,11 +6,17 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..broker.local import LocalBroker
 from ..clock import Clock
 from ..errors import InvalidSetting
+from ..model import QueueSettings
 from .heartbeat import Heartbeat
+from .settings import settle
+from .verbs import Verbs
+from .waiting import Wait
 
 # Reentrant: the garbage collector may close a forgotten queue while this thread opens another.
 _lock = threading.RLock()
@@ -20,7 +26,10 @@ _open: dict[str, Shared] = {}
 class Shared:
     """A broker, and how many queue objects use it."""
 
-    def __init__(self, broker: LocalBroker, path: str | None = None, owned: bool = True) -> None:
+    wait_kind: type[Wait] = Wait
+    is_remote = False
+
+    def __init__(self, broker: Verbs, path: str | None = None, owned: bool = True) -> None:
         self.broker = broker
         self.path = path
         self.heartbeat = Heartbeat(broker)
@@ -31,6 +40,28 @@ class Shared:
     def is_private(self) -> bool:
         """In memory, and so far with one queue object: nobody else can hold a lease in it."""
         return self._owned and self.path is None and self._users == 1
+
+    @property
+    def where(self) -> str:
+        return self.path or "memory"
+
+    def label(self, number: int) -> str | None:
+        """What the leases of one queue object are known by, where others may hold some too."""
+        return None if self.is_private() else f"{os.getpid()}-{number}"
+
+    def declare(self, name: str, dead_letter: str | None, named: Mapping[str, Any]) -> QueueSettings:
+        """The queue and its dead letters, made or changed as far as something is named."""
+        broker = self.broker
+        existing = broker.queues()
+        if dead_letter is not None and dead_letter not in existing:
+            broker.declare(dead_letter, settle(None, {}))
+        stored = broker.settings(name) if name in existing else None
+        settings = broker.declare(name, settle(stored, named), change=True)
+        broker.sync()
+        return settings
+
+    def _ending(self) -> None:
+        """The last one leaves: whatever would keep the heartbeat from ending is to stop."""
 
     def join(self) -> Shared:
         with _lock:
@@ -43,6 +74,7 @@ class Shared:
             if self._users:
                 return
         # Without the lock: this waits for threads that may be about to open or close a queue themselves.
+        self._ending()
         self.heartbeat.stop()
         try:
             if self._owned:
@@ -75,17 +107,24 @@ def around(broker: LocalBroker) -> Shared:
 
 def on_disk(path: str | os.PathLike[str], clock: Clock | None) -> Shared:
     real = os.path.realpath(path)
+    shared = opened(real, lambda: Shared(LocalBroker(real, clock=clock), real))
+    if clock is not None and clock is not shared.broker.clock:
+        shared.leave()
+        raise InvalidSetting(f"{real} is open in this process with another clock")
+    return shared
+
+
+def opened(key: str, make: Callable[[], Shared]) -> Shared:
+    """The place of that name, made if it is not open in this process."""
     while True:
         with _lock:
-            shared = _open.get(real)
+            shared = _open.get(key)
             if shared is None:
-                shared = _open[real] = Shared(LocalBroker(real, clock=clock), real)
+                shared = _open[key] = make()
                 return shared
             if shared._users:
-                if clock is not None and clock is not shared.broker.clock:
-                    raise InvalidSetting(f"{real} is open in this process with another clock")
                 return shared.join()
-        shared._closed.wait()  # its last user is leaving; then the directory is free
+        shared._closed.wait()  # its last user is leaving; then the place is free
 
 
 def _close_all() -> None:
@@ -93,6 +132,7 @@ def _close_all() -> None:
         shared = list(_open.values())
         _open.clear()
     for each in shared:
+        each._ending()
         each.heartbeat.stop()
         each.broker.close()
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..errors import MessageNotFoundError, QueueFull
 from ..model import NO_DEADLINE
 from . import checks
+from .verbs import OnlyInProcess
 
 if TYPE_CHECKING:
     from .embedded import Queue
@@ -122,7 +123,10 @@ class _Changes:
         self._changed = threading.Event()
 
     def __enter__(self) -> _Changes:
-        self._stop = self._queue.subscribe(lambda event: self._changed.set())
+        try:
+            self._stop = self._queue.subscribe(lambda event: self._changed.set())
+        except OnlyInProcess:
+            self._stop = self._changed.clear  # nobody tells us of a server's changes: we look now and then
         return self
 
     def __exit__(self, *_: object) -> None:

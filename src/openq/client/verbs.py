@@ -13,6 +13,12 @@ from ..model import Delivery, Draft, Entry
 from ..storage.files import FileJournal
 
 
+class OnlyInProcess(OpenQError):
+    """Something that a server does not offer (yet) to clients over the network."""
+
+    code = "only_in_process"
+
+
 class Verbs(Broker, Protocol):
     observed: bool  # somebody listens: `sync` after each verb also without a disk
     relaxed: bool

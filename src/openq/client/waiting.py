@@ -6,13 +6,13 @@ import threading
 from collections.abc import Iterable
 from typing import Protocol
 
-from ..broker.local import LocalBroker
 from ..broker.waiters import Waiter
 from ..errors import Closed, OpenQError
 from ..model import Delivery
+from .verbs import Verbs
 
 
-def give_back(broker: LocalBroker, queue: str, deliveries: Iterable[Delivery]) -> None:
+def give_back(broker: Verbs, queue: str, deliveries: Iterable[Delivery]) -> None:
     """Back to their places at once, not counted: nobody has seen them."""
     receipts = [(delivery.entry.seq, delivery.number) for delivery in deliveries]
     if not receipts:
@@ -74,7 +74,7 @@ class Wait:
 
     def __init__(
         self,
-        broker: LocalBroker,
+        broker: Verbs,
         queue: str,
         limit: int,
         lease_ms: int | None,

@@ -44,6 +44,7 @@ REMEMBER_S = 60
 
 _MAX_PEERS = 10_000
 _MAX_DECISIONS = 20_000
+_LONGEST_NAME = 255  # of a queue; what is longer is none, and would only fill the memory
 _MAX_REMEMBERED = 1_000
 _MAX_POLICIES = 1_000
 
@@ -150,16 +151,29 @@ class Guard:
                 self._open[account] = found
         return found
 
-    def sigv4(self, method: str, target: bytes, headers: Headers, body: bytes, peer: str = "") -> Principal:
-        """An AWS signature; raises SignatureRefused.
+    def sigv4(
+        self,
+        method: str,
+        target: bytes,
+        headers: Headers | dict[bytes, bytes],
+        body: bytes,
+        peer: str = "",
+    ) -> Principal:
+        """An AWS signature; raises SignatureRefused. Headers by name, where no name comes twice, are faster.
 
         Not counted among failed logins: a secret of 40 random characters is not guessed, and a client with a
         wrong one should be told so each time, as AWS does.
         """
         if self._generation != self.store.generation:
             self._forget()
-        signed = self._verifier.verify(method, target, headers, body, self._clock_s())
-        key_id = signed.access_key
+        now_s = self._clock_s()
+        key_id = None
+        if isinstance(headers, dict):
+            if method == "POST":
+                key_id = self._verifier.recognize(target, headers, body, now_s)
+            headers = list(headers.items())
+        if key_id is None:
+            key_id = self._verifier.verify(method, target, headers, body, now_s).access_key
         principal = self._by_key.get(key_id)
         if principal is None:
             key = self.store.key(key_id)
@@ -325,7 +339,8 @@ class Guard:
             document = self._document(policy) if policy else None
             arn = resource_arn or f"arn:aws:sqs:{self._region}:{account}:{queue or '*'}"
             decision = self._decide(principal, action, account, queue, document, sqs_action, arn, context)
-            if document is None or not document.depends_on_context:
+            is_steady = document is None or not document.depends_on_context
+            if is_steady and len(queue or "") <= _LONGEST_NAME:
                 if len(self._decisions) >= _MAX_DECISIONS:
                     self._decisions.clear()
                 self._decisions[key] = decision

@@ -7,7 +7,6 @@ wire format that was spoken. Tests import `walk`, too.
 from __future__ import annotations
 
 import json
-import sys
 import time
 import uuid
 from typing import Any
@@ -153,10 +152,30 @@ def ended(sqs: Any, arn: str, how: str) -> None:
     assert newest["SourceArn"] == arn, newest
 
 
+def refusals(sqs: Any) -> None:
+    """What SQS refuses are the exceptions that boto3 has for it."""
+    url = sqs.create_queue(QueueName=f"walk-{uuid.uuid4().hex}")["QueueUrl"]
+    known = sqs.exceptions
+    for expected, call, arguments in (
+        (known.QueueDoesNotExist, sqs.get_queue_url, {"QueueName": "none"}),
+        (known.ReceiptHandleIsInvalid, sqs.delete_message, {"QueueUrl": url, "ReceiptHandle": "none"}),
+        (known.EmptyBatchRequest, sqs.send_message_batch, {"QueueUrl": url, "Entries": []}),
+        (known.InvalidMessageContents, sqs.send_message, {"QueueUrl": url, "MessageBody": "\x01"}),
+        (known.InvalidAttributeName, sqs.set_queue_attributes, {"QueueUrl": url, "Attributes": {"No": "1"}}),
+        (known.ResourceNotFoundException, sqs.list_message_move_tasks, {"SourceArn": arn_of(sqs, url) + "0"}),
+    ):
+        try:
+            call(**arguments)
+        except expected:
+            continue
+        raise AssertionError(f"{call.__name__} should raise {expected.__name__}")
+
+
 def main() -> None:
     import boto3
 
     sqs = boto3.client("sqs")
+    refusals(sqs)
     operations = set(sqs.meta.service_model.operation_names)
     called = walk(sqs)
     assert called == operations, operations - called
@@ -164,4 +183,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

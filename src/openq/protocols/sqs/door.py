@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
-from binascii import hexlify
 from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
 
-import msgspec
-
 from ...errors import OpenQError
-from ...model import FORM_TEXT
 from ...security.errors import Refused, SignatureRefused, TooManyFailures
 from ...security.guard import ANONYMOUS, Principal
 from ...security.policy import ROLES, SQS_ACTIONS
@@ -26,39 +22,20 @@ from ..names import DEFAULT_ACCOUNT
 from ..site import Site
 from . import aws_json, aws_query, errors, messages, sts
 from . import requests as sqs
-from .attributes import check_body, md5
-from .attributes import is_valid_batch_id as is_plain_id
 from .call import Call, Names, View
 from .errors import SqsError
 from .peek import as_plain_json, peek_messages
 from .queues import QUEUE_ACTIONS
+from .short import ShortWays
 
 log = logging.getLogger("openq.sqs")
 
 JSON_TYPE = b"application/x-amz-json-1.0"
 XML_TYPE = b"text/xml"
 _PREFIX = b"AmazonSQS."
-_MAX_VIEWS = 10_000
 _CREDENTIAL = b"AWS4-HMAC-SHA256 Credential="
 
 Action = Callable[[Call, Any, "messages.Answer"], None]
-
-
-class PlainSend(msgspec.Struct, rename=sqs.wire_name, gc=False, forbid_unknown_fields=True):
-    """SendMessage with a body and nothing else; with anything else it cannot be decoded as this."""
-
-    queue_url: str
-    message_body: sqs.Text
-
-
-class PlainEntry(msgspec.Struct, rename=sqs.wire_name, gc=False, forbid_unknown_fields=True):
-    id: str
-    message_body: sqs.Text
-
-
-class PlainBatch(msgspec.Struct, rename=sqs.wire_name, gc=False, forbid_unknown_fields=True):
-    queue_url: str
-    entries: list[PlainEntry]
 
 
 class Wire(Protocol):
@@ -134,11 +111,7 @@ class SqsDoor:
         for name, act in QUEUE_ACTIONS.items():
             self._actions[name] = _answering(act)
         self._anyone = {site.config.account: _root_of(DEFAULT_ACCOUNT)}
-        self._decode_plain = msgspec.json.Decoder(PlainSend).decode
-        self._decode_plain_batch = msgspec.json.Decoder(PlainBatch).decode
-        self._views: dict[str, View] = {}
-        self._id_prefix = site.broker.id_prefix.encode()
-        self._is_durable = site.broker.journal is not None and not site.broker.relaxed
+        self._short = ShortWays(site, self.names, self._json).ways
 
     # -- the two formats
 
@@ -146,11 +119,7 @@ class SqsDoor:
         target = request.fields.get(b"x-amz-target")
         wire: Wire = self._query if target is None else self._json
         try:
-            if target == b"AmazonSQS.SendMessage":
-                self._send(request)
-            elif target == b"AmazonSQS.SendMessageBatch":
-                self._send_batch(request)
-            elif target is not None:
+            if target is not None:
                 self._handle_json(request, target)
             else:
                 self._handle_query(request)
@@ -159,10 +128,19 @@ class SqsDoor:
         except OpenQError as error:
             wire.fail(request, errors.from_openq(error))
         except Exception:
-            log.exception("an SQS request failed: %r", (target or request.target)[:200])
+            # Not the query: it may hold a signature.
+            log.exception("an SQS request failed: %r", (target or request.path.encode("latin-1"))[:200])
             wire.fail(request, errors.internal_error())
 
     def _handle_json(self, request: Request, target: bytes) -> None:
+        way = self._short.get(target)
+        if way is not None:
+            principal = self.principal(request)
+            if way(request, principal):
+                return
+            name = target[len(_PREFIX) :].decode()
+            self._act(request, self._json, name, aws_json.decode(name, request.body), principal)
+            return
         name = target.removeprefix(_PREFIX).decode("latin-1")
         if not target.startswith(_PREFIX) or name not in self._actions:
             raise errors.unknown_operation(name[:100])
@@ -192,7 +170,8 @@ class SqsDoor:
                 return self._anyone_of(key.decode())
             return self._anyone[self._site.config.account]
         try:
-            return guard.sigv4(request.method, request.target, request.headers, request.body, request.peer)
+            headers = request.headers if request.repeated else request.fields
+            return guard.sigv4(request.method, request.target, headers, request.body, request.peer)
         except SignatureRefused as refused:
             if refused.code == "MissingAuthenticationToken":
                 return ANONYMOUS  # a queue's policy may let everybody in
@@ -295,106 +274,6 @@ class SqsDoor:
 
     def _receive(self, call: Call, wanted: sqs.ReceiveMessage, answer: messages.Answer) -> None:
         messages.receive_message(call, wanted, self._attempts, answer)
-
-    def _send(self, request: Request) -> None:
-        """A body and nothing else into a plain queue of one's own; all else goes the long way."""
-        principal = self.principal(request)
-        try:
-            message = self._decode_plain(request.body)
-        except (ValueError, UnicodeError, RecursionError):
-            self._send_other(request, principal)
-            return
-        if not principal.is_root:  # before the queue is looked up: who may not send must not learn of it
-            self._send_other(request, principal)
-            return
-        view = self._view_of(message.queue_url)
-        if view.fifo or view.policy is not None or principal.account != view.account:
-            self._send_other(request, principal)
-            return
-        text = message.message_body
-        if not text.isprintable():
-            check_body(text)
-        body = text.encode()
-        if len(body) > view.max_bytes:
-            raise errors.message_too_long(view.max_bytes)
-        seq = self._broker.publish_body(view.full, body, FORM_TEXT)
-        if not seq:
-            self._send_other(request, principal)
-            return
-        reply = b'{"MessageId":"%b%012x","MD5OfMessageBody":"%b"}' % (
-            self._id_prefix,
-            seq,
-            hexlify(md5(body).digest()),
-        )
-        if self._is_durable:
-            self._promise(request, reply)
-        else:
-            self._json.send(request, reply)
-
-    def _send_batch(self, request: Request) -> None:
-        """The same for a batch: one record for all of it."""
-        principal = self.principal(request)
-        try:
-            batch = self._decode_plain_batch(request.body)
-        except (ValueError, UnicodeError, RecursionError):
-            self._send_other(request, principal, "SendMessageBatch")
-            return
-        view = self._view_of(batch.queue_url)
-        bodies: list[bytes] = []
-        ids: list[str] = []
-        total = 0
-        for entry in batch.entries:
-            text = entry.message_body
-            body = text.encode()
-            total += len(body)
-            if not text.isprintable() or len(body) > view.max_bytes or not is_plain_id(entry.id):
-                break
-            ids.append(entry.id)
-            bodies.append(body)
-        if (
-            len(bodies) != len(batch.entries)
-            or not 0 < len(bodies) <= view.limits.max_batch
-            or total > view.limits.max_batch_bytes
-            or len(set(ids)) != len(ids)
-            or view.fifo
-            or view.policy is not None
-            or not principal.is_root
-            or principal.account != view.account
-        ):
-            self._send_other(request, principal, "SendMessageBatch")
-            return
-        seqs = self._broker.publish_bodies(view.full, bodies, FORM_TEXT)
-        if seqs is None:
-            self._send_other(request, principal, "SendMessageBatch")
-            return
-        prefix = self._id_prefix
-        entries = [
-            b'{"Id":"%b","MessageId":"%b%012x","MD5OfMessageBody":"%b"}'
-            % (id.encode(), prefix, seq, hexlify(md5(body).digest()))
-            for id, seq, body in zip(ids, seqs, bodies, strict=True)
-        ]
-        self._promise(request, b'{"Successful":[%b]}' % b",".join(entries))
-
-    def _send_other(self, request: Request, principal: Principal, name: str = "SendMessage") -> None:
-        self._act(request, self._json, name, aws_json.decode(name, request.body), principal)
-
-    def _view_of(self, url: str) -> View:
-        """The queue of a URL that was used before, if nothing about it has changed."""
-        view = self._views.get(url)
-        if view is None or view.queue.deleted or view.queue.settings is not view.settings:
-            if len(self._views) >= _MAX_VIEWS:
-                self._views.clear()
-            view = self._views[url] = self.names.view(self.names.parse_url(url))
-        return view
-
-    def _promise(self, request: Request, reply: bytes) -> None:
-        def committed(error: OpenQError | None) -> None:
-            if error is not None:
-                self._json.fail(request, errors.from_openq(error))
-            else:
-                self._json.send(request, reply)
-
-        self._site.after_commit(committed)
 
     # -- looking without receiving
 

@@ -319,9 +319,8 @@ def receive_message(call: Call, wanted: sqs.ReceiveMessage, attempts: Attempts, 
     polls.receive(call.site, call.http, view.full, count, lease_ms, call.http.peer, None, wait_s, then)
 
 
-def body_text(entry: Entry) -> tuple[str, bool]:
+def text_of(body: bytes) -> tuple[str, bool]:
     """The body as text; what is no text goes out as base64, and the second value says so."""
-    body = entry.body or b""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -338,7 +337,7 @@ def incoming(call: Call, view: View, delivery: Delivery, wanted: Wanted) -> sqs.
 def shown_message(
     call: Call, view: View, entry: Entry, delivery: Delivery | None, handle: str, wanted: Wanted
 ) -> sqs.Message:
-    text, encoded = body_text(entry)
+    text, encoded = text_of(entry.body or b"")
     message = sqs.Message(
         message_id=call.site.broker.message_id(entry),
         receipt_handle=handle,

@@ -1,0 +1,72 @@
+"""asyncio over the network: the blocking client in threads, so that the loop goes on meanwhile.
+
+Calls and waits have threads of their own: any number of waits for messages must not keep an ack waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from ..client.waiting import Wait, give_back
+from ..model import Delivery
+
+T = TypeVar("T")
+
+CALLS = 16  # at the same time
+WAITS = 256
+
+
+class Threads:
+    """Those of one queue object. Each is started when it is needed for the first time."""
+
+    def __init__(self) -> None:
+        self._calls = ThreadPoolExecutor(CALLS, thread_name_prefix="openq-call")
+        self.waits = ThreadPoolExecutor(WAITS, thread_name_prefix="openq-wait")
+
+    async def run(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Carried out to its end even if the task is cancelled meanwhile: a call cannot be called back."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._calls, partial(verb, *args, **options))
+
+    def give_back(self, wait: Wait, deliveries: list[Delivery]) -> None:
+        try:
+            self._calls.submit(give_back, wait._broker, wait._queue, deliveries)
+        except RuntimeError:
+            pass  # closed meanwhile; the leases end by themselves
+
+    def close(self) -> None:
+        self._calls.shutdown(wait=False)
+        self.waits.shutdown(wait=False)
+
+
+class ThreadWait:
+    """One wait of one task for messages. What it was served is either returned or given back."""
+
+    def __init__(self, wait: Wait, threads: Threads) -> None:
+        self._wait = wait
+        self._threads = threads
+
+    async def wait(self, timeout: float | None) -> list[Delivery]:
+        loop = asyncio.get_running_loop()
+        waiting = loop.run_in_executor(self._threads.waits, self._wait.wait, timeout)
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            self._wait.end()
+            waiting.add_done_callback(self._too_late)
+            raise
+
+    def _too_late(self, waiting: asyncio.Future[list[Delivery]]) -> None:
+        if waiting.cancelled() or waiting.exception() is not None:
+            return
+        deliveries = waiting.result()
+        if deliveries:
+            self._threads.give_back(self._wait, deliveries)
+
+    def end(self) -> None:
+        """End the wait, from any thread: nothing came."""
+        self._wait.end()

@@ -1,0 +1,279 @@
+"""The commonest requests by the shortest way: plain messages, over JSON, by the owner of the queue.
+
+Each answers exactly what the long way would answer, or does nothing at all and leaves the request to it:
+whatever is unusual or wrong goes there, so every error and every option exists in one place only.
+"""
+
+from __future__ import annotations
+
+from binascii import hexlify
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from ...errors import OpenQError
+from ...model import FORM_TEXT, Delivery
+from ...security.guard import Principal
+from .. import polls
+from ..http import Request
+from ..site import Site
+from . import errors
+from . import requests as sqs
+from .attributes import is_valid_batch_id, md5
+from .call import Names, View
+from .errors import SqsError
+from .messages import text_of
+
+_MAX_VIEWS = 10_000
+_HALF = (1 << 64) - 1
+# Text of these characters alone looks the same in JSON, and AWS allows them all.
+_PLAIN = bytes(char for char in range(0x20, 0x7F) if chr(char) not in '"\\')
+_encode = msgspec.json.encode
+
+
+class _Strict(msgspec.Struct, rename=sqs.wire_name, gc=False, forbid_unknown_fields=True):
+    """With any other member it cannot be decoded as this."""
+
+
+class PlainSend(_Strict):
+    queue_url: str
+    message_body: sqs.Text
+
+
+class PlainEntry(_Strict):
+    id: str
+    message_body: sqs.Text
+
+
+class PlainBatch(_Strict):
+    queue_url: str
+    entries: list[PlainEntry]
+
+
+class PlainReceive(_Strict):
+    queue_url: str
+    max_number_of_messages: int = 1
+    wait_time_seconds: int | None = None
+    visibility_timeout: int | None = None
+
+
+class PlainReceipt(_Strict):
+    id: str
+    receipt_handle: str
+
+
+class PlainDeletes(_Strict):
+    queue_url: str
+    entries: list[PlainReceipt]
+
+
+class Answering(Protocol):
+    """How JSON answers leave."""
+
+    def send(self, request: Request, body: bytes) -> None: ...
+    def fail(self, request: Request, error: SqsError) -> None: ...
+
+
+class ShortWays:
+    """By action: whether the request was taken care of."""
+
+    def __init__(self, site: Site, names: Names, wire: Answering) -> None:
+        self._site = site
+        self._broker = site.broker
+        self._names = names
+        self._wire = wire
+        self._views: dict[str, View] = {}
+        self._id_prefix = site.broker.id_prefix.encode()
+        self._is_durable = site.broker.journal is not None and not site.broker.relaxed
+        self._decode_send = msgspec.json.Decoder(PlainSend).decode
+        self._decode_batch = msgspec.json.Decoder(PlainBatch).decode
+        self._decode_receive = msgspec.json.Decoder(PlainReceive).decode
+        self._decode_deletes = msgspec.json.Decoder(PlainDeletes).decode
+        self.ways: dict[bytes, Callable[[Request, Principal], bool]] = {
+            b"AmazonSQS.SendMessage": self._send,
+            b"AmazonSQS.SendMessageBatch": self._send_batch,
+            b"AmazonSQS.ReceiveMessage": self._receive,
+            b"AmazonSQS.DeleteMessageBatch": self._delete_batch,
+        }
+
+    def _view(self, url: str, principal: Principal) -> View | None:
+        """The queue, if it is the caller's own and nobody else has a say in it."""
+        if not principal.is_root:  # before it is looked up: who may not use a queue must not learn of it
+            return None
+        view = self._views.get(url)
+        if view is None or view.queue.deleted or view.queue.settings is not view.settings:
+            if len(self._views) >= _MAX_VIEWS:
+                self._views.clear()
+            view = self._views[url] = self._names.view(self._names.parse_url(url))
+        return view if principal.account == view.account and view.policy is None else None
+
+    def _promise(self, request: Request, reply: bytes) -> None:
+        """The answer, once what it says is on disk."""
+        if not self._is_durable:
+            self._wire.send(request, reply)
+            return
+
+        def committed(error: OpenQError | None) -> None:
+            if error is not None:
+                self._wire.fail(request, errors.from_openq(error))
+            else:
+                self._wire.send(request, reply)
+
+        self._site.after_commit(committed)
+
+    def _send(self, request: Request, principal: Principal) -> bool:
+        try:
+            message = self._decode_send(request.body)
+        except (ValueError, RecursionError):
+            return False
+        view = self._view(message.queue_url, principal)
+        text = message.message_body
+        if view is None or view.fifo or not text.isprintable():
+            return False
+        body = text.encode()
+        if len(body) > view.max_bytes:
+            return False
+        seq = self._broker.publish_body(view.full, body, FORM_TEXT)
+        if not seq:
+            return False
+        digest = hexlify(md5(body).digest())
+        reply = b'{"MessageId":"%b%012x","MD5OfMessageBody":"%b"}' % (self._id_prefix, seq, digest)
+        self._promise(request, reply)
+        return True
+
+    def _send_batch(self, request: Request, principal: Principal) -> bool:
+        try:
+            batch = self._decode_batch(request.body)
+        except (ValueError, RecursionError):
+            return False
+        view = self._view(batch.queue_url, principal)
+        if view is None or view.fifo or not 0 < len(batch.entries) <= view.limits.max_batch:
+            return False
+        bodies: list[bytes] = []
+        ids: list[str] = []
+        total = 0
+        for entry in batch.entries:
+            text = entry.message_body
+            if not text.isprintable() or not is_valid_batch_id(entry.id):
+                return False
+            body = text.encode()
+            if len(body) > view.max_bytes:
+                return False
+            total += len(body)
+            ids.append(entry.id)
+            bodies.append(body)
+        if total > view.limits.max_batch_bytes or len(set(ids)) != len(ids):
+            return False
+        seqs = self._broker.publish_bodies(view.full, bodies, FORM_TEXT)
+        if seqs is None:
+            return False
+        prefix = self._id_prefix
+        entries = [
+            b'{"Id":"%b","MessageId":"%b%012x","MD5OfMessageBody":"%b"}'
+            % (id.encode(), prefix, seq, hexlify(md5(body).digest()))
+            for id, seq, body in zip(ids, seqs, bodies, strict=True)
+        ]
+        self._promise(request, b'{"Successful":[%b]}' % b",".join(entries))
+        return True
+
+    def _receive(self, request: Request, principal: Principal) -> bool:
+        try:
+            wanted = self._decode_receive(request.body)
+        except (ValueError, RecursionError):
+            return False
+        view = self._view(wanted.queue_url, principal)
+        if view is None:
+            return False
+        limits = view.limits
+        wait_s = view.wait_s if wanted.wait_time_seconds is None else wanted.wait_time_seconds
+        lease_s = wanted.visibility_timeout
+        if (
+            not 1 <= wanted.max_number_of_messages <= limits.max_receive
+            or not 0 <= wait_s <= limits.max_wait_s
+            or (lease_s is not None and not 0 <= lease_s <= limits.max_visibility_s)
+            or (limits.max_in_flight is not None and len(view.queue.leases) >= limits.max_in_flight)
+        ):
+            return False
+        number = view.number
+
+        def then(deliveries: list[Delivery], error: OpenQError | None) -> None:
+            if error is not None:
+                self._wire.fail(request, errors.from_openq(error))
+            elif deliveries:
+                shown = [self._shown(each, number) for each in deliveries]
+                self._wire.send(request, b'{"Messages":[%b]}' % b",".join(shown))
+            else:
+                self._wire.send(request, b"{}")
+
+        polls.receive(
+            self._site,
+            request,
+            view.full,
+            wanted.max_number_of_messages,
+            view.settings.visibility_ms if lease_s is None else lease_s * 1000,
+            request.peer,
+            None,
+            wait_s,
+            then,
+        )
+        return True
+
+    def _shown(self, delivery: Delivery, number: int) -> bytes:
+        entry = delivery.entry
+        body = entry.body or b""
+        seq = entry.seq
+        if body.translate(None, _PLAIN):
+            body, text = _as_json(body)
+        else:
+            text = b'"%b"' % body
+        extra = entry.extra
+        if extra is not None and extra.id is not None:
+            shown_id = extra.id.encode()
+        else:
+            shown_id = b"%b%012x" % (self._id_prefix, seq)
+        return b'{"MessageId":"%b","ReceiptHandle":"%08x%016x%016x","MD5OfBody":"%b","Body":%b}' % (
+            shown_id,
+            number,
+            seq,
+            delivery.number,
+            hexlify(md5(body).digest()),
+            text,
+        )
+
+    def _delete_batch(self, request: Request, principal: Principal) -> bool:
+        try:
+            batch = self._decode_deletes(request.body)
+        except (ValueError, RecursionError):
+            return False
+        view = self._view(batch.queue_url, principal)
+        if view is None or not 0 < len(batch.entries) <= view.limits.max_batch:
+            return False
+        number = view.number
+        ids: list[str] = []
+        receipts: list[tuple[int, int]] = []
+        for entry in batch.entries:
+            handle = entry.receipt_handle
+            if len(handle) != 40 or not handle.isalnum() or not is_valid_batch_id(entry.id):
+                return False
+            try:
+                value = int(handle, 16)
+            except ValueError:
+                return False
+            if value >> 128 != number:
+                return False
+            ids.append(entry.id)
+            receipts.append((value >> 64 & _HALF, value & _HALF))
+        if len(set(ids)) != len(ids):
+            return False
+        if any(self._broker.ack(view.full, receipts)):
+            return False  # one is late: the long way deletes again, which is no harm, and tells
+        shown = b",".join([b'{"Id":"%b"}' % id.encode() for id in ids])
+        self._promise(request, b'{"Successful":[%b]}' % shown)
+        return True
+
+
+def _as_json(body: bytes) -> tuple[bytes, bytes]:
+    """The body as it goes out, base64 if it is no text, and that as a JSON string."""
+    text, is_encoded = text_of(body)
+    return (text.encode() if is_encoded else body), _encode(text)

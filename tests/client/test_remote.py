@@ -1,0 +1,737 @@
+"""The same library over the network: only the address changes."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import openq
+from openq import (
+    Closed,
+    Consumer,
+    InvalidSetting,
+    Message,
+    MessageNotFoundError,
+    OpenQ,
+    OpenQError,
+    Producer,
+    QueueFull,
+    QueueNotFound,
+    Refused,
+    Uncertain,
+    Unreachable,
+    VirtualClock,
+)
+from openq.broker.local import LocalBroker
+from openq.client import remote, wire
+from openq.client.verbs import OnlyInProcess
+from openq.model import FORM_PICKLE, Draft, QueueSettings, RetryPolicy
+from openq.security.policy import Rule
+from openq.security.store import Store
+from tests.client.cutting import Wire
+from tests.client.helpers import bodies, ended, in_thread, take, until, until_waiting
+from tests.client.in_process import InProcess
+from tests.client.test_formats import attributes as any_attributes
+from tests.client.test_formats import bodies as any_body
+from tests.serving import free_port, served, start
+
+
+@pytest.fixture
+def server() -> Iterator[InProcess]:
+    with InProcess(LocalBroker()) as running:
+        yield running
+
+
+# -- the same program -----------------------------------------------------------------------------
+
+FOUNDING_SAMPLE = """
+from OpenQ import OpenQ, Producer, Consumer
+
+dlq = OpenQ(name="dead-letter-queue", visibility_timeout=100)
+queue = OpenQ(name="main-queue", visibility_timeout=100, dlq=dlq)
+producer = Producer(queue, num_tasks=10)
+consumer = Consumer(queue)
+producer.start()
+consumer.start()
+producer.join()
+consumer.join()
+print(consumer.processed, len(queue), len(queue.in_flight), len(dlq))
+"""
+
+
+def run(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENQ_")}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**clean, "OPENQ_IDLE_TIMEOUT": "0.5", **variables},
+    )
+
+
+@pytest.mark.parametrize("kind", ["memory", "path", "url"])
+def test_P9_the_founding_sample_runs_in_every_place(kind: str, tmp_path: Path, server: InProcess) -> None:
+    places = {"memory": {}, "path": {"OPENQ_PATH": str(tmp_path / "d")}, "url": {"OPENQ_URL": server.url}}
+
+    done = run(FOUNDING_SAMPLE, **places[kind])
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "10 0 0 0\n", "")
+    if kind == "url":
+        assert server.broker.stats("main-queue").counters["acked"] == 10
+
+
+def test_P9_processes_share_a_queue_by_its_address(server: InProcess) -> None:
+    with OpenQ("jobs", url=server.url) as queue:
+        done = run("from openq import OpenQ; OpenQ('jobs').publish({'from': 'afar'})", OPENQ_URL=server.url)
+        assert done.returncode == 0, done.stderr
+
+        with queue.processing() as message:
+            assert message is not None
+            assert message.body == {"from": "afar"}
+
+        assert queue.messages == []
+
+
+def test_queue_objects_of_one_address_are_in_one_place(server: InProcess) -> None:
+    with OpenQ("dead", url=server.url) as dead, OpenQ("jobs", dlq=dead) as jobs:
+        assert jobs.broker is dead.broker
+        assert server.url in repr(jobs)
+        moved = jobs.publish("x")
+        jobs.move(moved, dead)
+        assert bodies(dead) == ["x"]
+    assert jobs.closed
+
+
+def test_a_lease_belongs_to_the_queue_object_that_has_it(server: InProcess) -> None:
+    with OpenQ("jobs", url=server.url) as mine, OpenQ("jobs", url=server.url) as other:
+        message_id = mine.publish("x")
+        take(mine)
+
+        with pytest.raises(openq.VisibilityTimeoutExpired):
+            other.ack(message_id)
+        mine.ack(message_id)
+
+        assert mine.messages == []
+
+
+def test_the_rest_of_the_library_stays_light() -> None:
+    done = run(
+        "import sys; from openq import OpenQ, Consumer, Producer; q = OpenQ('x'); q.publish('x'); q.receive()\n"
+        "print({'msgspec', 'ssl', 'openq.client.remote', 'openq.config', 'asyncio'} & set(sys.modules))"
+    )
+
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+# -- what cannot be -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"url": "redis://localhost"},
+        {"url": "ftp://localhost"},
+        {"url": "localhost:9324"},
+        {"url": "http://localhost:port"},
+        {"url": "http://"},
+        {"url": 5},
+        {"url": "http://127.0.0.1:1", "path": "data"},
+        {"url": "http://127.0.0.1:1", "clock": VirtualClock()},
+        {"url": "http://127.0.0.1:1", "storage": "memory"},
+        {"url": "http://127.0.0.1:1", "codec": "pickle"},
+        {"url": "http://127.0.0.1:1", "token": "two words"},
+        {"url": "http://127.0.0.1:1", "reconnect": -1},
+        {"token": "oq_x"},
+        {"reconnect": 5},
+    ],
+)
+def test_an_address_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSetting):
+        OpenQ("jobs", **options)
+
+
+def test_two_places_in_the_environment_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENQ_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("OPENQ_PATH", "data")
+
+    with pytest.raises(InvalidSetting, match="OPENQ_URL and OPENQ_PATH"):
+        OpenQ("jobs")
+    OpenQ("jobs", storage="memory").close()
+
+
+def test_a_dlq_elsewhere_is_refused(server: InProcess) -> None:
+    with OpenQ("dead") as here, pytest.raises(InvalidSetting, match="on the server of its queue"):
+        OpenQ("jobs", dlq=here, url=server.url)
+    with OpenQ("dead", url=server.url) as there, pytest.raises(InvalidSetting, match="its own path"):
+        OpenQ("jobs", dlq=there, path="data")
+    with pytest.raises(Closed):
+        OpenQ("jobs", dlq=there)
+
+
+def test_nobody_there_is_said_at_once_with_what_to_do() -> None:
+    port = free_port()
+
+    with pytest.raises(Unreachable, match=rf"http://127.0.0.1:{port}: nothing listens there; .*openq serve"):
+        OpenQ("jobs", url=f"http://user:secret@127.0.0.1:{port}")
+
+
+def test_something_else_that_listens_there_is_not_taken_for_a_server() -> None:
+    with served() as other, pytest.raises(Refused):
+        OpenQ("jobs", url=other.url + "/somewhere")
+
+
+def test_what_is_not_offered_over_the_network_says_so(server: InProcess) -> None:
+    with OpenQ("jobs", url=server.url) as queue:
+        with pytest.raises(OnlyInProcess):
+            queue.subscribe(print)
+        with pytest.raises(InvalidSetting, match="pickle"):
+            queue.broker.publish("jobs", Draft(b"x", FORM_PICKLE))
+
+
+# -- who is asking --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The address of a server with users, and their tokens."""
+    data = tmp_path / "data"
+    data.mkdir()
+    store = Store(data / "users.json")
+    store.add_user("root", role="admin", password="correct horse")
+    store.add_user("sender", rules=[Rule("allow", frozenset(["send"]), "jobs")])
+    tokens = {user: store.create_token(user, "test") for user in ("root", "sender")}
+    with served(data) as running:
+        yield running.url, tokens
+
+
+def test_a_token_signs_in(
+    guarded: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url, tokens = guarded
+    with OpenQ("jobs", url=url, token=tokens["root"]) as queue:
+        queue.publish("by keyword")
+    monkeypatch.setenv("OPENQ_TOKEN", tokens["root"])
+    with OpenQ("jobs", url=url) as queue:
+        queue.publish("by environment")
+    monkeypatch.delenv("OPENQ_TOKEN")
+    file = tmp_path / "token"
+    file.write_text(tokens["root"] + "\n")
+    monkeypatch.setenv("OPENQ_TOKEN_FILE", str(file))
+    with OpenQ("jobs", url=url) as queue:
+        queue.publish("by file")
+    monkeypatch.delenv("OPENQ_TOKEN_FILE")
+    with OpenQ("jobs", url=url.replace("//", "//root:correct%20horse@")) as queue:
+        queue.publish("by password")
+        assert bodies(queue) == ["by keyword", "by environment", "by file", "by password"]
+        assert "horse" not in repr(queue)
+
+
+def test_without_the_right_token_nothing_opens(guarded: tuple[str, dict[str, str]]) -> None:
+    url, _ = guarded
+    with pytest.raises(Refused, match="OPENQ_TOKEN") as nobody:
+        OpenQ("jobs", url=url)
+    with pytest.raises(Refused, match="check token=") as wrong:
+        OpenQ("jobs", url=url, token="oq_canary")
+
+    assert (nobody.value.code, wrong.value.code) == ("unauthorized", "login_refused")
+    assert "canary" not in str(wrong.value)
+
+
+def test_who_may_only_send_can_send_and_no_more(guarded: tuple[str, dict[str, str]]) -> None:
+    url, tokens = guarded
+    with (
+        OpenQ("jobs", url=url, token=tokens["root"]) as all_mighty,
+        OpenQ("jobs", url=url, token=tokens["sender"]) as queue,
+    ):
+        queue.publish("x")
+        queue.publish_many(["y", "z"])
+        for forbidden in (lambda: queue.receive(timeout=0), queue.purge, queue.stats, queue.peek):
+            with pytest.raises(Refused) as refused:
+                forbidden()
+            assert refused.value.code == "forbidden"
+        assert bodies(all_mighty) == ["x", "y", "z"]
+    with pytest.raises(Refused):
+        OpenQ("jobs", 60, url=url, token=tokens["sender"])
+
+
+# -- the wire breaks ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cut(server: InProcess) -> Iterator[Wire]:
+    with Wire(server.url) as wire:
+        yield wire
+
+
+def test_a_publish_whose_answer_is_lost_is_not_sent_twice(cut: Wire, server: InProcess) -> None:
+    with OpenQ("jobs", url=cut.url) as queue:
+        cut.lose = 1
+        with pytest.raises(Uncertain, match="it is not known whether it was published"):
+            queue.publish("x")
+
+        assert bodies(queue) == ["x"]
+
+
+@pytest.mark.parametrize("option", ["dedup_id", "id"])
+def test_a_publish_that_cannot_double_is_sent_until_it_is_answered(cut: Wire, option: str) -> None:
+    with OpenQ("jobs", url=cut.url) as queue:
+        cut.lose = 3
+        message_id = queue.publish("x", **{option: "my-own"})
+        cut.lose = 1
+        many = queue.publish_many([{"body": i, option: f"{i}"} for i in range(3)])
+
+        assert [message.id for message in queue.queue] == [message_id, *many]
+
+
+def test_settling_is_repeated_until_it_is_answered(cut: Wire) -> None:
+    with OpenQ("dead", url=cut.url) as dead, OpenQ("jobs", dlq=dead) as queue:
+        queue.publish_many(["acked", "acked too", "returned", "rejected"])
+        first, second, third, fourth = queue.receive_many(4, timeout=0)
+        for settle, outcome in (
+            (first.ack, None),
+            (lambda: queue.ack_many([second]), None),
+            (third.nack, "returned"),
+            (fourth.reject, "dead-lettered"),
+        ):
+            cut.lose = 1
+            assert settle() == outcome
+
+        assert (bodies(queue), bodies(dead)) == (["returned"], ["rejected"])
+        with pytest.raises(MessageNotFoundError):
+            queue.ack(first)
+
+
+def test_a_receive_whose_answer_is_lost_costs_a_lease_and_no_message(cut: Wire, server: InProcess) -> None:
+    with OpenQ("jobs", 0.2, url=cut.url) as queue:
+        queue.publish("x")
+        cut.lose = 1
+
+        message = queue.receive(timeout=30)
+
+        assert message is not None
+        assert (message.body, message.receive_count) == ("x", 2)
+
+
+def test_what_would_do_harm_twice_is_not_repeated(cut: Wire) -> None:
+    with OpenQ("jobs", url=cut.url) as queue:
+        queue.publish("x")
+        cut.requests.clear()
+        for verb in (queue.purge, queue.redrive, lambda: queue.replay_from(0)):
+            cut.lose = 1
+            with pytest.raises(Uncertain):
+                verb()
+
+        assert len(cut.requests) == 3
+
+
+def test_looking_is_repeated(cut: Wire) -> None:
+    with OpenQ("jobs", url=cut.url) as queue:
+        queue.publish("x")
+        cut.lose = 2
+
+        assert queue.stats().ready == 1
+
+
+# -- servers come and go --------------------------------------------------------------------------
+
+
+def test_a_server_that_stays_away_is_an_error_in_the_end(tmp_path: Path) -> None:
+    server = start(tmp_path / "data").wait()
+    with OpenQ("jobs", url=server.url, reconnect=0.2) as queue:
+        server.kill()
+
+        for verb in (queue.stats, lambda: queue.publish("x"), lambda: queue.receive(timeout=0)):
+            with pytest.raises(Unreachable, match="openq serve"):
+                verb()
+
+
+def test_everything_goes_on_when_the_server_was_killed_in_the_middle(tmp_path: Path) -> None:
+    """Publishers with dedup ids and consumers notice nothing but a pause."""
+    port, each = free_port(), 150
+    server = start(tmp_path / "data", port=port).wait()
+    with OpenQ("jobs", 5, url=server.url) as queue:
+        done: Counter[str] = Counter()
+        half_way = threading.Event()
+        lock = threading.Lock()
+
+        def handle(message: Message) -> None:
+            with lock:
+                done[message.body] += 1
+                if len(done) > each:
+                    half_way.set()
+
+        def publish(name: str) -> None:
+            for i in range(each):
+                queue.publish(f"{name}-{i}", dedup_id=f"{name}-{i}")
+
+        publishers = [in_thread(lambda name=name: publish(name)) for name in "ab"]  # type: ignore[misc]
+        consumers = [Consumer(queue, handle, idle_timeout=None, batch=3) for _ in range(2)]
+        for consumer in consumers:
+            consumer.start()
+        try:
+            for _ in range(2):
+                server.kill()
+                server = start(tmp_path / "data", port=port).wait()
+                assert half_way.wait(60)
+            assert ended(*publishers)
+            wanted = {f"{name}-{i}" for name in "ab" for i in range(each)}
+            until(lambda: done.keys() == wanted and queue.stats().in_flight == 0, "all is done")
+            assert queue.messages == []
+        finally:
+            for consumer in consumers:
+                consumer.stop()
+            assert ended(*consumers)
+            queue.close()
+            server.stop()
+
+
+def test_a_waiting_receive_outlives_a_restart(tmp_path: Path) -> None:
+    port = free_port()
+    server = start(tmp_path / "data", port=port).wait()
+    with OpenQ("jobs", url=server.url) as queue:
+        got: list[Any] = []
+        waiting = in_thread(lambda: got.append(queue.receive(timeout=60)))
+        until_waiting(queue, 1)
+
+        assert server.stop() == 0
+        server = start(tmp_path / "data", port=port).wait()
+        queue.publish("after")
+
+        assert ended(waiting)
+        assert got[0].body == "after"
+        got[0].ack()
+    server.stop()
+
+
+def test_a_server_without_a_disk_that_was_started_anew_has_no_queue(tmp_path: Path) -> None:
+    port = free_port()
+    server = start(None, port=port).wait()
+    with OpenQ("jobs", url=server.url) as queue:
+        queue.publish("x")
+        server.kill()
+        server = start(None, port=port).wait()
+
+        with pytest.raises(QueueNotFound):
+            queue.publish("y")
+        with OpenQ("jobs", url=server.url):
+            queue.publish("z")
+            take(queue).ack()
+    server.stop()
+
+
+# -- waiting --------------------------------------------------------------------------------------
+
+
+def test_a_wait_is_several_polls(server: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "POLL_S", 0.05)
+    with OpenQ("jobs", url=server.url) as queue:
+        got: list[Any] = []
+        waiting = in_thread(lambda: got.append(queue.receive(timeout=None)))
+        until(lambda: server.server.listener.requests > 6, "some polls")
+        queue.publish("x")
+
+        assert ended(waiting)
+        assert got[0].body == "x"
+        assert queue.receive(timeout=0.12) is None
+
+
+def test_a_close_beside_a_publish_leaves_no_lease_that_nobody_holds(server: InProcess) -> None:
+    with OpenQ("jobs", url=server.url) as other:
+        for i in range(30):
+            mine = OpenQ("jobs", url=server.url)
+            results: list[object] = []
+
+            def wait(mine: OpenQ = mine, results: list[object] = results) -> None:
+                try:
+                    results.append(mine.receive(timeout=None))
+                except Closed:
+                    results.append(None)
+
+            waiting = in_thread(wait)
+            until_waiting(other, 1)
+            publishing = in_thread(lambda i=i: other.publish(str(i)))  # type: ignore[misc]
+            mine.close()
+            assert ended(waiting, publishing)
+
+            until(lambda: other.stats().waiters == 0, "nobody waits")
+            got = results != [None]
+            until(lambda got=got: other.stats().in_flight == got, "only what was received is leased")  # type: ignore[misc]
+            assert other.stats().ready == 1 - got
+            other.purge()
+
+
+def test_an_item_that_was_got_stays_ours_until_it_is_done(
+    server: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "BOUND_LEASE_MS", 300)
+    with OpenQ("jobs", url=server.url) as queue:
+        queue.put("x")
+        assert queue.get() == "x"
+        [(held, _)] = queue.in_flight.values()
+        until(lambda: _deadline(queue) > held.deadline, "its lease is extended")
+        with pytest.raises(Empty):
+            queue.get_nowait()
+
+        queue.task_done()
+        queue.join()
+
+        assert queue.empty()
+
+
+def _deadline(queue: OpenQ) -> Any:
+    [(held, _)] = queue.in_flight.values()
+    return held.deadline
+
+
+def test_a_put_waits_for_room_over_the_network(server: InProcess) -> None:
+    with OpenQ("jobs", url=server.url, maxsize=1) as queue:
+        queue.put("a")
+        waiting = in_thread(lambda: queue.put("b"))
+        take(queue).ack()
+
+        assert ended(waiting)
+        assert bodies(queue) == ["b"]
+
+
+def test_a_heartbeat_shows_in_the_deadline(server: InProcess) -> None:
+    with OpenQ("jobs", 0.3, url=server.url) as queue:
+        queue.publish("slow")
+        with queue.processing(heartbeat=True) as message:
+            assert message is not None
+            first = message.deadline
+            assert first is not None
+            until(lambda: (message.deadline or first) > first, "the lease is extended")
+            assert queue.receive(timeout=0) is None
+        assert queue.messages == []
+
+
+def test_every_message_of_many_threads_is_done_once(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as running, OpenQ("jobs", url=running.url) as queue:
+        done: Counter[str] = Counter()
+        lock = threading.Lock()
+
+        def handle(message: Message) -> None:
+            with lock:
+                done[message.body] += 1
+
+        producers = [Producer(queue, source=[f"{p}-{i}" for i in range(100)]) for p in range(4)]
+        consumers = [Consumer(queue, handle, idle_timeout=1.0, batch=1 + c) for c in range(4)]
+        for thread in (*producers, *consumers):
+            thread.start()
+
+        assert ended(*producers, *consumers)
+        assert done == {f"{p}-{i}": 1 for p in range(4) for i in range(100)}
+        assert queue.messages == []
+
+
+def test_a_forked_child_has_connections_of_its_own(server: InProcess) -> None:
+    program = (
+        "import os, sys\n"
+        "from openq import OpenQ\n"
+        "queue = OpenQ('jobs')\n"
+        "queue.publish('parent')\n"
+        "child = os.fork()\n"
+        "for i in range(20):\n"
+        "    queue.publish(f'{bool(child)} {i}')\n"
+        "if child:\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "else:\n"
+        "    os._exit(0)\n"
+    )
+
+    done = run(program, OPENQ_URL=server.url)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert server.broker.stats("jobs").ready == 41
+
+
+def test_an_interrupted_program_ends(server: InProcess) -> None:
+    program = "from openq import OpenQ\nprint('up', flush=True)\nOpenQ('jobs').receive(timeout=None)\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "OPENQ_URL": server.url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: "jobs" in server.broker.queues() and server.broker.stats("jobs").waiters == 1, "it waits")
+    process.send_signal(signal.SIGINT)
+    _, problems = process.communicate(timeout=30)
+
+    assert "KeyboardInterrupt" in problems
+    until(lambda: server.broker.stats("jobs").waiters == 0, "the server has noticed")
+
+
+# -- everything comes out as it went in -----------------------------------------------------------
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(
+    body=any_body,
+    attributes=any_attributes,
+    priority=st.integers(0, 255),
+    codec=st.sampled_from(["auto", "json", "msgpack"]),
+)
+def test_a_message_comes_out_as_it_went_in(
+    server: InProcess, body: Any, attributes: dict[str, Any], priority: int, codec: str
+) -> None:
+    attributes = {name: value for name, value in attributes.items() if name and not name.startswith("openq.")}
+    if codec == "json" and isinstance(body, bytes):
+        codec = "auto"
+    with OpenQ("jobs", url=server.url, codec=codec) as queue:
+        message_id = queue.publish(
+            body, attributes=attributes, priority=priority, group="g", message_type="t", publisher="p"
+        )
+        peeked = queue.peek()
+        received = take(queue)
+        received.ack()
+
+    for message in (peeked, received):
+        assert message is not None
+        assert (message.id, message.body, type(message.body)) == (message_id, body, type(body))
+        assert (message.attributes, message.priority) == (attributes, priority)
+        assert (message.group, message.message_type, message.publisher) == ("g", "t", "p")
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "..", ".", "a b?c#d%", "ü€", "@me", "@me/x", "%2e%2e", "x" * 255, '"']
+)
+def test_every_name_reaches_its_queue(server: InProcess, name: str) -> None:
+    with OpenQ(name, url=server.url) as queue:
+        message_id = queue.publish("x", id=name)
+
+        assert queue.stats().ready == 1
+        assert queue.status(message_id) == "unprocessed"
+        assert name in queue.broker.queues()
+        with queue.processing(timeout=0) as message:
+            assert message is not None
+            assert message.id == name
+        assert queue.status(name) == "processed"
+
+
+def test_more_than_one_request_holds_goes_in_several(server: InProcess) -> None:
+    with OpenQ("jobs", url=server.url) as queue:
+        ids = queue.publish_many([f"{i}" for i in range(2_500)])
+        large = queue.publish_many([bytes(3 << 20)] * 3)
+
+        assert len(set(ids + large)) == 2_503
+        assert [message.id for message in queue.queue] == ids + large
+        assert queue.peek_many(1_500, rear=True)[-1].id == ids[1_003]
+        messages = queue.receive_many(5_000, timeout=0)
+        messages += queue.receive_many(5_000, timeout=0) + queue.receive_many(5_000, timeout=0)
+        assert [message.id for message in messages] == ids + large
+        assert len(queue.in_flight) == 2_503
+        queue.ack_many(messages)
+        assert queue.messages == []
+
+
+def test_one_item_that_cannot_be_does_not_keep_out_the_others(server: InProcess) -> None:
+    with OpenQ("jobs", url=server.url) as queue:
+        with pytest.raises(InvalidSetting):
+            queue.publish_many(["a", {"body": "b", "id": "x" * 300}, "c"])
+
+        assert bodies(queue) == ["a", "c"]
+
+
+def test_an_ack_of_the_same_twice_counts_once(server: InProcess) -> None:
+    with OpenQ("jobs", url=server.url) as queue:
+        queue.publish_many(["a", "b"])
+        first, second = queue.receive_many(2, timeout=0)
+
+        results = queue.broker.ack(
+            "jobs", [(each._delivery.entry.seq, each._delivery.number) for each in (first, second, first)]
+        )
+
+        assert [type(result) for result in results] == [type(None), type(None), MessageNotFoundError]
+
+
+def test_settings_come_back_as_they_were_given(server: InProcess) -> None:
+    retry = RetryPolicy("exponential", base_ms=1_500, max_ms=60_001, factor=1.5, jitter=0.25)
+    wanted = QueueSettings(
+        visibility_ms=1_234,
+        delay_ms=1,
+        ttl_ms=5_000,
+        max_receives=None,
+        dead_letter="dead",
+        max_length=7,
+        max_bytes=8,
+        max_body=9,
+        overflow="reject",
+        fifo=True,
+        dedup_by_content=True,
+        dedup_per_group=True,
+        retry=retry,
+        history_ms=0,
+        paused=True,
+    )
+    with OpenQ("dead", url=server.url) as dead:
+        broker = dead.broker
+
+        assert broker.declare("jobs", wanted) == wanted == broker.settings("jobs")
+        assert broker.declare("jobs", wanted) == wanted
+        with pytest.raises(openq.QueueExists, match="delay"):
+            broker.declare("jobs", wanted.with_(delay_ms=2))
+        assert broker.declare("jobs", wanted.with_(delay_ms=2), change=True).delay_ms == 2
+
+
+def test_the_progress_of_a_redrive_is_told_and_can_stop_it(server: InProcess) -> None:
+    with OpenQ("dead", url=server.url) as dead, OpenQ("jobs", dlq=dead, max_receives=1) as jobs:
+        jobs.publish_many(range(500))
+        for message in jobs.receive_many(500, timeout=0):
+            message.reject("no")
+        seen: list[int] = []
+
+        def stop_soon(done: int) -> bool:
+            seen.append(done)
+            return False
+
+        moved = dead.redrive(rate=100, progress=stop_soon)
+
+        assert 0 < seen[0] <= moved < 500
+        assert dead.redrive() == 500 - moved
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MessageNotFoundError("m", "jobs"),
+        openq.VisibilityTimeoutExpired("m", "jobs"),
+        QueueNotFound("jo'bs"),
+        openq.QueueExists("jobs", "delay"),
+        openq.QueueInUse("jobs", "busy"),
+        QueueFull("jobs", "max_length 2"),
+        openq.ExchangeNotFound("x"),
+        openq.ExchangeInUse("x"),
+        InvalidSetting("no"),
+        openq.DiskFull("no room"),
+        openq.JournalFailed("broken"),
+        openq.HistoryUnavailable("gone"),
+    ],
+)
+def test_errors_of_a_server_are_those_of_the_library(error: OpenQError) -> None:
+    again = wire.error_of(Refused(400, error.code, str(error)), "jobs")
+
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert getattr(again, "name", None) == getattr(error, "name", getattr(again, "name", None))
+
+
+def test_an_error_that_only_a_server_knows_keeps_its_code() -> None:
+    error = wire.error_of(Refused(429, "too_many_tasks", "32 tasks", "wait"))
+
+    assert isinstance(error, Refused)
+    assert (error.code, str(error)) == ("too_many_tasks", "32 tasks; wait")

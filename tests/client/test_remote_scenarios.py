@@ -1,0 +1,49 @@
+"""The stories that every broker must agree on, told to a server over the network."""
+
+from pathlib import Path
+
+import pytest
+
+from openq.broker.local import LocalBroker
+from openq.client.link import Link
+from openq.client.remote import RemoteBroker
+from openq.clock import VirtualClock
+from tests.client.in_process import InProcess
+from tests.scenarios.runner import Story
+
+STORIES = sorted((Path(__file__).parent.parent / "scenarios").glob("*.txt"))
+
+# Stories about something that REST does not offer.
+NOT_OVER_THE_NETWORK = {
+    "ack_late": "late acks are a rule of SQS",
+    "bound_lease": "a lease without an end needs a holder that the server can see go away",
+    "bound_lease_restart": "the same",
+    "exchange_chain": "messages do not show the exchange they came by",
+    "exchanges": "the nameless exchange has no address",
+}
+
+
+class Remote:
+    """A server in this process, on the clock of the story; the broker is its client."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.server = InProcess(LocalBroker(clock=self.clock, seed=1))
+        self.broker = RemoteBroker(Link(self.server.url))
+        self.broker.greet()
+
+    def before_line(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.broker.close()
+        self.server.close()
+
+
+@pytest.mark.parametrize("story", [path.stem for path in STORIES if path.stem not in NOT_OVER_THE_NETWORK])
+def test_the_story_is_true_over_the_network(story: str) -> None:
+    stage = Remote()
+    try:
+        Story(stage).play((STORIES[0].parent / f"{story}.txt").read_text())
+    finally:
+        stage.close()

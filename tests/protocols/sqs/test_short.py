@@ -1,0 +1,149 @@
+"""The short way answers what the long way answers. An unknown member, which SQS ignores, forces the long one."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.serving import Served, served
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with served(None) as server:
+        yield server
+
+
+def call(server: Served, action: str, members: dict[str, Any], long: bool) -> tuple[int, dict[str, Any]]:
+    body = json.dumps({**members, "Unknown": 1} if long else members).encode()
+    headers = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
+    request = urllib.request.Request(server.url + "/", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def url_of(server: Served, name: str, **attributes: str) -> str:
+    made = call(server, "CreateQueue", {"QueueName": name, "Attributes": attributes}, False)[1]
+    url: str = made["QueueUrl"]
+    return url
+
+
+def shape(value: Any) -> Any:
+    """The answer without what is new in each: ids and receipts."""
+    if isinstance(value, dict):
+        return {
+            key: "..." if key in ("MessageId", "ReceiptHandle") else shape(each)
+            for key, each in value.items()
+        }
+    return [shape(each) for each in value] if isinstance(value, list) else value
+
+
+BODIES = [
+    "hello",
+    "",
+    'with "quotes" and \\ backslash',
+    "line\nfeed\tand tab\r",
+    "gr\u00fc\u00dfe \u4f60\u597d \U0001f600",
+    "\x01",
+    "\ufffe",
+    "x" * 1000,
+    "x" * 1024,
+    "x" * 1025,
+    "\u2028\x7f\x80",
+]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+def test_a_message_is_sent_and_received_alike(server: Served, body: str) -> None:
+    url = url_of(server, "alike", MaximumMessageSize="1024")
+    answers = []
+    for long in (False, True):
+        sent = call(server, "SendMessage", {"QueueUrl": url, "MessageBody": body}, long)
+        received = call(server, "ReceiveMessage", {"QueueUrl": url}, long)
+        answers.append((sent[0], shape(sent[1]), received[0], shape(received[1])))
+
+    assert answers[0] == answers[1]
+
+
+BATCHES: list[list[dict[str, Any]]] = [
+    [{"Id": "a", "MessageBody": "one"}, {"Id": "b", "MessageBody": "two"}],
+    [{"Id": "a", "MessageBody": "one"}, {"Id": "a", "MessageBody": "two"}],
+    [{"Id": "a", "MessageBody": "one"}, {"Id": "b", "MessageBody": "\x01"}],
+    [{"Id": "a", "MessageBody": "one"}, {"Id": "b", "MessageBody": "x" * 2000}],
+    [{"Id": "no id!", "MessageBody": "one"}],
+    [{"Id": "a", "MessageBody": ""}],
+    [{"Id": "a"}],
+    [{"Id": str(i), "MessageBody": "x"} for i in range(10)],
+    [{"Id": str(i), "MessageBody": "x"} for i in range(11)],
+    [],
+]
+
+
+@pytest.mark.parametrize("entries", BATCHES, ids=range(len(BATCHES)))
+def test_a_batch_is_sent_received_and_deleted_alike(server: Served, entries: list[dict[str, Any]]) -> None:
+    url = url_of(server, "batches", MaximumMessageSize="1024")
+    answers = []
+    for long in (False, True):
+        sent = call(server, "SendMessageBatch", {"QueueUrl": url, "Entries": entries}, long)
+        received = call(server, "ReceiveMessage", {"QueueUrl": url, "MaxNumberOfMessages": 10}, long)
+        handles = [each["ReceiptHandle"] for each in received[1].get("Messages", [])]
+        deletes = [{"Id": str(i), "ReceiptHandle": handle} for i, handle in enumerate(handles)]
+        deleted = call(server, "DeleteMessageBatch", {"QueueUrl": url, "Entries": deletes}, long)
+        again = call(server, "DeleteMessageBatch", {"QueueUrl": url, "Entries": deletes}, long)
+        answers.append([(status, shape(reply)) for status, reply in (sent, received, deleted, again)])
+
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    "handle", ["x", "0" * 40, "z" * 40, "\u0661" * 40, "0x" + "0" * 38, " " * 40, "1_" * 20, "-" + "1" * 39]
+)
+def test_a_handle_that_is_none_is_refused_alike(server: Served, handle: str) -> None:
+    url = url_of(server, "handles")
+    members = {"QueueUrl": url, "Entries": [{"Id": "a", "ReceiptHandle": handle}]}
+
+    assert call(server, "DeleteMessageBatch", members, False) == call(
+        server, "DeleteMessageBatch", members, True
+    )
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"MaxNumberOfMessages": 0},
+        {"MaxNumberOfMessages": 11},
+        {"WaitTimeSeconds": 21},
+        {"WaitTimeSeconds": -1},
+        {"VisibilityTimeout": 43201},
+        {"VisibilityTimeout": -1},
+        {"VisibilityTimeout": "5"},
+        {"MaxNumberOfMessages": None},
+        {"MaxNumberOfMessages": 1.5},
+        {"QueueUrl": "http://127.0.0.1/000000000000/nowhere"},
+        {"QueueUrl": None},
+    ],
+)
+def test_a_receive_that_cannot_be_is_refused_alike(server: Served, members: dict[str, Any]) -> None:
+    members = {"QueueUrl": url_of(server, "receives"), **members}
+
+    assert call(server, "ReceiveMessage", members, False) == call(server, "ReceiveMessage", members, True)
+
+
+def test_a_queue_that_was_made_anew_is_another_one(server: Served) -> None:
+    url = url_of(server, "anew")
+    call(server, "SendMessage", {"QueueUrl": url, "MessageBody": "old"}, False)
+    call(server, "DeleteQueue", {"QueueUrl": url}, False)
+
+    status, refused = call(server, "SendMessage", {"QueueUrl": url, "MessageBody": "lost"}, False)
+
+    assert status == 400
+    assert refused["__type"].endswith("QueueDoesNotExist")
