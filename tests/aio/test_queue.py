@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,21 @@ from openq import (
     VisibilityTimeoutExpired,
 )
 from openq.aio import Message, OpenQ, Queue
+from openq.broker.local import LocalBroker
 from openq.client.embedded import Queue as SyncQueue
 from tests.aio.helpers import until_waiting
+from tests.client.in_process import InProcess
 
 Place = dict[str, Any]
 
 
-@pytest.fixture(params=["memory", "disk"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return {"path": tmp_path / "data"} if request.param == "disk" else {}
+@pytest.fixture(params=["memory", "disk", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "server":
+        with InProcess(LocalBroker()) as server:
+            yield {"url": server.url}
+    else:
+        yield {"path": tmp_path / "data"} if request.param == "disk" else {}
 
 
 def run(test: Callable[[Queue], Awaitable[None]], place: Place, **settings: Any) -> None:

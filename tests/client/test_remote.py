@@ -127,7 +127,7 @@ def test_a_lease_belongs_to_the_queue_object_that_has_it(server: InProcess) -> N
 
 def test_the_rest_of_the_library_stays_light() -> None:
     done = run(
-        "import sys; from openq import OpenQ, Consumer, Producer; q = OpenQ('x'); q.publish('x'); q.receive()\n"
+        "import sys; from openq import OpenQ, Consumer; q = OpenQ('x'); q.publish('x'); q.receive()\n"
         "print({'msgspec', 'ssl', 'openq.client.remote', 'openq.config', 'asyncio'} & set(sys.modules))"
     )
 

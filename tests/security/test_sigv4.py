@@ -330,3 +330,35 @@ def test_memory_stays_bounded_whatever_strangers_send() -> None:
 
     assert max(len(cache) for cache in (by._scopes, by._keys, by._times)) <= 1024
     verify(wire, by)
+
+
+def test_the_quick_proof_lets_nothing_in_that_the_whole_one_refuses() -> None:
+    by = verifier()
+    wire = send_message()
+    target, headers, body = wire.target, wire.headers, wire.body
+    now_s = _signed_s(headers)
+    # Two whole proofs: the first one learns how this client signs, the second which headers it sends.
+    for _ in range(2):
+        by.verify(wire.method, target, headers, body, now_s)
+    given = dict(headers)
+    assert by.recognize(target, given, body, now_s) == ACCESS_KEY
+    scope = {*given[b"authorization"].partition(b"SignedHeaders=")[2].partition(b",")[0].split(b";")}
+    scope.add(b"authorization")
+
+    for name in list(given):
+        value = given[name]
+        for at in range(len(value)):
+            changed = value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]
+            if name in scope:
+                assert by.recognize(target, {**given, name: changed}, body, now_s) is None, (name, at)
+        rest = {each: text for each, text in given.items() if each != name}
+        if name in scope:
+            assert by.recognize(target, rest, body, now_s) is None
+    for at in range(len(body)):
+        assert by.recognize(target, given, body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :], now_s) is None
+    assert by.recognize(target, given, body + b" ", now_s) is None
+    assert by.recognize(b"/x", given, body, now_s) is None
+    assert by.recognize(target, {**given, b"x-amz-more": b"1"}, body, now_s) is None
+    assert by.recognize(target, {**given, b"x-amz-security-token": b"1"}, body, now_s) is None
+    assert by.recognize(target, {**given, b"x-amz-content-sha256": b"UNSIGNED-PAYLOAD"}, body, now_s) is None
+    assert by.recognize(target, given, body, now_s + 901) is None

@@ -23,6 +23,7 @@ log = logging.getLogger("openq.http")
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 << 10
 MAX_PIPELINED = 64
+LARGE_BODY = 64 << 10  # one such that waits for its turn is enough
 WRITE_HIGH = 1 << 20
 # A body may take this long in all, besides the timeout: nobody needs an hour for a kilobyte.
 SLOWEST_BYTES_PER_S = 10_000
@@ -36,6 +37,7 @@ _ONCE = frozenset((b"host", b"authorization", b"content-type", b"x-amz-target", 
 _OFFERS = frozenset((b"upgrade", b"connection", b"http2-settings"))
 _UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 _NONE: list[tuple[bytes, bytes]] = []  # never changed
+_SLASH = ord("/")
 MAX_KNOWN = 4  # heads a connection remembers
 MAX_TRIES = 16
 
@@ -127,7 +129,7 @@ class _Refused(Exception):
 class Limits:
     """What a listener grants its clients. Seconds and bytes."""
 
-    __slots__ = ("body_s", "connections", "head_s", "idle_s", "request_bytes")
+    __slots__ = ("body_s", "connections", "head_s", "held_bytes", "idle_s", "request_bytes")
 
     def __init__(
         self,
@@ -139,6 +141,7 @@ class Limits:
         idle_s: float = 120.0,
     ) -> None:
         self.request_bytes = request_bytes
+        self.held_bytes = max(64 << 20, 4 * request_bytes)  # of requests that are not whole yet
         self.connections = connections
         self.head_s = head_s
         self.body_s = body_s
@@ -154,6 +157,7 @@ class Listener:
         self.connections: set[Connection] = set()
         self.draining = False
         self.requests = 0
+        self.held_bytes = 0
         self.now = time.monotonic()
         self.date = b""
         self._sweeper: asyncio.TimerHandle | None = None
@@ -199,6 +203,7 @@ class Connection(asyncio.Protocol):
         "_fields",
         "_first",
         "_head_size",
+        "_held",
         "_in_head",
         "_in_message",
         "_known",
@@ -211,6 +216,7 @@ class Connection(asyncio.Protocol):
         "_refusal",
         "_repeated",
         "_size",
+        "_stalled",
         "_target",
         "_transport",
         "_tries",
@@ -234,6 +240,8 @@ class Connection(asyncio.Protocol):
         self._size = 0  # as its head says
         self._head_size = 0
         self._after_head = 0
+        self._held = 0
+        self._stalled = False
         self._chunk = 0  # how much the transport gave last
         self._first = b""  # what it gave, if a request begins there
         self._known: dict[int, KnownHead] = {}  # by the length of the whole request
@@ -272,8 +280,17 @@ class Connection(asyncio.Protocol):
         self._listener.connections.discard(self)
         self._closing = True
         self.deadline = 0.0
-        current, self._current = self._current, None
         self._waiting.clear()
+        self._hold(0)
+        self._hung_up()
+
+    def eof_received(self) -> None:
+        # Now, not when the transport is closed a moment later: an answer in between would be lost, and
+        # with it the messages that a long poll was served.
+        self._hung_up()
+
+    def _hung_up(self) -> None:
+        current, self._current = self._current, None
         if current is not None:
             current.gone = True
             if current.on_gone is not None:
@@ -296,8 +313,19 @@ class Connection(asyncio.Protocol):
         if self._in_message:
             data = self._counted(data)
         self._feed(data)
-        if self._in_message and self._current is None:
-            self._hurry()
+        if self._in_message:
+            self._hold(self._body_size)
+            if self._current is None:
+                self._hurry()
+
+    def _hold(self, size: int) -> None:
+        """So much of an unfinished body is kept here. All of them together have a limit: nobody has to sign
+        in to send the first half of a request."""
+        listener = self._listener
+        listener.held_bytes += size - self._held
+        self._held = size
+        if size and listener.held_bytes > listener.limits.held_bytes:
+            self._refuse(503, "too many large requests at once; try again")
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -364,7 +392,8 @@ class Connection(asyncio.Protocol):
         self._paused = False
         assert self._transport is not None
         if not self._closing:
-            self._transport.resume_reading()
+            if not self._stalled:
+                self._transport.resume_reading()
             self._rest()
             self._pump()
 
@@ -410,7 +439,7 @@ class Connection(asyncio.Protocol):
             or b"upgrade" in fields
             or self._chunk > MAX_HEAD_BYTES
             or len(fields) > MAX_HEADERS
-            or self._parser.get_method() == b"CONNECT"
+            or self._target[0] != _SLASH
         ):
             self._check_unusual(version)
         self._size = size = int(fields.get(b"content-length", 0))
@@ -464,6 +493,8 @@ class Connection(asyncio.Protocol):
             return  # begins anew, without the offer
         self._in_message = False
         self._awaited = None
+        if self._held:
+            self._hold(0)
         body = self._body
         if self._parts:
             body = b"".join([body, *self._parts])
@@ -507,8 +538,9 @@ class Connection(asyncio.Protocol):
             self._start(request)
             return
         self._waiting.append(request)
-        if len(self._waiting) == MAX_PIPELINED:
+        if len(self._waiting) == MAX_PIPELINED or len(request.body) > LARGE_BODY:
             assert self._transport is not None
+            self._stalled = True
             self._transport.pause_reading()
 
     def _stop(self, status: int, text: str) -> None:
@@ -536,7 +568,8 @@ class Connection(asyncio.Protocol):
         self._pumping = True
         try:
             while self._waiting and self._current is None and not self._paused and not self._closing:
-                if len(self._waiting) == MAX_PIPELINED and self._transport is not None:
+                if self._stalled and len(self._waiting) == 1 and self._transport is not None:
+                    self._stalled = False
                     self._transport.resume_reading()
                 self._start(self._waiting.popleft())
         finally:

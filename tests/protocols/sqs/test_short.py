@@ -1,4 +1,4 @@
-"""The short way answers what the long way answers. An unknown member, which SQS ignores, forces the long one."""
+"""The short way answers what the long way answers; an unknown member, ignored by SQS, forces the long one."""
 
 from __future__ import annotations
 

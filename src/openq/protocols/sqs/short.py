@@ -128,11 +128,10 @@ class ShortWays:
         except (ValueError, RecursionError):
             return False
         view = self._view(message.queue_url, principal)
-        text = message.message_body
-        if view is None or view.fifo or not text.isprintable():
+        if view is None or view.fifo:
             return False
-        body = text.encode()
-        if len(body) > view.max_bytes:
+        body = _plain_body(message.message_body)
+        if not 0 < len(body) <= view.max_bytes:
             return False
         seq = self._broker.publish_body(view.full, body, FORM_TEXT)
         if not seq:
@@ -154,11 +153,8 @@ class ShortWays:
         ids: list[str] = []
         total = 0
         for entry in batch.entries:
-            text = entry.message_body
-            if not text.isprintable() or not is_valid_batch_id(entry.id):
-                return False
-            body = text.encode()
-            if len(body) > view.max_bytes:
+            body = _plain_body(entry.message_body)
+            if not 0 < len(body) <= view.max_bytes or not is_valid_batch_id(entry.id):
                 return False
             total += len(body)
             ids.append(entry.id)
@@ -271,6 +267,15 @@ class ShortWays:
         shown = b",".join([b'{"Id":"%b"}' % id.encode() for id in ids])
         self._promise(request, b'{"Successful":[%b]}' % shown)
         return True
+
+
+def _plain_body(text: str) -> bytes:
+    """The text as bytes, if there is no character in it that SQS might refuse; else nothing."""
+    if text.isascii():
+        body = text.encode()
+        if not body.translate(None, _PLAIN):
+            return body
+    return text.encode() if text.isprintable() else b""
 
 
 def _as_json(body: bytes) -> tuple[bytes, bytes]:
