@@ -8,14 +8,17 @@ RUN    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test check check-pure format bench crash clean
+.PHONY: help setup run sample test check check-pure format bench crash clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with everything needed to develop (again only when pyproject.toml changed)
 
-run: $(STAMP) ## run the sample: a producer, a consumer, ten messages; ends by itself
+run: $(STAMP) ## start the server on http://127.0.0.1:9324 (ARGS="--memory --port 0" for other settings)
+	$(RUN) -m openq serve $(ARGS)
+
+sample: $(STAMP) ## run the sample: a producer, a consumer, ten messages; ends by itself
 	$(RUN) -m openq.sample
 
 test: $(STAMP) ## run all tests

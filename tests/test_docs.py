@@ -2,6 +2,7 @@
 
 Of README.md and docs/*.md, every ```python block runs, a file's blocks in order in one namespace, and
 every line of a ```console block that starts with `$ openq `. All in one temporary folder per file.
+A document that names the server's default address is run with a server there.
 A block is left out by an HTML comment just before it: `<!-- not run: needs a server -->`.
 """
 
@@ -15,10 +16,13 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.serving import served
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 TIMEOUT_S = 60
+SERVER = "127.0.0.1:9324"  # a document that names it gets a server, in memory, on another port
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>\w*)[^`]*$")
 NOT_RUN = re.compile(r"^ *<!-- not run: \S.* -->$")
@@ -75,25 +79,29 @@ def commands(body: list[str], first_line: int) -> list[Step]:
 # Runs in a process of its own, so that a snippet that hangs can be ended and threads do not pile up here.
 # The blank lines in front make a traceback name the document's own line.
 RUNNER = """
-import json, subprocess, sys
+import json, os, subprocess, sys
 name, steps = json.load(sys.stdin)
+# For the commands only: the library would take it for the place of its queues.
+url = os.environ.pop("SERVER_URL", None)
+commands = {**os.environ, "OPENQ_URL": url} if url else None
 namespace = {"__name__": "__main__"}
 for line, language, text in steps:
     if language == "python":
         exec(compile("\\n" * (line - 1) + text, name, "exec"), namespace)
     else:
-        done = subprocess.run(text, shell=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(text, shell=True, stdin=subprocess.DEVNULL, env=commands)
         if done.returncode:
             sys.exit(f"{name}:{line}: exit code {done.returncode}: {text}")
 """
 
 
-def run(command: list[str], folder: Path, stdin: str = "") -> None:
+def run(command: list[str], folder: Path, stdin: str = "", env: dict[str, str] | None = None) -> None:
     scripts = Path(sys.executable).parent
     environment = {
         **os.environ,
         "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
+        **(env or {}),
     }
     try:
         done = subprocess.run(
@@ -112,7 +120,13 @@ def run(command: list[str], folder: Path, stdin: str = "") -> None:
 
 
 def run_document(name: str, text: str, folder: Path) -> None:
-    run([sys.executable, "-c", RUNNER], folder, json.dumps([name, steps(text)]))
+    if SERVER not in text:
+        run([sys.executable, "-c", RUNNER], folder, json.dumps([name, steps(text)]))
+        return
+    with served(None) as server:
+        text = text.replace(SERVER, f"127.0.0.1:{server.port}")
+        env = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "SERVER_URL": server.url}
+        run([sys.executable, "-c", RUNNER], folder, json.dumps([name, steps(text)]), env)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -284,6 +284,7 @@ def test_hooks_run_after_the_message_is_stored(place: Place) -> None:
     run(test, place)
 
 
+@pytest.mark.parametrize("place", ["memory", "disk"], indirect=True)
 def test_listeners_hear_of_every_change(place: Place) -> None:
     async def test(queue: Queue) -> None:
         events = []

@@ -233,7 +233,6 @@ def test_a_close_beside_a_publish_leaves_no_lease_that_nobody_holds(make: Make) 
         other.purge()
 
 
-@in_process
 def test_what_came_to_a_queue_that_is_closed_meanwhile_goes_back(make: Make) -> None:
     queue = make()
     other = OpenQ("jobs", broker=queue.broker)

@@ -239,6 +239,48 @@ def test_a_connection_may_be_reset_after_any_byte_of_a_request(tmp_path: Path) -
         assert not [line for line in server.log if '"error"' in line]
 
 
+def test_halves_of_large_requests_do_not_fill_the_memory() -> None:
+    half = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000000\r\n\r\n" + b"x" * 10_000_000
+    with served(None) as server, Wire(server.port) as healthy:
+        create(healthy, "q")
+        with ExitStack() as stack:
+            left = [stack.enter_context(Wire(server.port)) for _ in range(30)]
+            for wire in list(left):
+                try:
+                    wire.send(half)
+                except HungUp:
+                    left.remove(wire)
+
+            def most_are_gone() -> bool:
+                gone = dropped([wire.socket for wire in left])
+                left[:] = [wire for wire in left if wire.socket not in gone]
+                return len(left) <= 10
+
+            until(most_are_gone)
+            assert left
+            works(healthy, "q")
+        until(lambda: metric(healthy, "openq_connections") == 1)
+
+        answer = healthy.ask(request_bytes("POST", "/", b"x" * 10_000_000))
+        assert answer.status == 400  # read to its end, and no request of SQS
+
+
+def test_large_requests_behind_a_long_poll_are_answered_in_their_turn(tmp_path: Path) -> None:
+    with served(tmp_path / "d") as server, Wire(server.port) as wire:
+        create(wire, "q")
+        body = "x" * 200_000
+        poll = sqs_request("ReceiveMessage", {"QueueUrl": queue_url("q"), "WaitTimeSeconds": 1})
+        message = sqs_request("SendMessage", {"QueueUrl": queue_url("q"), "MessageBody": body})
+        sender = threading.Thread(target=wire.send, args=(poll + message * 30,))
+        sender.start()
+
+        answers = [wire.answer() for _ in range(31)]
+        sender.join()
+
+        assert [answer.status for answer in answers] == [200] * 31
+        assert wire.rest("GET", "queues/q/stats").json()["ready"] == 30
+
+
 # -- waiting
 
 

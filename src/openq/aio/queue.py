@@ -123,7 +123,7 @@ class Queue(Hooks):
         *,
         path: str | os.PathLike[str] | None = None,
         url: str | None = None,
-        broker: LocalBroker | None = None,
+        broker: Verbs | None = None,
         clock: Clock | None = None,
         codec: str | BodyCodec = "auto",
         storage: str | None = None,

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ..client.waiting import Wait, give_back
+from ..errors import Closed
 from ..model import Delivery
 
 T = TypeVar("T")
@@ -25,12 +26,20 @@ class Threads:
 
     def __init__(self) -> None:
         self._calls = ThreadPoolExecutor(CALLS, thread_name_prefix="openq-call")
-        self.waits = ThreadPoolExecutor(WAITS, thread_name_prefix="openq-wait")
+        self._waits = ThreadPoolExecutor(WAITS, thread_name_prefix="openq-wait")
 
     async def run(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
         """Carried out to its end even if the task is cancelled meanwhile: a call cannot be called back."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._calls, partial(verb, *args, **options))
+        return await self._start(self._calls, partial(verb, *args, **options))
+
+    def wait(self, wait: Wait, timeout: float | None) -> asyncio.Future[list[Delivery]]:
+        return self._start(self._waits, partial(wait.wait, timeout))
+
+    def _start(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
+        try:
+            return asyncio.get_running_loop().run_in_executor(threads, work)
+        except RuntimeError:
+            raise Closed() from None  # no new work for threads that were told to end
 
     def give_back(self, wait: Wait, deliveries: list[Delivery]) -> None:
         try:
@@ -40,7 +49,7 @@ class Threads:
 
     def close(self) -> None:
         self._calls.shutdown(wait=False)
-        self.waits.shutdown(wait=False)
+        self._waits.shutdown(wait=False)
 
 
 class ThreadWait:
@@ -51,8 +60,7 @@ class ThreadWait:
         self._threads = threads
 
     async def wait(self, timeout: float | None) -> list[Delivery]:
-        loop = asyncio.get_running_loop()
-        waiting = loop.run_in_executor(self._threads.waits, self._wait.wait, timeout)
+        waiting = self._threads.wait(self._wait, timeout)
         try:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:

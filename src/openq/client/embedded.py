@@ -36,6 +36,7 @@ from .publishing import PublishOptions, is_item, make_draft, make_item
 from .settings import Options, environment_number, named_settings
 from .standard import StandardQueue
 from .times import from_ms, to_ms
+from .verbs import Verbs
 from .waiting import Wait, Waits, give_back
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         *,
         path: str | os.PathLike[str] | None = None,
         url: str | None = None,
-        broker: LocalBroker | None = None,
+        broker: Verbs | None = None,
         clock: Clock | None = None,
         codec: str | BodyCodec = "auto",
         storage: str | None = None,
@@ -98,14 +99,17 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         named = named_settings(settings, visibility_timeout)
         self.codec = Codec(codec)
         url = _find_url(dlq, path, url, broker, storage)
-        if url is not None or (isinstance(dlq, Queue) and dlq._shared.is_remote):
+        there: brokers.Shared | None = getattr(broker, "place", None)
+        if there is None and isinstance(dlq, Queue) and dlq._shared.is_remote:
+            there = dlq._shared
+        if url is not None or there is not None:
             if self.codec.name == "pickle" and self.codec.own is None:
                 raise InvalidSetting(
                     "codec 'pickle' is not for the network: whoever reads a pickle runs its writer's code"
                 )
-            if [path, broker, clock, storage] != [None] * 4:
+            if [path, clock, storage] != [None] * 3 or (broker is not None and url is not None):
                 raise InvalidSetting("a server has its own path, clock and storage: give either url or them")
-            self._shared = _find_server(dlq, url, token, ca, reconnect)
+            self._shared = _find_server(dlq, url, there, token, ca, reconnect)
         elif token is not None or ca is not None or reconnect is not None:
             raise InvalidSetting("token, ca and reconnect are about a server: they need a url")
         else:
@@ -603,7 +607,7 @@ def _find_url(
     dlq: Queue | str | None,
     path: str | os.PathLike[str] | None,
     url: str | None,
-    broker: LocalBroker | None,
+    broker: Verbs | None,
     storage: str | None,
 ) -> str | None:
     if url is not None:
@@ -619,25 +623,26 @@ def _find_url(
 def _find_server(
     dlq: Queue | str | None,
     url: str | None,
+    there: brokers.Shared | None,
     token: str | None,
     ca: str | None,
     reconnect: float | None,
 ) -> brokers.Shared:
+    """The server of the address, or the one where a broker or a dlq is already."""
     checks.text_or_none(token, "token")
     checks.text_or_none(ca, "ca")
     if reconnect is not None:
         to_ms(reconnect, "reconnect")
-    from .remote import connect
-
-    if not isinstance(dlq, Queue):
-        assert url is not None
-        return connect(url, token, ca, reconnect)
-    if dlq._closed:
+    if isinstance(dlq, Queue) and dlq._closed:
         raise Closed()
     if url is None:
-        return dlq._shared.join()
-    shared = connect(url, token, ca, reconnect)
-    if shared is not dlq._shared:
+        assert there is not None
+        shared = there.join()
+    else:
+        from .remote import connect
+
+        shared = connect(url, token, ca, reconnect)
+    if isinstance(dlq, Queue) and dlq._shared is not shared:
         shared.leave()
         raise InvalidSetting(
             f"queue {dlq.name!r} is in {dlq._shared.where}: a dlq must be on the server of its queue, "
@@ -649,7 +654,7 @@ def _find_server(
 def _find_broker(
     dlq: Queue | str | None,
     path: str | os.PathLike[str] | None,
-    broker: LocalBroker | None,
+    broker: Verbs | None,
     clock: Clock | None,
     storage: str | None,
 ) -> brokers.Shared:
@@ -680,7 +685,7 @@ def _find_broker(
 
 
 def _beside(
-    dlq: Queue, path: str | os.PathLike[str] | None, broker: LocalBroker | None, clock: Clock | None
+    dlq: Queue, path: str | os.PathLike[str] | None, broker: Verbs | None, clock: Clock | None
 ) -> brokers.Shared:
     """A queue and its dead letters are in one place: a move between them is one record."""
     if dlq._closed:

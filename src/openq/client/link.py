@@ -104,10 +104,10 @@ class Link:
                 if stopping is None:
                     return Reply(_read(answer, queue, message_id), repeated)
                 trouble = stopping
-            if self._closing.is_set():
-                raise Closed() from None
             if enter is not None and not enter(None):
                 return Reply(None, repeated)
+            if self._closing.is_set():
+                raise Closed() from None
             repeated = repeated or trouble.sent
             if repeated and not again:
                 raise Uncertain(self.url, trouble.why, what) from None

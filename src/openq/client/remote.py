@@ -55,6 +55,7 @@ class RemoteBroker:
     relaxed = False
     journal: FileJournal | None = None
     clock: Clock | None = None  # the server has its own
+    place: RemotePlace | None = None  # where queue objects share it
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -689,6 +690,7 @@ class RemotePlace(Shared):
 
     def __init__(self, broker: RemoteBroker, key: str) -> None:
         super().__init__(broker, key)
+        broker.place = self
         self._name = f"{socket.gethostname()[:40]}-{os.getpid()}-{os.urandom(4).hex()}"
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..broker.local import LocalBroker
 from ..clock import Clock
-from ..errors import InvalidSetting
+from ..errors import Closed, InvalidSetting
 from ..model import QueueSettings
 from .heartbeat import Heartbeat
 from .settings import settle
@@ -65,6 +65,8 @@ class Shared:
 
     def join(self) -> Shared:
         with _lock:
+            if not self._users:
+                raise Closed()
             self._users += 1
         return self
 
