@@ -18,7 +18,7 @@ def test_a_killed_server_keeps_all_that_it_answered(tmp_path: Path, keeps_histor
     seed = chosen_seed()
     loop = ServerLoop(tmp_path / "d", seed, keeps_history=keeps_history, swapped=not keeps_history)
 
-    verdict = loop.run(lives=4, longest=500)
+    verdict = loop.run(lives=3, longest=500)
 
     assert verdict.clean, f"{verdict}; {repeat_with(seed)}"
     assert loop.ledger.confirmed > 50
@@ -30,7 +30,7 @@ def test_a_power_cut_takes_nothing_that_a_server_answered(tmp_path: Path) -> Non
     with LoopDisk(tmp_path) as disk:
         loop = ServerLoop(disk.mounted / "d", seed, swapped=bool(seed % 2), after_death=disk.cut)
 
-        verdict = loop.run(lives=3, longest=400)
+        verdict = loop.run(lives=2, longest=400)
 
     assert verdict.clean, f"{verdict}; {repeat_with(seed)}"
 
@@ -41,6 +41,6 @@ def test_a_server_that_answers_before_the_sync_is_caught(tmp_path: Path) -> None
     with LoopDisk(tmp_path) as disk:
         loop = ServerLoop(disk.mounted / "d", 1, flags=("--relaxed",), after_death=disk.cut)
 
-        verdict = loop.run(lives=3, longest=300)
+        verdict = loop.run(lives=2, longest=300)
 
     assert not verdict.clean

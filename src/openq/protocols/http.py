@@ -557,7 +557,7 @@ class Connection(asyncio.Protocol):
         try:
             listener.handler(request)
         except Exception:
-            log.exception("a request failed: %s %s", request.method, request.path)
+            log.exception("a request failed: %s %r", request.method, request.path[:200])
             if self._current is request:
                 request.answer(500, b"internal error; the log says more\n", _TEXT)
 

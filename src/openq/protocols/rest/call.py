@@ -153,7 +153,7 @@ class Call:
 
 def answer_problem(request: Request, error: BaseException, account: str = DEFAULT_ACCOUNT) -> None:
     if not isinstance(error, OpenQError | Problem):
-        log.error("%s %s failed", request.method, request.path[:200], exc_info=error)
+        log.error("%s %r failed", request.method, request.path[:200], exc_info=error)
     if not isinstance(error, Exception):
         error = RuntimeError()
     status, body, headers = render(error)
