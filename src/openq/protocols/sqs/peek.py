@@ -6,8 +6,8 @@ Nothing changes by looking: no receive count, no lease, no order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote
-from xml.etree import ElementTree
 
 import msgspec
 
@@ -19,6 +19,9 @@ from . import requests as sqs
 from .call import Call, View
 from .errors import SqsError
 from .messages import Wanted, shown_message
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 PATH = "/_aws/sqs/messages"
 HANDLE = "SQS/BACKDOOR/ACCESS"  # no receipt: nothing was received
@@ -83,6 +86,8 @@ def _wanted(request: Request) -> tuple[str, dict[str, str]]:
 
 def as_plain_json(reply: sqs.ReceiveMessageReply, request_id: str) -> bytes:
     """The XML answer as JSON, element by element: what `Accept: application/json` gets."""
+    from xml.etree import ElementTree  # loaded when it is asked for, which is hardly ever
+
     root = ElementTree.fromstring(aws_query.encode("ReceiveMessage", reply, request_id))
     return msgspec.json.encode({_local(root.tag): _plain(root)})
 
@@ -91,7 +96,7 @@ def _local(tag: str) -> str:
     return tag.rpartition("}")[2]
 
 
-def _plain(element: ElementTree.Element) -> object:
+def _plain(element: Element) -> object:
     if not len(element):
         return element.text
     found: dict[str, object] = {}
