@@ -331,7 +331,7 @@ class SqsDoor(RestDoor):
         return 1
 
     def do_extend(self, call: Call) -> int:
-        seconds = ceil(call["lease_ms"] / 1000)
+        seconds: int = ceil(call["lease_ms"] / 1000)
         until_ms = now_ms() - CLOCK_MS + seconds * 1000
         self._change(call, seconds)
         self._ends_ms[call["receipt"][0]] = until_ms

@@ -38,9 +38,13 @@ def test_a_power_cut_takes_nothing_that_a_server_answered(tmp_path: Path) -> Non
 @needs_loop_disk
 def test_a_server_that_answers_before_the_sync_is_caught(tmp_path: Path) -> None:
     """A planted fault, by its own name: a judge who never convicts is no judge."""
+    convicted = False
     with LoopDisk(tmp_path) as disk:
-        loop = ServerLoop(disk.mounted / "d", 1, flags=("--relaxed",), after_death=disk.cut)
+        for n in range(8):  # what it loses is at most 50 ms: not every cut finds something in them
+            path = disk.mounted / f"d{n}"
+            loop = ServerLoop(path, n, flags=("--relaxed",), after_death=disk.cut)
+            if not loop.run(lives=1, longest=300).clean:
+                convicted = True
+                break
 
-        verdict = loop.run(lives=2, longest=300)
-
-    assert not verdict.clean
+    assert convicted

@@ -100,7 +100,7 @@ class Logged(logging.Handler):
 
 def answers_in(data: bytes, wrote_head: Callable[[int], bool] = lambda _: False) -> list[tuple[int, bytes]]:
     """Status and body of each answer; raises Found if that is no HTTP."""
-    found = []
+    found: list[tuple[int, bytes]] = []
     while data:
         head, end, data = data.partition(b"\r\n\r\n")
         first, *lines = head.split(b"\r\n")

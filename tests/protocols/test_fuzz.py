@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from openq.protocols.http import Request
 from tests.protocols.fuzz import Doors, Found, Framing, Indoors, SignIns, Streams, request_of, run, sqs
 
 SEED = 20260701
@@ -175,7 +176,13 @@ def test_a_mistake_is_found() -> None:
     """A planted one: a fuzzer that finds nothing may be looking at nothing."""
     with Indoors() as server:
         handle = server.server.router.handle
-        server.server.router.handle = lambda request: handle(request) if request.path != "/livez" else 1 / 0  # type: ignore[method-assign, assignment, func-returns-value]
+
+        def fail(request: Request) -> None:
+            if request.path == "/livez":
+                raise RuntimeError("planted")
+            handle(request)
+
+        server.server.router.handle = fail  # type: ignore[method-assign]
 
         with pytest.raises(Found):
             server.feed([request_of("GET", "/livez", b"")])

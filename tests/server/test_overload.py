@@ -281,6 +281,20 @@ def test_large_requests_behind_a_long_poll_are_answered_in_their_turn(tmp_path: 
         assert wire.rest("GET", "queues/q/stats").json()["ready"] == 30
 
 
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_client_that_closes_its_half_after_asking_gets_its_answers(tmp_path: Path, count: int) -> None:
+    question = sqs_request("SendMessage", {"QueueUrl": queue_url("q"), "MessageBody": "x"})
+    with served(tmp_path / "d") as server, Wire(server.port) as healthy, Wire(server.port) as brief:
+        create(healthy, "q")
+
+        brief.send(question * count)
+        brief.socket.shutdown(socket.SHUT_WR)
+
+        assert [brief.answer().status for _ in range(count)] == [200] * count
+        assert brief.is_closed()
+        until(lambda: metric(healthy, "openq_connections") == 1)
+
+
 # -- waiting
 
 

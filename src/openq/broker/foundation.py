@@ -22,7 +22,7 @@ from ..engine.engine import Engine
 from ..engine.lending import SLICE
 from ..engine.mend import mend
 from ..engine.queue import Queue
-from ..engine.records import PUBLISH, ROUTE, RUN, Record, content, decode, encode
+from ..engine.records import ITEM, PUBLISH, ROUTE, RUN, Record, content, decode, encode
 from ..engine.snapshot import decode as load_snapshot
 from ..engine.snapshot import oldest_segment
 from ..errors import Closed, DiskFull, JournalFailed, OpenQError
@@ -284,7 +284,10 @@ class Foundation:
             for entry, data in zip(
                 missing, self._journal.read_many([entry.at for entry in missing]), strict=True
             ):
-                entry.form, entry.body, entry.info = content(data)
+                if data[0] == ITEM:  # as `content` does it, without the call
+                    entry.form, entry.body = data[1], data[2:]
+                else:
+                    entry.form, entry.body, entry.info = content(data)
 
     def sync(self) -> None:
         """Return once everything done so far is on disk; raises JournalFailed if it cannot be."""

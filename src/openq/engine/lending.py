@@ -23,6 +23,7 @@ from ..model import (
     Extra,
 )
 from .core import DELAY, LEASE, LEASES, TTL, WAKE, Core, with_extra
+from .order import Shared
 from .queue import Queue
 from .records import (
     ACK,
@@ -69,6 +70,10 @@ class Lending(Core):
         if lease_ms is None:
             lease_ms = settings.visibility_ms
         until_ms = 0 if lease_ms == NO_DEADLINE else now_ms + lease_ms
+        if limit > 1 and types is None and isinstance(ready, Shared):
+            entries = ready.pop_plain(limit, now_ms - settings.retention_ms)
+            if entries:
+                return self._lend_run(queue, entries, now_ms, until_ms, consumer)
         entry = ready.pop(now_ms) if limit == 1 and types is None and not queue.fifo else None
         if entry is not None and entry.extra is None and entry.sent_ms > now_ms - settings.retention_ms:
             return [self._lend_plain(queue, entry, now_ms, until_ms, consumer)]
@@ -99,6 +104,33 @@ class Lending(Core):
         if self.observer is not None:
             self.observer("received", queue.name, self.id_of(entry), now_ms, consumer or "")
         return delivery
+
+    def _lend_run(
+        self, queue: Queue, entries: list[Entry], now_ms: int, until_ms: int, consumer: str | None
+    ) -> list[Delivery]:
+        """The short way for several of that kind."""
+        number = self.next_number
+        seqs = [entry.seq for entry in entries]
+        if self.log is not None:
+            try:
+                self.log((LEND, now_ms, queue.number, number, until_ms, consumer, tuple(seqs)))
+            except BaseException:
+                for entry in entries:
+                    queue.ready.put_back(entry)
+                raise
+        self.next_number = number + len(entries)
+        deliveries = [
+            Delivery(entry, each, now_ms, until_ms, 1, consumer) for each, entry in enumerate(entries, number)
+        ]
+        queue.leases.update(zip(seqs, deliveries, strict=True))
+        queue.waiting_bytes -= sum([entry.size for entry in entries])
+        queue.counters.delivered += len(entries)
+        if until_ms:
+            self._arm_leases(queue, seqs, until_ms, now_ms)
+        if self.observer is not None:
+            for entry in entries:
+                self.observer("received", queue.name, self.id_of(entry), now_ms, consumer or "")
+        return deliveries
 
     def _receive(
         self,

@@ -11,6 +11,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Container, Iterator
 from heapq import heappop, heappush
+from itertools import islice
 
 from ..model import Entry
 from .lane import PAGE, Lane, Page
@@ -146,6 +147,25 @@ class Shared:
                 self._lower()
             self._mixed = False
         return entry
+
+    def pop_plain(self, limit: int, horizon_ms: int) -> list[Entry]:
+        """The next `limit` messages, or all there are, if they are bodies and nothing else; or none."""
+        lane = self._plain
+        head = lane._head
+        count = min(limit, self.count)
+        if self._mixed or lane._back or not (head or lane._fill()) or len(head) < count:
+            return []
+        entries = list(islice(head, count))
+        for entry in entries:
+            if entry.extra is not None or entry.sent_ms <= horizon_ms:
+                return []
+        for _ in entries:
+            head.popleft()
+        self.count -= count
+        lane.count -= count
+        if not lane.count:
+            self._plain_turns.clear()
+        return entries
 
     def take(self, seq: int, now_ms: int) -> Entry | None:
         """This very message; at once if it is the next one anyway."""

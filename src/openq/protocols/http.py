@@ -284,10 +284,18 @@ class Connection(asyncio.Protocol):
         self._hold(0)
         self._hung_up()
 
-    def eof_received(self) -> None:
-        # Now, not when the transport is closed a moment later: an answer in between would be lost, and
-        # with it the messages that a long poll was served.
-        self._hung_up()
+    def eof_received(self) -> bool:
+        """The client sends no more. True: the connection stays, for what is still to be answered."""
+        current = self._current
+        if current is None or current.on_gone is not None or self.is_tls or self._closing:
+            # Whoever waits for messages is told now, not when the transport is closed a moment later: an
+            # answer in between would be lost, and with it the messages that a long poll was served.
+            self._hung_up()
+            return False
+        # Some clients close their half once they have asked, and read the answer then.
+        last = self._waiting[-1] if self._waiting else current
+        last.keep_alive = False
+        return True
 
     def _hung_up(self) -> None:
         current, self._current = self._current, None

@@ -59,6 +59,8 @@ def show(site: Site, request: Request, queue: str, deliveries: list[Delivery], t
     if broker.is_loaded(deliveries):
         loaded()
     else:
+        # It holds messages now: a client that hangs up meanwhile is one that leaves, not one that listens.
+        request.on_gone = _nothing
         site.after_commit(loaded)
 
 
@@ -67,6 +69,10 @@ def give_back(site: Site, queue: str, deliveries: list[Delivery]) -> None:
         site.broker.release(queue, [(each.entry.seq, each.number) for each in deliveries])
     except OpenQError:
         pass  # the queue is gone, or the broker is: nothing is held any more
+
+
+def _nothing() -> None:
+    """`loaded` sees that the request is gone."""
 
 
 def _nobody(deliveries: list[Delivery]) -> None:

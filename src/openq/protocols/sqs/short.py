@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from binascii import hexlify
 from collections.abc import Callable
+from functools import cache
+from struct import Struct
 from typing import Protocol
 
 import msgspec
@@ -26,7 +28,6 @@ from .errors import SqsError
 from .messages import text_of
 
 _MAX_VIEWS = 10_000
-_HALF = (1 << 64) - 1
 # Text of these characters alone looks the same in JSON, and AWS allows them all.
 _PLAIN = bytes(char for char in range(0x20, 0x7F) if chr(char) not in '"\\')
 _encode = msgspec.json.encode
@@ -197,8 +198,7 @@ class ShortWays:
             if error is not None:
                 self._wire.fail(request, errors.from_openq(error))
             elif deliveries:
-                shown = [self._shown(each, number) for each in deliveries]
-                self._wire.send(request, b'{"Messages":[%b]}' % b",".join(shown))
+                self._wire.send(request, self._shown(deliveries, number))
             else:
                 self._wire.send(request, b"{}")
 
@@ -215,27 +215,24 @@ class ShortWays:
         )
         return True
 
-    def _shown(self, delivery: Delivery, number: int) -> bytes:
-        entry = delivery.entry
-        body = entry.body or b""
-        seq = entry.seq
-        if body.translate(None, _PLAIN):
-            body, text = _as_json(body)
-        else:
-            text = b'"%b"' % body
-        extra = entry.extra
-        if extra is not None and extra.id is not None:
-            shown_id = extra.id.encode()
-        else:
-            shown_id = b"%b%012x" % (self._id_prefix, seq)
-        return b'{"MessageId":"%b","ReceiptHandle":"%08x%016x%016x","MD5OfBody":"%b","Body":%b}' % (
-            shown_id,
-            number,
-            seq,
-            delivery.number,
-            hexlify(md5(body).digest()),
-            text,
-        )
+    def _shown(self, deliveries: list[Delivery], number: int) -> bytes:
+        handles = _Handles(len(deliveries)).write(number, deliveries)
+        prefix = self._broker.id_prefix
+        shown: list[str] = []
+        for delivery, handle in zip(deliveries, handles, strict=True):
+            entry = delivery.entry
+            body = entry.body or b""
+            text = f'"{body.decode()}"' if not body.translate(None, _PLAIN) else None
+            if text is None:
+                body, text = _as_json(body)
+            extra = entry.extra
+            # The sequence in the handle is the one in the message's own id.
+            own_id = prefix + handle[12:24] if extra is None or extra.id is None else extra.id
+            shown.append(
+                f'{{"MessageId":"{own_id}","ReceiptHandle":"{handle}",'
+                f'"MD5OfBody":"{md5(body).hexdigest()}","Body":{text}}}'
+            )
+        return f'{{"Messages":[{",".join(shown)}]}}'.encode()
 
     def _delete_batch(self, request: Request, principal: Principal) -> bool:
         try:
@@ -245,27 +242,14 @@ class ShortWays:
         view = self._view(batch.queue_url, principal)
         if view is None or not 0 < len(batch.entries) <= view.limits.max_batch:
             return False
-        number = view.number
-        ids: list[str] = []
-        receipts: list[tuple[int, int]] = []
-        for entry in batch.entries:
-            handle = entry.receipt_handle
-            if len(handle) != 40 or not handle.isalnum() or not is_valid_batch_id(entry.id):
-                return False
-            try:
-                value = int(handle, 16)
-            except ValueError:
-                return False
-            if value >> 128 != number:
-                return False
-            ids.append(entry.id)
-            receipts.append((value >> 64 & _HALF, value & _HALF))
-        if len(set(ids)) != len(ids):
+        ids = [entry.id for entry in batch.entries]
+        receipts = _Handles(len(ids)).read([entry.receipt_handle for entry in batch.entries], view.number)
+        if receipts is None or len(set(ids)) != len(ids) or not all(map(is_valid_batch_id, ids)):
             return False
         if any(self._broker.ack(view.full, receipts)):
             return False  # one is late: the long way deletes again, which is no harm, and tells
-        shown = b",".join([b'{"Id":"%b"}' % id.encode() for id in ids])
-        self._promise(request, b'{"Successful":[%b]}' % shown)
+        shown = '"},{"Id":"'.join(ids)
+        self._promise(request, f'{{"Successful":[{{"Id":"{shown}"}}]}}'.encode())
         return True
 
 
@@ -278,7 +262,41 @@ def _plain_body(text: str) -> bytes:
     return text.encode() if text.isprintable() else b""
 
 
-def _as_json(body: bytes) -> tuple[bytes, bytes]:
+def _as_json(body: bytes) -> tuple[bytes, str]:
     """The body as it goes out, base64 if it is no text, and that as a JSON string."""
     text, is_encoded = text_of(body)
-    return (text.encode() if is_encoded else body), _encode(text)
+    return (text.encode() if is_encoded else body), _encode(text).decode()
+
+
+@cache
+def _format_of(count: int) -> Struct:
+    return Struct(">" + "IQQ" * count)
+
+
+class _Handles:
+    """Receipt handles, many at a time: queue, sequence and delivery as forty hexadecimal digits each."""
+
+    __slots__ = ("_format",)
+
+    def __init__(self, count: int) -> None:
+        self._format = _format_of(count)
+
+    def write(self, number: int, deliveries: list[Delivery]) -> list[str]:
+        values: list[int] = []
+        for delivery in deliveries:
+            values += (number, delivery.entry.seq, delivery.number)
+        text = self._format.pack(*values).hex()
+        return [text[at : at + 40] for at in range(0, len(text), 40)]
+
+    def read(self, handles: list[str], number: int) -> list[tuple[int, int]] | None:
+        """None if one of them is not of this queue, or is no handle at all."""
+        text = "".join(handles)
+        if set(map(len, handles)) != {40} or not text.isalnum() or not text.isascii():
+            return None
+        try:
+            values = self._format.unpack(bytes.fromhex(text))
+        except ValueError:
+            return None
+        if set(values[::3]) != {number}:
+            return None
+        return list(zip(values[1::3], values[2::3], strict=True))
