@@ -69,7 +69,8 @@ class RemoteBroker:
         """The first contact: the address and who we are must be right."""
         if not self.id_prefix:
             # Not patient: a wrong address is more likely than a server that is just being restarted.
-            self.id_prefix = self._link.call("GET", "server", patient=False).value["id_prefix"]
+            reply = self._link.call("GET", "server", again=True, patient=False)
+            self.id_prefix = reply.value["id_prefix"]
 
     def _get(self, path: str, queue: str = "", message_id: str | None = None, **query: Any) -> Any:
         told = {name: str(value) for name, value in query.items() if value is not None}
