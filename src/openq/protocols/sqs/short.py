@@ -28,8 +28,8 @@ from .errors import SqsError
 from .messages import text_of
 
 _MAX_VIEWS = 10_000
-# Text of plain characters alone looks the same in JSON, and AWS allows them all. A table that marks the others
-# finds them at a few instructions a byte; a set of bytes to delete would be built anew for each message.
+# Text of plain characters alone looks the same in JSON, and AWS allows them all. This table marks the
+# others; a set of bytes to delete would be built anew for each message.
 _OTHERS = bytes(1 if 0x20 <= char < 0x7F and chr(char) not in '"\\' else 0 for char in range(256))
 _encode = msgspec.json.encode
 
