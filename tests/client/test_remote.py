@@ -35,7 +35,7 @@ from openq import (
 from openq.broker.local import LocalBroker
 from openq.client import remote, wire
 from openq.client.verbs import OnlyInProcess
-from openq.model import FORM_PICKLE, Draft, QueueSettings, RetryPolicy
+from openq.model import FORM_PICKLE, Draft, Extra, QueueSettings, RetryPolicy
 from openq.security.policy import Rule
 from openq.security.store import Store
 from tests.client.cutting import Wire
@@ -210,7 +210,8 @@ def guarded(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     store = Store(data / "users.json")
     store.add_user("root", role="admin", password="correct horse")
     store.add_user("sender", rules=[Rule("allow", frozenset(["send"]), "jobs")])
-    tokens = {user: store.create_token(user, "test") for user in ("root", "sender")}
+    store.add_user("viewer", rules=[Rule("allow", frozenset(["peek"]), "jobs")])
+    tokens = {user: store.create_token(user, "test") for user in ("root", "sender", "viewer")}
     with served(data) as running:
         yield running.url, tokens
 
@@ -263,6 +264,47 @@ def test_who_may_only_send_can_send_and_no_more(guarded: tuple[str, dict[str, st
         assert bodies(all_mighty) == ["x", "y", "z"]
     with pytest.raises(Refused):
         OpenQ("jobs", 60, url=url, token=tokens["sender"])
+
+
+def test_who_may_only_look_sees_everything_and_can_settle_nothing(
+    guarded: tuple[str, dict[str, str]],
+) -> None:
+    url, tokens = guarded
+    with (
+        OpenQ("jobs", url=url, token=tokens["root"]) as all_mighty,
+        OpenQ("jobs", url=url, token=tokens["viewer"]) as queue,
+    ):
+        message_id = all_mighty.publish("x")
+        held = take(all_mighty)
+
+        [(seen, _)] = queue.in_flight.values()
+
+        assert (seen.id, seen.body, seen.deadline) == (message_id, "x", held.deadline)
+        assert seen._delivery.number == 0, "a receipt is for those who may receive"
+        for verb in (seen.ack, seen.nack, lambda: queue.ack(held.receipt_id)):
+            with pytest.raises(Refused):
+                verb()
+        held.ack()
+
+
+def test_what_a_message_went_through_is_not_for_every_sender_to_say(
+    guarded: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    url, tokens = guarded
+    with (
+        OpenQ("jobs", url=url, token=tokens["root"]) as all_mighty,
+        OpenQ("jobs", url=url, token=tokens["sender"]) as queue,
+    ):
+        draft = Draft(b"x", id="old", past=Extra(count=7, deaths=(("mail", "lost", 1, 2),)))
+
+        with pytest.raises(Refused):
+            queue.broker.publish("jobs", draft)
+        with pytest.raises(Refused):
+            queue.broker.publish_many("jobs", [draft, draft])
+        all_mighty.broker.publish("jobs", draft)
+
+        [restored] = all_mighty.queue
+        assert (restored.receive_count, restored.deaths[0]["queue"]) == (7, "mail")
 
 
 # -- the wire breaks ------------------------------------------------------------------------------
@@ -412,6 +454,38 @@ def test_a_waiting_receive_outlives_a_restart(tmp_path: Path) -> None:
         assert got[0].body == "after"
         got[0].ack()
     server.stop()
+
+
+def test_a_queue_can_be_closed_while_its_server_is_away(tmp_path: Path) -> None:
+    server = start(tmp_path / "data").wait()
+    queue = OpenQ("jobs", 1, url=server.url, reconnect=3600)
+    queue.publish("x")
+    working, finish = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        working.set()
+        finish.wait()
+
+    at_work = Consumer(queue, handle, idle_timeout=None, heartbeat=True)
+    waiting = Consumer(queue, idle_timeout=None)
+    at_work.start()
+    assert working.wait(60)
+    waiting.start()
+    server.kill()
+
+    queue.close()
+
+    finish.set()
+    assert ended(at_work, waiting)
+
+
+def test_whoever_opens_the_folder_of_a_server_is_told_its_address(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as running:
+        with pytest.raises(openq.DirectoryInUse) as told:
+            OpenQ("jobs", path=tmp_path / "data")
+        with OpenQ("jobs", url=told.value.url) as queue:
+            queue.publish("x")
+            assert (told.value.url, bodies(queue)) == (running.url, ["x"])
 
 
 def test_a_server_without_a_disk_that_was_started_anew_has_no_queue(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from . import wire
 from .heartbeat import Heartbeat
 from .http import Connection, Refused
 from .link import RECONNECT_S, Link, Reply, check_url
-from .settings import settle
+from .settings import environment_number, settle
 from .shared import Shared, opened
 from .verbs import OnlyInProcess
 from .waiting import Wait, give_back
@@ -382,7 +382,8 @@ class RemoteBroker:
     def deliveries(self, queue: str) -> list[Delivery]:
         path = f"queues/{part(queue)}/messages"
         found = self._pages(path, queue, "messages", state="in_flight")
-        return [wire.delivery_of(each, each["consumer"]) for each in found if "receipt_id" in each]
+        # One whose lease ended between two looks of the server is not with a consumer any more.
+        return [wire.delivery_of(each, each["consumer"]) for each in found if "received_at" in each]
 
     def _message(self, queue: str, message_id: str) -> Document:
         if not message_id:
@@ -399,7 +400,7 @@ class RemoteBroker:
             found = self._message(queue, message_id)
         except MessageNotFoundError:
             return None
-        return wire.delivery_of(found, found["consumer"]) if "receipt_id" in found else None
+        return wire.delivery_of(found, found["consumer"]) if "received_at" in found else None
 
     def status(self, queue: str, message_id: str) -> str | None:
         try:
@@ -730,7 +731,7 @@ def connect(
     if token is None and "@" not in url:
         token = secret("OPENQ_TOKEN", os.environ)
     ca = ca or os.environ.get("OPENQ_CA") or None
-    reconnect_s = RECONNECT_S if reconnect is None else reconnect
+    reconnect_s = environment_number("reconnect", RECONNECT_S) if reconnect is None else reconnect
     key = "\0".join((url, token or "", ca or "", str(reconnect_s)))
 
     place = opened(key, lambda: RemotePlace(RemoteBroker(Link(url, token, ca, reconnect_s)), key))

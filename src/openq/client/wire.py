@@ -156,7 +156,10 @@ def entry_of(document: Document, seq: int) -> Entry:
 
 
 def delivery_of(document: Document, consumer: str | None) -> Delivery:
-    _, seq, number = read_receipt(document["receipt_id"])
+    # Who may look and not receive is shown no receipts; without one nothing can be settled.
+    seq, number = document.get("position", 0), 0
+    if "receipt_id" in document:
+        _, seq, number = read_receipt(document["receipt_id"])
     return Delivery(
         entry_of(document, seq),
         number,
@@ -281,6 +284,8 @@ _SIGN_IN = {
 
 def error_of(refused: Refused, queue: str = "", message_id: str | None = None) -> OpenQError:
     """What a queue in this process would have raised; what only a server says stays as it is."""
+    if refused.status == 413:
+        return InvalidSetting(refused.detail)
     return error_named(refused.code, refused.detail, queue, message_id) or _told_with_hint(refused)
 
 

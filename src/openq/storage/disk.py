@@ -21,7 +21,7 @@ class Io:
     """The real disk. Python retries interrupted calls by itself (PEP 475)."""
 
     def open(self, path: str, flags: int) -> int:
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def close(self, fd: int) -> None:
         os.close(fd)

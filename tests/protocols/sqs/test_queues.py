@@ -829,7 +829,10 @@ def test_tags_are_added_replaced_and_taken_away(sqs: Service) -> None:
         ({"k": "v" * 257}, "Tag values must be between 0 and 256 characters in length."),
         ({"aws:k": "v"}, "Tag keys must not begin with aws:, which AWS reserves."),
         ({f"k{n}": "v" for n in range(50)}, "Too many tags added for queue orders."),
-        ({"openq:limits": "none"}, "The tag openq:limits must be one of strict, testing, relaxed, not 'none'."),
+        (
+            {"openq:limits": "none"},
+            "The tag openq:limits must be one of strict, testing, relaxed, not 'none'.",
+        ),
     ],
 )
 def test_tags_that_cannot_be_change_nothing(sqs: Service, tags: dict[str, str], sentence: str) -> None:
