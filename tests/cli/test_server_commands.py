@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from openq.client.http import Connection
+from tests.certificates import make_certificate
 from tests.cli.helpers import OPENQ, Done, inside, on_a_terminal, openq
 from tests.serving import Served, free_port, served, until
 
@@ -684,26 +685,13 @@ def test_an_address_for_others_needs_users_first(tmp_path: Path) -> None:
     assert "openq user add" in done.err
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tls")
-    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    words += ["-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    words += ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
-    try:
-        subprocess.run(["openssl", *words], capture_output=True, timeout=60, check=True)
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed here, and it makes the certificate")
-    return folder
-
-
-def test_https_is_spoken_with_whom_one_trusts(certificate: Path) -> None:
-    cert, key = certificate / "cert.pem", certificate / "key.pem"
+def test_https_is_spoken_with_whom_one_trusts(tmp_path: Path) -> None:
+    cert, key, trusted = make_certificate(tmp_path)
     with served(None, "--tls-cert", str(cert), "--tls-key", str(key)) as running:
         url = running.url.replace("http:", "https:")
 
-        assert inside("healthcheck", "--url", url, "--ca", cert).code == 0
-        assert inside("queue", "create", "q", "--url", url, OPENQ_CA=str(cert)).code == 0
+        assert inside("healthcheck", "--url", url, "--ca", trusted).code == 0
+        assert inside("queue", "create", "q", "--url", url, OPENQ_CA=str(trusted)).code == 0
         distrusted = inside("queue", "ls", "--url", url)
         assert distrusted.code == 1
         assert "its certificate is not trusted" in distrusted.err

@@ -1,34 +1,22 @@
 """The library over HTTPS: with whom one trusts, and a wait that ends at once there too."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from openq import Consumer, OpenQ, Unreachable
+from tests.certificates import make_certificate
 from tests.client.helpers import ended, take, until_waiting
 from tests.serving import served
 
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The address of a server, and the certificate that it shows."""
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    words += ["-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    try:
-        subprocess.run(
-            ["openssl", *words, "-keyout", str(key), "-out", str(cert)],
-            capture_output=True,
-            timeout=60,
-            check=True,
-        )
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed here, and it makes the certificate")
+    """The address of a server, and the authority to trust for it."""
+    cert, key, trusted = make_certificate(tmp_path_factory.mktemp("tls"))
     with served(None, "--tls-cert", str(cert), "--tls-key", str(key)) as running:
-        yield running.url.replace("http:", "https:"), cert
+        yield running.url.replace("http:", "https:"), trusted
 
 
 def test_a_server_is_trusted_by_its_certificate(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.certificates import make_certificate
 from tests.serving import free_port, served, start, until
 
 
@@ -98,26 +99,10 @@ def test_queues_of_the_configuration_are_there_from_the_start(tmp_path: Path) ->
     assert (settings["visibility_timeout"], settings["dlq"], settings["max_receives"]) == (7, "dead", 3)
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-            *("-keyout", str(key), "-out", str(cert)),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    return cert, key
-
-
-def test_with_a_certificate_it_speaks_tls_and_nothing_else(certificate: tuple[Path, Path]) -> None:
-    cert, key = certificate
+def test_with_a_certificate_it_speaks_tls_and_nothing_else(tmp_path: Path) -> None:
+    cert, key, trusted = make_certificate(tmp_path)
     with served(None, "--tls-cert", str(cert), "--tls-key", str(key)) as server:
-        trust = ssl.create_default_context(cafile=str(cert))
+        trust = ssl.create_default_context(cafile=str(trusted))
         url = server.url.replace("http:", "https:")
         with urllib.request.urlopen(f"{url}/readyz", timeout=30, context=trust) as answer:
             assert answer.status == 200
