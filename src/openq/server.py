@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import logging
@@ -96,9 +97,11 @@ class Server:
                 self.listener.make, config.host.strip("[]"), config.port, ssl=context, backlog=4096
             )
         except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            advice = "stop the other program, or choose --port (0 picks a free one)"
             raise InvalidSetting(
                 f"cannot listen on {config.host} port {config.port}: {error.strerror or error}; "
-                "stop the other program, or choose --port (0 picks a free one)"
+                + (advice if taken else "choose --host, an address of this machine")
             ) from error
         self.listener.start(self.loop)
         port = self._listening.sockets[0].getsockname()[1]
@@ -209,7 +212,7 @@ def banner(server: Server, out: TextIO) -> None:
     lines = [
         f"OpenQ {__version__} is ready: {where}",
         f"  SQS        {url}",
-        f"  REST       {url}/api/v1/   (description: {url}/openapi.json)",
+        f"  REST       {url}/api/v1/queues   (description: {url}/openapi.json)",
         f"  metrics    {url}/metrics   health: {url}/readyz",
     ]
     if config.relaxed:
@@ -226,15 +229,25 @@ def banner(server: Server, out: TextIO) -> None:
         lines.append("  sign-in    not needed: no users exist" + (" (INSECURE)" if config.insecure else ""))
     else:
         lines.append("  sign-in    needed: users exist (`openq user ls`)")
-    lines += [
-        "Try:",
-        f"  curl -X PUT {url}/api/v1/queues/hello",
-        f'  curl {url}/api/v1/queues/hello/messages --json \'{{"payload": "hi"}}\'',
-        f"  aws sqs list-queues --endpoint-url {url} --region {config.region}",
-        f"  python -c \"import boto3; print(boto3.client('sqs', endpoint_url='{url}').list_queues())\"",
-        "Ctrl-C stops it.",
-    ]
+    lines += ["Try:", *_first_lines(server), "Ctrl-C stops it."]
     print("\n".join(lines), file=out, flush=True)
+
+
+def _first_lines(server: Server) -> list[str]:
+    """To copy into another terminal; they work as they stand."""
+    url, region = server.url, server.config.region
+    sign_in, keys = "", ""
+    if not server.guard.is_open:
+        sign_in = " -H 'Authorization: Bearer TOKEN'"  # `openq token create`
+    else:
+        keys = "AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test "
+    python = f"import boto3; print(boto3.client('sqs', '{region}', endpoint_url='{url}').list_queues())"
+    return [
+        f"  curl -X PUT {url}/api/v1/queues/hello{sign_in}",
+        f'  curl {url}/api/v1/queues/hello/messages --json \'{{"payload": "hi"}}\'{sign_in}',
+        f"  {keys}aws sqs list-queues --endpoint-url {url} --region {region}",
+        f'  {keys}python -c "{python}"',
+    ]
 
 
 async def _serve(server: Server, out: TextIO, ready: Callable[[Server], None] | None) -> int:

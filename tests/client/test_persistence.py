@@ -1,9 +1,11 @@
 """What is on disk, what comes back, and who may have it."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from openq import (
     VirtualClock,
     VisibilityTimeoutExpired,
 )
-from tests.client.helpers import Make, bodies, take
+from openq.client import shared
+from tests.client.helpers import Make, bodies, ended, in_thread, take, until
 
 pytest_plugins = "tests.client.fixtures"
 
@@ -287,3 +290,28 @@ def test_a_backup_is_lines_of_json(make: Make, tmp_path: Path) -> None:
     assert head == {"openq_backup": 1, "queue": "jobs", "dlq": None, "messages": 2}
     assert (first["payload"], first["status"], first["position"] > 0) == ("é", "unprocessed", True)
     assert (second["payload"], second["payload_encoding"]) == ("/w==", "base64")
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_forgotten_queue_does_not_wait_for_who_opens_another(durable: bool, tmp_path: Path) -> None:
+    """The collector may run in a thread that the one who opens is waiting for."""
+    queue = OpenQ("jobs", path=tmp_path if durable else None)
+    broker = queue.broker
+    held, done = threading.Event(), threading.Event()
+
+    def open_slowly() -> None:
+        with shared._lock:
+            held.set()
+            done.wait()
+
+    opening = in_thread(open_slowly)
+    assert held.wait(60)
+
+    del queue
+    gc.collect()
+
+    done.set()
+    assert ended(opening)
+    until(lambda: not broker.health().ok, "it is closed")
+    with OpenQ("jobs", path=tmp_path) as again:
+        assert again.messages == []

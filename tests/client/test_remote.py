@@ -35,7 +35,7 @@ from openq import (
 from openq.broker.local import LocalBroker
 from openq.client import remote, wire
 from openq.client.verbs import OnlyInProcess
-from openq.model import FORM_PICKLE, Draft, Extra, QueueSettings, RetryPolicy
+from openq.model import FORM_JSON, FORM_PICKLE, Draft, Extra, QueueSettings, RetryPolicy
 from openq.security.policy import Rule
 from openq.security.store import Store
 from tests.client.cutting import Wire
@@ -493,6 +493,7 @@ def test_a_server_without_a_disk_that_was_started_anew_has_no_queue(tmp_path: Pa
     server = start(None, port=port).wait()
     with OpenQ("jobs", url=server.url) as queue:
         queue.publish("x")
+        old = take(queue)
         server.kill()
         server = start(None, port=port).wait()
 
@@ -500,7 +501,14 @@ def test_a_server_without_a_disk_that_was_started_anew_has_no_queue(tmp_path: Pa
             queue.publish("y")
         with OpenQ("jobs", url=server.url):
             queue.publish("z")
-            take(queue).ack()
+            new = take(queue)
+            assert new._delivery.entry.seq == old._delivery.entry.seq, "it counts from the beginning"
+            for late in (old, old.receipt_id):
+                with pytest.raises(MessageNotFoundError):
+                    queue.ack(late)
+            assert len(queue.in_flight) == 1
+            queue.ack(new.receipt_id)
+            assert queue.messages == []
     server.stop()
 
 
@@ -809,3 +817,12 @@ def test_an_error_that_only_a_server_knows_keeps_its_code() -> None:
 
     assert isinstance(error, Refused)
     assert (error.code, str(error)) == ("too_many_tasks", "32 tasks; wait")
+
+
+def test_bodies_come_byte_for_byte(server: InProcess) -> None:
+    spaced = b'{ "a":1.0,  "b": [] }'
+    with OpenQ("jobs", url=server.url, codec="raw") as queue:
+        server.broker.publish("jobs", Draft(spaced, FORM_JSON))
+
+        assert queue.queue[0].body == spaced
+        assert take(queue).body == spaced

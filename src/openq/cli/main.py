@@ -98,6 +98,8 @@ def build(words: Sequence[str] | None = None) -> tuple[Parser, Tree]:
     )
     parser.add_argument("--version", action="store_true", help="the same as `openq version`")
     verbs = Verbs(parser, title=None, help=SUPPRESS)
+    # After `Verbs`, which takes the names of the commands below from it.
+    parser.usage = "openq [-h] [--version] COMMAND ..."
     tree: Tree = {}
     for _, commands in GROUPS:
         for name, module, help in commands:
@@ -139,10 +141,27 @@ def unknown_command(words: Sequence[str], tree: Tree) -> str | None:
     return None
 
 
+def early_option(words: Sequence[str]) -> str | None:
+    """The sentence about an option that stands before the command that it belongs to."""
+    if not words or not words[0].startswith("-") or words[0] in ("-h", "--help", "--version"):
+        return None
+    names = {name for _, commands in GROUPS for name, _, _ in commands}
+    at = next((i for i, word in enumerate(words) if word in names), None)
+    if at is None:
+        return None
+    from shlex import join
+
+    flag, equals, _ = words[0].partition("=")
+    early = words[:at]
+    if flag == "--token":  # what is said may end up in a log
+        early = [f"{flag}=TOKEN"] if equals else [flag, "TOKEN", *words[2:at]]
+    return f"{flag} comes after the command: openq {join([*words[at:], *early])}"
+
+
 def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     parser, tree = build(words)
-    wrong = unknown_command(words, tree)
+    wrong = early_option(words) or unknown_command(words, tree)
     if wrong is not None:
         say(wrong)
         return USAGE

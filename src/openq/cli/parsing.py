@@ -9,6 +9,7 @@ from .terminal import USAGE, columns, paint, say
 
 TYPE_CHECKING = False  # not from `typing`, which takes longer to load than all of this
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
@@ -36,8 +37,41 @@ class Parser(ArgumentParser):
         self.examples = examples
         self.verbs: dict[str, Parser] = {}
         self._overview = overview
+        self._whole = self._actions
+
+    def parse_known_args(  # type: ignore[override]
+        self, words: Sequence[str] | None = None, namespace: Namespace | None = None
+    ) -> tuple[Namespace, list[str]]:
+        """Options may stand anywhere among the other words of a command.
+
+        argparse by itself gives an optional argument (`send QUEUE [BODY]`) up at the first option behind the
+        queue. So the options are read first, and then what they left.
+        """
+        words = list(sys.argv[1:] if words is None else words)
+        if self.verbs:
+            return super().parse_known_args(words, namespace)
+        end = words.index("--") if "--" in words else len(words)
+        plain = words[end + 1 :]
+        self._whole = self._actions
+        optional = [action for action in self._actions if action.option_strings]
+        required = [action for action in optional if action.required]
+        try:
+            self._actions = optional
+            namespace, left = super().parse_known_args(words[:end], namespace)
+            self._actions = self._whole
+            unknown = [word for word in left if self._parse_optional(word) is not None]
+            plain = [word for word in left if word not in unknown] + plain
+            for action in required:
+                action.required = False  # it was there: it would have been missed above
+            namespace, left = super().parse_known_args(["--", *plain] if plain else [], namespace)
+        finally:
+            self._actions = self._whole
+            for action in required:
+                action.required = True
+        return namespace, unknown + left
 
     def format_help(self) -> str:
+        self._actions = self._whole
         width = max((len(command) for command, _ in self.examples), default=0)
         lines = [f"  {command:<{width}}  {paint('# ' + why, 'dim')}" for command, why in self.examples]
         rest = super().format_help()

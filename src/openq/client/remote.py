@@ -48,6 +48,8 @@ PAGE = 200
 POLL_S = 20.0  # one long poll; a longer wait is several
 BOUND_LEASE_MS = 60_000  # of what is held for as long as this process lives
 _POLL_TASK_S = (0.005, 0.25)
+_NUMBER_BITS = 80  # more than the number of any delivery has
+_NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 
 
 class RemoteBroker:
@@ -63,14 +65,35 @@ class RemoteBroker:
         self.lock = threading.Lock()
         self._bound = Heartbeat(self)
         self._bound_now: dict[int, Delivery] = {}
-        self.id_prefix = ""
+        # A server without a disk begins anew when it is restarted: other ids, and deliveries numbered from
+        # 1. A receipt from before must not fit a delivery after, so each number says whose it is.
+        self._prefixes: list[str] = []
 
     def greet(self) -> None:
         """The first contact: the address and who we are must be right."""
-        if not self.id_prefix:
+        if not self._prefixes:
             # Not patient: a wrong address is more likely than a server that is just being restarted.
             reply = self._link.call("GET", "server", again=True, patient=False)
-            self.id_prefix = reply.value["id_prefix"]
+            self._prefixes.append(reply.value["id_prefix"])
+
+    @property
+    def id_prefix(self) -> str:
+        return self._prefixes[0]
+
+    def _delivery(self, document: Document, consumer: str | None) -> Delivery:
+        delivery = wire.delivery_of(document, consumer)
+        prefix = wire.prefix_in(document)
+        if prefix is not None and prefix != self._prefixes[0]:
+            if prefix not in self._prefixes:
+                self._prefixes.append(prefix)
+            delivery.number |= self._prefixes.index(prefix) << _NUMBER_BITS
+        return delivery
+
+    def _texts(self, receipts: Iterable[Receipt]) -> list[str]:
+        return [
+            wire.receipt_text(self._prefixes[number >> _NUMBER_BITS], seq, number & _NUMBER_MASK)
+            for seq, number in receipts
+        ]
 
     def _get(self, path: str, queue: str = "", message_id: str | None = None, **query: Any) -> Any:
         told = {name: str(value) for name, value in query.items() if value is not None}
@@ -242,13 +265,10 @@ class RemoteBroker:
         )
         if reply.value is None:
             return []
-        deliveries = [wire.delivery_of(each, consumer) for each in reply.value["messages"]]
-        if deliveries:
-            # Another one since the last time, if a server without a disk was started anew.
-            self.id_prefix = wire.read_receipt(reply.value["messages"][0]["receipt_id"])[0]
-            if lease_ms == NO_DEADLINE:
-                for delivery in deliveries:
-                    self._hold(queue, delivery)
+        deliveries = [self._delivery(each, consumer) for each in reply.value["messages"]]
+        if lease_ms == NO_DEADLINE:
+            for delivery in deliveries:
+                self._hold(queue, delivery)
         return deliveries
 
     def _hold(self, queue: str, delivery: Delivery) -> None:
@@ -273,9 +293,6 @@ class RemoteBroker:
 
     def load(self, deliveries: Sequence[Delivery]) -> None:
         pass  # what a server shows is whole
-
-    def _texts(self, receipts: Iterable[Receipt]) -> list[str]:
-        return [wire.receipt_text(self.id_prefix, receipt) for receipt in receipts]
 
     def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
         self._let_go(receipts)
@@ -383,7 +400,7 @@ class RemoteBroker:
         path = f"queues/{part(queue)}/messages"
         found = self._pages(path, queue, "messages", state="in_flight")
         # One whose lease ended between two looks of the server is not with a consumer any more.
-        return [wire.delivery_of(each, each["consumer"]) for each in found if "received_at" in each]
+        return [self._delivery(each, each["consumer"]) for each in found if "received_at" in each]
 
     def _message(self, queue: str, message_id: str) -> Document:
         if not message_id:
@@ -400,7 +417,7 @@ class RemoteBroker:
             found = self._message(queue, message_id)
         except MessageNotFoundError:
             return None
-        return wire.delivery_of(found, found["consumer"]) if "received_at" in found else None
+        return self._delivery(found, found["consumer"]) if "received_at" in found else None
 
     def status(self, queue: str, message_id: str) -> str | None:
         try:

@@ -75,27 +75,59 @@ class Shared:
             self._users -= 1
             if self._users:
                 return
-        # Without the lock: this waits for threads that may be about to open or close a queue themselves.
+        self._close()
+        self._forget()
+
+    def _close(self) -> None:
+        """Without the lock: this waits for threads that may be about to open or close a queue themselves."""
         self._ending()
         self.heartbeat.stop()
         try:
             if self._owned:
                 self.broker.close()
-        finally:
-            with _lock:
-                if self.path is not None and _open.get(self.path) is self:
-                    del _open[self.path]
-            self._closed.set()
+        except BaseException:
+            self._forget()
+            raise
+
+    def _forget(self) -> None:
+        with _lock:
+            if self.path is not None and _open.get(self.path) is self:
+                del _open[self.path]
+        self._closed.set()
 
     def abandon(self) -> None:
-        """`leave`, for the garbage collector, which may run anywhere: even where the lock is held."""
+        """`leave`, for the garbage collector, which may run anywhere: even where one of the locks is held.
+
+        It must not wait for them either. Whoever opens a journal holds ours and waits for the threads of
+        that journal; if one of those came here and waited in turn, both would wait for ever.
+        """
         if sys.is_finalizing():
             return
-        if self.broker.lock.acquire(blocking=False):
-            self.broker.lock.release()
-            self.leave()
-        else:
-            threading.Thread(target=self.leave, name="openq-close", daemon=True).start()
+        is_free = is_last = False
+        if _lock.acquire(blocking=False):
+            try:
+                is_free = self.broker.lock.acquire(blocking=False)
+                if is_free:
+                    self.broker.lock.release()
+                    self._users -= 1
+                    is_last = not self._users
+            finally:
+                _lock.release()
+        if not is_free:
+            _in_thread(self.leave)
+        elif is_last:
+            self._close()
+            if _lock.acquire(blocking=False):
+                try:
+                    self._forget()
+                finally:
+                    _lock.release()
+            else:
+                _in_thread(self._forget)
+
+
+def _in_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="openq-close", daemon=True).start()
 
 
 def in_memory(clock: Clock | None) -> Shared:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from .. import errors
-from ..broker.base import Filter, QueueStats, Receipt
+from ..broker.base import Filter, QueueStats
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import (
     FORM_BYTES,
@@ -121,14 +121,14 @@ _FORMS = {
 }
 
 
-def receipt_text(prefix: str, receipt: Receipt) -> str:
-    return f"{prefix}{receipt[0]:012x}/{receipt[1]:x}"
+def receipt_text(prefix: str, seq: int, number: int) -> str:
+    """As the server writes it: the message's own id there, a slash, the number of the delivery."""
+    return f"{prefix}{seq:012x}/{number:x}"
 
 
-def read_receipt(text: str) -> tuple[str, int, int]:
-    """The prefix of the server's ids, the sequence, and the number of the delivery."""
-    own_id, _, number = text.rpartition("/")
-    return own_id[:-12], int(own_id[-12:], 16), int(number, 16)
+def prefix_in(document: Document) -> str | None:
+    receipt: str | None = document.get("receipt_id")
+    return None if receipt is None else receipt.rpartition("/")[0][:-12]
 
 
 def entry_of(document: Document, seq: int) -> Entry:
@@ -159,7 +159,8 @@ def delivery_of(document: Document, consumer: str | None) -> Delivery:
     # Who may look and not receive is shown no receipts; without one nothing can be settled.
     seq, number = document.get("position", 0), 0
     if "receipt_id" in document:
-        _, seq, number = read_receipt(document["receipt_id"])
+        own_id, _, text = document["receipt_id"].rpartition("/")
+        seq, number = int(own_id[-12:], 16), int(text, 16)
     return Delivery(
         entry_of(document, seq),
         number,

@@ -14,6 +14,8 @@ from .site import Site
 
 _TEXT = b"text/plain; charset=utf-8"
 _MAX_KNOWN = 1_000
+# The last two are what containers call the machine they run on, and what a public name for it is.
+_OURS = frozenset(("localhost", "queue.amazonaws.com", "host.docker.internal", "localhost.localstack.cloud"))
 _LONGEST_NAME = 300  # and its port
 
 
@@ -53,7 +55,7 @@ class Router:
                     handler = each
                     break
             else:
-                handler = self._fallback
+                handler = self._fallback if _may_be_sqs(request, path) else _nothing_here
         handler(request)
 
     def _knows(self, host: bytes) -> bool:
@@ -73,8 +75,21 @@ class Router:
         self._known_hosts.clear()
 
 
+def _may_be_sqs(request: Request, path: str) -> bool:
+    """AWS's clients post; older ones get `/ACCOUNT/QUEUE?Action=...`. A browser asks for other things."""
+    return request.method not in ("GET", "HEAD") or "Action=" in request.query
+
+
+def _nothing_here(request: Request) -> None:
+    text = "there is nothing here; the REST API is below /api/v1/, described in /openapi.json\n"
+    request.answer(404, text.encode(), _TEXT)
+
+
 def _is_ours(name: str, more: tuple[str, ...]) -> bool:
-    if name in ("localhost", *more) or name.endswith((".localhost", ".amazonaws.com")):
+    if name in _OURS or name in more or name.endswith((".localhost", ".localhost.localstack.cloud")):
+        return True
+    # As AWS's clients build them; nobody else can have such a name point here.
+    if (name.endswith(".amazonaws.com") and name.startswith("sqs.")) or name.endswith(".queue.amazonaws.com"):
         return True
     if any(name.endswith(each) for each in more if each.startswith(".")) or "*" in more:
         return True

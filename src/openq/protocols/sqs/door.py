@@ -265,9 +265,12 @@ class SqsDoor:
     def _denied_text(self, call: Call, name: str, queue: str | None) -> str:
         if call.principal.is_anonymous:
             raise errors.missing_authentication_token()
+        action = f"sqs:{name.removesuffix('Batch').lower()}"
+        shown = self.names.shown(call.account)
+        arn = f"arn:aws:sqs:{call.region}:{shown}:{queue or '*'}"
         return (
             f"User: {call.principal.arn} is not authorized to perform: "
-            f"sqs:{name.removesuffix('Batch').lower()} on resource: {queue or '*'}"
+            f"{action} on resource: {arn} because no policy allows the {action} action"
         )
 
     # -- messages

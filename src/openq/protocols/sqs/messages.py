@@ -371,6 +371,15 @@ def earlier_receives(view: View, entry: Entry) -> int:
     return total
 
 
+def sent_ms_of(view: View, entry: Entry) -> int:
+    """A dead letter of a standard queue keeps the time it was sent; any other move counts as sending."""
+    extra = entry.extra
+    if extra is None or not extra.born_ms or view.fifo:
+        return entry.sent_ms
+    is_dead_letter = bool(extra.deaths) and extra.deaths[0][0] != view.full
+    return extra.born_ms if is_dead_letter or not extra.deaths else entry.sent_ms
+
+
 def system_attributes(
     call: Call, view: View, entry: Entry, delivery: Delivery | None, wanted: frozenset[str]
 ) -> dict[str, str]:
@@ -380,7 +389,7 @@ def system_attributes(
         publisher = info.publisher if info is not None else None
         found["SenderId"] = publisher or call.names.shown(view.account)
     if "SentTimestamp" in wanted:
-        found["SentTimestamp"] = str(extra.born_ms if extra is not None and extra.born_ms else entry.sent_ms)
+        found["SentTimestamp"] = str(sent_ms_of(view, entry))
     known_count = extra.count if extra is not None else 0
     known_first_ms = extra.first_ms if extra is not None else 0
     if "ApproximateReceiveCount" in wanted:
@@ -398,7 +407,7 @@ def system_attributes(
         # A death in this very queue is of an earlier life: the message was sent back since.
         if "DeadLetterQueueSourceArn" in wanted and extra.deaths and extra.deaths[0][0] != view.full:
             found["DeadLetterQueueSourceArn"] = call.names.arn_of(extra.deaths[0][0])
-        if "SequenceNumber" in wanted and extra.group is not None:
+        if "SequenceNumber" in wanted and view.fifo:
             number = sequence_number(call, call.site.broker.message_id(entry))
             found["SequenceNumber"] = number or f"{entry.seq:020d}"
     if attrs.TRACE_HEADER in wanted and info is not None:
