@@ -54,6 +54,7 @@ class Filter:
     json: Mapping[str, object] = field(default_factory=dict)  # dotted path -> value
     reason: str | None = None  # of the last failure, or of a dead letter
     state: str = "all"
+    dead_in: str | None = None  # only the dead letters in this queue: those that died elsewhere
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ def needs_body(filter: Filter) -> bool:
 
 def matches(engine: Engine, entry: Entry, filter: Filter) -> bool:
     extra = entry.extra
+    if filter.dead_in is not None:
+        deaths = () if extra is None else extra.deaths
+        if not deaths or deaths[0][0] == filter.dead_in:
+            return False
     if filter.ids is not None and engine.id_of(entry) not in filter.ids:
         return False
     if filter.type is not None and (extra is None or extra.type != filter.type):

@@ -68,7 +68,7 @@ class Parser(ArgumentParser):
             self._actions = self._whole
             for action in required:
                 action.required = True
-        return namespace, unknown + left
+        return namespace, unknown + (left[1:] if left[:1] == ["--"] else left)
 
     def format_help(self) -> str:
         self._actions = self._whole

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from msgspec import UNSET
@@ -170,10 +171,13 @@ def _dry(call: Call, kind: str, count: int) -> TaskView:
 
 
 def _chosen(call: Call) -> Filter:
-    """Of what waits, unless the filter names another state: what is with consumers stays theirs."""
+    """Dead letters only: whoever takes a working queue for a dead-letter queue must not lose what is in it.
+
+    Of what waits, unless the filter names another state: what is with consumers stays theirs.
+    """
     wanted = call.body.filter
     state = "ready" if wanted is None or wanted.state == "all" else wanted.state
-    return make_filter(wanted, call.sent, state)
+    return replace(make_filter(wanted, call.sent, state), dead_in=call.queue)
 
 
 def redrive(call: Call) -> None:
