@@ -55,7 +55,7 @@ def test_without_anything_every_value_is_its_default() -> None:
 
     assert config == Config()
     assert (config.data, config.host, config.port) == ("./openq-data", "127.0.0.1", 9324)
-    assert (config.account, config.region) == ("000000000000", "us-east-1")
+    assert config.region == "us-east-1"
     assert {config.origin(key) for key in KEYS} == {"default"}
 
 
@@ -72,7 +72,7 @@ def test_a_flag_goes_before_the_environment_that_before_the_file(tmp_path: Path)
     assert config.origin("port") == "flag --port"
     assert config.origin("region") == "environment variable OPENQ_REGION"
     assert config.origin("host") == f"{file}: host"
-    assert config.origin("account") == "default"
+    assert config.origin("region") == "default"
     assert config.file == str(file)
 
 
@@ -118,7 +118,6 @@ def test_a_configuration_cannot_be_changed() -> None:
         ({}, {}, "port = true", "FILE: port must be a whole number, not True"),
         ({"limits": "loose"}, {}, "", "flag --limits must be strict, testing or relaxed, not 'loose'"),
         ({"log_level": "loud"}, {}, "", "must be debug, info, warning or error, not 'loud'"),
-        ({"account": "1"}, {}, "", "flag --account must be 12 digits, not '1'"),
         ({"region": "a b"}, {}, "", "flag --region must be a region such as us-east-1"),
         ({"memory": "perhaps"}, {}, "", "flag --memory must be true or false"),
         ({"idle_timeout_s": "0"}, {}, "", "must be a time of more than 0 seconds"),

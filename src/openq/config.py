@@ -169,7 +169,6 @@ KEYS: dict[str, Key] = {
     "port": Key(
         _within(read_whole, 0, 65535, "a port, 0 to 65535; 0 picks a free one"), "0 picks a free one", "N"
     ),
-    "account": Key(_matching(r"\d{12}", "12 digits"), "the account in queue URLs and ARNs", "ID"),
     "region": Key(_matching(r"[a-z0-9-]{1,32}", "a region such as us-east-1"), "the region in ARNs", "NAME"),
     "limits": Key(
         _one_of("strict", "testing", "relaxed"),
@@ -322,7 +321,6 @@ class Config:
     memory: bool = False
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
-    account: str = DEFAULT_ACCOUNT
     region: str = "us-east-1"
     limits: str = "strict"
     relaxed: bool = False

@@ -50,7 +50,8 @@ def main() -> int:
 
 def _run() -> int:
     with (
-        OpenQ(name="dead-letter-queue", visibility_timeout=30) as dlq,
+        # In memory, also where the environment names a server; the other queue is where its dlq is.
+        OpenQ(name="dead-letter-queue", visibility_timeout=30, storage="memory") as dlq,
         OpenQ(name="main-queue", visibility_timeout=1, dlq=dlq, max_receives=3) as queue,
     ):
         log.info("1. A producer publishes ten messages.")

@@ -36,6 +36,16 @@ def test_help_begins_with_examples_and_goes_to_stdout(command: tuple[str, ...]) 
     assert done.err == ""
 
 
+def test_the_usage_of_all_says_that_a_command_is_wanted() -> None:
+    assert "usage: openq [-h] [--version] COMMAND ..." in inside("--help").out
+
+
+def test_the_sample_needs_no_server_whatever_the_environment_says() -> None:
+    done = openq("sample", OPENQ_URL="http://127.0.0.1:1")
+
+    assert (done.code, "Published 10, acked 10" in done.out) == (0, True)
+
+
 def test_the_version_as_text_and_as_json() -> None:
     assert openq("version").out == f"openq {__version__}\n"
     assert openq("--version").out == f"openq {__version__}\n"
@@ -61,6 +71,20 @@ def test_the_version_as_text_and_as_json() -> None:
         (["perm", "grant", "u", "fly"], "actions are send, receive, peek, manage, admin"),
         (["journal", "check"], "the following arguments are required: DIR; see `openq journal check --help`"),
         (["journal", "dump", "x", "--limit", "-1"], "a count is a whole number, 0 or more, not '-1'"),
+        (["send", "q", "x", "--priority", "256"], "--priority: a whole number from 0 to 255 is wanted, not '256'"),
+        (["queue", "create", "q", "--overflow", "spill"], "--overflow: invalid choice: 'spill' (choose from "),
+        (["queue", "edit", "q", "--retry", "never"], "--retry: invalid choice: 'never' (choose from "),
+        (["queue", "create", "q", "--max-receives", "0"], "--max-receives: a whole number, 1 or more, is wanted"),
+        (["recv", "q", "-n", "0"], "-n/--max: a whole number, 1 or more, is wanted, not '0'"),
+        (["peek", "q", "-n", "0"], "-n/--max: a whole number, 1 or more, is wanted, not '0'"),
+        (["send", "", "x"], "argument QUEUE: a name is wanted, and this is empty"),
+        (["queue", "create", "q", "--dlq", ""], "argument --dlq: a name is wanted, and this is empty"),
+        (["user", "add", "u", "--account", "12"], "--account: an account that is a number has 12 digits"),
+        (["--url", "U", "queue", "ls"], "--url comes after the command: openq queue ls --url U"),
+        (["--json", "queue", "ls"], "--json comes after the command: openq queue ls --json"),
+        (["--token", "oq_1", "queue", "ls"], "--token comes after the command: openq queue ls --token TOKEN"),
+        (["send", "q", "--jsn", "x"], "unrecognized arguments: --jsn; did you mean --json?"),
+        (["send", "q", "x", "--json", "y"], "unrecognized arguments: y; see `openq send --help`"),
         (["journal", "dump", "x", "--from", "now"], "a location is the `at` of a record"),
         (
             ["version", "--jso"],

@@ -452,3 +452,66 @@ def test_heads_that_always_differ_are_read_each_time(running: Running) -> None:
             client.send(post(b"%03d" % number, more=b"X-Number: %03d\r\n" % number))
             assert client.answer()[2] == b"POST / %03d" % number
         assert all(connection._known == {} for connection in running.listener.connections)
+
+
+def test_half_a_request_is_forgotten_with_its_connection() -> None:
+    import gc
+    import weakref
+
+    connection = Listener(lambda request: None).make()
+    connection.connection_made(_Nowhere())
+    connection.data_received(START + b"Content-Length: 1000000\r\n\r\n" + b"x" * 100_000)
+    gone = weakref.ref(connection._parser) if hasattr(connection._parser, "__weakref__") else None
+    gc.disable()
+    try:
+        connection.connection_lost(None)
+        # Nothing of it waits for the collector: a thousand such clients would fill the memory first.
+        assert connection._body == b""
+        assert connection._more is None
+        assert connection._fields == {}
+        assert gone is None or gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_body_in_many_pieces_takes_no_more_than_it_holds() -> None:
+    connection = Listener(lambda request: None).make()
+    connection.connection_made(_Nowhere())
+    connection.data_received(START + CHUNKED + b"\r\n")
+    for _ in range(1000):
+        connection.data_received(b"2\r\nab\r\n" * 10)
+
+    assert isinstance(connection._more, bytearray)
+    assert len(connection._more) == 20_000
+
+
+class _Nowhere(asyncio.Transport):
+    """A transport to nowhere."""
+
+    def write(self, data: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def test_an_answer_that_fails_later_is_still_an_answer(running: Running) -> None:
+    def fail() -> None:
+        raise RuntimeError("planted")
+
+    with Client(running.port) as client:
+        client.send(post(path=b"/wait") + post(b"next"))
+        until(lambda: len(running.waiting) == 1)
+        running.on_loop(lambda: running.waiting[0].later(fail))
+
+        assert client.answer()[0] == 500
+        assert client.answer()[2] == b"POST / next"

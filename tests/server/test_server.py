@@ -143,6 +143,8 @@ def test_a_certificate_that_is_none_is_an_error_that_names_it(tmp_path: Path) ->
         ({}, 200),
         ({"Origin": "http://evil.example"}, 403),
         ({"Host": "evil.example"}, 421),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
         ({"Host": "localhost:1"}, 200),
         ({"Host": "sqs.us-east-1.amazonaws.com"}, 200),
         ({"Host": "openq"}, 200),
@@ -185,3 +187,51 @@ def test_users_added_while_it_runs_count(tmp_path: Path) -> None:
         until(lambda: server.get("/api/v1/queues")[0] == 401)
         assert server.get("/metrics")[0] == 401
         assert server.get("/readyz")[0] == 200
+
+
+def test_a_foreign_picture_deletes_no_queue() -> None:
+    with served(None) as server:
+        create(server.url, "orders")
+        request = urllib.request.Request(
+            f"{server.url}/000000000000/orders?Action=DeleteQueue", headers={"Sec-Fetch-Site": "cross-site"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=30)
+        refused.value.close()
+
+        assert refused.value.code == 403
+        assert server.get("/api/v1/queues/orders")[0] == 200
+
+
+def test_nobody_learns_which_queues_exist_without_signing_in(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        create(server.url, "orders")
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "openq",
+                "user",
+                "add",
+                "root",
+                "--role",
+                "admin",
+                "--data",
+                str(tmp_path),
+            ],
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+        until(lambda: server.get("/api/v1/queues")[0] == 401)
+
+        answers = [
+            server.get(f"/{path}/{name}{action}")
+            for name in ("orders", "nowhere")
+            for path, action in (
+                ("000000000000", "?Action=GetQueueAttributes"),
+                ("_aws/sqs/messages/us-east-1/000000000000", ""),
+            )
+        ]
+
+    assert [status for status, _ in answers[:2]] == [status for status, _ in answers[2:]] == [403, 403]

@@ -5,6 +5,7 @@ Long work goes over frozen references without the lock, and takes it only for ea
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -13,7 +14,7 @@ from ..engine import admin
 from ..engine.admin import Why
 from ..engine.queue import Queue
 from ..engine.routing import Binding, Exchange
-from ..errors import OpenQError
+from ..errors import InvalidSetting, OpenQError
 from ..model import Delivery, Draft, Entry, Extra, Info
 from . import filters
 from .base import Filter, Found, Step
@@ -21,6 +22,13 @@ from .foundation import Foundation
 from .history import PastMessage, Span
 
 _CHUNK = 256
+MIN_RATE = 0.01  # messages a second: slower than that nobody waits for
+_PAUSE_S = 0.1  # how long a slow redrive or replay does not notice that it is to stop
+
+
+def check_rate(rate: float | None) -> None:
+    if rate is not None and not MIN_RATE <= rate < math.inf:
+        raise InvalidSetting(f"rate must be at least {MIN_RATE} messages a second, not {rate!r}")
 
 
 class Operations(Foundation):
@@ -162,11 +170,14 @@ class Operations(Foundation):
         filter: Filter | None = None,
         rate: float | None = None,
         progress: Callable[[int], bool] | None = None,
+        allowed: Callable[[str], bool] | None = None,
     ) -> int:
         """Dead letters back to where they died, or to `to`. At most `rate` a second.
 
-        `progress` is called with the number so far; returning False stops.
+        `progress` is called with the number so far, also while nothing happens; returning False stops.
+        Without `to`, letters of queues that are not `allowed` stay; asked under the lock.
         """
+        check_rate(rate)
         if to is not None:
             with self._lock, self._watch:
                 self._queue(to)
@@ -180,14 +191,20 @@ class Operations(Foundation):
                 with self._lock, self._watch:
                     found = self._queue(queue)
                     live = [each for each in chosen[start : start + step] if found.find(each.seq) is not None]
+                    if allowed is not None and to is None:
+                        live = [each for each in live if self._may_return(found, each, allowed)]
                     done += admin.redrive(self.engine, found, live, to, self._now())
                     self._after()
                 self.sync()
                 if progress is not None and not progress(done):
                     return done
-                if rate is not None:
-                    time.sleep(max(0.0, done / rate - (time.monotonic() - started)))
+                if rate is not None and not _pace(done, rate, started, progress):
+                    return done
         return done
+
+    def _may_return(self, queue: Queue, entry: Entry, allowed: Callable[[str], bool]) -> bool:
+        target = admin.redrive_target(self.engine, queue, entry, None)
+        return target is not None and allowed(target.name)
 
     def replay(
         self,
@@ -206,6 +223,7 @@ class Operations(Foundation):
         What is still waiting or with a consumer is not doubled; ids stay, so a replay can be repeated.
         `progress` is called with the number so far; returning False stops. A dry run only counts.
         """
+        check_rate(rate)
         with self._lock, self._watch:
             source = self._queue(queue)
             target = source if to is None else self._queue(to)
@@ -225,8 +243,8 @@ class Operations(Foundation):
                 batch = []
                 if progress is not None and not progress(count):
                     break
-                if rate is not None and not dry_run:
-                    time.sleep(max(0.0, count / rate - (time.monotonic() - started)))
+                if rate is not None and not dry_run and not _pace(count, rate, started, progress):
+                    break
         count += act(target, batch)
         self.sync()
         return count
@@ -262,6 +280,15 @@ class Operations(Foundation):
     def unbind(self, binding: Binding) -> bool:
         with self._lock, self._watch:
             return admin.unbind(self.engine, binding, self._now())
+
+
+def _pace(done: int, rate: float, started: float, progress: Callable[[int], bool] | None) -> bool:
+    """Wait until it is time for the next one; False if it is to stop meanwhile."""
+    while (left := done / rate - (time.monotonic() - started)) > 0:
+        if progress is not None and not progress(done):
+            return False
+        time.sleep(min(left, _PAUSE_S))
+    return True
 
 
 def _as_entry(draft: Draft) -> Entry:

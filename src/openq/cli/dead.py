@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .parsing import Parser, Verbs, add_asking, add_filter, add_json, add_server, count, rate
+from .parsing import Parser, Verbs, add_asking, add_filter, add_json, add_server, rate, some
 from .terminal import EMPTY, OK, say
 
 TYPE_CHECKING = False
@@ -52,7 +52,7 @@ def _add_ls(verbs: Verbs) -> None:
         ],
     )
     ls.add_argument("queue", nargs="?", metavar="QUEUE", help="a dead-letter queue")
-    ls.add_argument("-n", "--max", metavar="N", type=count, default=100, help="at most so many (default 100)")
+    ls.add_argument("-n", "--max", metavar="N", type=some, default=100, help="at most so many (default 100)")
     add_json(ls, "one JSON object per line")
     add_server(ls)
 

@@ -62,7 +62,8 @@ def _demo(options: Namespace) -> int:
         return OK
     for name, settings in QUEUES.items():
         server.put(_path(name), settings)
-    say(f"{len(QUEUES)} queues are there; working for {options.seconds:g} s")
+    how_long = f"for {options.seconds:g} s" if options.seconds else "for one round"
+    say(f"{len(QUEUES)} queues are there; working {how_long}")
     counts = _work(server, options.seconds)
     _leave(server)
     counts["dead"] = server.get(f"{_path(DEAD)}/stats")["ready"]
@@ -86,10 +87,12 @@ def _work(server: Server, seconds: float) -> dict[str, int]:
     start = time.monotonic()
     shown = Count("demo", None)
     try:
-        while time.monotonic() - start < seconds:
+        while True:
             counts["published"] += _sell(server, chance)
             _handle(server, chance, counts)
             shown.at(counts["published"])
+            if time.monotonic() - start >= seconds:
+                break
             time.sleep(TICK_S)
         # Nobody comes back for those that failed once or twice: a last round buries the hopeless ones.
         for _ in range(3):

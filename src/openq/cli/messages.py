@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .parsing import Parser, Verbs, add_filter, add_json, add_server, count, pair, seconds
+from .parsing import Parser, Verbs, add_filter, add_json, add_server, count, pair, priority, seconds, some
 from .terminal import EMPTY, FAILED, NOT_FOUND, OK, say
 
 TYPE_CHECKING = False
@@ -65,7 +65,7 @@ def _add_send(name: str, verbs: Verbs, help: str) -> None:
     )
     send.add_argument("--delay", metavar="TIME", type=seconds, help="deliver it later: 30, 5m, 2h")
     send.add_argument("--group", metavar="ID", help="message group: one after the other within it")
-    send.add_argument("--priority", metavar="N", type=count, help="0 to 255; higher goes first")
+    send.add_argument("--priority", metavar="N", type=priority, help="0 to 255; higher goes first")
     send.add_argument("--type", metavar="TYPE", help="message type")
     send.add_argument("--ttl", metavar="TIME", type=seconds, help="how long it may wait to be delivered")
     send.add_argument(
@@ -94,7 +94,7 @@ def _add_recv(name: str, verbs: Verbs, help: str) -> None:
         "acknowledged only after it was written to stdout. Exit code 5 if nothing came.",
     )
     recv.add_argument("queue", metavar="QUEUE", help="where from")
-    recv.add_argument("-n", "--max", metavar="N", type=count, default=1, help="at most so many (default 1)")
+    recv.add_argument("-n", "--max", metavar="N", type=some, default=1, help="at most so many (default 1)")
     recv.add_argument(
         "--wait", metavar="TIME", type=seconds, default=0.0, help="for the first one (default 0)"
     )
@@ -147,7 +147,7 @@ def _add_peek(name: str, verbs: Verbs, help: str) -> None:
         "Nothing changes: no message is taken, no receive is counted. Exit code 5 if there is none.",
     )
     peek.add_argument("queue", metavar="QUEUE", help="which queue")
-    peek.add_argument("-n", "--max", metavar="N", type=count, default=10, help="at most so many (default 10)")
+    peek.add_argument("-n", "--max", metavar="N", type=some, default=10, help="at most so many (default 10)")
     peek.add_argument("--rear", action="store_true", help="from the end of the queue")
     _add_state(peek, "ready")
     _finish(peek, _LINES)
@@ -200,7 +200,7 @@ def _add_search(name: str, verbs: Verbs, help: str) -> None:
     add_filter(search, text=False)
     _add_state(search, "all")
     search.add_argument(
-        "-n", "--max", metavar="N", type=count, default=100, help="at most so many (default 100)"
+        "-n", "--max", metavar="N", type=some, default=100, help="at most so many (default 100)"
     )
     search.add_argument(
         "--budget",
@@ -245,7 +245,13 @@ def _send(options: Namespace) -> int:
     shared = _shared(options)
     server = connect(options)
     if not options.lines:
-        answer = server.post(path, {**_message(options.kind, _input(options)), **shared})
+        body = _input(options)
+        if not body and options.body != "":
+            raise UsageError(
+                "there is nothing to send: the input is empty; "
+                f"`openq send {options.queue} ''` sends an empty message"
+            )
+        answer = server.post(path, {**_message(options.kind, body), **shared})
         if options.json:
             print_json(answer)
         else:
@@ -484,7 +490,11 @@ def _settle(options: Namespace, verb: str, body: dict[str, Any], done: str) -> i
         print_json(settled)
     else:
         print(f"{count_text(settled['count'], 'message')} {done}")
-    return FAILED if _tell_failed(settled) else OK
+    _tell_failed(settled)
+    codes = {row["code"] for row in settled["failed"]}
+    if codes == {"message_not_found"}:
+        return NOT_FOUND
+    return FAILED if codes else OK
 
 
 # -- looking ------------------------------------------------------------------------------------
@@ -595,7 +605,7 @@ def _search(options: Namespace) -> int:
     request = {
         **wanted,
         "state": options.state,
-        "limit": min(max(options.max, 1), PAGE),
+        "limit": min(options.max, PAGE),
         "budget": options.budget,
     }
     found = connect(options).post(

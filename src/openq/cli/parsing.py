@@ -19,6 +19,9 @@ CODES = (
 )
 
 
+_NEVER_EMPTY = ("queue", "dlq", "to")
+
+
 class Formatter(RawDescriptionHelpFormatter):
     """argparse would load `shutil`, and with it three compressors, to ask for the width of the terminal."""
 
@@ -57,18 +60,26 @@ class Parser(ArgumentParser):
         required = [action for action in optional if action.required]
         try:
             self._actions = optional
-            namespace, left = super().parse_known_args(words[:end], namespace)
+            found, left = super().parse_known_args(words[:end], namespace)
             self._actions = self._whole
             unknown = [word for word in left if self._parse_optional(word) is not None]
             plain = [word for word in left if word not in unknown] + plain
             for action in required:
                 action.required = False  # it was there: it would have been missed above
-            namespace, left = super().parse_known_args(["--", *plain] if plain else [], namespace)
+            found, left = super().parse_known_args(["--", *plain] if plain else [], found)
         finally:
             self._actions = self._whole
             for action in required:
                 action.required = True
-        return namespace, unknown + (left[1:] if left[:1] == ["--"] else left)
+        self._refuse_empty(found)
+        return found, unknown + (left[1:] if left[:1] == ["--"] else left)
+
+    def _refuse_empty(self, namespace: Namespace) -> None:
+        """`openq queue rm "$QUEUE"` where nobody set it."""
+        for action in self._actions:
+            if action.dest in _NEVER_EMPTY and getattr(namespace, action.dest, None) == "":
+                flag = "/".join(action.option_strings) or action.metavar
+                self.error(f"argument {flag}: a name is wanted, and this is empty")
 
     def format_help(self) -> str:
         self._actions = self._whole
@@ -193,12 +204,20 @@ def count(text: str) -> int:
     return _number(text, "a count is a whole number, 0 or more")
 
 
-def _number(text: str, wanted: str) -> int:
+def some(text: str) -> int:
+    return _number(text, "a whole number, 1 or more, is wanted", 1)
+
+
+def priority(text: str) -> int:
+    return _number(text, "a whole number from 0 to 255 is wanted", 0, 255)
+
+
+def _number(text: str, wanted: str, least: int = 0, most: int = 1 << 60) -> int:
     try:
         value = int(text, 0)
     except ValueError:
         value = -1
-    if value < 0:
+    if not least <= value <= most:
         raise ArgumentTypeError(f"{wanted}, not {text!r}")
     return value
 

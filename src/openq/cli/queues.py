@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .parsing import Parser, Verbs, add_asking, add_json, add_server, count, seconds, size
-from .terminal import OK, say
+from .parsing import Parser, Verbs, add_asking, add_json, add_server, count, seconds, size, some
+from .terminal import FAILED, OK, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _add_create(verbs: Verbs) -> None:
 _SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
     ("visibility_timeout", "TIME", seconds, "how long a consumer may take: 30, 500ms, 5m"),
     ("dlq", "QUEUE", str, "where messages go that fail too often; created if it is not there"),
-    ("max_receives", "N", count, "deliveries before that (default 3 with a dlq)"),
+    ("max_receives", "N", some, "deliveries before that (default 3 with a dlq)"),
     ("delay", "TIME", seconds, "how long new messages wait"),
     ("retention", "TIME", seconds, "how long messages are kept (default 4d)"),
     ("message_ttl", "TIME", seconds, "how long messages may wait to be delivered"),
@@ -141,6 +141,7 @@ _SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
     ("retry", "KIND", str, "none, fixed or exponential: the wait after a failed delivery"),
     ("history", "TIME", seconds, "how long messages can be replayed (default 1d)"),
 )
+_KINDS = {"overflow": ("drop-head", "reject", "dead-letter"), "retry": ("none", "fixed", "exponential")}
 _SWITCHES = (
     ("fifo", "strict order within a message group"),
     ("dead_letter_expired", "messages that outlive their time go to the dlq too"),
@@ -155,7 +156,9 @@ def _add_settings(parser: Parser) -> None:
 
     group = parser.add_argument_group("settings")
     for key, metavar, kind, help in _SETTINGS:
-        group.add_argument(f"--{key.replace('_', '-')}", metavar=metavar, type=kind, dest=key, help=help)
+        flag = f"--{key.replace('_', '-')}"
+        choices = _KINDS.get(key)
+        group.add_argument(flag, metavar=metavar, type=kind, choices=choices, dest=key, help=help)
     for key, help in _SWITCHES:
         flag = f"--{key.replace('_', '-')}"
         group.add_argument(flag, action=BooleanOptionalAction, default=None, dest=key, help=help)
@@ -215,7 +218,7 @@ def _create(options: Namespace) -> int:
 
     server = connect(options)
     named = _named(options)
-    _create_dlq(server, named)
+    _create_dlq(server, options.queue, named)
     if options.if_absent:
         status, queue = server.put(_path(options), named, if_absent=True)
         created = status == 201
@@ -229,11 +232,13 @@ def _create(options: Namespace) -> int:
     return OK
 
 
-def _create_dlq(server: Any, named: dict[str, Any]) -> None:
+def _create_dlq(server: Any, queue: str, named: dict[str, Any]) -> None:
     """People forget it, and then dead letters have nowhere to go."""
-    from .remote import part
+    from .remote import UsageError, part
 
     dlq = named.get("dlq")
+    if dlq == queue:
+        raise UsageError(f"argument --dlq: {queue} cannot be its own dead-letter queue")
     if dlq:
         status, _ = server.put(f"/queues/{part(dlq)}", {}, if_absent=True)
         if status == 201:
@@ -251,9 +256,9 @@ def _edit(options: Namespace) -> int:
     if not named:
         raise UsageError("name at least one setting to change; see `openq queue edit --help`")
     server = connect(options)
-    server.get(_path(options))  # before a dlq is created for a queue that does not exist
-    _create_dlq(server, named)
-    _tell(options, server.patch(_path(options), named))
+    before = server.get(_path(options))  # before a dlq is created for a queue that does not exist
+    _create_dlq(server, options.queue, named)
+    _tell_changed(options, before, server.patch(_path(options), named))
     return OK
 
 
@@ -269,25 +274,51 @@ _SIZES = {"max_bytes", "max_body", "waiting_bytes"}
 
 
 def _tell(options: Namespace, queue: dict[str, Any]) -> None:
-    from .show import fields, print_json, span_text
-    from .terminal import size_text
+    from .show import fields, print_json
 
     if options.json:
         print_json(queue)
         return
-
-    def shown(key: str, value: object) -> object:
-        if value is not None and key in _TIMES and isinstance(value, int | float):
-            return span_text(value)
-        if value is not None and key in _SIZES and isinstance(value, int):
-            return size_text(value)
-        if key == "retry" and isinstance(value, dict):
-            return value["kind"] if value["kind"] == "none" else value
-        return value
-
     stats = {key: value for key, value in queue["stats"].items() if key != "counters"}
     rows = {"name": queue["name"], **stats, **queue["stats"]["counters"], **queue["settings"]}
-    fields([(key.replace("_", " "), shown(key, value)) for key, value in rows.items()])
+    fields([(key.replace("_", " "), _shown(key, value)) for key, value in rows.items()])
+
+
+def _shown(key: str, value: object) -> object:
+    from .show import span_text
+    from .terminal import size_text
+
+    if value is not None and key in _TIMES and isinstance(value, int | float):
+        return span_text(value)
+    if value is not None and key in _SIZES and isinstance(value, int):
+        return size_text(value)
+    if key == "retry" and isinstance(value, dict):
+        return value["kind"] if value["kind"] == "none" else value
+    return value
+
+
+def _tell_changed(options: Namespace, before: dict[str, Any], after: dict[str, Any]) -> None:
+    from .show import fields, print_json
+
+    if options.json:
+        print_json(after)
+        return
+    old, new = before["settings"], after["settings"]
+    changed = [key for key in new if new[key] != old.get(key)]
+    if not changed:
+        say(f"nothing changed: {options.queue} had these settings already")
+        return
+    rows = []
+    for key in changed:
+        then, now = (_shown(key, each[key]) for each in (old, new))
+        rows.append((key.replace("_", " "), f"{_word(now)} (was {_word(then)})"))
+    fields(rows)
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else str(value)
 
 
 def _rm(options: Namespace) -> int:
@@ -299,6 +330,7 @@ def _purge(options: Namespace) -> int:
 
 
 def _destroy(options: Namespace, verb: str) -> int:
+    from ..client.http import Refused
     from .remote import connect
     from .show import REFUSED, agreed, count_text, print_json
 
@@ -313,7 +345,13 @@ def _destroy(options: Namespace, verb: str) -> int:
         return answer
 
     if options.dry_run or not options.yes:
-        would = ask(dry_run=True)
+        try:
+            would = ask(dry_run=True)
+        except Refused as error:
+            if not options.dry_run or error.code != "queue_in_use":
+                raise
+            say(f"dry run: this would be refused: {error}")
+            return FAILED
         what = count_text(would["messages"], "message")
         if options.dry_run:
             if options.json:

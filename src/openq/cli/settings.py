@@ -109,16 +109,21 @@ def _init(options: Namespace) -> int:
 def _check(options: Namespace) -> int:
     import os
 
-    from ..config import find_file, load
+    from ..config import KEYS, find_file, load, read_file, variable_of
     from .show import count_text, print_json
 
     file = find_file(os.environ, options.file)
     config = load({}, os.environ, file)
+    # As written: a value that another one outweighs is right or wrong all the same.
+    keys = len(read_file(file).keys() - {"queues"}) if file is not None else 0
+    variables = sum(bool(os.environ.get(variable_of(key))) for key in KEYS)
     if options.json:
-        print_json({"ok": True, "file": file, "keys": len(config.origins), "queues": len(config.queues)})
-    elif file is None:
+        counts = {"keys": keys, "variables": variables, "queues": len(config.queues)}
+        print_json({"ok": True, "file": file, **counts})
+        return OK
+    if file is None:
         print("ok: no file, the environment is right")
     else:
-        named = len([key for key in config.origins if key != "queues"])
-        print(f"{file}: ok, {count_text(named, 'key')} and {count_text(len(config.queues), 'queue')}")
+        beside = f"; {count_text(variables, 'variable')} of the environment" if variables else ""
+        print(f"{file}: ok, {count_text(keys, 'key')} and {count_text(len(config.queues), 'queue')}{beside}")
     return OK

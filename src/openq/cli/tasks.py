@@ -94,16 +94,19 @@ def _watch(options: Namespace) -> int:
 
 def _cancel(options: Namespace) -> int:
     from .remote import connect, part
-    from .show import print_json
+    from .show import count_text, print_json
 
-    server = connect(options)
-    task = server.delete(f"/tasks/{part(options.id)}") or server.get(f"/tasks/{part(options.id)}")
+    server, path = connect(options), f"/tasks/{part(options.id)}"
+    task = server.get(path)
+    if task["state"] != "running":
+        how = {"done": "it is done", "failed": "it failed", "cancelled": "it was cancelled"}[task["state"]]
+        say(f"there is nothing to cancel: {how}, after {count_text(task['done'], 'message')}")
+        return FAILED
+    task = server.delete(path)
     if options.json:
         print_json(task)
-    elif task["state"] == "running":
-        print("asked to stop")
     else:
-        print(f"{task['state']}; {task['done']} done")
+        print("asked to stop")
     return OK
 
 

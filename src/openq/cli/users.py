@@ -60,7 +60,7 @@ def _add_user(name: str, verbs: Verbs, help: str) -> None:
     )
     adding.add_argument("name", metavar="NAME", help="letters, digits and _ . @ + = , -")
     adding.add_argument("--role", choices=ROLE_NAMES, default="none", metavar="ROLE", help="default none")
-    adding.add_argument("--account", metavar="ID", help="default 000000000000")
+    adding.add_argument("--account", metavar="ID", type=_account, help="default 000000000000")
     adding.add_argument(
         "--password",
         action="store_true",
@@ -239,6 +239,15 @@ def _add_perm(name: str, verbs: Verbs, help: str) -> None:
     _finish(test)
 
 
+def _account(text: str) -> str:
+    """A number of another length is a slip: the accounts that AWS clients name have 12 digits."""
+    from argparse import ArgumentTypeError
+
+    if text.isdigit() and len(text) != 12:
+        raise ArgumentTypeError(f"an account that is a number has 12 digits, not {text!r}")
+    return text
+
+
 def _actions(text: str) -> frozenset[str]:
     from argparse import ArgumentTypeError
 
@@ -395,9 +404,21 @@ def _user_rm(options: Namespace) -> int:
     keys, tokens = len(store.keys(options.name)), len(store.tokens(options.name))
     plan = f"remove user {options.name} with {count_text(keys, 'key')} and {count_text(tokens, 'token')}"
     if len(store.users()) == 1:
-        plan += ", the last one: without users a server is open to whoever reaches it"
+        plan += ", the last one"
+        say("this is the last user: without users a server is open to whoever reaches it")
+    elif not any(_administers(user) for user in store.users() if user.name != options.name) and _administers(
+        store.user(options.name)
+    ):
+        plan += ", the last admin"
+        say("this is the last admin: users can then be changed only here, where the data directory is")
     told = {"user": options.name, "keys": keys, "tokens": tokens}
     return _destroyed(options, plan, lambda: store.remove_user(options.name), told)
+
+
+def _administers(user: Any) -> bool:
+    return not user.is_disabled and any(
+        rule.effect == "allow" and "admin" in rule.actions for rule in user.all_rules
+    )
 
 
 def _user_passwd(options: Namespace) -> int:

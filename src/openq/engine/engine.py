@@ -308,6 +308,8 @@ def make_info(draft: Draft) -> Info | None:
 
 def _base_extra(draft: Draft, now_ms: int) -> Extra:
     """What the draft says by itself, checked."""
+    if draft.id is not None and not draft.id.isprintable():
+        raise InvalidSetting("an id must be text without control characters")
     if not 0 <= draft.priority <= MAX_PRIORITY:
         raise InvalidSetting(f"priority must be 0 to {MAX_PRIORITY}, not {draft.priority}")
     due_ms = max(draft.due_ms, 0)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from .._version import __version__
 from ..errors import OpenQError
 from ..observe.metrics import Family, render
 from .http import Request
-from .names import split_name
+from .names import DEFAULT_ACCOUNT, split_name
 from .site import Site
+
+log = logging.getLogger("openq.server")
 
 _TEXT = b"text/plain; charset=utf-8"
 _METRICS = b"text/plain; version=0.0.4; charset=utf-8"
@@ -37,12 +41,7 @@ class HealthDoor:
         elif request.path == "/livez":
             request.answer(200, b"alive\n", _TEXT)
         elif request.path == "/metrics":
-            # Counts tell what others do; whoever may look at queues may see them.
-            refusal = self._site.guard.refusal_for(request, "peek")
-            if refusal is not None:
-                request.answer(*refusal)
-            else:
-                request.answer(200, self.metrics(), _METRICS)
+            self._metrics(request)
         else:
             health = self._site.broker.health()
             # A full disk is not ready for publishers but still serves consumers: told apart in the text.
@@ -50,11 +49,32 @@ class HealthDoor:
             text = f"{'ready' if health.ok else 'not ready'}: {health.detail}\n"
             request.answer(200 if ready else 503, text.encode(), _TEXT)
 
-    def metrics(self) -> bytes:
+    def _metrics(self, request: Request) -> None:
+        """Counts tell what others do. Whoever may look at the queues of the default account sees those; the
+        queues of all accounts are for who runs the server. In a thread: a password may have to be hashed."""
+        guard = self._site.guard
+
+        def look() -> tuple[int, bytes, bytes, bytes]:
+            refusal = guard.refusal_for(request, "peek")
+            if refusal is not None:
+                return refusal
+            return 200, self.metrics(guard.refusal_for(request, "admin") is None), _METRICS, b""
+
+        def then(reply: tuple[int, bytes, bytes, bytes] | None, failure: BaseException | None) -> None:
+            if reply is None:
+                log.error("metrics failed", exc_info=failure)
+                reply = (500, b"internal error; the log says more\n", _TEXT, b"")
+            request.answer(*reply)
+
+        self._site.run(look, then)
+
+    def metrics(self, all_accounts: bool = True) -> bytes:
         broker = self._site.broker
         listener = self._site.listener
         stats = []
         for name in broker.queues():
+            if not all_accounts and split_name(name)[0] != DEFAULT_ACCOUNT:
+                continue
             try:
                 stats.append(broker.stats(name))
             except OpenQError:

@@ -108,6 +108,17 @@ class Request:
         """`headers` are further lines, each with its CRLF."""
         self._connection.answer(self, status, body, content_type, headers)
 
+    def later(self, work: Callable[..., None], *arguments: object) -> bool:
+        """Do what answers this request after its handler has returned. Whatever goes wrong, there is an
+        answer; False says that something did."""
+        try:
+            work(*arguments)
+        except Exception:
+            log.exception("an answer failed: %s %.200r", self.method, self.target.partition(b"?")[0])
+            self._connection.give_up(self)
+            return False
+        return True
+
 
 class KnownHead:
     """The head of a whole request, byte for byte, and what it says."""
@@ -120,6 +131,9 @@ class KnownHead:
         self.method = request.method
         self.target = request.target
         self.fields = request.fields
+
+
+_NO_PARSER = httptools.HttpRequestParser(object())
 
 
 class _Refused(Exception):
@@ -208,9 +222,9 @@ class Connection(asyncio.Protocol):
         "_in_message",
         "_known",
         "_listener",
+        "_more",
         "_offered",
         "_parser",
-        "_parts",
         "_paused",
         "_pumping",
         "_refusal",
@@ -235,7 +249,7 @@ class Connection(asyncio.Protocol):
         self._fields: dict[bytes, bytes] = {}
         self._repeated: list[tuple[bytes, bytes]] = []
         self._body = b""
-        self._parts: list[bytes] = []  # of the body, after the first one
+        self._more: bytearray | None = None  # the body, if it comes in several pieces
         self._body_size = 0
         self._size = 0  # as its head says
         self._head_size = 0
@@ -282,6 +296,10 @@ class Connection(asyncio.Protocol):
         self.deadline = 0.0
         self._waiting.clear()
         self._hold(0)
+        # The parser and this point at each other; half a request must not wait for the collector.
+        self._parser = _NO_PARSER
+        self._fields, self._known = {}, {}
+        self._body, self._more = b"", None
         self._hung_up()
 
     def eof_received(self) -> bool:
@@ -491,8 +509,12 @@ class Connection(asyncio.Protocol):
         self._body_size += len(data)
         if self._body_size > self._listener.limits.request_bytes:
             self._stop(413, f"a request body has at most {self._listener.limits.request_bytes} bytes")
-        if self._body:
-            self._parts.append(data)
+        if self._more is not None:
+            self._more += data
+        elif self._body:
+            # Not a list of parts: two bytes each, they would cost thirty times what they hold.
+            self._more = bytearray(self._body)
+            self._more += data
         else:
             self._body = data
 
@@ -504,9 +526,9 @@ class Connection(asyncio.Protocol):
         if self._held:
             self._hold(0)
         body = self._body
-        if self._parts:
-            body = b"".join([body, *self._parts])
-            self._parts = []
+        if self._more is not None:
+            body = bytes(self._more)
+            self._more = None
         repeated: list[tuple[bytes, bytes]] = _NONE
         if self._repeated:
             repeated, self._repeated = self._repeated, []
@@ -568,6 +590,10 @@ class Connection(asyncio.Protocol):
             log.exception("a request failed: %s %r", request.method, request.path[:200])
             if self._current is request:
                 request.answer(500, b"internal error; the log says more\n", _TEXT)
+
+    def give_up(self, request: Request) -> None:
+        if self._current is request:
+            request.answer(500, b"internal error; the log says more\n", _TEXT)
 
     def _pump(self) -> None:
         """Those that came while another was being handled; in a loop, not by recursion."""

@@ -54,7 +54,8 @@ def show(site: Site, request: Request, queue: str, deliveries: list[Delivery], t
                 broker.load(deliveries)
             except OpenQError as failure:
                 error = failure
-        then(deliveries if error is None else [], error)
+        if not request.later(then, deliveries if error is None else [], error):
+            give_back(site, queue, deliveries)
 
     if broker.is_loaded(deliveries):
         loaded()
@@ -122,7 +123,7 @@ class Poll:
             return  # served in this very moment: `_served` is on its way
         self._finish()
         if not self._request.gone:
-            self._then([], None)
+            self._request.later(self._then, [], None)
 
     end = _end
 

@@ -44,6 +44,11 @@ class Router:
         if b"origin" in fields and not _same_origin(fields[b"origin"], host):
             request.answer(403, b"requests from pages of other origins are refused\n", _TEXT)
             return
+        # Images and links of a foreign page carry no Origin, but browsers say whose page it is.
+        page = fields.get(b"sec-fetch-site", b"none")
+        if page not in (b"same-origin", b"none") and self._site.guard.is_open:
+            request.answer(403, b"requests from pages of other origins are refused\n", _TEXT)
+            return
         if request.target == b"/":
             self._fallback(request)
             return

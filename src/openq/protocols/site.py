@@ -26,7 +26,19 @@ class Ending(Protocol):
 T = TypeVar("T")
 Callback = Callable[[OpenQError | None], None]
 
+Then = Callable[[T | None, BaseException | None], None]
+
 WORKERS = 4  # threads for what must not stand in the way of the loop
+CHECKERS = 2  # for passwords, which take long on purpose
+SEEKERS = 4  # for what goes through a whole queue
+MAX_SEEKING = 16
+
+
+class TooManySearches(OpenQError):
+    code = "too_many_searches"
+
+    def __init__(self) -> None:
+        super().__init__(f"{MAX_SEEKING} searches are running or waiting; try again when one is done")
 
 
 class Site:
@@ -41,6 +53,9 @@ class Site:
         self.tasks = Tasks(broker.now_ms)
         self.started_ms = broker.now_ms()
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="openq-work")
+        self._checkers = ThreadPoolExecutor(CHECKERS, thread_name_prefix="openq-check")
+        self._seekers = ThreadPoolExecutor(SEEKERS, thread_name_prefix="openq-seek")
+        self._seeking = 0
         self._group = -1
         self._callbacks: list[Callback] = []
         self._flushing = False
@@ -87,9 +102,27 @@ class Site:
         except RuntimeError:
             pass  # the loop is closed: nobody waits any more
 
-    def run(self, work: Callable[[], T], then: Callable[[T | None, BaseException | None], None]) -> None:
+    def run(self, work: Callable[[], T], then: Then[T]) -> None:
         """`work` in a thread, `then` on the loop."""
+        self._submit(self._threads, work, then)
 
+    def check(self, work: Callable[[], T], then: Then[T]) -> None:
+        """The same for signing in: nobody waits at the door behind what is done inside, nor the other way."""
+        self._submit(self._checkers, work, then)
+
+    def seek(self, work: Callable[[], T], then: Then[T]) -> None:
+        """The same for what may take seconds. Called on the loop; raises TooManySearches."""
+        if self._seeking >= MAX_SEEKING:
+            raise TooManySearches()
+        self._seeking += 1
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            self._seeking -= 1
+            then(result, error)
+
+        self._submit(self._seekers, work, done)
+
+    def _submit(self, threads: ThreadPoolExecutor, work: Callable[[], T], then: Then[T]) -> None:
         def do() -> None:
             result: T | None = None
             failure: BaseException | None = None
@@ -102,11 +135,12 @@ class Site:
             except RuntimeError:
                 pass
 
-        self._threads.submit(do)
+        threads.submit(do)
 
     def close(self) -> None:
         self.tasks.cancel_all()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._checkers, self._seekers):
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _tell(callbacks: list[Callback], error: OpenQError | None) -> None:

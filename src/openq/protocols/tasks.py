@@ -16,6 +16,7 @@ log = logging.getLogger("openq.tasks")
 
 KEPT = 1_000  # ended tasks that can still be asked for
 MAX_RUNNING = 32
+MAX_OF_ACCOUNT = 8  # so that one account does not keep all others from theirs
 
 RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
 
@@ -78,11 +79,40 @@ class Task:
             self.ended_ms = self._now_ms()
 
 
+class NotAllowed(OpenQError):
+    code = "forbidden"
+
+
+class WayBack:
+    """Which queues a redrive may return letters to, by what its caller may do; and which it met but may not.
+
+    Each queue is asked about once: a task ends with the rights that it began with.
+    """
+
+    def __init__(self, may_fill: Callable[[str], bool]) -> None:
+        self._may_fill = may_fill
+        self._known: dict[str, bool] = {}
+
+    def allowed(self, full: str) -> bool:
+        known = self._known.get(full)
+        if known is None:
+            known = self._known[full] = self._may_fill(full)
+        return known
+
+    @property
+    def refused(self) -> bool:
+        return not all(self._known.values())
+
+    def refusal(self, user: str) -> NotAllowed:
+        # Not which: who may not send to a queue need not learn its name.
+        return NotAllowed(f"{user} may not send to all queues that these letters died in; theirs stayed")
+
+
 class TooManyTasks(OpenQError):
     code = "too_many_tasks"
 
-    def __init__(self) -> None:
-        super().__init__(f"{MAX_RUNNING} tasks are running; wait until one is done, or cancel one")
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} tasks are running; wait until one is done, or cancel one")
 
 
 class Tasks:
@@ -103,8 +133,11 @@ class Tasks:
         """`work` runs in a thread of its own; what it returns is the count or the result."""
         task = Task(os.urandom(8).hex(), kind, account, queue, total, details or {}, self._now_ms)
         with self._lock:
-            if sum(each.state == RUNNING for each in self._tasks.values()) >= MAX_RUNNING:
-                raise TooManyTasks()
+            running = [each.account for each in self._tasks.values() if each.state == RUNNING]
+            if len(running) >= MAX_RUNNING:
+                raise TooManyTasks(MAX_RUNNING)
+            if running.count(account) >= MAX_OF_ACCOUNT:
+                raise TooManyTasks(MAX_OF_ACCOUNT)
             ended = [each for each in self._tasks.values() if each.state != RUNNING]
             for old in ended[: max(0, len(ended) - KEPT)]:
                 del self._tasks[old.id]

@@ -486,17 +486,18 @@ def _expanded(document: Document, text: str, facts: Context) -> str:
 
 
 # Keys that AWS defines and that a request to OpenQ may rightly not have. A key that is neither here nor in
-# the context is one we know nothing about.
+# the context is one we know nothing about; so is one that every request has (its time, its address, whether
+# it was encrypted), where whoever asks did not tell.
 _KNOWN_KEYS = frozenset(
     f"aws:{name}"
     for name in (
-        *("calledvia", "calledviafirst", "calledvialast", "currenttime", "ec2instancesourcevpc", "epochtime"),
+        *("calledvia", "calledviafirst", "calledvialast", "ec2instancesourcevpc"),
         *("federatedprovider", "multifactorauthage", "multifactorauthpresent", "principalaccount"),
-        *("principalarn", "principalisawsservice", "principalorgid", "principalorgpaths"),
-        *("principalservicename", "principalservicenameslist", "principaltype", "referer"),
-        *("requestedregion", "securetransport", "sourceaccount", "sourcearn", "sourceidentity", "sourceip"),
+        *("principalarn", "principalorgid", "principalorgpaths"),
+        *("principalservicename", "principalservicenameslist", "referer"),
+        *("sourceaccount", "sourcearn", "sourceidentity"),
         *("sourceorgid", "sourceorgpaths", "sourcevpc", "sourcevpce", "tokenissuetime", "useragent"),
-        *("userid", "username", "viaawsservice", "vpcsourceip"),
+        *("username", "vpcsourceip"),
     )
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openq.protocols.names import full_name
-from openq.protocols.tasks import MAX_RUNNING, Task
+from openq.protocols.tasks import MAX_OF_ACCOUNT, Task
 from openq.security.guard import Principal
 from openq.security.policy import ROLES, Rule
 from tests.protocols.sqs.calling import ARN, Service, redrive_policy, serving
@@ -310,7 +310,7 @@ def test_too_many_tasks_are_throttled_as_sqs_does_it(sqs: Service) -> None:
     def wait(task: Task) -> None:
         task.cancelling.wait(60)
 
-    for number in range(MAX_RUNNING):
+    for number in range(MAX_OF_ACCOUNT):
         sqs.site.tasks.start("redrive", "000000000000", f"q{number}", wait)
 
     error = sqs.refused("StartMessageMoveTask", source_arn=ARN + "dead")

@@ -193,22 +193,6 @@ def test_a_queue_of_another_account_is_another_queue(sqs: Service) -> None:
     assert sorted(sqs.broker.queues()) == sorted(["orders", full_name(OTHER, "orders")])
 
 
-def test_the_default_account_has_the_number_that_the_configuration_gives_it() -> None:
-    with serving(account="123456789012") as sqs:
-        dead = sqs.create("dead")
-        arn = "arn:aws:sqs:us-east-1:123456789012:dead"
-        url = sqs.create("orders", RedrivePolicy=_arn(arn))
-
-        assert dead == f"http://{HOST}/123456789012/dead"
-        assert sqs.attributes(dead, "QueueArn") == {"QueueArn": arn}
-        assert sqs.do("ListDeadLetterSourceQueues", queue_url=dead) == {"queueUrls": [url]}
-        assert sqs.broker.settings("orders").dead_letter == "dead"
-        error = sqs.refused(
-            "CreateQueue", queue_name="other", attributes={"RedrivePolicy": redrive_policy("dead")}
-        )
-        assert error.message.endswith("Dead-letter target owner should be same as the source.")
-
-
 # -- values ------------------------------------------------------------------------------------
 
 RANGES = [

@@ -147,3 +147,38 @@ def test_a_queue_that_was_made_anew_is_another_one(server: Served) -> None:
 
     assert status == 400
     assert refused["__type"].endswith("QueueDoesNotExist")
+
+
+@pytest.mark.parametrize("id", ['a"b', 'x"},{"MessageId":"y', "back\\slash", "\u4f60"])
+def test_an_id_of_a_publisher_is_shown_alike_and_breaks_nothing(server: Served, id: str) -> None:
+    url = url_of(server, "chosen")
+    for long in (False, True):
+        message = json.dumps({"payload": "x", "id": id}).encode()
+        headers = {"Content-Type": "application/json"}
+        publish = urllib.request.Request(f"{server.url}/api/v1/queues/chosen/messages", message, headers)
+        with urllib.request.urlopen(publish, timeout=30) as answer:
+            assert answer.status == 201
+        status, received = call(server, "ReceiveMessage", {"QueueUrl": url}, long)
+        assert status == 200
+        assert [each["MessageId"] for each in received["Messages"]] == [id]
+        deletes = [{"Id": "a", "ReceiptHandle": received["Messages"][0]["ReceiptHandle"]}]
+        call(server, "DeleteMessageBatch", {"QueueUrl": url, "Entries": deletes}, long)
+
+
+def test_an_id_that_only_begins_like_ours_is_answered(server: Served) -> None:
+    url = url_of(server, "like.fifo", FifoQueue="true")
+    sent = {"QueueUrl": url, "MessageBody": "x", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    prefix = call(server, "SendMessage", sent, False)[1]["MessageId"][:-12]
+    message = json.dumps({"payload": "y", "id": f"{prefix}zz", "group": "h"}).encode()
+    publish = urllib.request.Request(
+        f"{server.url}/api/v1/queues/like.fifo/messages", message, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(publish, timeout=30) as answer:
+        assert answer.status == 201
+
+    wanted = {"QueueUrl": url, "MaxNumberOfMessages": 10, "AttributeNames": ["All"], "WaitTimeSeconds": 1}
+    status, received = call(server, "ReceiveMessage", wanted, True)
+
+    assert status == 200
+    assert len(received["Messages"]) == 2
+    assert f"{prefix}zz" in {each["MessageId"] for each in received["Messages"]}

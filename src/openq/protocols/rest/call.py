@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...errors import OpenQError
 from ...model import check_name
 from ...security.guard import Principal
+from ...security.policy import SQS_ACTION_OF
+from ..facts import facts_of
 from ..http import Request
 from ..names import DEFAULT_ACCOUNT, full_name, split_name
 from ..site import Site
 from .formats import Format
 from .problems import CONTENT_TYPE, Problem, render
-from .values import iso
 
 if TYPE_CHECKING:
     from .routes import Route
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("openq.rest")
 
 T = TypeVar("T")
+Asked = tuple[str, ...]  # operations of SQS, as the policies of queues name them
+
+_SENDING: Asked = ("SendMessage",)
 
 
 class Call:
@@ -75,37 +79,54 @@ class Call:
 
     # -- permissions
 
-    def may(self, action: str, name: str) -> bool:
-        """By the caller's rules and the queue's own policy."""
+    def may(self, action: str, name: str, asked: Asked | None = None) -> bool:
+        """By the caller's rules and the queue's own policy.
+
+        `asked` are the operations of SQS that the policy must not deny, and that together stand for the
+        action where only the policy allows it; the route's own, unless said otherwise. For what is no
+        queue there are none: the policy of a queue of that name is not about it.
+        """
+        return self._may(action, self.account, name, asked)
+
+    def _may(self, action: str, account: str, name: str, asked: Asked | None) -> bool:
+        guard, principal = self.site.guard, self.principal
+        if asked is None:
+            asked = self.route.asked if action == self.route.permission else (SQS_ACTION_OF[action],)
         policy: str | None = None
-        try:
-            policy = self.broker.about(full_name(self.account, name)).settings.notes.get("sqs.Policy")
-        except OpenQError:
-            pass  # no such queue, so no policy
-        guard = self.site.guard
+        if asked:
+            try:
+                policy = self.broker.about(full_name(account, name)).settings.notes.get("sqs.Policy")
+            except OpenQError:
+                pass  # no such queue, so no policy
         if policy is None:
-            return guard.may(self.principal, action, self.account, name)
-        return guard.may(self.principal, action, self.account, name, policy=policy, context=self._context())
+            return guard.may(principal, action, account, name)
+        region = self.site.config.region
+        arn = f"arn:aws:sqs:{region}:{account}:{name}"
+        context = facts_of(self.request, principal, region, self.site.now_ms())
+        return all(
+            guard.may(
+                *(principal, action, account, name),
+                policy=policy,
+                sqs_action=each,
+                resource_arn=arn,
+                context=context,
+            )
+            for each in asked
+        )
 
-    def _context(self) -> dict[str, str]:
-        """What a condition of a policy may ask for."""
-        request = self.request
-        agent = request.header(b"user-agent") or b""
-        return {
-            "aws:SourceIp": request.peer,
-            "aws:SecureTransport": "true" if request.is_tls else "false",
-            "aws:UserAgent": agent.decode("latin-1"),
-            "aws:CurrentTime": iso(self.site.now_ms()),
-        }
-
-    def require(self, action: str, name: str) -> None:
-        if not self.may(action, name):
+    def require(self, action: str, name: str, asked: Asked | None = None) -> None:
+        if not self.may(action, name, asked):
             raise Problem("forbidden", f"{self.principal.user} may not {action} {name[:100]!r}")
 
+    def may_fill(self, full: str) -> bool:
+        """Whoever directs messages to a queue or an exchange sends to it, or manages it; its policy is
+        asked about sending either way."""
+        account, name = split_name(full)
+        return any(self._may(action, account, name, _SENDING) for action in ("send", "manage"))
+
     def require_target(self, name: str) -> None:
-        """Whoever directs messages to a queue or an exchange sends to it, or manages it."""
-        if not self.may("manage", name):
-            self.require("send", name)
+        if not self.may_fill(full_name(self.account, name)):
+            raise Problem("forbidden", f"{self.principal.user} may not send {name[:100]!r}")
 
     # -- answers
 
@@ -129,7 +150,9 @@ class Call:
 
     def work(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """What may take long, in a thread; `then` on the loop, which answers."""
+        self.site.run(work, self._finished(then))
 
+    def _finished(self, then: Callable[[T], None]) -> Callable[[T | None, BaseException | None], None]:
         def done(result: T | None, error: BaseException | None) -> None:
             if self.request.gone:
                 return
@@ -140,7 +163,12 @@ class Call:
             except Exception as problem:
                 self.fail(problem)
 
-        self.site.run(work, done)
+        return done
+
+    def seek(self, work: Callable[[], Any]) -> None:
+        """The same for work that goes through a whole queue: only so much of it at once, and apart from
+        what is quick."""
+        self.site.seek(work, self._finished(self.answer))
 
     def look(self, work: Callable[[], Any]) -> None:
         """Work in a thread whose result is the answer."""

@@ -12,10 +12,11 @@ from msgspec import UNSET
 
 from ...broker.base import Filter
 from ...broker.local import LocalBroker
+from ...broker.operations import check_rate
 from ...engine import admin
 from ...errors import InvalidSetting, MessageNotFoundError, QueueInUse
 from ...model import Entry
-from ..tasks import Task
+from ..tasks import Task, WayBack
 from .browse import page, walk
 from .call import Call
 from .messages import make_filter
@@ -111,7 +112,7 @@ def normalised(reason: str) -> str:
 
 def group_dead_letters(call: Call) -> None:
     broker, queue = call.broker, call.queue
-    call.look(lambda: group(call, broker, queue, _GROUPING_S))
+    call.seek(lambda: group(call, broker, queue, _GROUPING_S))
 
 
 def group(call: Call, broker: LocalBroker, queue: str, budget_s: float) -> DeadGroups:
@@ -188,27 +189,42 @@ def redrive(call: Call) -> None:
         call.require_target(body.to)
         to = call.full(body.to)
         broker.settings(to)
+    check_rate(body.rate)
     filter = _chosen(call)
+    back = WayBack(call.may_fill)
     if body.dry_run:
-        call.look(lambda: _dry(call, "redrive", sum(_would_redrive(broker, queue, to, filter))))
+        call.seek(lambda: _dry(call, "redrive", sum(_would_redrive(broker, queue, to, filter, back))))
         return
     details = {"to": body.to, "rate": body.rate}
     task = call.site.tasks.start(
         "redrive",
         call.account,
         call.args[0],
-        lambda task: broker.redrive(queue, to, filter, body.rate, task.progress),
+        lambda task: _redrive(call, to, filter, back, task),
         details=details,
     )
     _answer_task(call, task)
 
 
-def _would_redrive(broker: LocalBroker, queue: str, to: str | None, filter: Filter) -> Iterator[int]:
+def _redrive(call: Call, to: str | None, filter: Filter, back: WayBack, task: Task) -> int:
+    done = call.broker.redrive(call.queue, to, filter, call.body.rate, task.progress, back.allowed)
+    if back.refused and not task.cancelling.is_set():
+        task.progress(done)
+        raise back.refusal(call.principal.user)
+    return done
+
+
+def _would_redrive(
+    broker: LocalBroker, queue: str, to: str | None, filter: Filter, back: WayBack
+) -> Iterator[int]:
     for part in broker.matching(queue, filter):
         with broker.lock:
             found = broker.engine.queue(queue)
             targets = [admin.redrive_target(broker.engine, found, entry, to) for entry in part]
-        yield sum(target is not None and target is not found for target in targets)
+        yield sum(
+            target is not None and target is not found and (to is not None or back.allowed(target.name))
+            for target in targets
+        )
 
 
 def discard(call: Call) -> None:
@@ -216,7 +232,7 @@ def discard(call: Call) -> None:
     broker.settings(queue)
     filter = _chosen(call)
     if body.dry_run:
-        call.look(lambda: _dry(call, "discard", sum(map(len, broker.matching(queue, filter)))))
+        call.seek(lambda: _dry(call, "discard", sum(map(len, broker.matching(queue, filter)))))
         return
     task = call.site.tasks.start(
         "discard", call.account, call.args[0], lambda task: _discard(broker, queue, filter, task)
@@ -246,9 +262,10 @@ def replay(call: Call) -> None:
         raise InvalidSetting("give either since or since_id, not both")
     if body.since is None and body.since_id is None and body.filter is None:
         raise Problem("invalid", "replay needs a point (since or since_id) or a filter")
+    check_rate(body.rate)
     to = None
+    call.require_target(call.args[0] if body.to is None else body.to)
     if body.to is not None:
-        call.require_target(body.to)
         to = call.full(body.to)
         broker.settings(to)
     since_ms = None if body.since is None else moment_ms(body.since, "since")
@@ -267,7 +284,7 @@ def replay(call: Call) -> None:
         )
 
     if body.dry_run:
-        call.look(lambda: _dry(call, "replay", work(None, True)))
+        call.seek(lambda: _dry(call, "replay", work(None, True)))
         return
     details = {"to": body.to, "since": body.since, "since_id": body.since_id, "rate": body.rate}
     task = call.site.tasks.start(

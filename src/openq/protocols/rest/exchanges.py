@@ -137,8 +137,8 @@ def list_bindings(call: Call) -> None:
                 )
                 for each in bindings
                 if call.is_ours(each.source)
-                and call.may("peek", call.short(each.source))
-                and call.may("peek", call.short(each.destination))
+                and call.may("peek", call.short(each.source), ())
+                and call.may("peek", call.short(each.destination), () if each.to_exchange else None)
             ]
         )
     )
@@ -147,8 +147,8 @@ def list_bindings(call: Call) -> None:
 def _binding(call: Call) -> Binding:
     """Both ends must be the caller's to manage: a binding reads from one and writes to the other."""
     body = call.body
-    call.require("manage", body.source)
-    call.require("manage", body.destination)
+    call.require("manage", body.source, ())
+    call.require("manage", body.destination, () if body.to_exchange else None)
     _check_arguments(body.arguments)
     return Binding(
         source=call.full(body.source, "exchange"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
 from ..http import Request
 from .problems import Problem
@@ -33,11 +35,53 @@ class Format:
         try:
             return decode(data)
         except msgspec.ValidationError as error:
-            raise Problem("invalid", str(error)) from None
+            raise Problem("invalid", explained(error, kind)) from None
         except RecursionError:
             raise Problem("malformed", "the body is nested too deeply") from None
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
             raise Problem("malformed", str(error)) from None
+
+
+_UNKNOWN_FIELD = re.compile(r"unknown field `.*?`(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_STEP = re.compile(r"\.(\w+)|\[[^]]*\]")
+
+
+def explained(error: msgspec.ValidationError, kind: Any) -> str:
+    """What does not fit; for a field that is not known, also those that are."""
+    text = str(error)
+    found = _UNKNOWN_FIELD.search(text)
+    known = _fields_at(kind, found["path"] or "") if found else []
+    return f"{text}; known are {', '.join(known)}" if known else text
+
+
+def _fields_at(kind: Any, path: str) -> list[str]:
+    """The fields of the object at a path such as `[3].filter` of a request."""
+    found = [msgspec.inspect.type_info(kind)]
+    for step in _STEP.finditer(path):
+        found = [inner for each in _alternatives(found) for inner in _inside(each, step[1])]
+    return [
+        field.encode_name
+        for each in _alternatives(found)
+        if isinstance(each, msgspec.inspect.StructType)
+        for field in each.fields
+    ]
+
+
+def _alternatives(kinds: list[Any]) -> Iterator[Any]:
+    for each in kinds:
+        if isinstance(each, msgspec.inspect.Metadata):
+            each = each.type
+        if isinstance(each, msgspec.inspect.UnionType):
+            yield from _alternatives(list(each.types))
+        else:
+            yield each
+
+
+def _inside(kind: Any, name: str | None) -> Iterator[Any]:
+    if isinstance(kind, msgspec.inspect.StructType):
+        yield from (field.type for field in kind.fields if field.encode_name == name)
+    elif isinstance(kind, msgspec.inspect.ListType) and name is None:
+        yield kind.item_type
 
 
 def narrowed(value: Any) -> Any:

@@ -60,6 +60,8 @@ def _past(call: Call, message: NewMessage) -> Extra:
     for count in (message.receive_count or 0, *(each.receive_count for each in deaths)):
         if not 0 <= count <= _MAX_RECEIVES:
             raise InvalidSetting(f"receive_count must be 0 to {_MAX_RECEIVES}, not {count}")
+    for death in deaths:
+        call.require_target(death.queue)  # a redrive takes it back there
     return Extra(
         count=message.receive_count or 0,
         born_ms=0 if message.timestamp is None else moment_ms(message.timestamp, "timestamp"),
@@ -161,7 +163,7 @@ def _read_batch(call: Call) -> list[Any]:
     else:
         items = format.decode(data, Batch).messages
         _check_count(items)
-        items = [_read_json_item(format, bytes(item)) for item in items]
+        items = _read_items(items, lambda data: _read_json_item(format, data))
     _check_count(items)
     return items
 
@@ -169,6 +171,17 @@ def _read_batch(call: Call) -> list[Any]:
 def _check_count(items: Sequence[object]) -> None:
     if len(items) > MAX_BATCH:
         raise Problem("batch_too_large", f"{len(items)} messages; at most {MAX_BATCH} fit one request")
+
+
+def _read_items(raws: Sequence[Raw], read: Callable[[bytes], Any]) -> list[Any]:
+    items: list[Any] = []
+    try:
+        for raw in raws:
+            items.append(read(bytes(raw)))
+    except Problem as error:
+        # Counted from 0, as in the paths that name a place in a bare list.
+        raise Problem(error.code, f"messages[{len(items)}]: {error.detail}") from None
+    return items
 
 
 def _read_json_item(format: Format, data: bytes) -> Any:
@@ -200,7 +213,7 @@ def _read_msgpack_batch(data: bytes) -> list[Any]:
     else:
         raws = MSGPACK.decode(data, Batch).messages
     _check_count(raws)
-    return [_read_msgpack_item(bytes(raw)) for raw in raws]
+    return _read_items(raws, _read_msgpack_item)
 
 
 _read_bodies: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[bytes]).decode
@@ -360,6 +373,7 @@ def nack(call: Call) -> None:
         receipts = [_read_receipt(text, prefix, queue) for text in _wanted_receipts(body)]
         call.after_commit(Settled(count=broker.release(queue, receipts)))
     elif body.reject:
+        call.require("receive", call.args[0], ("DeleteMessage",))
         _settle(call, lambda receipt: broker.reject(queue, receipt, body.reason))
     else:
         _settle(call, lambda receipt: broker.nack(queue, receipt, delay_ms, body.reason))
@@ -440,7 +454,7 @@ def search(call: Call) -> None:
             scanned=found.scanned,
         )
 
-    call.look(work)
+    call.seek(work)
 
 
 def show_message(call: Call) -> None:
@@ -479,7 +493,7 @@ def show_timeline(call: Call) -> None:
             ],
         )
 
-    call.look(work)
+    call.seek(work)
 
 
 def show_why(call: Call) -> None:

@@ -48,6 +48,7 @@ KNOWN: dict[str, tuple[int, str, str]] = {
     "login_refused": (401, "Sign in first", "Check the token, or the user name and password."),
     "too_many_failed_logins": (429, "Too many failed sign-ins", "Wait as long as Retry-After says."),
     "too_many_tasks": (429, "Too many tasks at once", "Wait until a task is done, or cancel one."),
+    "too_many_searches": (429, "Too many searches at once", "Send it again when others are done."),
     # What it is about.
     "queue_not_found": (404, "No such queue", "PUT /api/v1/queues/{queue} creates it."),
     "message_not_found": (

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET
 
 from ...config import declared_settings
-from ...errors import QueueExists, QueueNotFound
+from ...errors import QueueExists, QueueInUse, QueueNotFound
 from ...model import QueueSettings, RetryPolicy
 from .call import Call
 from .schemas import Lease, Leases, NewQueue, QueueChange, QueueList, QueueView, Removed, Retry
@@ -151,7 +151,10 @@ def change_queue(call: Call) -> None:
 def delete_queue(call: Call) -> None:
     query = call.query
     if query.dry_run:
-        call.answer(Removed(messages=_count(call, call.queue), dry_run=True))
+        would = _count(call, call.queue)
+        if query.if_empty and would:
+            raise QueueInUse(call.queue, f"it holds {would} messages")
+        call.answer(Removed(messages=would, dry_run=True))
         return
     count = call.broker.delete(call.queue, if_empty=query.if_empty, if_unused=query.if_unused)
     call.after_commit(Removed(messages=count))

@@ -30,8 +30,8 @@ from ..names import DEFAULT_ACCOUNT
 from ..site import Site
 from . import dead, exchanges, history, messages, queues, server_api, tasks_api, users_api
 from . import schemas as s
-from .call import Call, answer_problem
-from .formats import sent, wanted
+from .call import Asked, Call, answer_problem
+from .formats import explained, sent, wanted
 from .problems import Problem
 
 Handler = Callable[[Call], None]
@@ -57,6 +57,11 @@ class Route:
     status: tuple[int, ...] = (200,)
     reads_itself: bool = False  # the handler decodes the body
     media: tuple[str, ...] = ()  # of the answer, where it is neither JSON nor msgpack
+
+    @property
+    def asked(self) -> Asked:
+        """What the policy of the queue is asked about, besides the caller's rules."""
+        return _ASKED[self.handler]
 
     @property
     def group(self) -> str:
@@ -563,6 +568,57 @@ TABLE: tuple[Route, ...] = (
 )
 
 
+# A policy speaks of the operations of SQS. What SQS does not have is asked for by what comes to the same:
+# all of them must be allowed. Who may send to a queue and purge it could edit what is in it; who may only
+# delete what it has received must not cancel what it has not.
+_ASKED: dict[Handler, Asked] = {
+    queues.list_queues: ("GetQueueAttributes",),
+    queues.create_queue: ("CreateQueue",),
+    queues.put_queue: ("SetQueueAttributes",),
+    queues.show_queue: ("GetQueueAttributes",),
+    queues.change_queue: ("SetQueueAttributes",),
+    queues.delete_queue: ("DeleteQueue",),
+    queues.purge_queue: ("PurgeQueue",),
+    queues.pause_queue: ("SetQueueAttributes",),
+    queues.resume_queue: ("SetQueueAttributes",),
+    queues.show_stats: ("GetQueueAttributes",),
+    queues.list_leases: ("ReceiveMessage",),
+    messages.publish: ("SendMessage",),
+    messages.publish_batch: ("SendMessage",),
+    messages.receive: ("ReceiveMessage",),
+    messages.ack: ("DeleteMessage",),
+    messages.nack: ("ChangeMessageVisibility",),
+    messages.extend: ("ChangeMessageVisibility",),
+    messages.browse: ("ReceiveMessage",),
+    messages.search: ("ReceiveMessage",),
+    messages.show_message: ("ReceiveMessage",),
+    messages.edit_message: ("SendMessage", "DeleteMessage", "PurgeQueue"),
+    messages.cancel_message: ("DeleteMessage", "PurgeQueue"),
+    messages.move_message: ("DeleteMessage", "StartMessageMoveTask"),
+    messages.show_timeline: ("ReceiveMessage",),
+    messages.show_why: ("ReceiveMessage",),
+    dead.list_dead_queues: ("GetQueueAttributes",),
+    dead.list_dead_letters: ("ReceiveMessage",),
+    dead.group_dead_letters: ("ReceiveMessage",),
+    dead.redrive: ("StartMessageMoveTask",),
+    dead.discard: ("DeleteMessage", "PurgeQueue"),
+    dead.replay: ("ReceiveMessage", "StartMessageMoveTask"),
+    tasks_api.list_tasks: ("ListMessageMoveTasks",),
+    tasks_api.show_task: ("ListMessageMoveTasks",),
+    tasks_api.cancel_task: ("CancelMessageMoveTask",),
+    exchanges.list_exchanges: (),
+    exchanges.show_exchange: (),
+    exchanges.put_exchange: (),
+    exchanges.delete_exchange: (),
+    exchanges.publish_to_exchange: (),
+    exchanges.list_bindings: ("GetQueueAttributes",),
+    exchanges.bind: ("SetQueueAttributes",),
+    exchanges.unbind: ("SetQueueAttributes",),
+    history.list_past: ("ReceiveMessage",),
+    history.export: ("ReceiveMessage",),
+}
+
+
 # -- from a path to a row -----------------------------------------------------------------------
 
 
@@ -647,7 +703,7 @@ class RestDoor:
                 return
             guard = self.site.guard
             if guard.is_open:
-                principal: Principal | None = guard.anyone(account or self.site.config.account)
+                principal: Principal | None = guard.anyone(account or DEFAULT_ACCOUNT)
             else:
                 principal = self._sign_in(request, route, account, args)
             if principal is not None:
@@ -684,7 +740,7 @@ class RestDoor:
                 answer_problem(request, problem)
 
         # Checking a password is slow on purpose: not on the loop.
-        self.site.run(lambda: guard.basic(user, password, request.peer), signed_in)
+        self.site.check(lambda: guard.basic(user, password, request.peer), signed_in)
         return None
 
     def _enter(
@@ -777,4 +833,4 @@ def _read_query(text: str, kind: type[s.Query]) -> Any:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Problem("invalid", f"the query: {error}") from None
+        raise Problem("invalid", f"the query: {explained(error, kind)}") from None

@@ -21,7 +21,8 @@ def list_tasks(call: Call) -> None:
     tasks = [
         task
         for task in call.site.tasks.all()
-        if task.account == call.account and (call.may("peek", task.queue) or call.may("manage", task.queue))
+        if task.account == call.account
+        and any(call.may(action, task.queue, call.route.asked) for action in ("peek", "manage"))
     ]
     call.answer(TaskList(tasks=[task_view(task) for task in tasks]))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ...engine.queue import Queue
 from ...errors import QueueNotFound
 from ...model import QueueSettings
 from ...security.guard import Principal
+from ..facts import facts_of
 from ..http import Request, host_of
 from ..names import DEFAULT_ACCOUNT, full_name, split_name
 from ..site import Site
@@ -62,29 +62,22 @@ class Names:
         self._urls: dict[str, tuple[str, str]] = {}
         self._views: dict[str, View] = {}
 
-    def shown(self, account: str) -> str:
-        """The default account has the number that the configuration gives it."""
-        return self._site.config.account if account == DEFAULT_ACCOUNT else account
-
     split = staticmethod(split_name)
-
-    def account(self, shown: str) -> str:
-        return DEFAULT_ACCOUNT if shown == self._site.config.account else shown
 
     def arn_of(self, full: str) -> str:
         account, name = split_name(full)
-        return f"arn:aws:sqs:{self._site.config.region}:{self.shown(account)}:{name}"
+        return f"arn:aws:sqs:{self._site.config.region}:{account}:{name}"
 
     def full_of_arn(self, arn: str) -> str | None:
         """The engine's name of the queue that an ARN means; None if it is no ARN of SQS."""
         parts = arn.split(":")
         if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs" or not parts[5]:
             return None
-        return full_name(self.account(parts[4]), parts[5])
+        return full_name(parts[4], parts[5])
 
     def url_of(self, full: str, host_url: str) -> str:
         account, name = split_name(full)
-        return f"{host_url}/{self.shown(account)}/{name}"
+        return f"{host_url}/{account}/{name}"
 
     def parse_url(self, url: str) -> str:
         """The engine's name for `.../ACCOUNT/NAME`, whatever host clients put before it."""
@@ -99,7 +92,7 @@ class Names:
             name = parts[-1]
             # `/queue/NAME` and a bare `/NAME` are of other servers that people come from.
             shown = parts[-2] if len(parts) > 1 and parts[-2].isdigit() else ""
-            found = (self.account(shown) if shown else DEFAULT_ACCOUNT, name)
+            found = (shown if shown else DEFAULT_ACCOUNT, name)
             # A queue's name is short: longer URLs are nobody's, and would fill the memory.
             if len(url) <= _MAX_URL:
                 if len(self._urls) >= _MAX_CACHED:
@@ -154,7 +147,7 @@ class Call:
         return self.names.view(self.names.parse_url(queue_url))
 
     def full(self, name: str, account: str | None = None) -> str:
-        return full_name(self.account if account is None else self.names.account(account), name)
+        return full_name(self.account if account is None else account, name)
 
     def url_of(self, full: str) -> str:
         return self.names.url_of(full, self.host_url)
@@ -162,12 +155,6 @@ class Call:
     def arn_of(self, full: str) -> str:
         return self.names.arn_of(full)
 
-    def context(self) -> Mapping[str, Any]:
+    def context(self) -> Mapping[str, str]:
         """What a policy's conditions may ask about a request."""
-        agent = self.http.header(b"user-agent") or b""
-        return {
-            "aws:SourceIp": self.http.peer,
-            "aws:SecureTransport": "true" if self.http.is_tls else "false",
-            "aws:UserAgent": agent.decode("latin-1"),
-            "aws:PrincipalAccount": self.names.shown(self.principal.account),
-        }
+        return facts_of(self.http, self.principal, self.region, self.now_ms)

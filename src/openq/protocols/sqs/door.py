@@ -1,8 +1,8 @@
 """The SQS door: from an HTTP request to an action and back, in either of AWS's two wire formats.
 
 The order is AWS's: who is it, what is asked, is it well formed, does the queue exist, is it allowed. No
-answer to a change leaves before the change is on disk. Sending one plain message, the commonest request of
-all, takes a short way that gives the same answers.
+answer to a change leaves before the change is on disk. The four commonest requests have a short way
+(`short.py`) that gives the same answers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from . import aws_json, aws_query, errors, messages, sts
 from . import requests as sqs
 from .call import Call, Names, View
 from .errors import SqsError
+from .limits import server_limits
 from .peek import as_plain_json, peek_messages
 from .queues import QUEUE_ACTIONS
 from .short import ShortWays
@@ -33,6 +34,8 @@ log = logging.getLogger("openq.sqs")
 JSON_TYPE = b"application/x-amz-json-1.0"
 XML_TYPE = b"text/xml"
 _PREFIX = b"AmazonSQS."
+MOST_ANONYMOUS = 1 << 20  # bytes of a form from somebody who did not sign in
+MOVE_TASKS = ("StartMessageMoveTask", "ListMessageMoveTasks")
 _CREDENTIAL = b"AWS4-HMAC-SHA256 Credential="
 
 Action = Callable[[Call, Any, "messages.Answer"], None]
@@ -110,7 +113,7 @@ class SqsDoor:
         }
         for name, act in QUEUE_ACTIONS.items():
             self._actions[name] = _answering(act)
-        self._anyone = {site.config.account: _root_of(DEFAULT_ACCOUNT)}
+        self._anyone = {DEFAULT_ACCOUNT: _root_of(DEFAULT_ACCOUNT)}
         self._short = ShortWays(site, self.names, self._json).ways
 
     # -- the two formats
@@ -151,9 +154,13 @@ class SqsDoor:
         principal = self.principal(request)
         if sts.is_asked(request.query, request.body) and not principal.is_anonymous:
             id = self._ids.next()
-            body = sts.caller_identity(principal, self.names.shown(principal.account), id.decode())
+            body = sts.caller_identity(principal, principal.account, id.decode())
             request.answer(200, body, XML_TYPE, b"x-amzn-RequestId: %b\r\n" % id)
             return
+        # Decoding a form takes time: nobody needs a larger one than the largest batch, each byte as `%41`.
+        limit = 4 * server_limits(self._site.config).max_batch_bytes
+        if len(request.body) > limit or (principal.is_anonymous and len(request.body) > MOST_ANONYMOUS):
+            raise errors.malformed_query_string(f"The form is too long: {len(request.body)} bytes.")
         name, wanted = aws_query.decode(request.query, request.body, request.path)
         self._act(request, self._query, name, wanted, principal)
 
@@ -168,7 +175,7 @@ class SqsDoor:
             key = signed[28:40]
             if signed[40:41] == b"/" and key.isdigit() and signed.startswith(_CREDENTIAL):
                 return self._anyone_of(key.decode())
-            return self._anyone[self._site.config.account]
+            return self._anyone[DEFAULT_ACCOUNT]
         try:
             headers = request.headers if request.repeated else request.fields
             return guard.sigv4(request.method, request.target, headers, request.body, request.peer)
@@ -186,7 +193,7 @@ class SqsDoor:
         if found is None:
             if len(self._anyone) > 10_000:
                 return _root_of(shown)
-            found = self._anyone[shown] = _root_of(self.names.account(shown))
+            found = self._anyone[shown] = _root_of(shown)
         return found
 
     def _act(self, request: Request, wire: Wire, name: str, wanted: Any, principal: Principal) -> None:
@@ -204,45 +211,39 @@ class SqsDoor:
 
         def committed(error: OpenQError | None, reply: sqs.Reply | None) -> None:
             if error is not None:
-                wire.fail(request, errors.from_openq(error))
+                request.later(wire.fail, request, errors.from_openq(error))
             else:
-                wire.answer(request, name, reply)
+                request.later(wire.answer, request, name, reply)
 
         self._actions[name](call, wanted, answer)
 
     def _authorize(self, call: Call, name: str, wanted: Any) -> None:
         url: str | None = getattr(wanted, "queue_url", None)
         if url is not None:
-            view = call.queue(url) if call.principal.is_root else self._view_or_denied(call, name, url)
-            self.allow(call, name, view)
+            self._find(call, name, self.names.parse_url(url))
             return
         arn: str | None = getattr(wanted, "source_arn", None)
         queue: str | None = getattr(wanted, "queue_name", None)
-        account = call.account
+        full = None if arn is None else self.names.full_of_arn(arn)
         if name == "GetQueueUrl" and wanted.queue_owner_aws_account_id:
-            account = self.names.account(wanted.queue_owner_aws_account_id)
-            if account != call.account:
-                self.allow(
-                    call, name, self.names.view(call.full(queue or "", wanted.queue_owner_aws_account_id))
-                )
-                return
-        if arn is not None:
-            full = self.names.full_of_arn(arn)
-            if full is not None and full in self._broker.queues():
-                self.allow(call, name, self.names.view(full))
-                return
-        if not self._guard.may(call.principal, SQS_ACTIONS[name], account, queue):
+            full = call.full(queue or "", wanted.queue_owner_aws_account_id)
+        if full is not None:
+            self._find(call, name, full)
+        elif not self._guard.may(call.principal, SQS_ACTIONS[name], call.account, queue):
             raise errors.access_denied(self._denied_text(call, name, queue))
 
-    def _view_or_denied(self, call: Call, name: str, url: str) -> View:
+    def view_or_denied(self, call: Call, name: str, full: str) -> View:
         """Somebody without permission must not learn which queues exist."""
         try:
-            return call.queue(url)
+            return self.names.view(full)
         except SqsError:
-            full = self.names.parse_url(url)
             account, queue = self.names.split(full)
             if not self._guard.may(call.principal, SQS_ACTIONS[name], account, queue):
                 raise errors.access_denied(self._denied_text(call, name, queue)) from None
+            if name in MOVE_TASKS:
+                raise errors.resource_not_found(
+                    "The resource that you specified for the SourceArn parameter doesn't exist."
+                ) from None
             raise
 
     def allow(self, call: Call, name: str, view: View) -> None:
@@ -266,8 +267,7 @@ class SqsDoor:
         if call.principal.is_anonymous:
             raise errors.missing_authentication_token()
         action = f"sqs:{name.removesuffix('Batch').lower()}"
-        shown = self.names.shown(call.account)
-        arn = f"arn:aws:sqs:{call.region}:{shown}:{queue or '*'}"
+        arn = f"arn:aws:sqs:{call.region}:{call.account}:{queue or '*'}"
         return (
             f"User: {call.principal.arn} is not authorized to perform: "
             f"{action} on resource: {arn} because no policy allows the {action} action"
@@ -283,23 +283,36 @@ class SqsDoor:
     def peek(self, request: Request) -> None:
         """All messages of a queue, with no effect on them."""
         wire: Wire = self._query if request.header(b"x-amz-target") is None else self._json
+        id = self._ids.next()
+        content_type = JSON_TYPE if wire is self._json else XML_TYPE
+        if wire is self._query and b"json" in (request.header(b"accept") or b""):
+            content_type = b"application/json"
 
-        def send(request: Request, reply: sqs.ReceiveMessageReply | SqsError) -> None:
+        def encode(reply: sqs.ReceiveMessageReply) -> bytes:
+            if content_type == JSON_TYPE:
+                return aws_json.encode(reply)
+            if content_type == XML_TYPE:
+                return aws_query.encode("ReceiveMessage", reply, id.decode())
+            return as_plain_json(reply, id.decode())
+
+        def then(reply: bytes | SqsError) -> None:
             if isinstance(reply, SqsError):
                 wire.fail(request, reply)
-            elif wire is self._query and b"json" in (request.header(b"accept") or b""):
-                id = self._ids.next()
-                body = as_plain_json(reply, id.decode())
-                request.answer(200, body, b"application/json", b"x-amzn-RequestId: %b\r\n" % id)
             else:
-                wire.answer(request, "ReceiveMessage", reply)
+                request.answer(200, reply, content_type, b"x-amzn-RequestId: %b\r\n" % id)
 
         try:
-            peek_messages(Call(self._site, self.names, request, self.principal(request)), self.allow, send)
+            call = Call(self._site, self.names, request, self.principal(request))
+            peek_messages(call, self._find, encode, then)
         except SqsError as error:
             wire.fail(request, error)
         except OpenQError as error:
             wire.fail(request, errors.from_openq(error))
+
+    def _find(self, call: Call, name: str, full: str) -> View:
+        view = self.view_or_denied(call, name, full)
+        self.allow(call, name, view)
+        return view
 
 
 def _root_of(account: str) -> Principal:

@@ -17,6 +17,7 @@ from .errors import SqsError
 Answer = Callable[["sqs.Reply | SqsError | None"], None]
 
 ENCODING = "openq.encoding"  # shown with a body that is no text and goes out as base64
+_HEX = frozenset("0123456789abcdef")
 ATTEMPT_MS = 300_000  # how long a ReceiveRequestAttemptId is remembered
 MAX_ATTEMPTS = 1_000
 
@@ -128,9 +129,11 @@ def outgoing(
 def sequence_number(call: Call, message_id: str) -> str | None:
     """FIFO queues tell the place in line: twenty digits that grow."""
     prefix = call.site.broker.id_prefix
-    if not message_id.startswith(prefix):
+    digits = message_id[len(prefix) :]
+    # A publisher may have chosen an id that only begins like ours.
+    if not message_id.startswith(prefix) or len(digits) != 12 or not set(digits) <= _HEX:
         return None
-    return f"{int(message_id[len(prefix) :], 16):020d}"
+    return f"{int(digits, 16):020d}"
 
 
 def send_message(call: Call, message: sqs.SendMessage, answer: Answer) -> None:
@@ -198,7 +201,7 @@ def sender_of(call: Call, view: View) -> str | None:
     principal = call.principal
     if not principal.is_root:
         return principal.user
-    return None if principal.account == view.account else call.names.shown(principal.account)
+    return None if principal.account == view.account else principal.account
 
 
 def batch_error(entry_id: str, error: SqsError) -> sqs.BatchResultErrorEntry:
@@ -235,33 +238,36 @@ class Attempts:
     """FIFO receives that may be repeated: the same messages again, as long as nothing happened to them."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[int, list[Delivery]]] = {}
+        # By queue and attempt: until when, and which deliveries. Not the messages: they may be large.
+        self._known: dict[tuple[str, str], tuple[int, list[tuple[int, int]]]] = {}
 
     def note(self, full: str, attempt: str, deliveries: list[Delivery], now_ms: int) -> None:
         if len(self._known) >= MAX_ATTEMPTS:
             self._known = {key: value for key, value in self._known.items() if value[0] > now_ms}
             if len(self._known) >= MAX_ATTEMPTS:
                 self._known.clear()
-        self._known[full, attempt] = (now_ms + ATTEMPT_MS, deliveries)
+        receipts = [(each.entry.seq, each.number) for each in deliveries]
+        self._known[full, attempt] = (now_ms + ATTEMPT_MS, receipts)
 
-    def again(self, call: Call, full: str, attempt: str, lease_ms: int) -> list[Delivery] | None:
+    def again(self, call: Call, view: View, attempt: str, lease_ms: int) -> list[Delivery] | None:
         """Their leases begin anew; None if there is nothing to repeat."""
+        full = view.full
         found = self._known.get((full, attempt))
         if found is None:
             return None
-        expires_ms, deliveries = found
+        expires_ms, receipts = found
         broker = call.site.broker
         if expires_ms <= call.now_ms:
             del self._known[full, attempt]
             return None
         try:
-            for each in deliveries:
-                broker.extend(full, (each.entry.seq, each.number), lease_ms)
-        except OpenQError:
+            for receipt in receipts:
+                broker.extend(full, receipt, lease_ms)
+            return [view.queue.leases[seq] for seq, _ in receipts]
+        except (OpenQError, KeyError):
             # One was deleted, changed or handed to somebody else: that attempt is history.
             del self._known[full, attempt]
             return None
-        return deliveries
 
 
 def receive_message(call: Call, wanted: sqs.ReceiveMessage, attempts: Attempts, answer: Answer) -> None:
@@ -309,9 +315,9 @@ def receive_message(call: Call, wanted: sqs.ReceiveMessage, attempts: Attempts, 
         answer(sqs.ReceiveMessageReply(messages=messages or None))
 
     if attempt is not None:
-        again = attempts.again(call, view.full, attempt, lease_ms)
+        again = attempts.again(call, view, attempt, lease_ms)
         if again is not None:
-            then(again, None)
+            polls.show(call.site, call.http, view.full, again, then)
             return
     if count == 0:
         then([], None)
@@ -387,7 +393,7 @@ def system_attributes(
     found: dict[str, str] = {}
     if "SenderId" in wanted:
         publisher = info.publisher if info is not None else None
-        found["SenderId"] = publisher or call.names.shown(view.account)
+        found["SenderId"] = publisher or view.account
     if "SentTimestamp" in wanted:
         found["SentTimestamp"] = str(sent_ms_of(view, entry))
     known_count = extra.count if extra is not None else 0

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from ...broker.local import LocalBroker
 from ...errors import OpenQError, QueueNotFound
 from ..site import Site
-from ..tasks import CANCELLED, DONE, FAILED, RUNNING, Task, TooManyTasks
+from ..tasks import CANCELLED, DONE, FAILED, RUNNING, Task, TooManyTasks, WayBack
 from . import errors
 from . import requests as sqs
 from .call import Call, View
@@ -86,7 +86,8 @@ def start_message_move_task(call: Call, request: sqs.StartMessageMoveTask) -> sq
         "rate": rate,
     }
     total = call.site.broker.stats(source.full).ready
-    work = _work(call.site.broker, source.full, None if target is None else target.full, rate)
+    back = WayBack(lambda full: _may_send(call, call.names.view(full)))
+    work = _work(call.site.broker, source.full, None if target is None else target.full, rate, back)
     try:
         task = call.site.tasks.start(KIND, source.account, source.name, work, total, details)
     except TooManyTasks as error:
@@ -94,13 +95,18 @@ def start_message_move_task(call: Call, request: sqs.StartMessageMoveTask) -> sq
     return sqs.StartMessageMoveTaskReply(task_handle=_handle_of(task, source.arn))
 
 
-def _work(broker: LocalBroker, source: str, target: str | None, rate: int | None) -> Callable[[Task], int]:
+def _work(
+    broker: LocalBroker, source: str, target: str | None, rate: int | None, back: WayBack
+) -> Callable[[Task], int]:
     def work(task: Task) -> int:
         try:
-            moved = broker.redrive(source, target, rate=rate, progress=task.progress)
+            moved = broker.redrive(source, target, rate=rate, progress=task.progress, allowed=back.allowed)
             is_stuck = target is None and not task.cancelling.is_set() and _holds_strays(broker, source)
         except QueueNotFound:
             raise MoveFailed("AWS.SimpleQueueService.NonExistentQueue") from None
+        if back.refused and not task.cancelling.is_set():
+            task.progress(moved)
+            raise MoveFailed("AccessDenied")
         if is_stuck:
             task.progress(moved)
             raise MoveFailed("CouldNotDetermineMessageSource")
@@ -125,7 +131,16 @@ def _has_dead_letters(broker: LocalBroker, full: str) -> bool:
 
 def _check_allowed(call: Call, view: View, permission: str, action: str) -> None:
     """The door asks about the queue that a request names; a move also touches others."""
-    if not call.site.guard.may(
+    if not _may(call, view, permission, action):
+        raise errors.access_to_resource_denied(view.arn)
+
+
+def _may_send(call: Call, view: View) -> bool:
+    return _may(call, view, "send", "SendMessage")
+
+
+def _may(call: Call, view: View, permission: str, action: str) -> bool:
+    return call.site.guard.may(
         call.principal,
         permission,
         view.account,
@@ -134,8 +149,7 @@ def _check_allowed(call: Call, view: View, permission: str, action: str) -> None
         sqs_action=f"sqs:{action}",
         resource_arn=view.arn,
         context=call.context(),
-    ):
-        raise errors.access_to_resource_denied(view.arn)
+    )
 
 
 def _view(call: Call, arn: str, parameter: str) -> View:

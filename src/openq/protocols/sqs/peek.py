@@ -5,13 +5,16 @@ Nothing changes by looking: no receive count, no lease, no order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
 from ...broker.base import Filter
+from ...broker.local import LocalBroker
+from ...errors import OpenQError
 from ...model import Entry
 from ..http import Request
 from . import aws_json, aws_query, errors
@@ -23,49 +26,74 @@ from .messages import Wanted, shown_message
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
+log = logging.getLogger("openq.sqs")
+
 PATH = "/_aws/sqs/messages"
 HANDLE = "SQS/BACKDOOR/ACCESS"  # no receipt: nothing was received
 MOST = 10_000
+MOST_BYTES = 16 << 20
+MOST_FORM = 64 << 10
 _BUDGET_S = 5.0
 _TRUE = ("true", "1")
 
-Send = Callable[[Request, "sqs.ReceiveMessageReply | SqsError"], None]
+Encode = Callable[["sqs.ReceiveMessageReply"], bytes]
+Find = Callable[[Call, str, str], View]
 
 
-def peek_messages(call: Call, allow: Callable[[Call, str, View], None], send: Send) -> None:
-    """By `?QueueUrl=`, by path (REGION/ACCOUNT/NAME), or as ReceiveMessage of an AWS client."""
-    request = call.http
-    url, show = _wanted(request)
+def peek_messages(call: Call, find: Find, encode: Encode, then: Callable[[bytes | SqsError], None]) -> None:
+    """By `?QueueUrl=`, by path (REGION/ACCOUNT/NAME), or as ReceiveMessage of an AWS client.
+
+    `find` says which queue it is and whether the caller may look into it. All the rest is done in a
+    thread: a queue can hold more than the loop has time for.
+    """
+    url, show = _wanted(call.http)
     if not url:
         raise errors.queue_does_not_exist()
-    view = call.queue(url)
-    allow(call, "ReceiveMessage", view)
+    view = find(call, "ReceiveMessage", call.names.parse_url(url))
     states = ["ready"]
     if show.get("ShowInvisible", "").lower() in _TRUE:
         states.insert(0, "in_flight")
     if show.get("ShowDelayed", "").lower() in _TRUE:
         states.append("delayed")
 
-    def look() -> list[Entry]:
-        found: list[Entry] = []
-        for state in states:
-            found += call.site.broker.search(view.full, Filter(state=state), MOST, _BUDGET_S).entries
-        return found[:MOST]
-
-    def then(entries: list[Entry] | None, failure: BaseException | None) -> None:
-        if entries is None:
-            error = failure if isinstance(failure, SqsError) else errors.internal_error()
-            send(request, error)
-            return
+    def look() -> bytes:
         wanted = Wanted(["All"], ["All"])
-        shown = [shown_message(call, view, entry, None, HANDLE, wanted) for entry in entries]
-        send(request, sqs.ReceiveMessageReply(messages=shown or None))
+        shown: list[sqs.Message] = []
+        for entry in _entries(call.site.broker, view.full, states):
+            shown.append(shown_message(call, view, entry, None, HANDLE, wanted))
+        return encode(sqs.ReceiveMessageReply(messages=shown or None))
 
-    call.site.run(look, then)
+    def done(body: bytes | None, failure: BaseException | None) -> None:
+        if body is not None:
+            then(body)
+        elif isinstance(failure, OpenQError):
+            then(errors.from_openq(failure))
+        else:
+            log.error("a look into %r failed", view.name, exc_info=failure)
+            then(errors.internal_error())
+
+    call.site.run(look, lambda body, failure: void(call.http.later(done, body, failure)))
+
+
+def void(value: object) -> None:
+    """A callback returns nothing."""
+
+
+def _entries(broker: LocalBroker, queue: str, states: list[str]) -> Iterator[Entry]:
+    """As many as fit: some thousand messages, some megabytes."""
+    left = MOST_BYTES
+    count = MOST
+    for state in states:
+        for entry in broker.search(queue, Filter(state=state), count, _BUDGET_S).entries:
+            left -= entry.size
+            count -= 1
+            if left < 0 and count < MOST - 1:
+                return
+            yield entry
 
 
 def _wanted(request: Request) -> tuple[str, dict[str, str]]:
-    values = {name: each[0] for name, each in parse_qs(request.query).items()}
+    values = _form(request.query)
     path = request.path.removeprefix(PATH).strip("/")
     if path:
         parts = [unquote(part) for part in path.split("/")]
@@ -77,11 +105,17 @@ def _wanted(request: Request) -> tuple[str, dict[str, str]]:
             raise errors.unknown_operation("This endpoint only accepts ReceiveMessage calls")
         return aws_json.decode("ReceiveMessage", request.body).queue_url, values  # type: ignore[attr-defined]
     if request.method == "POST":
-        try:
-            values.update({name: each[0] for name, each in parse_qs(request.body.decode()).items()})
-        except UnicodeDecodeError:
-            raise errors.malformed_query_string("The request body is not text.") from None
+        if len(request.body) > MOST_FORM:
+            raise errors.malformed_query_string("The form is too long.")
+        values.update(_form(request.body.decode("utf-8", "replace")))
     return values.get("QueueUrl", ""), values
+
+
+def _form(text: str) -> dict[str, str]:
+    try:
+        return {name: each[0] for name, each in parse_qs(text, max_num_fields=100).items()}
+    except ValueError:
+        raise errors.malformed_query_string("There are too many parameters.") from None
 
 
 def as_plain_json(reply: sqs.ReceiveMessageReply, request_id: str) -> bytes:

@@ -118,7 +118,7 @@ class ShortWays:
 
         def committed(error: OpenQError | None) -> None:
             if error is not None:
-                self._wire.fail(request, errors.from_openq(error))
+                request.later(self._wire.fail, request, errors.from_openq(error))
             else:
                 self._wire.send(request, reply)
 
@@ -229,9 +229,12 @@ class ShortWays:
                 text = f'"{body.decode()}"'
             extra = entry.extra
             # The sequence in the handle is the one in the message's own id.
-            own_id = prefix + handle[12:24] if extra is None or extra.id is None else extra.id
+            if extra is None or extra.id is None:
+                shown_id = f'"{prefix}{handle[12:24]}"'
+            else:
+                shown_id = _encode(extra.id).decode()  # a publisher may have chosen it
             shown.append(
-                f'{{"MessageId":"{own_id}","ReceiptHandle":"{handle}",'
+                f'{{"MessageId":{shown_id},"ReceiptHandle":"{handle}",'
                 f'"MD5OfBody":"{md5(body).hexdigest()}","Body":{text}}}'
             )
         return f'{{"Messages":[{",".join(shown)}]}}'.encode()
