@@ -71,10 +71,19 @@ def test_the_version_as_text_and_as_json() -> None:
         (["perm", "grant", "u", "fly"], "actions are send, receive, peek, manage, admin"),
         (["journal", "check"], "the following arguments are required: DIR; see `openq journal check --help`"),
         (["journal", "dump", "x", "--limit", "-1"], "a count is a whole number, 0 or more, not '-1'"),
-        (["send", "q", "x", "--priority", "256"], "--priority: a whole number from 0 to 255 is wanted, not '256'"),
-        (["queue", "create", "q", "--overflow", "spill"], "--overflow: invalid choice: 'spill' (choose from "),
+        (
+            ["send", "q", "x", "--priority", "256"],
+            "--priority: a whole number from 0 to 255 is wanted, not '256'",
+        ),
+        (
+            ["queue", "create", "q", "--overflow", "spill"],
+            "--overflow: invalid choice: 'spill' (choose from ",
+        ),
         (["queue", "edit", "q", "--retry", "never"], "--retry: invalid choice: 'never' (choose from "),
-        (["queue", "create", "q", "--max-receives", "0"], "--max-receives: a whole number, 1 or more, is wanted"),
+        (
+            ["queue", "create", "q", "--max-receives", "0"],
+            "--max-receives: a whole number, 1 or more, is wanted",
+        ),
         (["recv", "q", "-n", "0"], "-n/--max: a whole number, 1 or more, is wanted, not '0'"),
         (["peek", "q", "-n", "0"], "-n/--max: a whole number, 1 or more, is wanted, not '0'"),
         (["send", "", "x"], "argument QUEUE: a name is wanted, and this is empty"),

@@ -74,6 +74,17 @@ def test_a_mistake_in_the_file_or_the_environment_is_found() -> None:
     assert json.loads(inside("config", "check", "--json").out)["ok"] is True
 
 
+def test_a_check_counts_what_is_written_where() -> None:
+    Path("good.toml").write_text("port = 7\nmemory = true\n[queues.a]\n[queues.b]\n")
+
+    assert inside("config", "check", "good.toml").out == "good.toml: ok, 2 keys and 2 queues\n"
+    beside = {"OPENQ_PORT": "8", "OPENQ_DATA": "elsewhere"}
+    told = inside("config", "check", "good.toml", **beside)
+    assert told.out == "good.toml: ok, 2 keys and 2 queues; 2 variables of the environment\n"
+    counted = json.loads(inside("config", "check", "good.toml", "--json", **beside).out)
+    assert (counted["keys"], counted["variables"], counted["queues"]) == (2, 2, 2)
+
+
 # -- doctor -------------------------------------------------------------------------------------
 
 

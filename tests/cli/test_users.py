@@ -203,3 +203,25 @@ def test_a_damaged_store_is_one_line(data: Path) -> None:
     done = run(data, "user", "ls", code=1)
     assert "is damaged" in done.err
     assert done.err.count("\n") == 1
+
+
+def test_options_may_stand_before_the_last_word(data: Path) -> None:
+    granted = inside("perm", "grant", "alice", "send", "--data", data, "x*", "--deny")
+
+    assert (granted.code, "deny send x*" in granted.out) == (0, True)
+    assert inside("perm", "test", "alice", "send", "--data", data, "xylophone").code == 4
+    assert inside("perm", "test", "--data", data, "alice", "send", "orders").code == 0
+
+
+def test_the_last_user_and_the_last_admin_do_not_go_unnoticed(data: Path) -> None:
+    run(data, "user", "add", "root", "--role", "admin")
+
+    assert "the last admin" in run(data, "user", "rm", "root", "--yes").err
+    assert "the last user" in run(data, "user", "rm", "alice", "--yes").err
+    assert store(data).users() == []
+
+
+def test_who_is_no_admin_goes_without_a_warning(data: Path) -> None:
+    run(data, "user", "add", "bob")
+
+    assert run(data, "user", "rm", "bob", "--yes").err == ""

@@ -147,6 +147,42 @@ def test_a_bad_batch_is_refused_as_a_whole(client: Client, data: bytes, kind: st
     assert client.get(f"{path}/stats").value["ready"] == 0
 
 
+@pytest.mark.parametrize("kind", [JSON, MSGPACK])
+@pytest.mark.parametrize("is_bare", [True, False])
+def test_the_first_bad_message_of_a_batch_is_named_by_its_place(
+    client: Client, kind: str, is_bare: bool
+) -> None:
+    path = client.queue("bad-places")
+    messages = ["a", {"payload": 1}, {"payload": 1, "priority": 256}]
+
+    answer = client.post(f"{path}/messages/batch", messages if is_bare else {"messages": messages}, kind=kind)
+
+    assert (answer.status, answer.code) == (422, "invalid")
+    assert "[2]" in answer.value["detail"]
+    assert "priority" in answer.value["detail"]
+    assert client.get(f"{path}/stats").value["ready"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "known"),
+    [
+        ("POST", "/queues/x/receive", {"mx": 1}, "max, wait, visibility_timeout, types, consumer"),
+        ("POST", "/queues/x/extend", {"second": 1}, "receipt_id, receipts, seconds"),
+        ("POST", "/queues/x/redrive", {"filter": {"typ": "a"}}, "text, message_type, attributes, json, "),
+        ("PUT", "/queues/x", {"retry": {"bse": 1}}, "kind, base, max, factor, jitter"),
+        ("GET", "/queues?limt=5", None, "prefix, limit, after"),
+        ("POST", "/queues/x/messages/batch", [{"payload": 1, "x": 1}], "payload, body, "),
+    ],
+)
+def test_who_misspells_a_field_is_told_the_known_ones(
+    client: Client, method: str, path: str, body: Any, known: str
+) -> None:
+    answer = client.call(method, path, body)
+
+    assert (answer.status, answer.code) == (422, "invalid")
+    assert f"; known are {known}" in answer.value["detail"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "code"),
     [

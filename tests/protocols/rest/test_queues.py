@@ -202,6 +202,36 @@ def test_discard_removes_what_a_filter_chooses(client: Client) -> None:
     assert left["reason"] == "good"
 
 
+def test_discard_and_redrive_leave_what_is_no_dead_letter_alone(client: Client) -> None:
+    bury(client, "mixed", ["x", "y"])
+    dead, source, other = "/queues/mixed-dead", "/queues/mixed", client.queue("mixed-other")
+    client.post(f"{dead}/messages", {"payload": "alive"})
+
+    assert client.post(f"{dead}/redrive", {"to": "mixed-other", "dry_run": True}).value["total"] == 2
+    some = client.get(f"{dead}/dead-letters").value["messages"][:1]
+    finished(client, client.post(f"{dead}/redrive", {"filter": {"ids": [some[0]["id"]]}}))
+    # Back where it died it is a message like any other, although its death is still on record.
+    for path, dying in ((source, 0), (dead, 1)):
+        assert client.post(f"{path}/discard", {"dry_run": True}).value["total"] == dying
+        assert finished(client, client.post(f"{path}/discard", {}))["done"] == dying
+    assert finished(client, client.post(f"{dead}/redrive", {"to": "mixed-other"}))["done"] == 0
+
+    assert [message["payload"] for message in client.receive(dead, max=9)] == ["alive"]
+    assert len(client.receive(source, max=9)) == 1
+    assert client.receive(other, max=9) == []
+
+
+def test_a_dry_run_is_refused_as_the_deletion_would_be(client: Client) -> None:
+    path = client.queue("still-full")
+    assert client.delete(f"{path}?if_empty=true&dry_run=true").value["messages"] == 0
+    client.post(f"{path}/messages", {"payload": "x"})
+
+    told = [client.delete(f"{path}?if_empty=true{more}") for more in ("&dry_run=true", "")]
+    assert [(answer.status, answer.code) for answer in told] == [(409, "queue_in_use")] * 2
+    assert told[0].value["detail"] == told[1].value["detail"]
+    assert client.delete(f"{path}?dry_run=true").value["messages"] == 1
+
+
 def test_a_replay_publishes_the_past_again_and_can_be_tried_before(client: Client) -> None:
     path, copy = client.queue("past"), client.queue("past-copy")
     client.post(
