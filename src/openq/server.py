@@ -50,7 +50,9 @@ class Server:
         self.new_key: tuple[str, str, str] | None = None
         if config.auth == "on" and not self.store.users():
             self.new_key = first_key(self.store)
-        self.guard = Guard(self.store, time.time)
+        # Behind a proxy clients sign the name that they know, not the one that arrives here.
+        hosts = [host for host in config.hosts if host != "*" and not host.startswith(".")]
+        self.guard = Guard(self.store, time.time, accepted_hosts=hosts, region=config.region)
         self._refuse_open_door()
         self.site = Site(broker, loop, config, self.guard)
         sqs = SqsDoor(self.site)

@@ -362,8 +362,8 @@ def test_receipts_are_acknowledged_and_given_back(cli: Cli, q: str) -> None:
     assert cli("ack", q, first).out == "1 message acknowledged\n"
     assert cli("nack", q, second, "--reason", "not today", "--delay", "1h").out == "1 message given back\n"
     assert cli.counts(q) == (0, 1, 0)
-    assert "does not exist" in cli("ack", q, first, code=3).err
-    assert "does not exist" in cli("nack", q, first, "nonsense", code=3).err
+    assert "is not in queue" in cli("ack", q, first, code=3).err
+    assert "is not in queue" in cli("nack", q, first, "nonsense", code=3).err
 
 
 def test_options_may_stand_anywhere_among_the_words(cli: Cli, q: str) -> None:

@@ -309,6 +309,24 @@ def test_what_cannot_be_judged_closes_the_door(condition: dict[str, Any]) -> Non
     assert asks(statement(Effect="Deny", Condition=condition), **SENDER) == "deny"
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"DateGreaterThan": {"aws:CurrentTime": "2001-01-01T00:00:00Z"}},
+        {"NumericLessThan": {"aws:EpochTime": "1"}},
+        {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}},
+        {"NotIpAddressIfExists": {"aws:SourceIp": "10.0.0.0/8"}},
+        {"Bool": {"aws:SecureTransport": "false"}},
+        {"StringEquals": {"aws:RequestedRegion": "us-east-1"}},
+        {"StringEquals": {"aws:userid": "AIDA"}},
+        {"Null": {"aws:CurrentTime": "true"}},
+    ],
+)
+def test_a_fact_that_every_request_has_and_nobody_told_closes_the_door(condition: dict[str, Any]) -> None:
+    assert asks(statement(Condition=condition)) is None
+    assert asks(statement(Effect="Deny", Condition=condition)) == "deny"
+
+
 def test_a_condition_that_is_plainly_false_ends_a_deny_whatever_the_others_are() -> None:
     condition = {"Unheard": {"aws:UserAgent": "x"}, "Bool": {"aws:SecureTransport": "false"}}
 

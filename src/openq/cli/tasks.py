@@ -99,6 +99,8 @@ def _cancel(options: Namespace) -> int:
     server, path = connect(options), f"/tasks/{part(options.id)}"
     task = server.get(path)
     if task["state"] != "running":
+        if options.json:
+            print_json(task)
         how = {"done": "it is done", "failed": "it failed", "cancelled": "it was cancelled"}[task["state"]]
         say(f"there is nothing to cancel: {how}, after {count_text(task['done'], 'message')}")
         return FAILED

@@ -96,7 +96,6 @@ REPAIRS = frozenset({"AddPermission", "GetQueueAttributes", "RemovePermission", 
 # AddPermission's own document: AWS writes the older version there.
 GENERATED_VERSION = "2008-10-17"
 MAX_STATEMENTS = 20
-MAX_STATEMENT_ACTIONS = 7
 MAX_POLICY_BYTES = 64 * 1024
 
 

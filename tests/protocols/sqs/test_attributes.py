@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openq.engine.records import pack_value, unpack_value
-from openq.protocols.sqs import attributes
+from openq.protocols.sqs import attributes, settings
 from openq.protocols.sqs.errors import SqsError
 from openq.protocols.sqs.requests import (
     AttributeValues,
@@ -133,7 +133,7 @@ def test_a_batch_id_is_judged_alone_too() -> None:
 def test_the_names_of_attributes_are_those_of_the_model() -> None:
     shapes = DESCRIPTION["shapes"]
 
-    assert {*attributes.QUEUE_ATTRIBUTES, "All"} == set(shapes["QueueAttributeName"]["enum"])
+    assert {*settings.ATTRIBUTES, "All"} == set(shapes["QueueAttributeName"]["enum"])
     assert {*attributes.MESSAGE_SYSTEM_ATTRIBUTES, "All"} == set(shapes["MessageSystemAttributeName"]["enum"])
     assert shapes["MessageSystemAttributeNameForSends"]["enum"] == [attributes.TRACE_HEADER]
 

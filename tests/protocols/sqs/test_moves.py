@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from openq.model import QueueSettings
 from openq.protocols.names import full_name
 from openq.protocols.tasks import MAX_OF_ACCOUNT, Task
 from openq.security.guard import Principal
@@ -380,3 +381,47 @@ def test_messages_go_back_only_by_somebody_who_may_send_there(sqs: Service) -> N
         "AccessDenied",
         f"Access to the resource {ARN}orders is denied.",
     )
+
+
+def test_letters_of_queues_that_are_not_its_sources_any_more_go_back_only_with_permission(sqs: Service) -> None:
+    sqs.create("secret", RedrivePolicy=redrive_policy("dead"))
+    sqs.bury("secret", "s1")
+    sqs.bury("orders", "o1")
+    sqs.broker.declare("secret", QueueSettings(), change=True)
+    all_but_one = (*ROLES["manager"], Rule("deny", frozenset({"send"}), "secret"))
+
+    sqs.do(
+        "StartMessageMoveTask",
+        Principal("000000000000", "mia", False, all_but_one),
+        source_arn=ARN + "dead",
+    )
+    sqs.finish()
+
+    [shown] = listed(sqs)
+    assert (shown["Status"], shown["FailureReason"]) == ("FAILED", "AccessDenied")
+    assert shown["ApproximateNumberOfMessagesMoved"] == 1
+    assert (bodies(sqs, "secret"), bodies(sqs, "orders"), bodies(sqs, "dead")) == (set(), {b"o1"}, {b"s1"})
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"DateGreaterThan": {"aws:CurrentTime": "1960-01-01T00:00:00Z"}},
+        {"NumericGreaterThanEquals": {"aws:EpochTime": "0"}},
+        {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}},  # not known of this request
+    ],
+)
+def test_a_deny_on_condition_keeps_a_move_from_its_destination(sqs: Service, condition: Any) -> None:
+    statement = {"Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage", "Condition": condition}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [{**statement, "Resource": "*"}]})
+    sqs.broker.declare("elsewhere", QueueSettings(notes={"sqs.Policy": policy}), change=True)
+    sqs.bury("orders", "o1")
+
+    error = sqs.refused(
+        "StartMessageMoveTask",
+        manager("000000000000"),
+        source_arn=ARN + "dead",
+        destination_arn=ARN + "elsewhere",
+    )
+
+    assert error.code == "AccessDenied"

@@ -10,7 +10,8 @@ import pytest
 from openq.model import QueueSettings
 from openq.protocols.names import full_name
 from openq.protocols.sqs import limits, settings
-from openq.protocols.sqs.queues import QUEUE_ACTIONS, Recent
+from openq.protocols.sqs.queues import QUEUE_ACTIONS
+from openq.protocols.sqs.recent import Recent
 from openq.protocols.sqs.requests import REQUESTS
 from tests.protocols.sqs.calling import ARN, HOST, Service, redrive_policy, serving
 

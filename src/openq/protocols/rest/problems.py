@@ -127,10 +127,6 @@ def document(error: Exception) -> Document:
     return Document(f"/errors/{code}", title, status, code, detail, hint, facts)
 
 
-def status_of(error: Exception) -> int:
-    return KNOWN.get(getattr(error, "code", "internal_error"), _UNKNOWN)[0]
-
-
 def render(error: Exception) -> tuple[int, bytes, bytes]:
     """Status, body and further header lines of the answer."""
     told = document(error)

@@ -57,30 +57,6 @@ TRACE = "openq.trace"
 MESSAGE_TYPE = "message_type"
 TRACE_HEADER = "AWSTraceHeader"
 
-QUEUE_ATTRIBUTES = (
-    "Policy",
-    "VisibilityTimeout",
-    "MaximumMessageSize",
-    "MessageRetentionPeriod",
-    "ApproximateNumberOfMessages",
-    "ApproximateNumberOfMessagesNotVisible",
-    "CreatedTimestamp",
-    "LastModifiedTimestamp",
-    "QueueArn",
-    "ApproximateNumberOfMessagesDelayed",
-    "DelaySeconds",
-    "ReceiveMessageWaitTimeSeconds",
-    "RedrivePolicy",
-    "FifoQueue",
-    "ContentBasedDeduplication",
-    "KmsMasterKeyId",
-    "KmsDataKeyReusePeriodSeconds",
-    "DeduplicationScope",
-    "FifoThroughputLimit",
-    "RedriveAllowPolicy",
-    "SqsManagedSseEnabled",
-)
-
 MESSAGE_SYSTEM_ATTRIBUTES = (
     "SenderId",
     "SentTimestamp",

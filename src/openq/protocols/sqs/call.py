@@ -15,6 +15,7 @@ from ..names import DEFAULT_ACCOUNT, full_name, split_name
 from ..site import Site
 from . import errors
 from .limits import Limits, limits_of
+from .recent import Recent
 from .settings import POLICY, max_message_size, wait_s
 
 _MAX_CACHED = 10_000
@@ -55,12 +56,14 @@ class View:
 
 
 class Names:
-    """Queue URLs and ARNs, in the forms that clients build and back. One per server."""
+    """Queues by their URLs and ARNs, in the forms that clients build. One per server."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._urls: dict[str, tuple[str, str]] = {}
         self._views: dict[str, View] = {}
+        self.deleted = Recent()
+        self.purged = Recent()
 
     split = staticmethod(split_name)
 

@@ -11,14 +11,12 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ...errors import QueueNotFound
 from ...model import QueueSettings
 from ...security import policy
 from ...security.errors import InvalidPolicy
 from ..names import full_name, split_name
-from ..site import Site
 from . import errors, limits, moves, settings
 from . import requests as sqs
 from .attributes import check_queue_name, is_valid_queue_name
@@ -44,37 +42,6 @@ SHARED_ACTIONS = frozenset(
     }
 )
 _BATCHES = frozenset({"ChangeMessageVisibilityBatch", "DeleteMessageBatch", "SendMessageBatch"})
-
-
-class Recent:
-    """When queues were deleted and purged: AWS makes clients wait before they do it again.
-
-    Kept in memory only. After a restart nobody has to wait, which is no harm.
-    """
-
-    def __init__(self) -> None:
-        self._times: dict[str, int] = {}
-
-    def note(self, full: str, now_ms: int, keep_s: int) -> None:
-        # Dicts keep their order, so the oldest are in front.
-        self._times.pop(full, None)
-        while self._times:
-            oldest = next(iter(self._times))
-            if now_ms - self._times[oldest] < keep_s * 1000:
-                break
-            del self._times[oldest]
-        self._times[full] = now_ms
-
-    def within(self, full: str, now_ms: int, span_s: int) -> bool:
-        then_ms = self._times.get(full)
-        return then_ms is not None and now_ms - then_ms < span_s * 1000
-
-    def forget(self, full: str) -> None:
-        self._times.pop(full, None)
-
-
-_deleted: WeakKeyDictionary[Site, Recent] = WeakKeyDictionary()
-_purged: WeakKeyDictionary[Site, Recent] = WeakKeyDictionary()
 
 
 # -- create and delete ------------------------------------------------------------------------
@@ -104,7 +71,7 @@ def create_queue(call: Call, request: sqs.CreateQueue) -> sqs.Reply:
         new = _with_tags(request.queue_name, new, tags, server_limits(call.site.config))
     allowed = limits_of(new, call.site.config)
     new = settings.with_attributes(call, full, new, attributes, allowed, is_new=True)
-    recent = _deleted.setdefault(call.site, Recent())
+    recent = call.names.deleted
     if recent.within(full, call.now_ms, allowed.reuse_name_s):
         raise errors.queue_deleted_recently()
     recent.forget(full)
@@ -115,15 +82,15 @@ def create_queue(call: Call, request: sqs.CreateQueue) -> sqs.Reply:
 def delete_queue(call: Call, request: sqs.DeleteQueue) -> None:
     view = call.queue(request.queue_url)
     call.site.broker.delete(view.full)
-    _purged.setdefault(call.site, Recent()).forget(view.full)
+    call.names.purged.forget(view.full)
     if view.limits.reuse_name_s:
-        recent = _deleted.setdefault(call.site, Recent())
+        recent = call.names.deleted
         recent.note(view.full, call.now_ms, view.limits.reuse_name_s)
 
 
 def purge_queue(call: Call, request: sqs.PurgeQueue) -> None:
     view = call.queue(request.queue_url)
-    recent = _purged.setdefault(call.site, Recent())
+    recent = call.names.purged
     now_ms, every_s = call.now_ms, view.limits.purge_every_s
     if recent.within(view.full, now_ms, every_s):
         raise errors.purge_queue_in_progress(view.name)
