@@ -90,6 +90,7 @@ def test_the_version_as_text_and_as_json() -> None:
         (["queue", "create", "q", "--dlq", ""], "argument --dlq: a name is wanted, and this is empty"),
         (["user", "add", "u", "--account", "12"], "--account: an account that is a number has 12 digits"),
         (["--url", "U", "queue", "ls"], "--url comes after the command: openq queue ls --url U"),
+        (["--url", "U"], "--url needs a command before it; see `openq --help`"),
         (["--json", "queue", "ls"], "--json comes after the command: openq queue ls --json"),
         (["--token", "oq_1", "queue", "ls"], "--token comes after the command: openq queue ls --token TOKEN"),
         (["send", "q", "--jsn", "x"], "unrecognized arguments: --jsn; did you mean --json?"),

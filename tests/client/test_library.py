@@ -174,6 +174,17 @@ def test_two_queues_may_share_a_dlq() -> None:
     assert (bodies(mail), bodies(bills)) == (["mail"], ["bills"])
 
 
+def test_a_redrive_takes_dead_letters_only() -> None:
+    dead = OpenQ("dead")
+    other, jobs = OpenQ("other", dlq=dead, max_receives=1), OpenQ("jobs", dlq=dead, max_receives=1)
+    jobs.publish("failed")
+    take(jobs).nack()
+    dead.publish("never failed")
+
+    assert dead.redrive(to=other) == 1
+    assert (bodies(other), bodies(dead)) == (["failed"], ["never failed"])
+
+
 def test_a_process_that_forgets_to_close_loses_nothing(tmp_path: Path) -> None:
     program = (
         "import sys\n"

@@ -147,11 +147,11 @@ def early_option(words: Sequence[str]) -> str | None:
         return None
     names = {name for _, commands in GROUPS for name, _, _ in commands}
     at = next((i for i, word in enumerate(words) if word in names), None)
+    flag, equals, _ = words[0].partition("=")
     if at is None:
-        return None
+        return f"{flag} needs a command before it; see `openq --help`"
     from shlex import join
 
-    flag, equals, _ = words[0].partition("=")
     early = words[:at]
     if flag == "--token":  # what is said may end up in a log
         early = [f"{flag}=TOKEN"] if equals else [flag, "TOKEN", *words[2:at]]

@@ -51,7 +51,7 @@ class Parser(ArgumentParser):
         queue. So the options are read first, and then what they left.
         """
         words = list(sys.argv[1:] if words is None else words)
-        if self.verbs:
+        if self._subparsers is not None:
             return super().parse_known_args(words, namespace)
         end = words.index("--") if "--" in words else len(words)
         plain = words[end + 1 :]

@@ -383,7 +383,7 @@ def test_messages_go_back_only_by_somebody_who_may_send_there(sqs: Service) -> N
     )
 
 
-def test_letters_of_queues_that_are_not_its_sources_any_more_go_back_only_with_permission(sqs: Service) -> None:
+def test_letters_of_queues_that_are_no_sources_any_more_go_back_only_with_permission(sqs: Service) -> None:
     sqs.create("secret", RedrivePolicy=redrive_policy("dead"))
     sqs.bury("secret", "s1")
     sqs.bury("orders", "o1")
