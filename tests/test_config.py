@@ -72,7 +72,7 @@ def test_a_flag_goes_before_the_environment_that_before_the_file(tmp_path: Path)
     assert config.origin("port") == "flag --port"
     assert config.origin("region") == "environment variable OPENQ_REGION"
     assert config.origin("host") == f"{file}: host"
-    assert config.origin("region") == "default"
+    assert config.origin("limits") == "default"
     assert config.file == str(file)
 
 

@@ -66,7 +66,7 @@ class HealthDoor:
                 reply = (500, b"internal error; the log says more\n", _TEXT, b"")
             request.answer(*reply)
 
-        self._site.run(look, then)
+        self._site.check(look, then)
 
     def metrics(self, all_accounts: bool = True) -> bytes:
         broker = self._site.broker
