@@ -177,11 +177,11 @@ class Guard:
             self._forget()
         now_s = self._clock_s()
         key_id: str | None = None
-        if isinstance(headers, dict):
-            if method == "POST":
-                key_id = self._verifier.recognize(target, headers, body, now_s)
-            headers = list(headers.items())
+        if isinstance(headers, dict) and method == "POST":
+            key_id = self._verifier.recognize(target, headers, body, now_s)
         if key_id is None:
+            if isinstance(headers, dict):
+                headers = list(headers.items())
             try:
                 key_id = self._verifier.verify(method, target, headers, body, now_s).access_key
             except SignatureRefused as refused:
