@@ -174,15 +174,17 @@ def test_two_queues_may_share_a_dlq() -> None:
     assert (bodies(mail), bodies(bills)) == (["mail"], ["bills"])
 
 
-def test_a_redrive_takes_dead_letters_only() -> None:
+def test_a_redrive_sends_back_dead_letters_and_all_that_waits_where_it_is_told() -> None:
     dead = OpenQ("dead")
     other, jobs = OpenQ("other", dlq=dead, max_receives=1), OpenQ("jobs", dlq=dead, max_receives=1)
     jobs.publish("failed")
     take(jobs).nack()
     dead.publish("never failed")
 
+    assert dead.redrive() == 1
+    assert (bodies(jobs), bodies(dead)) == (["failed"], ["never failed"])
     assert dead.redrive(to=other) == 1
-    assert (bodies(other), bodies(dead)) == (["failed"], ["never failed"])
+    assert (bodies(other), bodies(dead)) == (["never failed"], [])
 
 
 def test_a_process_that_forgets_to_close_loses_nothing(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -97,7 +96,7 @@ class Mending(Base):
             checks.function(progress, "progress")
         wanted = make_filter(text, message_type, attributes, json, reason, ids, "ready")
         target = None if to is None else self._name_of(to)
-        return self._broker.redrive(self.name, target, replace(wanted, dead_in=self.name), rate, progress)
+        return self._broker.redrive(self.name, target, wanted, rate, progress)
 
     def replay_from(self, point: datetime | float | str, to: Queue | str | None = None) -> int:
         """Publish again what was published from `point` on and is no longer in the queue.

@@ -171,14 +171,14 @@ def _dry(call: Call, kind: str, count: int) -> TaskView:
     return TaskView(kind=kind, queue=call.args[0], state="dry_run", done=0, total=count)
 
 
-def _chosen(call: Call) -> Filter:
+def _chosen(call: Call, only_dead: bool = True) -> Filter:
     """Dead letters only: whoever takes a working queue for a dead-letter queue must not lose what is in it.
 
     Of what waits, unless the filter names another state: what is with consumers stays theirs.
     """
     wanted = call.body.filter
     state = "ready" if wanted is None or wanted.state == "all" else wanted.state
-    return replace(make_filter(wanted, call.sent, state), dead_in=call.queue)
+    return replace(make_filter(wanted, call.sent, state), dead_in=call.queue if only_dead else None)
 
 
 def redrive(call: Call) -> None:
@@ -190,7 +190,8 @@ def redrive(call: Call) -> None:
         to = call.full(body.to)
         broker.settings(to)
     check_rate(body.rate)
-    filter = _chosen(call)
+    # To a queue that is named, whatever waits goes: nobody is sent where they did not say.
+    filter = _chosen(call, only_dead=body.to is None)
     back = WayBack(call.may_fill)
     if body.dry_run:
         call.seek(lambda: _dry(call, "redrive", sum(_would_redrive(broker, queue, to, filter, back))))
