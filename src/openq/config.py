@@ -23,7 +23,6 @@ from .model import QueueSettings, RetryPolicy, check_name
 
 DEFAULT_FILE = "openq.toml"
 DEFAULT_PORT = 9324
-DEFAULT_ACCOUNT = "000000000000"
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 DEFAULT_MAX_RECEIVES = 3  # where there is a dead-letter queue
 

@@ -144,3 +144,14 @@ def spoil(path: Path, text: bytes) -> None:
 
 def state(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+class Screen(io.StringIO):
+    """A stderr that somebody watches, or not."""
+
+    def __init__(self, watched: bool) -> None:
+        super().__init__()
+        self._watched = watched
+
+    def isatty(self) -> bool:
+        return self._watched

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -18,7 +17,7 @@ from openq.cli.main import GROUPS, build, code_of, guarded, unknown_command
 from openq.cli.terminal import Progress, size_text
 from openq.client.http import Refused, TimedOut, Unreachable
 from openq.config import ConfigError
-from tests.cli.helpers import OPENQ, inside, on_a_terminal, openq
+from tests.cli.helpers import OPENQ, Screen, inside, on_a_terminal, openq
 
 PLACES = list(walk(build()[0], ()))
 COMMANDS = [words for words, _ in PLACES]
@@ -227,17 +226,6 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
 )
 def test_sizes_are_written_for_people(count: int, text: str) -> None:
     assert size_text(count) == text
-
-
-class Screen(io.StringIO):
-    """A stderr that somebody watches, or not."""
-
-    def __init__(self, watched: bool) -> None:
-        super().__init__()
-        self._watched = watched
-
-    def isatty(self) -> bool:
-        return self._watched
 
 
 class Eager(Progress):

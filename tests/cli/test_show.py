@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from argparse import Namespace
 
@@ -14,6 +13,7 @@ from openq.cli.picking import attributes_of, filter_of, moment
 from openq.cli.progress import Count, line
 from openq.cli.remote import UsageError, part
 from openq.cli.show import body_text, span_text, table, visible
+from tests.cli.helpers import Screen
 
 
 @given(st.text())
@@ -62,15 +62,6 @@ def test_progress_tells_how_many_how_fast_and_how_long_still() -> None:
     assert line("replay q", 50, None, 10.0, bar=True) == "replay q: 50, 5.0/s"
     assert line("replay q", 0, 10, 0.0, bar=False) == "replay q: 0 % (0 of 10), 0.0/s"
     assert "100 %" in line("replay q", 300, 200, 10.0, bar=True)  # more came meanwhile
-
-
-class Screen(io.StringIO):
-    def __init__(self, watched: bool) -> None:
-        super().__init__()
-        self._watched = watched
-
-    def isatty(self) -> bool:
-        return self._watched
 
 
 class Eager(Count):

@@ -33,6 +33,13 @@ def create(url: str, queue: str) -> None:
         assert answer.status in (200, 201)
 
 
+def add_admin(data: Path) -> None:
+    """By another process, as an operator would."""
+    words = ("user", "add", "root", "--role", "admin", "--data", str(data))
+    command = [sys.executable, "-m", "openq", *words]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
 def test_it_says_where_it_is_and_what_is_safe_when_it_stops(tmp_path: Path) -> None:
     with served(tmp_path / "data") as server:
         assert any(f"{server.url}/api/v1/" in line for line in server.lines)
@@ -166,23 +173,7 @@ def test_a_web_page_cannot_reach_an_open_server(headers: dict[str, str], status:
 def test_users_added_while_it_runs_count(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         assert server.get("/api/v1/queues")[0] == 200
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "openq",
-                "user",
-                "add",
-                "root",
-                "--role",
-                "admin",
-                "--data",
-                str(tmp_path),
-            ],
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
+        add_admin(tmp_path)
 
         until(lambda: server.get("/api/v1/queues")[0] == 401)
         assert server.get("/metrics")[0] == 401
@@ -206,23 +197,7 @@ def test_a_foreign_picture_deletes_no_queue() -> None:
 def test_nobody_learns_which_queues_exist_without_signing_in(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         create(server.url, "orders")
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "openq",
-                "user",
-                "add",
-                "root",
-                "--role",
-                "admin",
-                "--data",
-                str(tmp_path),
-            ],
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
+        add_admin(tmp_path)
         until(lambda: server.get("/api/v1/queues")[0] == 401)
 
         answers = [

@@ -5,7 +5,9 @@ The default account's queues have their bare names, so that the library finds th
 
 from __future__ import annotations
 
-DEFAULT_ACCOUNT = "000000000000"
+from ..security.policy import DEFAULT_ACCOUNT
+
+__all__ = ["DEFAULT_ACCOUNT", "full_name", "split_name"]
 
 
 def full_name(account: str, name: str) -> str:

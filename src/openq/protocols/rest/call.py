@@ -14,6 +14,7 @@ from ..facts import facts_of
 from ..http import Request
 from ..names import DEFAULT_ACCOUNT, full_name, split_name
 from ..site import Site
+from ..sqs.settings import POLICY
 from .formats import Format
 from .problems import CONTENT_TYPE, Problem, render
 
@@ -95,7 +96,7 @@ class Call:
         policy: str | None = None
         if asked:
             try:
-                policy = self.broker.about(full_name(account, name)).settings.notes.get("sqs.Policy")
+                policy = self.broker.about(full_name(account, name)).settings.notes.get(POLICY)
             except OpenQError:
                 pass  # no such queue, so no policy
         if policy is None:

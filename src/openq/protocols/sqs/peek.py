@@ -58,12 +58,11 @@ def peek_messages(call: Call, find: Find, encode: Encode, then: Callable[[bytes 
 
     def look() -> bytes:
         wanted = Wanted(["All"], ["All"])
-        shown: list[sqs.Message] = []
-        for entry in _entries(call.site.broker, view.full, states):
-            shown.append(shown_message(call, view, entry, None, HANDLE, wanted))
+        entries = _entries(call.site.broker, view.full, states)
+        shown = [shown_message(call, view, entry, None, HANDLE, wanted) for entry in entries]
         return encode(sqs.ReceiveMessageReply(messages=shown or None))
 
-    def done(body: bytes | None, failure: BaseException | None) -> None:
+    def answer(body: bytes | None, failure: BaseException | None) -> None:
         if body is not None:
             then(body)
         elif isinstance(failure, OpenQError):
@@ -72,11 +71,10 @@ def peek_messages(call: Call, find: Find, encode: Encode, then: Callable[[bytes 
             log.error("a look into %r failed", view.name, exc_info=failure)
             then(errors.internal_error())
 
-    call.site.run(look, lambda body, failure: void(call.http.later(done, body, failure)))
+    def done(body: bytes | None, failure: BaseException | None) -> None:
+        call.http.later(answer, body, failure)
 
-
-def void(value: object) -> None:
-    """A callback returns nothing."""
+    call.site.run(look, done)
 
 
 def _entries(broker: LocalBroker, queue: str, states: list[str]) -> Iterator[Entry]:
