@@ -13,8 +13,9 @@ from pathlib import Path
 
 from .harness import Row, Run, refuse_memory_disk, table
 
-BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "restart", "pause", "server"]
+BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "restart", "pause", "server", "amqp"]
 PARTS = ["server_send", "server_rivals", "server_backlog", "server_weight", "server_crowd"]  # of "server"
+PARTS += ["amqp_flow", "amqp_pika", "amqp_cost", "amqp_weight"]  # of "amqp"
 
 
 def main() -> int:

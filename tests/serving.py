@@ -44,6 +44,8 @@ class Served:
         self.lines: list[str] = []
         self.log: list[str] = []
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENQ_")}
+        if "--amqp-port" not in arguments:
+            arguments = [*arguments, "--amqp-port", "off"]  # many servers at once share a machine
         self.process = subprocess.Popen(
             [sys.executable, "-m", "openq", "serve", "--port", str(port), *arguments],
             stdout=subprocess.PIPE,
@@ -112,6 +114,16 @@ def start(
 ) -> Served:
     where = ["--memory"] if data is None else ["--data", str(data)]
     return Served([*where, *flags], port or free_port(), env)
+
+
+@contextmanager
+def served_amqp(
+    data: Path | None = None, *flags: str, env: Mapping[str, str] | None = None
+) -> Iterator[tuple[Served, int]]:
+    """A server with an AMQP port, and that port."""
+    port = free_port()
+    with served(data, "--amqp-port", str(port), *flags, env=env) as server:
+        yield server, port
 
 
 @contextmanager

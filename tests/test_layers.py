@@ -19,7 +19,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "openq"
 # From the bottom up. A part imports itself and what lies in a row before its own; parts in one row do
 # not know each other. "openq" is the package's `__init__`: the public names.
 LAYERS = [
-    ["errors", "_version", "clock"],
+    ["errors", "_version", "clock", "names"],
+    ["properties"],
     ["model"],
     ["engine", "security", "observe", "config"],
     ["storage"],
@@ -42,7 +43,7 @@ IMPURE_MODULES = {
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
 
 # These parts stand on the standard library alone (docs/decisions/0003).
-STANDARD_LIBRARY_ONLY = {"errors", "_version", "model", "engine", "storage"}
+STANDARD_LIBRARY_ONLY = {"errors", "_version", "names", "properties", "model", "engine", "storage"}
 
 
 class Import(NamedTuple):

@@ -23,6 +23,7 @@ from .model import QueueSettings, RetryPolicy, check_name
 
 DEFAULT_FILE = "openq.toml"
 DEFAULT_PORT = 9324
+DEFAULT_AMQP_PORT = 5672
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 DEFAULT_MAX_RECEIVES = 3  # where there is a dead-letter queue
 
@@ -110,6 +111,23 @@ def read_ms(value: object) -> int:
     return round(read_seconds(value) * 1000)
 
 
+def read_port(value: object) -> int:
+    number = read_whole(value)
+    if not 0 <= number <= 65535:
+        raise ValueError
+    return number
+
+
+def read_port_or_off(value: object) -> int | None:
+    """None: this door stays shut."""
+    if value is False or (isinstance(value, str) and value.strip().lower() == "off"):
+        return None
+    try:
+        return read_port(value)
+    except ValueError:
+        raise ValueError("a port, 0 to 65535 (0 picks a free one), or off") from None
+
+
 def read_names(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = value.split(",")
@@ -168,6 +186,8 @@ KEYS: dict[str, Key] = {
     "port": Key(
         _within(read_whole, 0, 65535, "a port, 0 to 65535; 0 picks a free one"), "0 picks a free one", "N"
     ),
+    "amqp_port": Key(read_port_or_off, "for AMQP 0.9.1; 0 picks a free one, off serves none", "N"),
+    "amqps_port": Key(read_port_or_off, "for AMQP over TLS, commonly 5671; needs tls_cert", "N"),
     "region": Key(_matching(r"[a-z0-9-]{1,32}", "a region such as us-east-1"), "the region in ARNs", "NAME"),
     "limits": Key(
         _one_of("strict", "testing", "relaxed"),
@@ -186,12 +206,19 @@ KEYS: dict[str, Key] = {
     "hosts": Key(read_names, "more names that clients may call this server by", "NAMES"),
     "tls_cert": Key(read_text, "certificate chain (PEM): serve HTTPS", "FILE"),
     "tls_key": Key(read_text, "private key of the certificate (PEM)", "FILE"),
+    "tls_ca": Key(
+        read_text, "authorities (PEM) whose certificates sign AMQP clients in by name (EXTERNAL)", "FILE"
+    ),
+    "definitions": Key(read_text, "definitions of RabbitMQ (JSON) to apply at every start", "FILE"),
     "log_format": Key(
         _one_of("auto", "text", "json"), "auto: text on a terminal, JSON lines otherwise", "KIND"
     ),
     "log_level": Key(_one_of("debug", "info", "warning", "error"), "the least that is logged", "LEVEL"),
     "max_request_bytes": Key(
         _within(read_size, 1024, None, "at least 1024 bytes"), "the largest request that is read", "SIZE"
+    ),
+    "max_message_bytes": Key(
+        _within(read_size, 1, None, "at least 1 byte"), "the largest message that AMQP takes", "SIZE"
     ),
     "max_connections": Key(
         _within(read_whole, 1, 10**7, "1 to 10000000"), "more than these are refused", "N"
@@ -320,6 +347,8 @@ class Config:
     memory: bool = False
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
+    amqp_port: int | None = DEFAULT_AMQP_PORT
+    amqps_port: int | None = None
     region: str = "us-east-1"
     limits: str = "strict"
     relaxed: bool = False
@@ -328,9 +357,12 @@ class Config:
     hosts: tuple[str, ...] = ()
     tls_cert: str | None = None
     tls_key: str | None = None
+    tls_ca: str | None = None
+    definitions: str | None = None
     log_format: str = "auto"
     log_level: str = "info"
     max_request_bytes: int = 20 * _MIB
+    max_message_bytes: int = 128 * _MIB
     max_connections: int = 20_000
     header_timeout_s: float = 10
     body_timeout_s: float = 30
@@ -457,6 +489,10 @@ def load(
     for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if values.get(one) and not values.get(other):
             raise ConfigError(f"{origins[one]} needs {other} beside it")
+    if values.get("amqps_port") is not None and not values.get("tls_cert"):
+        raise ConfigError(f"{origins['amqps_port']} needs tls_cert and tls_key beside it")
+    if values.get("port") == 0:
+        values.setdefault("amqp_port", 0)  # who wants a free port wants no fixed one beside it
     return Config(
         **values,
         queues=MappingProxyType({name: MappingProxyType(named) for name, named in queues.items()}),

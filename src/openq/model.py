@@ -8,8 +8,9 @@ times as much to make, and this is the hot path.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from .errors import InvalidSetting
 
@@ -25,28 +26,104 @@ MAX_PRIORITY = 255
 MAX_SPAN_MS = 1 << 60  # 36 million years; a time this far ahead still fits the records
 MAX_NAME_BYTES = 255
 
-Death = tuple[str, str, int, int]  # queue, reason, time in ms, receive count there
+DEATH_KINDS = ("max_receives", "rejected", "expired", "overflow")
+MAX_DEATHS = 64  # remembered by one message, the newest of them
+
+
+class Death(NamedTuple):
+    """Why a message left a queue for the dead letters. One for each queue and kind: the last time counts."""
+
+    queue: str
+    reason: str  # as somebody gave it, or the kind
+    time_ms: int
+    count: int  # type: ignore[assignment]  # how often it had been received there; hides what tuples count
+    kind: str = ""  # max_receives, rejected, expired or overflow; "" where an old record does not say
+    exchange: str = ""  # and the key it had come with
+    key: str = ""
+    times: int = 1  # how often it died there, of this kind
+    first_ms: int = 0  # the first time; 0: the same as time_ms
+
+    @classmethod
+    def told(
+        cls,
+        queue: str,
+        reason: str,
+        time_ms: int,
+        count: int,
+        *,
+        kind: str | None = None,
+        times: int | None = None,
+        first_ms: int = 0,
+    ) -> Death:
+        """As a backup or an early record tells of it: a kind that is the reason too may be left out."""
+        if kind is None:
+            kind = reason if reason in DEATH_KINDS else ""
+        elif kind not in DEATH_KINDS:
+            raise InvalidSetting(f"the kind of a death is one of {', '.join(DEATH_KINDS)}, not {kind!r}")
+        if times is not None and not 1 <= times < 1 << 31:
+            raise InvalidSetting(f"the times of a death must be 1 to {(1 << 31) - 1}, not {times}")
+        return cls(queue, reason, time_ms, count, kind, times=times or 1, first_ms=first_ms)
+
+    def details(self, time_text: Callable[[int], object]) -> dict[str, Any]:
+        """What there is to say beyond queue, reason, time and count, for `told` to read."""
+        details: dict[str, Any] = {}
+        if self.kind and self.kind != self.reason:
+            details["kind"] = self.kind
+        if self.times > 1:
+            details["times"] = self.times
+            details["first_time"] = time_text(self.first_ms or self.time_ms)
+        return details
 
 
 class Info:
-    """What a message says about itself and the engine never needs: stays on disk with the body."""
+    """What a message says about itself and the engine never needs: stays on disk with the body.
 
-    __slots__ = ("attributes", "publisher")
+    Never changed in place, so messages that say the same may share one. `wire` is where the properties
+    came in the bytes of a protocol and go out the same; `attributes` are then read from it when asked for.
+    """
 
-    def __init__(self, attributes: Mapping[str, object], publisher: str | None = None) -> None:
-        self.attributes = attributes
+    __slots__ = ("_attributes", "packed", "publisher", "wire")
+
+    def __init__(
+        self,
+        attributes: Mapping[str, object] | None,
+        publisher: str | None = None,
+        wire: bytes | None = None,
+    ) -> None:
+        self._attributes = attributes
         self.publisher = publisher
+        self.wire = wire
+        self.packed: bytes | None = None  # its bytes on disk, once they were needed
+
+    @classmethod
+    def of_wire(cls, wire: bytes, publisher: str | None = None) -> Info:
+        return cls(None, publisher, wire)
+
+    @property
+    def attributes(self) -> Mapping[str, object]:
+        if self._attributes is None:
+            # Not at the top: who embeds OpenQ never needs it, and it is slow to load.
+            from .properties import attributes_of
+
+            self._attributes = {} if self.wire is None else attributes_of(self.wire)
+        return self._attributes
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Info):
             return NotImplemented
-        return self.attributes == other.attributes and self.publisher == other.publisher
+        if self.wire != other.wire or self.publisher != other.publisher:
+            return False
+        return self.wire is not None or self.attributes == other.attributes
 
     __hash__ = None  # type: ignore[assignment]
 
 
 class Extra:
-    """What the engine must know of a message that is not plain. Never changed in place once queued."""
+    """What the engine must know of a message that is not plain. Never changed in place once queued.
+
+    A `light` one says how the message was published and nothing that the engine has to keep account of:
+    such messages take the short ways, and may share it.
+    """
 
     __slots__ = (
         "born_ms",
@@ -58,7 +135,9 @@ class Extra:
         "first_ms",
         "group",
         "id",
+        "light",
         "number",
+        "packed",
         "priority",
         "reason",
         "route",
@@ -100,19 +179,60 @@ class Extra:
         self.reason = reason  # of its last return
         self.deaths = deaths  # newest first
         self.route = route  # exchange and key it was published with
+        self.light = False
+        self.packed: bytes | None = None  # its bytes on disk, once they were needed
+
+    def lighten(self) -> Extra:
+        """Once all is set: see whether it is a light one."""
+        self.light = not (
+            self.priority
+            or self.due_ms
+            or self.expires_ms
+            or self.count
+            or self.number
+            or self.first_ms
+            or self.born_ms
+            or self.deaths
+            or self.group is not None
+            or self.dedup is not None
+            or self.unique is not None
+            or self.id is not None
+            or self.reason is not None
+        )
+        return self
 
     def copy(self) -> Extra:
+        """One to be changed: what was worked out from the values is not carried over."""
         other = Extra.__new__(Extra)
-        for name in Extra.__slots__:
+        for name in EXTRA_FIELDS:
             setattr(other, name, getattr(self, name))
+        other.light = False
+        other.packed = None
         return other
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Extra):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in Extra.__slots__)
+        return all(getattr(self, name) == getattr(other, name) for name in EXTRA_FIELDS)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+EXTRA_FIELDS = tuple(name for name in Extra.__slots__ if name not in ("light", "packed"))
+
+_light_extras: dict[tuple[tuple[str, str] | None, str | None], Extra] = {}
+
+
+def light_extra(route: tuple[str, str] | None, type: str | None = None) -> Extra:
+    """The one for all messages that came this way: they cost no memory for it, and are packed once."""
+    extra = _light_extras.get((route, type))
+    if extra is None:
+        extra = Extra(route=route, type=type).lighten()
+        if len(_light_extras) >= 1024:
+            _light_extras.clear()
+        if type is None or len(type) <= MAX_NAME_BYTES:
+            _light_extras[route, type] = extra
+    return extra
 
 
 class Entry:
@@ -196,6 +316,7 @@ class RetryPolicy:
 
 
 DAY_MS = 86_400_000
+OVERFLOWS = ("drop-head", "reject", "dead-letter", "reject-dead-letter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +329,16 @@ class QueueSettings:
     retention_ms: int = 4 * DAY_MS
     ttl_ms: int | None = None
     max_receives: int | None = None
+    exhausted: str = "keep"  # keep | drop: one whose receives are used up, where there are no dead letters
     dead_letter: str | None = None
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
     dead_letter_expired: bool = False
     max_length: int | None = None
     max_bytes: int | None = None
-    overflow: str = "drop-head"  # drop-head | reject | dead-letter
+    overflow: str = "drop-head"  # drop-head | reject | dead-letter | reject-dead-letter
     max_body: int | None = None
+    max_priority: int | None = None  # higher ones stand in line as this one; None: all are different
     dedup_window_ms: int = 300_000
     dedup_by_content: bool = False
     dedup_per_group: bool = False
@@ -236,8 +359,12 @@ class QueueSettings:
                 raise InvalidSetting(f"{name} must be 0 to {MAX_SPAN_MS}")
         if self.max_receives is not None and self.max_receives < 1:
             raise InvalidSetting("max_receives must be at least 1")
-        if self.overflow not in ("drop-head", "reject", "dead-letter"):
-            raise InvalidSetting(f"overflow must be drop-head, reject or dead-letter, not {self.overflow!r}")
+        if self.max_priority is not None and not 0 <= self.max_priority <= MAX_PRIORITY:
+            raise InvalidSetting(f"max_priority must be 0 to {MAX_PRIORITY}, not {self.max_priority}")
+        if self.exhausted not in ("keep", "drop"):
+            raise InvalidSetting(f"exhausted must be keep or drop, not {self.exhausted!r}")
+        if self.overflow not in OVERFLOWS:
+            raise InvalidSetting(f"overflow must be one of {', '.join(OVERFLOWS)}, not {self.overflow!r}")
 
     def with_(self, **changes: object) -> QueueSettings:
         return replace(self, **changes)  # type: ignore[arg-type]
@@ -284,6 +411,7 @@ class Draft:
     publisher: str | None = None
     route: tuple[str, str] | None = None
     past: Extra | None = None  # counts, deaths and first time sent of a message that comes from a backup
+    info: Info | None = None  # made already: instead of attributes and publisher
 
     def is_plain(self) -> bool:
         """Only a body: such messages take the short way."""
@@ -301,6 +429,7 @@ class Draft:
             and self.publisher is None
             and self.route is None
             and self.past is None
+            and self.info is None
         )
 
 

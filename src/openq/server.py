@@ -19,8 +19,10 @@ from typing import TextIO
 
 from ._version import __version__
 from .broker.local import LocalBroker
-from .config import Config, declared_settings
+from .config import Config, declared_settings, flag_of
 from .errors import InvalidSetting, OpenQError
+from .protocols.amqp.door import AmqpDoor
+from .protocols.amqp.topology import Topology
 from .protocols.health import HealthDoor
 from .protocols.http import Limits, Listener, new_loop
 from .protocols.rest.routes import RestDoor
@@ -58,6 +60,9 @@ class Server:
         sqs = SqsDoor(self.site)
         rest = RestDoor(self.site)
         health = HealthDoor(self.site)
+        self.topology = Topology(self.site)
+        self.amqp = AmqpDoor(self.site, self.topology)
+        self.site.amqp = self.amqp
         self.router = Router(self.site, sqs.handle)
         self.router.add("/api/v1/", rest.handle)
         self.router.add("/openapi.json", rest.handle)
@@ -77,7 +82,10 @@ class Server:
         )
         self.site.listener = self.listener
         self.url = ""
+        self.amqp_url = ""
+        self.amqps_url = ""
         self._listening: asyncio.AbstractServer | None = None
+        self._amqp_listening: list[asyncio.AbstractServer] = []
         self._refresher: asyncio.TimerHandle | None = None
 
     def _refuse_open_door(self) -> None:
@@ -106,14 +114,49 @@ class Server:
                 + (advice if taken else "choose --host, an address of this machine")
             ) from error
         self.listener.start(self.loop)
-        port = self._listening.sockets[0].getsockname()[1]
-        host = config.host.strip("[]")
-        shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        self.url = f"{config.scheme}://{f'[{shown}]' if ':' in shown else shown}:{port}"
+        self.url = f"{config.scheme}://{self._address_of(self._listening)}"
+        await self._start_amqp(context)
         journal = self.broker.journal
         if journal is not None:
             journal.announce(self.url)
         self._refresh()
+
+    def _address_of(self, listening: asyncio.AbstractServer) -> str:
+        """As a client on this machine reaches it."""
+        port = listening.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        host = self.config.host.strip("[]")
+        shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return f"{f'[{shown}]' if ':' in shown else shown}:{port}"
+
+    async def _start_amqp(self, context: ssl.SSLContext | None) -> None:
+        config = self.config
+        self.topology.startup()
+        self.amqp.start()
+        if config.amqp_port is not None:
+            found = await self._listen_amqp("amqp_port", config.amqp_port, None)
+            if found is not None:
+                self.amqp_url = f"amqp://{found}"
+        if config.amqps_port is not None:
+            found = await self._listen_amqp("amqps_port", config.amqps_port, client_context(config, context))
+            self.amqps_url = f"amqps://{found}"
+
+    async def _listen_amqp(self, key: str, port: int, context: ssl.SSLContext | None) -> str | None:
+        """The address; None if the port that nobody asked for is taken: the other doors open all the same."""
+        config = self.config
+        try:
+            listening = await self.loop.create_server(
+                self.amqp.protocol, config.host.strip("[]"), port, ssl=context, backlog=4096
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and config.origin(key) == "default":
+                log.warning("port %d is taken: AMQP is not served; --amqp-port chooses another", port)
+                return None
+            raise InvalidSetting(
+                f"cannot listen on {config.host} port {port} for AMQP: {error.strerror or error}; "
+                f"stop the other program, or choose another with {flag_of(key)} (0 picks a free one)"
+            ) from error
+        self._amqp_listening.append(listening)
+        return self._address_of(listening)
 
     def _declare_queues(self) -> None:
         for name, named in self.config.queues.items():
@@ -141,13 +184,17 @@ class Server:
             self._refresher.cancel()
         if self._listening is not None:
             self._listening.close()
+        for listening in self._amqp_listening:
+            listening.close()
         self.listener.drain()
+        self.amqp.drain()
         for poll in list(self.site.polls):
             poll.end()
         end = self.loop.time() + self.config.drain_timeout_s
-        while self.listener.connections and self.loop.time() < end:
+        while (self.listener.connections or self.amqp.connections_open) and self.loop.time() < end:
             await asyncio.sleep(0.01)
         self.listener.stop()
+        self.amqp.stop()
         self.site.close()
         count = 0
         for name in self.broker.queues():
@@ -168,6 +215,20 @@ def tls_context(config: Config) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         raise InvalidSetting(f"cannot use the certificate {config.tls_cert}: {error}") from error
     return context
+
+
+def client_context(config: Config, context: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """The same certificate, and those of clients looked at, where there is an authority to judge them by."""
+    if config.tls_ca is None:
+        return context
+    own = tls_context(config)
+    assert own is not None
+    try:
+        own.load_verify_locations(config.tls_ca)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidSetting(f"cannot use the authorities {config.tls_ca}: {error}") from error
+    own.verify_mode = ssl.CERT_OPTIONAL
+    return own
 
 
 def raise_file_limit() -> None:
@@ -215,6 +276,7 @@ def banner(server: Server, out: TextIO) -> None:
         f"OpenQ {__version__} is ready: {where}",
         f"  SQS        {url}",
         f"  REST       {url}/api/v1/queues   (description: {url}/openapi.json)",
+        f"  AMQP       {_amqp_line(server)}",
         f"  metrics    {url}/metrics   health: {url}/readyz",
     ]
     if config.relaxed:
@@ -235,6 +297,16 @@ def banner(server: Server, out: TextIO) -> None:
     print("\n".join(lines), file=out, flush=True)
 
 
+def _amqp_line(server: Server) -> str:
+    urls = [url for url in (server.amqp_url, server.amqps_url) if url]
+    if not urls:
+        if server.config.amqp_port is None:
+            return "not served (--amqp-port)"
+        return f"not served: port {server.config.amqp_port} is taken (--amqp-port chooses another)"
+    user = "   (user guest, password guest)" if server.guard.is_open else ""
+    return " and ".join(urls) + user
+
+
 def _first_lines(server: Server) -> list[str]:
     """To copy into another terminal; they work as they stand."""
     url, region = server.url, server.config.region
@@ -244,11 +316,16 @@ def _first_lines(server: Server) -> list[str]:
     else:
         keys = "AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test "
     python = f"import boto3; print(boto3.client('sqs', '{region}', endpoint_url='{url}').list_queues())"
+    pika = []
+    if server.amqp_url and server.guard.is_open:
+        opened = f"pika.BlockingConnection(pika.URLParameters('{server.amqp_url}')).channel()"
+        pika = [f'  python -c "import pika; print({opened}.queue_declare(\'hello\', passive=True))"']
     return [
         f"  curl -X PUT {url}/api/v1/queues/hello{sign_in}",
         f'  curl {url}/api/v1/queues/hello/messages --json \'{{"payload": "hi"}}\'{sign_in}',
         f"  {keys}aws sqs list-queues --endpoint-url {url} --region {region}",
         f'  {keys}python -c "{python}"',
+        *pika,
     ]
 
 

@@ -11,10 +11,11 @@ from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
 from openq.engine.records import Record
 from openq.errors import DiskFull
-from openq.model import NO_DEADLINE, Draft, QueueSettings
+from openq.model import EXTRA_FIELDS, NO_DEADLINE, Draft, Info, QueueSettings, light_extra
 
 SEGMENT = 1 << 16
 BODY = b"b" * 1_000
+INFO = Info.of_wire(b"\x80\x00\x03a/b", "someone")
 
 
 class Place:
@@ -68,8 +69,10 @@ class Place:
             entries = []
             for entry in self.broker.entries(name):
                 extra = entry.extra
-                told = None if extra is None else [getattr(extra, each) for each in type(extra).__slots__]
-                info = None if entry.info is None else (dict(entry.info.attributes), entry.info.publisher)
+                told = None if extra is None else [getattr(extra, each) for each in EXTRA_FIELDS]
+                info = None
+                if entry.info is not None:
+                    info = (entry.info.wire, dict(entry.info.attributes), entry.info.publisher)
                 entries.append((entry.seq, entry.sent_ms, entry.form, entry.body, info, told))
             leases = sorted(
                 (d.entry.seq, d.number, d.until_ms, d.count) for d in self.broker.deliveries(name)
@@ -106,6 +109,7 @@ def test_a_message_that_nobody_takes_does_not_pin_the_segments_after_it(place: P
     place.broker.publish("kept", Draft(b"lent"))
     [lent] = place.broker.receive("kept", lease_ms=3_600_000, types=["t"], consumer="me")
     place.broker.publish_bodies("kept", [b"one", b"two", b"three"], 0)
+    place.broker.publish_bodies("kept", [b"four", b"5"], 0, INFO, light_extra(("amq.direct", "key")))
     place.broker.sync()
     before = place.segments()[0]
     place.fill("q", 8)
@@ -115,7 +119,7 @@ def test_a_message_that_nobody_takes_does_not_pin_the_segments_after_it(place: P
         place.work()
 
     assert place.segments()[0] > before + 4
-    wanted = [b"lent", b"one", b"two", b"three", b"later", b"forgotten"]
+    wanted = [b"lent", b"one", b"two", b"three", b"four", b"5", b"later", b"forgotten"]
     assert place.bodies("kept") == wanted
     for _ in range(2):
         state = place.state()
@@ -132,6 +136,7 @@ def test_a_long_backlog_in_pages_is_copied_forward_as_a_whole(place: Place) -> N
     for i in range(3_000):
         place.broker.publish_body("backlog", b"%d" % i, 0)
     place.broker.publish_bodies("backlog", [b"r"] * 50, 0)
+    place.broker.publish_bodies("backlog", [b"s"] * 50, 0, INFO, light_extra(("amq.direct", "key")))
     place.broker.sync()
     first = place.segments()[0]
     place.fill("q", 12)
@@ -141,11 +146,12 @@ def test_a_long_backlog_in_pages_is_copied_forward_as_a_whole(place: Place) -> N
         place.work()
 
     assert place.segments()[0] > first
-    wanted = [b"%d" % i for i in range(3_000)] + [b"r"] * 50
+    wanted = [b"%d" % i for i in range(3_000)] + [b"r"] * 50 + [b"s"] * 50
     assert place.bodies("backlog") == wanted
     place.broker.close()
     place.open()
     assert place.bodies("backlog") == wanted
+    assert [entry.info for entry in place.broker.entries("backlog")] == [None] * 3_050 + [INFO] * 50
     place.broker.close()
 
 

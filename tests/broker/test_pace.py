@@ -11,7 +11,7 @@ import pytest
 from openq.broker.local import LocalBroker
 from openq.broker.operations import MIN_RATE
 from openq.errors import InvalidSetting
-from openq.model import Draft, Extra, QueueSettings
+from openq.model import Death, Draft, Extra, QueueSettings
 
 
 def stopped_after_the_first(work: Callable[[Callable[[int], bool]], int]) -> int:
@@ -38,7 +38,7 @@ def test_a_slow_redrive_is_stopped_between_two_messages() -> None:
         broker.declare("q", QueueSettings())
         broker.declare("dead", QueueSettings())
         for _ in range(3):
-            broker.publish("dead", Draft(b"x", past=Extra(deaths=(("q", "rejected", 1, 1),))))
+            broker.publish("dead", Draft(b"x", past=Extra(deaths=(Death("q", "rejected", 1, 1),))))
 
         assert stopped_after_the_first(lambda p: broker.redrive("dead", rate=MIN_RATE, progress=p)) == 1
         assert len(broker.entries("dead")) == 2

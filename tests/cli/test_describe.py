@@ -8,7 +8,7 @@ import pytest
 
 from openq.cli.describe import Describer, plain, plain_body, time_text
 from openq.engine import records as r
-from openq.model import FORM_BYTES, FORM_JSON, FORM_PICKLE, FORM_TEXT, Extra, Info
+from openq.model import FORM_BYTES, FORM_JSON, FORM_PICKLE, FORM_TEXT, Death, Extra, Info
 
 NOW_MS = 1_680_517_800_000  # 2023-04-03T10:30:00Z
 NOW = "2023-04-03T10:30:00Z"
@@ -30,7 +30,7 @@ EXTRA = Extra(
     priority=3,
     group="g",
     due_ms=NOW_MS,
-    deaths=(("orders", "rejected", NOW_MS, 2),),
+    deaths=(Death("orders", "rejected", NOW_MS, 2),),
     route=("events", "order.new"),
 )
 
@@ -58,7 +58,7 @@ CASES: dict[str, tuple[r.Record, dict[str, object]]] = {
         },
     ),
     "run": (
-        (r.RUN, NOW_MS, 1, 5, FORM_BYTES, [b"a", b"bc"]),
+        (r.RUN, NOW_MS, 1, 5, FORM_BYTES, [b"a", b"bc"], None, None),
         {"kind": "published", "queue": "orders", "seq": 5, "count": 2, "form": "bytes", "bytes": 3},
     ),
     "route": (

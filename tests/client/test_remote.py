@@ -35,7 +35,7 @@ from openq import (
 from openq.broker.local import LocalBroker
 from openq.client import remote, wire
 from openq.client.verbs import OnlyInProcess
-from openq.model import FORM_JSON, FORM_PICKLE, Draft, Extra, QueueSettings, RetryPolicy
+from openq.model import FORM_JSON, FORM_PICKLE, Death, Draft, Extra, QueueSettings, RetryPolicy
 from openq.security.policy import Rule
 from openq.security.store import Store
 from tests.client.cutting import Wire
@@ -295,7 +295,7 @@ def test_what_a_message_went_through_is_not_for_every_sender_to_say(
         OpenQ("jobs", url=url, token=tokens["root"]) as all_mighty,
         OpenQ("jobs", url=url, token=tokens["sender"]) as queue,
     ):
-        draft = Draft(b"x", id="old", past=Extra(count=7, deaths=(("mail", "lost", 1, 2),)))
+        draft = Draft(b"x", id="old", past=Extra(count=7, deaths=(Death("mail", "lost", 1, 2),)))
 
         with pytest.raises(Refused):
             queue.broker.publish("jobs", draft)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from openq.model import NO_DEADLINE, QueueSettings
+from openq.model import MAX_PRIORITY, NO_DEADLINE, Death, QueueSettings
 
 
 @dataclass
@@ -28,13 +28,18 @@ class Item:
     unique: str | None = None
     count: int = 0
     reason: str | None = None
-    deaths: list[tuple[str, str]] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+    route: tuple[str, str] | None = None
     lease: tuple[int, int] | None = None  # delivery number, deadline (0 = none)
 
     def is_over(self, retention_ms: int, now_ms: int) -> bool:
         if self.expires_ms and self.expires_ms <= now_ms:
             return True
         return max(self.sent_ms, self.due_ms) + retention_ms <= now_ms
+
+    def is_brief(self, now_ms: int) -> bool:
+        """No time to live at all: for whoever takes it in the millisecond in which it can first be had."""
+        return not self.count and self.expires_ms == now_ms == max(self.sent_ms, self.due_ms)
 
 
 class ModelQueue:
@@ -58,22 +63,34 @@ class ModelQueue:
     def held(self) -> set[str | None]:
         return {i.group for i in self.lent()} if self.settings.fifo else set()
 
+    def top(self) -> int:
+        return MAX_PRIORITY if self.settings.max_priority is None else self.settings.max_priority
+
+    def rank(self, item: Item) -> int:
+        return min(item.priority, self.top())
+
+    def change(self, settings: QueueSettings) -> None:
+        before, self.settings = self.top(), settings
+        if self.top() != before:
+            self.turns.clear()
+            self.refresh_turns()
+
     def refresh_turns(self) -> None:
         """A group that has something waiting again goes to the end; one that has nothing goes away."""
         if self.settings.fifo:
             return
-        there = {(i.priority, i.group) for i in self.ready()}
+        there = {(self.rank(i), i.group) for i in self.ready()}
         for priority in list(self.turns):
             self.turns[priority] = [g for g in self.turns[priority] if (priority, g) in there]
             if not self.turns[priority]:
                 del self.turns[priority]
         for item in self.ready():
-            turns = self.turns.setdefault(item.priority, [])
+            turns = self.turns.setdefault(self.rank(item), [])
             if item.group not in turns:
                 turns.append(item.group)
 
     def lane(self, priority: int, group: str | None) -> list[Item]:
-        return [i for i in self.ready() if i.priority == priority and i.group == group]
+        return [i for i in self.ready() if self.rank(i) == priority and i.group == group]
 
     def next(self, batch: set[str | None]) -> Item | None:
         if not self.settings.fifo:
@@ -87,12 +104,12 @@ class ModelQueue:
         free = [
             i for g, i in firsts.items() if i.seq not in self.delayed and (g in batch or g not in self.held())
         ]
-        return min(free, key=lambda i: (-i.priority, i.seq), default=None)
+        return min(free, key=lambda i: (-self.rank(i), i.seq), default=None)
 
     def handed_out(self, item: Item) -> None:
         """After a hand-out in turn, the group goes to the end of its line."""
         if not self.settings.fifo:
-            turns = self.turns[item.priority]
+            turns = self.turns[self.rank(item)]
             turns.append(turns.pop(0))
 
     def in_order(self) -> list[Item]:
@@ -112,7 +129,7 @@ class ModelQueue:
             groups.setdefault(item.group, []).append(item)
         out = []
         while groups:
-            group = min(groups, key=lambda g: (-groups[g][0].priority, groups[g][0].seq))
+            group = min(groups, key=lambda g: (-self.rank(groups[g][0]), groups[g][0].seq))
             out.append(groups[group].pop(0))
             if not groups[group]:
                 del groups[group]
@@ -120,7 +137,7 @@ class ModelQueue:
 
     def overflowing(self) -> bool:
         s, waiting = self.settings, self.waiting()
-        if s.overflow == "reject":
+        if s.overflow.startswith("reject"):
             return False
         return (s.max_length is not None and len(waiting) > s.max_length) or (
             s.max_bytes is not None and sum(len(i.body) for i in waiting) > s.max_bytes
@@ -128,7 +145,7 @@ class ModelQueue:
 
     def is_full(self, size: int) -> bool:
         s, waiting = self.settings, self.waiting()
-        if s.overflow != "reject":
+        if not s.overflow.startswith("reject"):
             return False
         return (s.max_length is not None and len(waiting) >= s.max_length) or (
             s.max_bytes is not None and sum(len(i.body) for i in waiting) + size > s.max_bytes
@@ -147,6 +164,7 @@ class Model:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.queues: dict[str, ModelQueue] = {}
+        self.bound: list[str] = []  # to the one exchange that leads to all that are bound
         self.seq = 1
         self.number = 1
         self.now_ms = 0
@@ -206,11 +224,24 @@ class Model:
     def overflow(self, q: ModelQueue, depth: int = 0) -> None:
         while q.overflowing():
             item = q.first_to_go()
-            target = self.dead_letters(q) if q.settings.overflow == "dead-letter" and depth < 8 else None
-            if target is not None and target is not q:
-                self.move(q, item, target, "overflow", depth + 1)
+            targets = None
+            if q.settings.overflow == "dead-letter" and depth < 8:
+                targets = self.dead_letters(q, item, "overflow")
+            if targets:
+                self.die(q, item, targets, "overflow", None, depth + 1)
             else:
                 self.take(q, item)
+
+    def refuse(self, q: ModelQueue, item: Item) -> None:
+        """A full queue that keeps what it refuses as dead letters; `item` has never been in it."""
+        targets = (
+            self.dead_letters(q, item, "overflow") if q.settings.overflow == "reject-dead-letter" else None
+        )
+        for target in targets or []:
+            new = self.dead(q, item, "overflow", None)
+            self.enter(target, new, delay_ms=0)
+        for target in targets or []:
+            self.overflow(target)
 
     # -- out ----------------------------------------------------------------------------------
 
@@ -235,13 +266,14 @@ class Model:
             until = 0 if lease_ms == NO_DEADLINE else self.now_ms
             if until:
                 until += q.settings.visibility_ms if lease_ms is None else lease_ms
-            target = self.dead_letters(q)
-            if q.settings.max_receives is not None and item.count >= q.settings.max_receives and target:
-                if in_turn:
-                    q.handed_out(item)
-                q.refresh_turns()
-                self.move(q, item, target, "max_receives")
-                continue
+            if q.settings.max_receives is not None and item.count >= q.settings.max_receives:
+                targets = self.exhausted(q, item)
+                if targets is not None:
+                    if in_turn:
+                        q.handed_out(item)
+                    q.refresh_turns()
+                    self.die(q, item, targets, "max_receives", item.reason)
+                    continue
             if in_turn:
                 q.handed_out(item)
             item.lease = (self.number, until)
@@ -275,10 +307,11 @@ class Model:
         if item.is_over(q.settings.retention_ms, self.now_ms):
             return self.expire(q, item, reason)
         limit = q.settings.max_receives
-        target = self.dead_letters(q)
-        if why != "released" and limit is not None and item.count >= limit and target is not None:
-            self.move(q, item, target, reason or "max_receives")
-            return "dead-lettered"
+        if why != "released" and limit is not None and item.count >= limit:
+            targets = self.exhausted(q, item)
+            if targets is not None:
+                self.die(q, item, targets, "max_receives", reason)
+                return "dead-lettered" if targets else "removed"
         if delay_ms is None:
             delay_ms = q.settings.retry.delay_ms(item.count, 0.0)
         if why == "released":
@@ -295,35 +328,93 @@ class Model:
         q.delayed.discard(item.seq)
         q.refresh_turns()
 
-    def dead_letters(self, q: ModelQueue) -> ModelQueue | None:
+    def dead_letters(self, q: ModelQueue, item: Item, kind: str) -> list[ModelQueue] | None:
+        """None: there is no place for them. A circle that turns by itself leads nowhere either."""
         name = q.settings.dead_letter
-        return None if name is None else self.queues.get(name)
+        if q.settings.dead_letter_exchange is not None:
+            names = self.bound
+        elif name in self.queues:
+            names = [name]
+        else:
+            return None
+        return [self.queues[each] for each in names if not self.is_circle(q, item, each, kind)]
 
-    def move(self, q: ModelQueue, item: Item, target: ModelQueue, death: str | None, depth: int = 0) -> None:
-        self.take(q, item)
-        deaths = ([(q.name, death)] if death else []) + item.deaths
-        new = Item(
-            item.id,
-            self.seq,
-            item.body,
-            self.now_ms,
-            item.priority,
-            item.group,
-            item.type,
-            reason=item.reason,
-            deaths=deaths[:16],
-        )
+    @staticmethod
+    def is_circle(q: ModelQueue, item: Item, target: str, kind: str) -> bool:
+        way = [
+            (q.name, kind),
+            *((d.queue, d.kind) for d in item.deaths if (d.queue, d.kind) != (q.name, kind)),
+        ]
+        died_in = [queue for queue, _ in way]
+        if kind == "rejected" or target not in died_in:
+            return False
+        return "rejected" not in [kind for _, kind in way[: died_in.index(target) + 1]]
+
+    def exhausted(self, q: ModelQueue, item: Item) -> list[ModelQueue] | None:
+        targets = self.dead_letters(q, item, "max_receives")
+        return [] if targets is None and q.settings.exhausted == "drop" else targets
+
+    def dead(self, q: ModelQueue, item: Item, kind: str, reason: str | None) -> Item:
+        """The message as it goes on from a queue it died in."""
+        before = [d for d in item.deaths if (d.queue, d.kind) == (q.name, kind)]
+        others = [d for d in item.deaths if (d.queue, d.kind) != (q.name, kind)]
+        times = before[0].times + 1 if before else 1
+        first_ms = before[0].first_ms if before else self.now_ms
+        route = item.route or ("", q.name)
+        death = Death(q.name, reason or kind, self.now_ms, item.count, kind, *route, times, first_ms)
+        new = self.fresh(item)
+        new.deaths = [death, *others]
+        new.route = None
+        if q.settings.dead_letter_exchange is not None:
+            key = q.settings.dead_letter_key
+            new.route = (q.settings.dead_letter_exchange, route[1] if key is None else key)
+        return new
+
+    def fresh(self, item: Item) -> Item:
+        """The same message as it comes into another queue."""
         self.seq += 1
+        new = Item(item.id, self.seq - 1, item.body, self.now_ms, item.priority, item.group, item.type)
+        new.reason, new.deaths, new.route = item.reason, item.deaths, item.route
+        return new
+
+    def arrive(self, target: ModelQueue, item: Item) -> None:
         if target.settings.ttl_ms is not None:
-            new.expires_ms = self.now_ms + target.settings.ttl_ms
-        target.items.append(new)
+            item.expires_ms = self.now_ms + target.settings.ttl_ms
+        target.items.append(item)
         target.refresh_turns()
-        self.overflow(target, depth)
+
+    def die(
+        self,
+        q: ModelQueue,
+        item: Item,
+        targets: list[ModelQueue],
+        kind: str,
+        reason: str | None,
+        depth: int = 0,
+    ) -> None:
+        """Out of its queue and on to all of these; to none: it is gone."""
+        self.take(q, item)
+        for target in targets:
+            self.arrive(target, self.dead(q, item, kind, reason))
+        for target in targets:
+            self.overflow(target, depth)
+
+    def move(self, q: ModelQueue, item: Item, target: ModelQueue, *, redriven: bool = False) -> None:
+        self.take(q, item)
+        new = self.fresh(item)
+        if redriven and item.deaths[0].queue == target.name:
+            route = (item.deaths[0].exchange, item.deaths[0].key)
+            new.route = None if route == ("", target.name) else route
+        self.arrive(target, new)
+        self.overflow(target)
+
+    def reject(self, q: ModelQueue, item: Item, reason: str | None) -> str:
+        item.reason = reason or item.reason
+        targets = self.dead_letters(q, item, "rejected") or []
+        self.die(q, item, targets, "rejected", reason)
+        return "dead-lettered" if targets else "removed"
 
     def expire(self, q: ModelQueue, item: Item, reason: str | None = None) -> str:
-        target = self.dead_letters(q) if q.settings.dead_letter_expired else None
-        if target is None:
-            self.take(q, item)
-            return "expired"
-        self.move(q, item, target, reason or "expired")
-        return "dead-lettered"
+        targets = (self.dead_letters(q, item, "expired") or []) if q.settings.dead_letter_expired else []
+        self.die(q, item, targets, "expired", reason)
+        return "dead-lettered" if targets else "expired"

@@ -15,7 +15,7 @@ from openq.engine.snapshot import decode as decode_snapshot
 from openq.engine.snapshot import encode as encode_snapshot
 from openq.engine.snapshot import freeze
 from openq.errors import DiskFull
-from openq.model import Delivery, Entry, Extra, QueueSettings
+from openq.model import EXTRA_FIELDS, Delivery, Entry, Extra, QueueSettings
 from openq.storage.segment import FRAME
 
 PREFIX = "00000000-0000-8000-8000-"
@@ -87,12 +87,12 @@ def entry_dump(tape: Tape, entry: Entry) -> tuple[Any, ...]:
             assert (form, body, info) == on_tape, f"memory and disk differ for {entry.seq}"
     assert body is not None
     assert len(body) == entry.size
-    about = None if info is None else (dict(info.attributes), info.publisher)
+    about = None if info is None else (info.wire, dict(info.attributes), info.publisher)
     return (entry.seq, entry.sent_ms, form, body, about, extra_dump(entry.extra))
 
 
 def extra_dump(extra: Extra | None) -> tuple[Any, ...] | None:
-    return None if extra is None else tuple((name, getattr(extra, name)) for name in Extra.__slots__)
+    return None if extra is None else tuple((name, getattr(extra, name)) for name in EXTRA_FIELDS)
 
 
 def _delivery_dump(tape: Tape, delivery: Delivery) -> tuple[Any, ...]:
@@ -116,7 +116,7 @@ def queue_dump(tape: Tape, queue: Queue, now_ms: int, *, exact: bool = True) -> 
     waiting: dict[tuple[int, str | None], list[Any]] = {}
     for entry in entries:
         assert queue.find(entry.seq) is not None
-        rank = 0 if queue.settings.fifo else entry.priority
+        rank = 0 if queue.settings.fifo else queue.ready.rank(entry)
         waiting.setdefault((rank, entry.group), []).append(entry_dump(tape, entry))
     for lane in waiting.values():
         assert [each[0] for each in lane] == sorted(each[0] for each in lane)

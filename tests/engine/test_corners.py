@@ -15,6 +15,7 @@ from openq.engine.records import (
     ACK,
     COPY,
     EXCHANGE,
+    ITEM,
     LEND,
     PUBLISH,
     QUEUE,
@@ -201,7 +202,7 @@ def test_plain_values_are_copied_and_others_refused() -> None:
 
 def test_ready_made_heads_are_bounded() -> None:
     for size in range(200):
-        _equal_heads(size, 0, 2)
+        _equal_heads(size, ITEM, 0, 2)
 
     assert len(_heads) <= 64
 

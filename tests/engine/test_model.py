@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -33,7 +34,7 @@ from openq.engine.records import (
 )
 from openq.engine.routing import Binding
 from openq.errors import MessageNotFoundError, OpenQError, QueueFull, QueueInUse, VisibilityTimeoutExpired
-from openq.model import NO_DEADLINE, Draft, Entry, QueueSettings, RetryPolicy
+from openq.model import NO_DEADLINE, Draft, Entry, Extra, Info, QueueSettings, RetryPolicy
 
 from .model import Item, Model, ModelQueue
 from .support import (
@@ -50,6 +51,10 @@ from .support import (
 
 NAMES = ("a", "b", "c", "d")
 BODIES = (b"", b"x", b"yy", b"three")
+# Shared by many messages, as a door does it: whoever changes one in place is found out.
+WIRE_INFO = Info.of_wire(b"\x80\x00\x03a/b", "someone")
+INFOS = (None, WIRE_INFO, Info({"k": b"v"}))
+LIGHT_EXTRAS = (None, Extra(type="t").lighten(), Extra(route=("amq.direct", "key")).lighten())
 LEASES: tuple[int | None, ...] = (None, NO_DEADLINE, 1, 5, 40)
 
 names = st.sampled_from(NAMES)
@@ -71,13 +76,17 @@ def queue_settings(draw: st.DrawFn) -> QueueSettings:
         visibility_ms=draw(st.integers(1, 20)),
         delay_ms=draw(st.sampled_from((0, 0, 0, 3))),
         retention_ms=draw(st.sampled_from((10_000, 10_000, 25))),
-        ttl_ms=draw(st.sampled_from((None, None, None, 9))),
+        ttl_ms=draw(st.sampled_from((None, None, None, 9, 0))),
         max_receives=draw(st.sampled_from((None, 1, 2))),
+        exhausted=draw(st.sampled_from(("keep", "keep", "drop"))),
         dead_letter=draw(st.none() | names),
+        dead_letter_exchange=draw(st.sampled_from((None, None, None, "amq.fanout"))),
+        dead_letter_key=draw(st.sampled_from((None, "dead"))),
         dead_letter_expired=draw(st.booleans()),
         max_length=draw(st.sampled_from((None, None, 3))),
         max_bytes=draw(st.sampled_from((None, None, 9))),
-        overflow=draw(st.sampled_from(("drop-head", "reject", "dead-letter"))),
+        overflow=draw(st.sampled_from(("drop-head", "reject", "dead-letter", "reject-dead-letter"))),
+        max_priority=draw(st.sampled_from((None, None, 0, 1))),
         dedup_window_ms=draw(st.sampled_from((0, 6, 20))),
         dedup_by_content=draw(st.sampled_from((False, False, False, True))),
         dedup_per_group=draw(st.booleans()),
@@ -96,10 +105,11 @@ drafts = st.builds(
     type=st.sampled_from((None, "t", "u")),
     dedup=st.sampled_from((None, None, None, "d", "e")),
     unique=st.sampled_from((None, None, None, "only")),
-    ttl_ms=st.none() | st.sampled_from((1, 8, 60)),
+    ttl_ms=st.none() | st.sampled_from((0, 1, 8, 60)),
     id=st.sampled_from((None, None, None, "mine", "other")),
     attributes=st.none() | st.just({"k": b"v"}),
     publisher=st.none() | st.just("someone"),
+    info=st.sampled_from((None, None, WIRE_INFO)),
 )
 
 
@@ -124,7 +134,6 @@ class EngineAndModel(RuleBasedStateMachine):
         self.model = Model(PREFIX)
         self.now = self.model.now_ms = 1_000
         self.receipts: list[tuple[str, int, int]] = []
-        self.bound: list[str] = []
         self.snapshots: list[tuple[int, list[bytes]]] = []
         self.start: tuple[int, int] | None = None  # record number and location of a checkpoint
         self.complete_start: int | None = None  # one before which no live message lies any more
@@ -169,7 +178,7 @@ class EngineAndModel(RuleBasedStateMachine):
             return
         wanted = wanted.with_(fifo=queue.settings.fifo)
         self.engine.change_queue(name, wanted, self.now)
-        queue.settings = wanted
+        queue.change(wanted)
         self.tick(1)  # a shorter retention takes effect with the next moment
 
     @rule(name=names, chance=st.integers(0, 9))
@@ -179,15 +188,16 @@ class EngineAndModel(RuleBasedStateMachine):
             return
         assert self.engine.delete_queue(name, self.now) == len(queue.items)
         del self.model.queues[name]
-        self.bound = [each for each in self.bound if each != name]
+        self.model.bound = [each for each in self.model.bound if each != name]
 
-    @rule(name=names)
-    def purge(self, name: str) -> None:
+    @rule(name=names, waiting_only=st.booleans())
+    def purge(self, name: str, waiting_only: bool) -> None:
         queue = self.model.queues.get(name)
         if queue is None or len(queue.items) < 3:
             return
-        assert admin.purge(self.engine, self.engine.queue(name), self.now) == len(queue.items)
-        queue.items.clear()
+        gone = queue.waiting() if waiting_only else list(queue.items)
+        assert admin.purge(self.engine, self.engine.queue(name), self.now, waiting_only) == len(gone)
+        queue.items = [item for item in queue.items if item not in gone]
         queue.delayed.clear()
         queue.turns.clear()
 
@@ -200,7 +210,12 @@ class EngineAndModel(RuleBasedStateMachine):
             return
         known = self.model.duplicate(queue, draft.body, draft.dedup, draft.unique, draft.id, draft.group)
         if known is None and queue.is_full(len(draft.body)):
-            assert isinstance(self.attempt(self.engine.publish, name, draft, self.now), QueueFull)
+            if queue.settings.overflow == "reject":
+                assert isinstance(self.attempt(self.engine.publish, name, draft, self.now), QueueFull)
+                return
+            self.refuse(queue, draft)
+            with pytest.raises(QueueFull):
+                self.engine.publish(self.engine.queue(name), draft, self.now)
             return
         message_id, duplicate = self.engine.publish(self.engine.queue(name), draft, self.now)
         assert duplicate == (known is not None)
@@ -211,6 +226,13 @@ class EngineAndModel(RuleBasedStateMachine):
         assert message_id == draft.id or message_id == f"{PREFIX}{item.seq:012x}"
         self.model.enter(queue, item, delay_ms=draft.delay_ms, ttl_ms=draft.ttl_ms, dedup=draft.dedup)
         self.model.overflow(queue)
+
+    def refuse(self, queue: ModelQueue, draft: Draft, route: tuple[str, str] | None = None) -> None:
+        """What a full queue does not take may become a dead letter all the same."""
+        message_id = draft.id or f"{PREFIX}{self.model.seq:012x}"
+        refused = Item(message_id, 0, draft.body, self.now, draft.priority, draft.group, draft.type)
+        refused.route = route
+        self.model.refuse(queue, refused)
 
     def item(self, draft: Draft, message_id: str) -> Item:
         self.model.seq += 1
@@ -225,56 +247,76 @@ class EngineAndModel(RuleBasedStateMachine):
             unique=draft.unique,
         )
 
-    @rule(name=names, count=few, alone=st.booleans())
-    def publish_plain(self, name: str, count: int, alone: bool) -> None:
+    @rule(
+        name=names,
+        count=few,
+        alone=st.booleans(),
+        info=st.sampled_from(INFOS),
+        extra=st.sampled_from(LIGHT_EXTRAS),
+    )
+    def publish_plain(
+        self, name: str, count: int, alone: bool, info: Info | None, extra: Extra | None
+    ) -> None:
         queue = self.engine.queues.get(name)
         if queue is None or not queue.simple:
             return
         bodies = [b"r" * (i % 3) for i in range(count)]
         if alone:
             for body in bodies:
-                self.engine.publish_plain(queue, body, 1, self.now)
+                self.engine.publish_plain(queue, body, 1, self.now, info, extra)
         else:
-            self.engine.publish_run(queue, bodies, 1, self.now)
+            self.engine.publish_run(queue, bodies, 1, self.now, info, extra)
         for body in bodies:
-            item = self.item(Draft(body), f"{PREFIX}{self.model.seq:012x}")
+            draft = Draft(body, type=None if extra is None else extra.type)
+            item = self.item(draft, f"{PREFIX}{self.model.seq:012x}")
+            item.route = None if extra is None else extra.route
             self.model.enter(self.model.queues[name], item)
 
     @rule(name=names)
     def bind(self, name: str) -> None:
         if name in self.model.queues:
             new = admin.bind(self.engine, Binding("amq.fanout", name), self.now)
-            assert new == (name not in self.bound)
+            assert new == (name not in self.model.bound)
             if new:
-                self.bound.append(name)
+                self.model.bound.append(name)
 
     @rule(draft=drafts)
     def route(self, draft: Draft) -> None:
         """Into every queue that is bound, has not got it and is not full; as one message with one id."""
+        route = ("amq.fanout", "key")
         targets = []
         known = ""
         full = False
-        for name in self.bound:
+        buried = False
+        for name in self.model.bound:
             queue = self.model.queues[name]
             same = self.model.duplicate(queue, draft.body, draft.dedup, draft.unique, draft.id, draft.group)
             if same is not None:
                 known = same
             elif queue.is_full(len(draft.body)):
                 full = True
+                buried = buried or queue.settings.overflow == "reject-dead-letter"
+                self.refuse(queue, draft, route)
             else:
                 targets.append(queue)
         if full and not targets:
-            assert isinstance(self.attempt(self.engine.route, "amq.fanout", "", draft, self.now), QueueFull)
+            if buried:
+                with pytest.raises(QueueFull):
+                    self.engine.route(*route, draft, self.now)
+            else:
+                assert isinstance(self.attempt(self.engine.route, *route, draft, self.now), QueueFull)
             return
-        message_id, reached = self.engine.route("amq.fanout", "", draft, self.now)
+        message_id, reached = self.engine.route(*route, draft, self.now)
         assert reached == [queue.name for queue in targets]
         if not targets:
             assert message_id == known
             return
         for queue in targets:
+            item = self.item(draft, message_id)
+            item.route = route
             self.model.enter(
                 queue,
-                self.item(draft, message_id),
+                item,
                 delay_ms=draft.delay_ms,
                 ttl_ms=draft.ttl_ms,
                 dedup=draft.dedup,
@@ -389,15 +431,49 @@ class EngineAndModel(RuleBasedStateMachine):
         if item is None:
             self.refused(queue, seq, self.engine.reject, real, seq, number, self.now)
             return
-        target = self.model.dead_letters(queue)
-        item.reason = reason or item.reason
-        outcome = self.engine.reject(real, seq, number, self.now, reason)
-        if target is None:
-            assert outcome == "removed"
-            self.model.take(queue, item)
-        else:
-            assert outcome == "dead-lettered"
-            self.model.move(queue, item, target, reason or "rejected")
+        wanted = self.model.reject(queue, item, reason)
+        assert self.engine.reject(real, seq, number, self.now, reason) == wanted
+
+    def own_receipts(self, name: str, which: list[int]) -> list[tuple[int, int]]:
+        own = [each for each in self.receipts if each[0] == name]
+        return [own[-1 - i % len(own)][1:] for i in which] if own else []
+
+    @precondition(lambda self: self.receipts)
+    @rule(
+        name=names,
+        which=st.lists(index, max_size=5),
+        delay_ms=st.none() | st.sampled_from((0, 4)),
+        reason=st.none() | st.just("bad"),
+    )
+    def nack_many(self, name: str, which: list[int], delay_ms: int | None, reason: str | None) -> None:
+        """One after the other; those that go back do so when those that die are gone."""
+        queue = self.model.queues.get(name)
+        if queue is None:
+            return
+        chosen = list(dict.fromkeys(self.own_receipts(name, which)))
+        found = [item for each in chosen if (item := self.model.live(queue, *each)) is not None]
+        limit = queue.settings.max_receives
+        dying = [
+            item
+            for item in found
+            if item.is_over(queue.settings.retention_ms, self.now) or (limit and item.count >= limit)
+        ]
+        for item in [*dying, *(each for each in found if each not in dying)]:
+            self.model.give_back(queue, item, "nacked", delay_ms, reason)
+        real = self.engine.queue(name)
+        assert self.engine.nack_many(real, chosen * 2, self.now, delay_ms, reason) == len(found)
+
+    @precondition(lambda self: self.receipts)
+    @rule(name=names, which=st.lists(index, max_size=5), reason=st.none() | st.just("no"))
+    def reject_many(self, name: str, which: list[int], reason: str | None) -> None:
+        queue = self.model.queues.get(name)
+        if queue is None:
+            return
+        chosen = list(dict.fromkeys(self.own_receipts(name, which)))
+        found = [item for each in chosen if (item := self.model.live(queue, *each)) is not None]
+        for item in found:
+            self.model.reject(queue, item, reason)
+        assert self.engine.reject_many(self.engine.queue(name), chosen * 2, self.now, reason) == len(found)
 
     @precondition(lambda self: self.receipts)
     @rule(which=index, lease_ms=st.sampled_from((NO_DEADLINE, 1, 30)))
@@ -478,7 +554,7 @@ class EngineAndModel(RuleBasedStateMachine):
         [error] = admin.move(self.engine, real, [item.id], self.engine.queue(to), self.now)
         assert (error is None) == (item.lease is None and to != name)
         if error is None:
-            self.model.move(queue, item, self.model.queues[to], None)
+            self.model.move(queue, item, self.model.queues[to])
 
     @rule(name=names, to=st.none() | names)
     def redrive(self, name: str, to: str | None) -> None:
@@ -493,9 +569,9 @@ class EngineAndModel(RuleBasedStateMachine):
             item = self.model.find(name, entry.seq)
             if item is None:
                 continue  # an overflow on the way took it
-            target = to or item.deaths[0][0]
+            target = to or item.deaths[0].queue
             if target in self.model.queues and target != name:
-                self.model.move(queue, item, self.model.queues[target], None)
+                self.model.move(queue, item, self.model.queues[target], redriven=True)
                 moved += 1
         assert admin.redrive(self.engine, real, entries, to, self.now) == moved
 
@@ -515,7 +591,8 @@ class EngineAndModel(RuleBasedStateMachine):
                     if item.lease is not None:
                         assert not 0 < item.lease[1] <= self.now, "a lease outlived its deadline"
                     else:
-                        assert not item.is_over(queue.settings.retention_ms, self.now), "older than allowed"
+                        over = item.is_over(queue.settings.retention_ms, self.now)
+                        assert not over or item.is_brief(self.now), "older than allowed"
                         assert item.seq not in queue.delayed or item.due_ms > self.now, "due, and not ready"
 
     def follow(self, event: Any) -> None:
@@ -646,12 +723,12 @@ class EngineAndModel(RuleBasedStateMachine):
             assert (lease.number, lease.until_ms) == item.lease
             assert lease.count == item.count
         if extra is None:
-            assert (item.type, item.reason, item.deaths) == (None, None, [])
+            assert (item.type, item.reason, item.deaths, item.route) == (None, None, [], None)
             assert item.count == (0 if lease is None else 1)
         else:
             assert lease is not None or extra.count == item.count
             assert (extra.type, extra.expires_ms, extra.reason) == (item.type, item.expires_ms, item.reason)
-            assert [(death[0], death[1]) for death in extra.deaths] == item.deaths
+            assert (list(extra.deaths), extra.route) == (item.deaths, item.route)
             assert max(extra.due_ms, entry.sent_ms) == max(item.due_ms, item.sent_ms), extra_dump(extra)
 
 

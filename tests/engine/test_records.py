@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from openq.engine import records as r
 from openq.engine.engine import Engine
 from openq.errors import InvalidSetting
-from openq.model import Draft, Extra, Info, QueueSettings
+from openq.model import Death, Draft, Extra, Info, QueueSettings, _light_extras, light_extra
 from openq.storage.segment import FRAME
 
 from .support import PREFIX, Tape, examples, extra_dump
@@ -37,9 +37,10 @@ values = st.recursive(
     max_leaves=8,
 )
 attributes = st.dictionaries(texts | st.sampled_from(("$bytes", "$dict")), values, max_size=4)
-infos = st.builds(Info, attributes, maybe_text)
+wires = st.binary(max_size=40)
+infos = st.builds(Info, attributes, maybe_text) | st.builds(Info.of_wire, wires, maybe_text)
 
-deaths = st.tuples(texts, texts, times, u32)
+deaths = st.builds(Death, texts, texts, times, u32, texts, texts, texts, u32, times)
 extras = st.builds(
     Extra,
     priority=st.integers(0, 255),
@@ -80,6 +81,8 @@ RECORDS = {
         st.integers(0, 1 << 60),
         forms,
         st.lists(bodies, min_size=1, max_size=5).map(tuple),
+        maybe_info,
+        maybe_extra,
     ),
     "route": record(r.ROUTE, forms, bodies, maybe_info, extras, tuples(u32, u64)),
     "lend": record(r.LEND, times, maybe_text, seqs),
@@ -151,9 +154,98 @@ def test_each_message_of_a_run_can_be_read_by_its_own_location(record: r.Record)
         assert (FRAME.unpack_from(framed, offset)[0], time_ms, kind) == (size, record[1], r.RUN)
         start = offset + FRAME.size
         found.append(r.content(framed[start : start + size]))
-    assert found == [(record[4], body, None) for body in record[5]]
+    assert found == [(record[4], body, record[6]) for body in record[5]]
     assert [(row[2], row[0]) for row in rows] == [(record[2], record[3] + i) for i in range(count)]
     assert r.touched(record) == [(record[2], record[3] + i) for i in range(count)]
+
+
+@given(RECORDS["run"])
+def test_a_message_of_a_run_says_all_that_it_would_say_alone(record: r.Record) -> None:
+    data = r.encode(record)
+    framed = FRAME.pack(len(data), 0) + data
+
+    rows = list(r.ROW.iter_unpack(r.index_rows(data, 0)))
+
+    items = [framed[row[3] + FRAME.size :][: row[4]] for row in rows]
+    assert [r.item_content(each) for each in items] == [(record[4], body, *record[6:]) for body in record[5]]
+
+
+@given(RECORDS["run"])
+def test_the_locations_of_a_run_that_is_read_again_are_those_it_was_written_with(record: r.Record) -> None:
+    again = r.decode(r.encode(record))
+
+    assert r.run_step(*again[6:]) == r.run_step(*record[6:])
+
+
+@pytest.mark.parametrize(
+    ("written", "record"),
+    [
+        (
+            "02010000070000006300000000000000d204000000000000"
+            "02000000040000002400008012016162040000003000008012016364",
+            (r.RUN, 1234, 7, 99, 1, (b"ab", b"cd"), None, None),
+        ),
+        (
+            "02010400070000006300000000000000d204000000000000020000000100000003000000"
+            "030000002c00008012016105000000370000801201626364",
+            (r.RUN, 1234, 7, 99, 1, (b"a", b"bcd"), None, None),
+        ),
+        (
+            "01010200070000006300000000000000d2040000000000001d000000"
+            "5b7b226b223a7b22246279746573223a2264673d3d227d7d2c2270225d78",
+            (r.PUBLISH, 1234, 7, 99, 1, b"x", Info({"k": b"v"}, "p"), None),
+        ),
+    ],
+    ids=["run", "run of many sizes", "attributes"],
+)
+def test_what_earlier_versions_wrote_can_be_read(written: str, record: r.Record) -> None:
+    assert r.decode(bytes.fromhex(written)) == record
+
+
+def test_what_many_messages_share_is_one_object_when_they_are_read_one_by_one() -> None:
+    extra, info = light_extra(("amq.topic", "a.b")), Info.of_wire(b"\x00\x00", "someone")
+    written = [r.encode((r.PUBLISH, 1, 1, seq, 0, b"x", info, extra)) for seq in (1, 2)]
+
+    one, two = (r.decode(data) for data in written)
+
+    assert one[6:] == (info, extra)
+    assert one[6] is two[6]
+    assert one[7] is two[7]
+    assert one[7].light
+
+
+def test_what_is_shared_is_bounded() -> None:
+    for i in range(3_000):
+        data = r.encode((r.PUBLISH, 1, 1, 1, 0, b"", Info.of_wire(b"%d" % i), Extra(type=f"{i}").lighten()))
+        r.decode(data)
+        light_extra(("", f"{i}"))
+
+    assert max(len(r._shared_infos), len(r._shared_extras), len(_light_extras)) <= 1024
+
+
+def test_a_copy_of_a_light_extra_can_become_a_heavy_one() -> None:
+    light = light_extra(("", "q"))
+    written = r.pack_extra(light)
+
+    heavy = light.copy()
+    heavy.count = 3
+
+    assert light.light
+    assert not heavy.light
+    assert r.unpack_extra(r.pack_extra(heavy)) == heavy
+    assert r.pack_extra(light) == written
+
+
+@given(extras)
+def test_a_light_extra_says_nothing_but_how_it_was_published(extra: Extra) -> None:
+    assert extra.lighten().light == (extra == Extra(route=extra.route, type=extra.type))
+
+
+def test_a_publisher_whose_name_cannot_be_written_is_refused() -> None:
+    info = Info.of_wire(b"\x00\x00", "x" * 70_000)
+
+    with pytest.raises(InvalidSetting, match="publisher"):
+        r.encode((r.PUBLISH, 1, 1, 1, 0, b"", info, None))
 
 
 @given(extras)

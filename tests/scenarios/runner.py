@@ -195,7 +195,7 @@ class Story:
         return str(self._broker.bind(Binding(source, destination, to == "exchange", key, arguments)))
 
     def do_unbind(self, source: str, destination: str, key: str = "", to: str = "queue") -> str:
-        return str(self._broker.unbind(Binding(source, destination, to == "exchange", key)))
+        return str(bool(self._broker.unbind(Binding(source, destination, to == "exchange", key))))
 
     # -- in and out ---------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from openq.names import DEFAULT_ACCOUNT
 from openq.security.errors import LoginRefused, Refused, SignatureRefused, TooManyFailures
 from openq.security.guard import ANONYMOUS, Guard, Principal, first_key, read_basic
-from openq.security.policy import ACTIONS, DEFAULT_ACCOUNT, Rule, parse
+from openq.security.policy import ACTIONS, Rule, parse
 from openq.security.store import Store
 
 from .signing import Wire, send_message

@@ -121,6 +121,7 @@ class Foundation:
             latest_ms, count = self._recover(journal, None)
         engine = self.engine
         engine.woken.clear()
+        engine.brief.clear()
         for number in engine.orphans:
             log.warning(
                 "the name of queue %d is lost to damage; its messages are in %r",
@@ -196,7 +197,10 @@ class Foundation:
     def _serve(self) -> None:
         """Lock held: hand out what became available to those who wait."""
         engine = self.engine
-        while engine.woken:
+        while engine.woken or engine.brief:
+            if not engine.woken:
+                engine.end_brief(engine.brief[-1][0])  # may wake others, by dead letters
+                continue
             queues = dict.fromkeys(engine.woken)
             engine.woken.clear()
             for queue in queues:
@@ -205,7 +209,8 @@ class Foundation:
                     for waiter in self._waiters.drain(queue.name):
                         waiter.deliver([])
                     continue
-                now_ms = self._now()
+                # What had no time to live can be had only in the moment in which it came.
+                now_ms = engine.brief[-1][0] if engine.brief else self._now()
 
                 def receive(waiter: Waiter, queue: Queue = queue, now_ms: int = now_ms) -> list[Delivery]:
                     try:

@@ -15,7 +15,7 @@ from ..engine.records import (
     COPY,
     EDIT,
     EXTEND,
-    ITEM,
+    ITEMS,
     LEND,
     MOVE,
     MOVE_NAMES,
@@ -28,8 +28,8 @@ from ..engine.records import (
     ROUTE,
     RUN,
     Record,
-    content,
     decode,
+    item_content,
     touched,
 )
 from ..errors import HistoryUnavailable
@@ -134,10 +134,9 @@ class FileHistory:
             for row in index.rows_for_seq(seq):
                 at = segment.number << 32 | index.offsets[row]
                 data = self._journal.read(at)
-                if data[0] == ITEM:  # one message of a batch: as if it had been published alone
-                    form, body, _ = content(data)
+                if data[0] in ITEMS:  # one message of a batch: as if it had been published alone
                     head = (PUBLISH, index.times[row], index.queues[row], seq)
-                    yield at, (*head, form, body, None, None)
+                    yield at, (*head, *item_content(data))
                 else:
                     yield at, decode(data)
 
@@ -184,9 +183,8 @@ class FileHistory:
         data = self._journal.read_many([segment << 32 | index.offsets[row] for row in rows])
         found: list[PastMessage] = []
         for row, each in zip(rows, data, strict=True):
-            if each[0] == ITEM:
-                form, body, info = content(each)
-                found.append(PastMessage(seqs[row], times[row], form, body, info, None))
+            if each[0] in ITEMS:
+                found.append(PastMessage(seqs[row], times[row], *item_content(each)))
             else:
                 found += (past for past in _past(decode(each), number) if past.seq == seqs[row])
         return found
@@ -266,7 +264,7 @@ def _messages(record: Record, number: int) -> Iterator[tuple[int, int, bytes, In
             yield seq, record[4], record[5], record[6], record[7]
         else:
             for i, body in enumerate(record[5]):
-                yield seq + i, record[4], body, None, None
+                yield seq + i, record[4], body, record[6], record[7]
 
 
 _PUBLISHES = (PUBLISH, RUN, ROUTE)
@@ -286,7 +284,7 @@ def _draft(message_id: str, form: int, body: bytes, info: Info | None, extra: Ex
     if extra is not None:
         draft.priority, draft.group, draft.type = extra.priority, extra.group, extra.type
     if info is not None:
-        draft.attributes, draft.publisher = info.attributes or None, info.publisher
+        draft.info = info
     return draft
 
 
@@ -312,7 +310,7 @@ def _step(engine: Engine, record: Record, seqs: set[int]) -> Step:
     found = engine.numbered.get(number)
     queue = found.name if found is not None else f"(deleted queue {number})"
     if kind in (PUBLISH, RUN):
-        publisher = record[6].publisher if kind == PUBLISH and record[6] is not None else None
+        publisher = None if record[6] is None else record[6].publisher
         return Step(now_ms, "published", queue, f"by {publisher}" if publisher else "")
     if kind == ROUTE:
         names = [q.name for target, _ in record[8] if (q := engine.numbered.get(target)) is not None]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..engine import admin
 from ..engine.queue import Queue
+from ..engine.records import run_step
 from ..errors import Closed, HistoryUnavailable, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
-from ..model import Delivery, Draft, QueueSettings
+from ..model import Delivery, Draft, Extra, Info, QueueSettings
 from .base import QueueStats, Receipt
 from .foundation import LARGE
 from .operations import Operations
@@ -69,18 +70,26 @@ class LocalBroker(Operations):
                 found.counters.as_dict(),
             )
 
-    def purge(self, queue: str) -> int:
+    def purge(self, queue: str, waiting_only: bool = False) -> int:
+        """`waiting_only` leaves what is with consumers alone; what is delayed goes as well."""
         with self._lock, self._watch:
-            count = admin.purge(self.engine, self._queue(queue), self._now())
+            count = admin.purge(self.engine, self._queue(queue), self._now(), waiting_only)
             self._after()
             return count
 
-    def publish_body(self, queue: str, body: bytes, form: int) -> int:
-        """The short way for a body and nothing else. Its sequence, or 0 if it must go the long way."""
+    def publish_body(
+        self, queue: str, body: bytes, form: int, info: Info | None = None, extra: Extra | None = None
+    ) -> int:
+        """The short way, with at most a light extra. Its sequence, or 0 if it must go the long way."""
         with self._lock:
             try:
                 found = self.engine.queues.get(queue)
-                if found is None or self._closed or not found.simple:
+                if (
+                    found is None
+                    or self._closed
+                    or not found.simple
+                    or (extra is not None and not extra.light)
+                ):
                     self._queue(queue)
                     return 0
                 if self._journal is not None:
@@ -88,7 +97,7 @@ class LocalBroker(Operations):
                 elif len(body) >= LARGE:
                     self._weigh(len(body))
                 engine = self.engine
-                seq = engine.publish_plain(found, body, form, self._now())
+                seq = engine.publish_plain(found, body, form, self._now(), info, extra)
                 if engine.woken:
                     self._serve()
                 return seq
@@ -128,19 +137,29 @@ class LocalBroker(Operations):
             self._after()
         return results
 
-    def publish_bodies(self, queue: str, bodies: Sequence[bytes], form: int) -> range | None:
-        """Many plain bodies as one record. Their sequences, or None if they must go one by one."""
+    def publish_bodies(
+        self,
+        queue: str,
+        bodies: Sequence[bytes],
+        form: int,
+        info: Info | None = None,
+        extra: Extra | None = None,
+    ) -> range | None:
+        """Many bodies as one record. Their sequences, or None if they must go one by one.
+
+        The info and the extra, if given, are those of each; only a light extra can be.
+        """
         if not bodies:
             return range(0)
         with self._lock, self._watch:
             found = self._queue(queue)
-            if not found.simple:
+            if not found.simple or (extra is not None and not extra.light):
                 return None
             total = sum(map(len, bodies))
-            self._room(total + 32 * len(bodies))
+            self._room(total + (22 + run_step(info, extra)) * len(bodies))
             if self._journal is None:
                 self._weigh(total)
-            seq = self.engine.publish_run(found, bodies, form, self._now())
+            seq = self.engine.publish_run(found, bodies, form, self._now(), info, extra)
             self._after()
             return range(seq, seq + len(bodies))
 
@@ -152,6 +171,26 @@ class LocalBroker(Operations):
             if self._journal is None:
                 self._weigh(len(draft.body))
             answer = self.engine.route(exchange, key, draft, self._now())
+            self._after()
+            return answer
+
+    def where(self, exchange: str, keys: Sequence[str], headers: Mapping[str, object] | None) -> list[Queue]:
+        """The queues to which these keys lead now, without the lock: for doors that ask for every message."""
+        engine = self.engine
+        names = engine.router.route(exchange, keys[0], headers)
+        for key in keys[1:]:
+            names += [name for name in engine.router.route(exchange, key, headers) if name not in names]
+        return [queue for queue in map(engine.queues.get, names) if queue is not None]
+
+    def route_to(self, queues: Sequence[str], draft: Draft) -> tuple[str, list[str], OpenQError | None]:
+        """Into all of these queues as one record: the id, those reached, and the error of a full one."""
+        with self._lock, self._watch:
+            if self._closed:
+                raise Closed()
+            self._room(len(draft.body))
+            if self._journal is None:
+                self._weigh(len(draft.body))
+            answer = self.engine.route_to(queues, draft, self._now())
             self._after()
             return answer
 
@@ -256,6 +295,22 @@ class LocalBroker(Operations):
             outcome = self.engine.nack(found, *receipt, self._now(), delay_ms, reason)
             self._after()
             return outcome
+
+    def nack_many(
+        self, queue: str, receipts: Sequence[Receipt], reason: str | None = None, delay_ms: int | None = 0
+    ) -> int:
+        """How many were given back; those whose lease is over already are passed over."""
+        with self._lock, self._watch:
+            done = self.engine.nack_many(self._queue(queue), receipts, self._now(), delay_ms, reason)
+            self._after()
+            return done
+
+    def reject_many(self, queue: str, receipts: Sequence[Receipt], reason: str | None = None) -> int:
+        """How many went; those whose lease is over already are passed over."""
+        with self._lock, self._watch:
+            done = self.engine.reject_many(self._queue(queue), receipts, self._now(), reason)
+            self._after()
+            return done
 
     def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str:
         with self._lock, self._watch:

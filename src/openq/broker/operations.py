@@ -12,10 +12,11 @@ from itertools import islice
 
 from ..engine import admin
 from ..engine.admin import Why
+from ..engine.engine import make_info
 from ..engine.queue import Queue
-from ..engine.routing import Binding, Exchange
+from ..engine.routing import Binding, Exchange, Removed
 from ..errors import InvalidSetting, OpenQError
-from ..model import Delivery, Draft, Entry, Extra, Info
+from ..model import Delivery, Draft, Entry, Extra
 from . import filters
 from .base import Filter, Found, Step
 from .foundation import Foundation
@@ -269,17 +270,37 @@ class Operations(Foundation):
         with self._lock, self._watch:
             return admin.declare_exchange(self.engine, exchange, self._now())
 
-    def delete_exchange(self, name: str, if_unused: bool = False) -> None:
+    def change_exchange(self, exchange: Exchange) -> None:
+        """Another alternate or other arguments; what is bound to it stays."""
         with self._lock, self._watch:
-            admin.delete_exchange(self.engine, name, self._now(), if_unused)
+            admin.change_exchange(self.engine, exchange, self._now())
+
+    def delete_exchange(self, name: str, if_unused: bool = False) -> Removed:
+        """With what went with it, down to auto-delete exchanges that lost their last binding."""
+        with self._lock, self._watch:
+            return admin.delete_exchange(self.engine, name, self._now(), if_unused)
 
     def bind(self, binding: Binding) -> bool:
         with self._lock, self._watch:
             return admin.bind(self.engine, binding, self._now())
 
-    def unbind(self, binding: Binding) -> bool:
+    def unbind(self, binding: Binding) -> Removed:
+        """What went; nothing (false) if there was no such binding."""
         with self._lock, self._watch:
             return admin.unbind(self.engine, binding, self._now())
+
+    def exchange(self, name: str) -> Exchange:
+        with self._lock:
+            return self.engine.router.get(name)
+
+    def exchanges(self) -> list[Exchange]:
+        with self._lock:
+            return self.engine.router.exchanges()
+
+    def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
+        """In the order of binding; `destination` is a queue or an exchange."""
+        with self._lock:
+            return self.engine.router.bindings(source, destination)
 
 
 def _pace(done: int, rate: float, started: float, progress: Callable[[int], bool] | None) -> bool:
@@ -293,6 +314,6 @@ def _pace(done: int, rate: float, started: float, progress: Callable[[int], bool
 
 def _as_entry(draft: Draft) -> Entry:
     """A past message in the shape that filters know."""
-    info = None if draft.attributes is None else Info(draft.attributes, draft.publisher)
+    info = make_info(draft)
     extra = Extra(id=draft.id, type=draft.type, group=draft.group, priority=draft.priority)
     return Entry(0, 0, 0, len(draft.body), draft.form, draft.body, info, extra)

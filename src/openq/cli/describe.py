@@ -8,7 +8,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..engine import records as r
-from ..model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Extra, Info
+from ..model import (
+    EXTRA_FIELDS,
+    FORM_BYTES,
+    FORM_JSON,
+    FORM_MSGPACK,
+    FORM_PICKLE,
+    FORM_TEXT,
+    Extra,
+    Info,
+)
 
 FORMS = {
     FORM_BYTES: "bytes",
@@ -81,8 +90,7 @@ class Describer:
                 targets = [{"queue": self._name(queue), "seq": seq} for queue, seq in rest[4]]
                 return {"to": targets, **self._content(*rest[:4])}
             case r.RUN:
-                form, bodies = rest
-                return self._run(form, bodies)
+                return self._run(*rest)
             case r.LEND:
                 until_ms, consumer, seqs = rest
                 told = {} if consumer is None else {"consumer": consumer}
@@ -114,32 +122,39 @@ class Describer:
 
     def _content(self, form: int, body: bytes, info: Info | None, extra: Extra | None) -> dict[str, Any]:
         told: dict[str, Any] = {"form": FORMS.get(form, form), "bytes": len(body)}
-        if extra is not None:
-            told |= _extra(extra)
-        if info is not None:
-            if info.attributes:
-                told["attributes"] = plain(info.attributes)
-            if info.publisher is not None:
-                told["publisher"] = info.publisher
+        told |= _about(info, extra)
         if self._bodies:
             told["body"] = plain_body(form, body)
         return told
 
-    def _run(self, form: int, bodies: Sequence[bytes]) -> dict[str, Any]:
+    def _run(
+        self, form: int, bodies: Sequence[bytes], info: Info | None, extra: Extra | None
+    ) -> dict[str, Any]:
         told: dict[str, Any] = {
             "count": len(bodies),
             "form": FORMS.get(form, form),
             "bytes": sum(map(len, bodies)),
+            **_about(info, extra),
         }
         if self._bodies:
             told["bodies"] = [plain_body(form, body) for body in bodies]
         return told
 
 
+def _about(info: Info | None, extra: Extra | None) -> dict[str, Any]:
+    told = {} if extra is None else _extra(extra)
+    if info is not None:
+        if info.attributes:
+            told["attributes"] = plain(info.attributes)
+        if info.publisher is not None:
+            told["publisher"] = info.publisher
+    return told
+
+
 def _extra(extra: Extra) -> dict[str, Any]:
     """Only what is set."""
     told: dict[str, Any] = {}
-    for name in Extra.__slots__:
+    for name in EXTRA_FIELDS:
         value = getattr(extra, name)
         if not value:
             continue
@@ -149,8 +164,14 @@ def _extra(extra: Extra) -> dict[str, Any]:
             told["exchange"], told["key"] = value
         elif name == "deaths":
             told["deaths"] = [
-                {"queue": queue, "reason": reason, "time": time_text(time_ms), "count": count}
-                for queue, reason, time_ms, count in value
+                {
+                    "queue": death.queue,
+                    "reason": death.reason,
+                    "time": time_text(death.time_ms),
+                    "count": death.count,
+                    **death.details(time_text),
+                }
+                for death in value
             ]
         else:
             told[name] = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import stat
@@ -9,7 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidSetting
-from ..model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Death, Draft, Entry, Extra
+from ..model import (
+    FORM_BYTES,
+    FORM_JSON,
+    FORM_MSGPACK,
+    FORM_PICKLE,
+    FORM_TEXT,
+    Death,
+    Draft,
+    Entry,
+    Extra,
+    Info,
+)
 from .checks import text, text_or_none, word_or_none
 from .codecs import Codec
 from .message import Message, Peeked, read_base64
@@ -83,8 +95,11 @@ def _line(queue: Queue, entry: Entry, lent: Mapping[int, int]) -> dict[str, Any]
     if entry.seq in lent:
         line["status"] = "processing"
         line["receive_count"] = lent[entry.seq]
-    if entry.info is not None and entry.info.publisher is not None:
-        line["publisher"] = entry.info.publisher
+    if entry.info is not None:
+        if entry.info.publisher is not None:
+            line["publisher"] = entry.info.publisher
+        if entry.info.wire is not None:
+            line["properties"] = base64.b64encode(entry.info.wire).decode()
     extra = entry.extra
     if extra is None:
         return line
@@ -98,8 +113,14 @@ def _line(queue: Queue, entry: Entry, lent: Mapping[int, int]) -> dict[str, Any]
         line["reason"] = extra.reason
     if extra.deaths:
         line["deaths"] = [
-            {"queue": name, "reason": reason, "time": iso(from_ms(ms)), "receive_count": count}
-            for name, reason, ms, count in extra.deaths
+            {
+                "queue": death.queue,
+                "reason": death.reason,
+                "time": iso(from_ms(death.time_ms)),
+                "receive_count": death.count,
+                **death.details(lambda ms: iso(from_ms(ms))),
+            }
+            for death in extra.deaths
         ]
     return line
 
@@ -174,6 +195,7 @@ def _draft(data: Any, queue: Queue, limit: int | None) -> Draft:
         reason=text_or_none(data.get("reason"), "reason"),
         deaths=_deaths(data.get("deaths", [])),
     )
+    publisher = word_or_none(data.get("publisher"), "publisher")
     return Draft(
         body,
         form,
@@ -186,9 +208,20 @@ def _draft(data: Any, queue: Queue, limit: int | None) -> Draft:
         ttl_ms=ttl_ms,
         id=word_or_none(message.id, "id"),
         attributes=check_attributes(message.attributes) if message.attributes else None,
-        publisher=word_or_none(data.get("publisher"), "publisher"),
+        publisher=publisher,
         past=past,
+        info=_wire_info(data["properties"], message.attributes, publisher) if "properties" in data else None,
     )
+
+
+def _wire_info(encoded: Any, attributes: Mapping[str, Any], publisher: str | None) -> Info | None:
+    """The properties as they came; None where somebody has written other attributes into the file since."""
+    from .. import properties  # here, because few need it
+
+    wire = read_base64(text(encoded, "properties"))
+    properties.decode(wire)
+    info = Info.of_wire(wire, publisher)
+    return info if info.attributes == attributes else None
 
 
 def _time_ms(value: Any, name: str) -> int:
@@ -208,11 +241,14 @@ def _deaths(value: Any) -> tuple[Death, ...]:
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise InvalidSetting("deaths must be a list of JSON objects")
     return tuple(
-        (
+        Death.told(
             text(each["queue"], "the queue of a death"),
             text(each["reason"], "the reason of a death"),
             _time_ms(each["time"], "the time of a death"),
             _receive_count(each["receive_count"]),
+            kind=text_or_none(each.get("kind"), "the kind of a death"),
+            times=_receive_count(each.get("times", 1)),
+            first_ms=_time_ms(each["first_time"], "the first time of a death") if "first_time" in each else 0,
         )
         for each in value
     )

@@ -41,7 +41,8 @@ class Mending(Base):
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         """Another body for a message that waits; type and attributes stay unless they are given."""
-        before = Peeked(cast("Queue", self), self._broker.find(self.name, checks.message_id(message_id)))
+        entry = self._broker.find(self.name, checks.message_id(message_id))
+        before = Peeked(cast("Queue", self), entry)
         draft = make_draft(
             self.codec,
             body,
@@ -49,6 +50,9 @@ class Mending(Base):
             attributes=before.attributes if attributes is None else attributes,
             publisher=before.publisher,
         )
+        said = entry.info is not None and entry.info.wire is not None
+        if said and attributes is None and draft.type == before.message_type:
+            draft.info = entry.info  # every property as it came
         self._broker.edit(self.name, message_id, draft)
         self._sync()
 

@@ -276,13 +276,23 @@ class _Stored(Message):
 
     @property
     def deaths(self) -> list[dict[str, Any]]:
-        """How it became a dead letter, newest first: queue, reason, time, receive_count."""
+        """How it became a dead letter, newest first: queue, reason, time, receive_count.
+
+        `times` and `first_time` say how often it died there that way, if more than once; `kind` is
+        what OpenQ calls it where somebody gave another reason.
+        """
         extra = self._entry.extra
         if extra is None:
             return []
         return [
-            {"queue": queue, "reason": reason, "time": from_ms(ms), "receive_count": count}
-            for queue, reason, ms, count in extra.deaths
+            {
+                "queue": death.queue,
+                "reason": death.reason,
+                "time": from_ms(death.time_ms),
+                "receive_count": death.count,
+                **death.details(from_ms),
+            }
+            for death in extra.deaths
         ]
 
     def to_dict(self, view: str = "consumption") -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ..model import (
     FORM_MSGPACK,
     FORM_PICKLE,
     FORM_TEXT,
+    Death,
     Delivery,
     Draft,
     Entry,
@@ -104,8 +105,14 @@ def _past(past: Extra) -> Document:
         out["reason"] = past.reason
     if past.deaths:
         out["deaths"] = [
-            {"queue": queue, "reason": reason, "time": time_text(ms), "receive_count": count}
-            for queue, reason, ms, count in past.deaths
+            {
+                "queue": death.queue,
+                "reason": death.reason,
+                "time": time_text(death.time_ms),
+                "receive_count": death.count,
+                **death.details(time_text),
+            }
+            for death in past.deaths
         ]
     return out
 
@@ -145,7 +152,15 @@ def entry_of(document: Document, seq: int) -> Entry:
         expires_ms=time_ms(get("expires_at")),
         reason=get("reason"),
         deaths=tuple(
-            (each["queue"], each["reason"], time_ms(each["time"]), each["receive_count"])
+            Death.told(
+                each["queue"],
+                each["reason"],
+                time_ms(each["time"]),
+                each["receive_count"],
+                kind=each.get("kind"),
+                times=each.get("times"),
+                first_ms=time_ms(each.get("first_time")),
+            )
             for each in get("deaths", ())
         ),
     )

@@ -29,7 +29,7 @@ from .records import (
     REMOVE,
     RESCHEDULE,
 )
-from .routing import Binding, Exchange
+from .routing import Binding, Exchange, Removed
 
 # -- one message ------------------------------------------------------------------------------
 
@@ -108,19 +108,26 @@ def reschedule_state(engine: Engine, queue: Queue, entry: Entry, due_ms: int, no
 # -- many messages ----------------------------------------------------------------------------
 
 
-def purge(engine: Engine, queue: Queue, now_ms: int) -> int:
-    """Everything out, deliveries too: their receipts are unknown from now on."""
-    count = queue.count
-    engine.tell((PURGE, now_ms, queue.number, 0))
-    purge_state(engine, queue)
+def purge(engine: Engine, queue: Queue, now_ms: int, waiting_only: bool = False) -> int:
+    """Everything out, deliveries too: their receipts are unknown from now on.
+
+    `waiting_only` leaves what is on loan alone; what is delayed goes as well.
+    """
+    count = queue.waiting_count if waiting_only else queue.count
+    engine.tell((PURGE, now_ms, queue.number, int(waiting_only)))
+    purge_state(engine, queue, waiting_only)
     if engine.observer is not None:
         engine.observer("purged", queue.name, None, now_ms, str(count))
     return count
 
 
-def purge_state(engine: Engine, queue: Queue) -> None:
-    queue.counters.removed += queue.count
-    queue.clear()
+def purge_state(engine: Engine, queue: Queue, waiting_only: bool) -> None:
+    if waiting_only:
+        queue.counters.removed += queue.waiting_count
+        queue.clear_waiting()
+    else:
+        queue.counters.removed += queue.count
+        queue.clear()
 
 
 def redrive_target(engine: Engine, queue: Queue, entry: Entry, to: str | None) -> Queue | None:
@@ -179,9 +186,14 @@ def survey(queue: Queue, state: str = "all") -> Iterator[Entry]:
     delayed = sorted(queue.delayed.values(), key=_due) if state in ("ready", "delayed", "all") else []
     lent = sorted((d.entry for d in queue.leases.values()), key=_seq) if state in ("in_flight", "all") else []
     not_due = {entry.seq for entry in delayed} if queue.fifo else frozenset()
+    ranks = queue.ready.rank
+
+    def rank(entry: Entry) -> tuple[int, int]:
+        return (-ranks(entry), entry.seq)
+
     # One lane after the other would put a whole group before the next one.
     walks = [_walk(lane) for lane in lanes]
-    waiting = walks[0] if len(walks) == 1 else merge(*walks, key=_seq if queue.fifo else _rank)
+    waiting = walks[0] if len(walks) == 1 else merge(*walks, key=_seq if queue.fifo else rank)
     ready = (entry for entry in waiting if entry.seq not in not_due)
     return chain(ready, () if state == "ready" else delayed, lent)
 
@@ -198,10 +210,6 @@ def _due(entry: Entry) -> tuple[int, int]:
 
 def _seq(entry: Entry) -> int:
     return entry.seq
-
-
-def _rank(entry: Entry) -> tuple[int, int]:
-    return (-entry.priority, entry.seq)
 
 
 def peek(engine: Engine, queue: Queue, limit: int, rear: bool) -> list[Entry]:
@@ -281,15 +289,26 @@ def declare_exchange(engine: Engine, exchange: Exchange, now_ms: int) -> bool:
     return new
 
 
-def delete_exchange(engine: Engine, name: str, now_ms: int, if_unused: bool = False) -> None:
+def change_exchange(engine: Engine, exchange: Exchange, now_ms: int) -> None:
+    before = engine.router.change(exchange)
+    try:
+        _tell_exchange(engine, "change", exchange, now_ms)
+    except OpenQError:
+        engine.router.change(before)
+        raise
+
+
+def delete_exchange(engine: Engine, name: str, now_ms: int, if_unused: bool = False) -> Removed:
+    """What went with it: its bindings, and auto-delete exchanges that have none left."""
     engine.router.get(name)
     before = engine.router.dump()
-    engine.router.delete(name, if_unused)
+    removed = engine.router.delete(name, if_unused)
     try:
         engine.tell((EXCHANGE, now_ms, 0, 0, {"op": "delete", "name": name}))
     except OpenQError:
         engine.router.load(before)
         raise
+    return removed
 
 
 def bind(engine: Engine, binding: Binding, now_ms: int) -> bool:
@@ -309,9 +328,10 @@ def bind(engine: Engine, binding: Binding, now_ms: int) -> bool:
     return new
 
 
-def unbind(engine: Engine, binding: Binding, now_ms: int) -> bool:
+def unbind(engine: Engine, binding: Binding, now_ms: int) -> Removed:
+    """What went: the binding, if it was there, and auto-delete exchanges that have none left."""
     if binding not in engine.router.bindings(binding.source, binding.destination):
-        return False
+        return Removed()
     _tell_exchange(engine, "unbind", binding, now_ms)
     return engine.router.unbind(binding)
 
@@ -323,8 +343,10 @@ def _tell_exchange(engine: Engine, op: str, value: Exchange | Binding, now_ms: i
 
 
 _BINDING = ("source", "destination", "to_exchange", "key", "arguments")
+_EXCHANGE = ("name", "kind", "durable", "auto_delete", "internal", "alternate", "arguments")
 _FIELDS = {
-    "declare": ("name", "kind", "durable", "auto_delete", "internal", "alternate", "arguments"),
+    "declare": _EXCHANGE,
+    "change": _EXCHANGE,
     "bind": _BINDING,
     "unbind": _BINDING,
 }
@@ -341,6 +363,9 @@ def apply_exchange(engine: Engine, change: Mapping[str, Any]) -> None:
     if op == "declare":
         if fields["name"] not in router:
             router.declare(Exchange(**fields))
+    elif op == "change":
+        if fields["name"] in router:
+            router.change(Exchange(**fields))
     elif op == "bind":
         if fields["source"] in router:
             router.bind(Binding(**fields))

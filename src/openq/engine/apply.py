@@ -72,11 +72,11 @@ def _publish(engine: Engine, queue: Queue, record: Record, at: int) -> None:
 
 
 def _run(engine: Engine, queue: Queue, record: Record, at: int) -> None:
-    _, now_ms, _, seq, form, bodies = record
+    _, now_ms, _, seq, form, bodies, info, extra = record
     engine.next_seq = max(engine.next_seq, seq + len(bodies))
     queue.counters.published += len(bodies)
     sizes = [len(body) for body in bodies]
-    engine._add_run(queue, seq, now_ms, at, sizes, form, None if at else bodies)
+    engine._add_run(queue, seq, now_ms, at, sizes, form, None if at else bodies, info, extra)
 
 
 def _route(engine: Engine, record: Record, at: int) -> None:
@@ -116,7 +116,8 @@ def _ack(engine: Engine, queue: Queue, record: Record, at: int) -> None:
             engine._ack_waiting(queue, seq)
             continue
         queue.counters.acked += 1
-        if delivery.entry.extra is not None or queue.settings.fifo:
+        extra = delivery.entry.extra
+        if (extra is not None and not extra.light) or queue.fifo:
             engine._leave(queue, delivery.entry)
             engine._settled(queue, delivery.entry, now_ms)
 
@@ -169,7 +170,7 @@ def _remove(engine: Engine, queue: Queue, record: Record, at: int) -> None:
 
 
 def _purge(engine: Engine, queue: Queue, record: Record, at: int) -> None:
-    purge_state(engine, queue)
+    purge_state(engine, queue, waiting_only=bool(record[3]))
 
 
 def _rewrite(engine: Engine, queue: Queue, record: Record, at: int) -> None:

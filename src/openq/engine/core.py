@@ -5,7 +5,7 @@ Every change is told to the log before the state changes: a log that refuses lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..errors import (
     InvalidSetting,
@@ -16,21 +16,26 @@ from ..errors import (
     QueueNotFound,
 )
 from ..model import (
+    MAX_DEATHS,
+    Death,
     Entry,
     Extra,
     Info,
     QueueSettings,
     check_name,
 )
+from ..names import full_name, split_name
 from .queue import Queue
 from .records import (
     DEAD_EXPIRED,
     DEAD_OVERFLOW,
+    DEAD_REJECTED,
     DEATH_NAMES,
     GONE_EXPIRED,
     GONE_OVERFLOW,
     MOVE,
     QUEUE,
+    REDRIVEN,
     REMOVE,
     REMOVE_NAMES,
     UNQUEUE,
@@ -46,6 +51,8 @@ WAKE = 6  # queue whose waiters could not be served
 DELAY = 2  # queue, sequence
 TTL = 3  # queue, sequence
 RETENTION = 4  # queue
+
+REFUSING = ("reject", "reject-dead-letter")  # kinds of overflow that let nothing in
 
 _MAX_CASCADE = 8  # dead-letter queues that overflow into each other
 MAX_TIME_MS = 1 << 61
@@ -69,6 +76,7 @@ class Core:
         self.next_number = 1  # of deliveries
         self.next_queue = 1
         self.woken: list[Queue] = []  # watched queues that may have something to hand out
+        self.brief: list[tuple[int, Queue, int]] = []  # since when, and which: those with no time to live
         self.orphans: set[int] = set()  # numbers of queues whose definition was lost to damage
         self.observer: Event | None = None
         self.load_info: Callable[[int], Info | None] | None = None  # what is stored at a location
@@ -190,6 +198,8 @@ class Core:
                     queue.dedup_order.append((end_ms, key))
             if extra.expires_ms:
                 self.timers.add(extra.expires_ms, (TTL, queue, entry.seq))
+                if extra.expires_ms <= now_ms:
+                    self._offer_briefly(queue, entry, now_ms)
             if extra.due_ms > now_ms:
                 if entry.at:  # on disk, and not needed for a while
                     entry.body = entry.info = None
@@ -203,6 +213,13 @@ class Core:
             self._arm_retention(queue, now_ms)
         if queue.watched:
             self.woken.append(queue)
+
+    def _offer_briefly(self, queue: Queue, entry: Entry, now_ms: int) -> None:
+        """With no time to live it is for who waits at this very moment; `end_brief` comes after them."""
+        if self.brief and self.brief[0][0] < now_ms:
+            self.brief.clear()  # their timers have dealt with them
+        self.brief.append((now_ms, queue, entry.seq))
+        self.woken.append(queue)
 
     def put_back(self, queue: Queue, entry: Entry, now_ms: int) -> None:
         """A message of this queue to its own place, or among the delayed until it is due."""
@@ -247,7 +264,7 @@ class Core:
 
     def _overflow(self, queue: Queue, now_ms: int, cascade: int = 0) -> None:
         settings = queue.settings
-        if (settings.max_length is None and settings.max_bytes is None) or settings.overflow == "reject":
+        if (settings.max_length is None and settings.max_bytes is None) or settings.overflow in REFUSING:
             return
         while (settings.max_length is not None and queue.waiting_count > settings.max_length) or (
             settings.max_bytes is not None and queue.waiting_bytes > settings.max_bytes
@@ -266,8 +283,8 @@ class Core:
     def _let_go(self, queue: Queue, entry: Entry, now_ms: int, cascade: int) -> None:
         targets = None
         if queue.settings.overflow == "dead-letter" and cascade < _MAX_CASCADE:
-            targets = self._dead_targets(queue, entry)
-        if targets and queue not in targets:
+            targets = self._dead_targets(queue, entry, DEAD_OVERFLOW)
+        if targets:
             self._tell_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms)
             self.take_out(queue, entry)
             self._finish_move(queue, entry, targets, DEAD_OVERFLOW, None, now_ms, cascade + 1)
@@ -276,31 +293,29 @@ class Core:
             self.take_out(queue, entry)
             self._removed(queue, entry, GONE_OVERFLOW, now_ms)
 
-    def _dead_targets(self, queue: Queue, entry: Entry) -> list[Queue] | None:
+    def _dead_targets(self, queue: Queue, entry: Entry, why: int) -> list[Queue] | None:
         """Where this queue's dead letters go; None: nowhere, so a message is better kept."""
         settings = queue.settings
         if settings.dead_letter_exchange is not None:
             if settings.dead_letter_exchange not in self.router:
                 return None
-            route = None if entry.extra is None else entry.extra.route
-            key = settings.dead_letter_key
-            if key is None:
-                key = route[1] if route is not None else queue.name
+            _, key = dead_route(queue, entry.extra) or ("", "")
             headers = self._headers(settings.dead_letter_exchange, entry)
             names = self.router.route(settings.dead_letter_exchange, key, headers)
-            return [self.queues[name] for name in names if name in self.queues]
-        if settings.dead_letter is not None:
-            target = self.queues.get(settings.dead_letter)
-            return None if target is None else [target]
-        return None
+            targets = [self.queues[name] for name in names if name in self.queues]
+        elif settings.dead_letter in self.queues:
+            targets = [self.queues[settings.dead_letter]]
+        else:
+            return None
+        return [target for target in targets if not _closes_circle(queue, entry.extra, target, why)]
 
-    def _headers(self, exchange: str, entry: Entry) -> Mapping[str, object] | None:
-        """The attributes, from disk if need be; only an exchange that looks at them is worth that."""
+    def _headers(self, exchange: str, entry: Entry) -> Info | None:
+        """What holds the attributes, from disk if need be; only an exchange that looks is worth that."""
         info = entry.info
         looks = self.router.get(exchange).kind == "headers"
         if looks and info is None and entry.at and self.load_info is not None:
             info = self.load_info(entry.at)
-        return None if info is None else info.attributes
+        return info
 
     def _tell_move(
         self,
@@ -359,8 +374,10 @@ class Core:
             extra.id = self.id_of(entry)
             extra.born_ms = extra.born_ms or entry.sent_ms
             if why in DEATH_NAMES:
-                death = (queue.name, reason or DEATH_NAMES[why], now_ms, extra.count)
-                extra.deaths = (death, *extra.deaths)[:16]
+                extra.deaths = died(queue, extra, why, reason, now_ms)
+                extra.route = dead_route(queue, old)
+            elif why == REDRIVEN and extra.deaths and extra.deaths[0].queue == target.name:
+                extra.route = _route_before(target, extra.deaths[0])
             extra.count = 0
             extra.number = 0
             extra.first_ms = 0
@@ -408,6 +425,66 @@ def with_extra(entry: Entry, extra: Extra) -> Entry:
     if entry.at:
         return Entry(entry.seq, entry.sent_ms, entry.at, entry.size, entry.form, None, None, extra)
     return Entry(entry.seq, entry.sent_ms, entry.at, entry.size, entry.form, entry.body, entry.info, extra)
+
+
+def _own_route(queue: Queue) -> tuple[str, str]:
+    """How a message comes that was published straight to a queue: default exchange and the queue's name."""
+    account, name = split_name(queue.name)
+    return full_name(account, ""), name
+
+
+def dead_route(queue: Queue, extra: Extra | None) -> tuple[str, str] | None:
+    """Exchange and key with which a message of this queue goes to the dead letters; None: straight."""
+    settings = queue.settings
+    if settings.dead_letter_exchange is None:
+        return None
+    key = settings.dead_letter_key
+    if key is None:
+        route = None if extra is None else extra.route
+        key = (route or _own_route(queue))[1]
+    return settings.dead_letter_exchange, key
+
+
+def _route_before(queue: Queue, death: Death) -> tuple[str, str] | None:
+    """How a message had come to this queue before it died there."""
+    route = (death.exchange, death.key)
+    return None if route in (("", ""), _own_route(queue)) else route
+
+
+def died(queue: Queue, extra: Extra, why: int, reason: str | None, now_ms: int) -> tuple[Death, ...]:
+    """The deaths with one more; an earlier one of this queue and kind becomes part of it."""
+    kind = DEATH_NAMES[why]
+    times, first_ms = 1, now_ms
+    others = []
+    for death in extra.deaths:
+        if death.queue == queue.name and death.kind == kind:
+            times = death.times + 1
+            first_ms = death.first_ms or death.time_ms
+        else:
+            others.append(death)
+    exchange, key = extra.route or _own_route(queue)
+    new = Death(queue.name, reason or kind, now_ms, extra.count, kind, exchange, key, times, first_ms)
+    return (new, *others)[:MAX_DEATHS]
+
+
+def _closes_circle(queue: Queue, extra: Extra | None, target: Queue, why: int) -> bool:
+    """Whether a message would come back to a queue it died in, and nobody rejected it on the way.
+
+    Such a circle turns by itself, for ever; one with a rejection in it is how a consumer tries again later.
+    """
+    if why == DEAD_REJECTED:
+        return False
+    if target is queue:
+        return True
+    kind = DEATH_NAMES[why]
+    for death in () if extra is None else extra.deaths:
+        if death.queue == queue.name and death.kind == kind:
+            continue  # becomes part of the death that is just happening
+        if death.kind == DEATH_NAMES[DEAD_REJECTED]:
+            return False
+        if death.queue == target.name:
+            return True
+    return False
 
 
 def dedup_key(queue: Queue, extra: Extra) -> str:

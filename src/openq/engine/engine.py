@@ -23,35 +23,48 @@ from ..model import (
     Entry,
     Extra,
     Info,
+    light_extra,
 )
-from .core import MAX_TIME_MS, dedup_key
+from .core import MAX_TIME_MS, REFUSING, dead_route, dedup_key, died
 from .lane import PAGE, PAGE_BYTES, Page
 from .lending import Lending
 from .queue import Queue
 from .records import (
+    DEAD_OVERFLOW,
     FIRST_ITEM,
-    ITEM_HEAD_SIZE,
     PUBLISH,
     ROUTE,
     RUN,
     plain,
     run_first,
+    run_step,
 )
 
 Published = tuple[str, bool]  # the message's id, and whether it was a duplicate
 
 
 class Engine(Lending):
-    def publish_plain(self, queue: Queue, body: bytes, form: int, now_ms: int) -> int:
-        """A body and nothing else into a `simple` queue: the short way. Returns the sequence."""
+    def publish_plain(
+        self,
+        queue: Queue,
+        body: bytes,
+        form: int,
+        now_ms: int,
+        info: Info | None = None,
+        extra: Extra | None = None,
+    ) -> int:
+        """A body with at most a light extra into a `simple` queue: the short way. Returns the sequence."""
         seq = self.next_seq
         log = self.log
-        at = 0 if log is None else log((PUBLISH, now_ms, queue.number, seq, form, body, None, None)) or 0
+        at = 0 if log is None else log((PUBLISH, now_ms, queue.number, seq, form, body, info, extra)) or 0
         self.next_seq = seq + 1
         size = len(body)
         # A consumer that keeps up finds the body in memory; a backlog is read from disk.
-        kept = body if not at or queue.waiting_bytes < PAGE_BYTES else None
-        queue.ready.append_plain(Entry(seq, now_ms, at, size, form, kept, None, None))
+        if not at or queue.waiting_bytes < PAGE_BYTES:
+            entry = Entry(seq, now_ms, at, size, form, body, info, extra)
+        else:
+            entry = Entry(seq, now_ms, at, size, form, None, None, extra)
+        queue.ready.append_plain(entry)
         queue.waiting_bytes += size
         queue.counters.published += 1
         if not queue.retention_armed:
@@ -62,15 +75,28 @@ class Engine(Lending):
             self.observer("published", queue.name, f"{self.id_prefix}{seq:012x}", now_ms, "")
         return seq
 
-    def publish_run(self, queue: Queue, bodies: Sequence[bytes], form: int, now_ms: int) -> int:
-        """Many plain bodies into a `simple` queue as one record. Returns the first sequence."""
+    def publish_run(
+        self,
+        queue: Queue,
+        bodies: Sequence[bytes],
+        form: int,
+        now_ms: int,
+        info: Info | None = None,
+        extra: Extra | None = None,
+    ) -> int:
+        """Many bodies into a `simple` queue as one record. Returns the first sequence.
+
+        The info and the extra, which must be a light one, are those of each of them.
+        """
         bodies = tuple(bodies)  # the caller's list stays the caller's
         count = len(bodies)
+        if count == 1:
+            return self.publish_plain(queue, bodies[0], form, now_ms, info, extra)
         seq = self.next_seq
         log = self.log
-        at = 0 if log is None else log((RUN, now_ms, queue.number, seq, form, bodies)) or 0
+        at = 0 if log is None else log((RUN, now_ms, queue.number, seq, form, bodies, info, extra)) or 0
         self.next_seq = seq + count
-        self._add_run(queue, seq, now_ms, at, list(map(len, bodies)), form, bodies)
+        self._add_run(queue, seq, now_ms, at, list(map(len, bodies)), form, bodies, info, extra)
         queue.counters.published += count
         if queue.watched:
             self.woken.append(queue)
@@ -88,10 +114,12 @@ class Engine(Lending):
         sizes: Sequence[int],
         form: int,
         bodies: Sequence[bytes] | None,
+        info: Info | None,
+        extra: Extra | None,
     ) -> None:
         total = sum(sizes)
         count = len(sizes)
-        step = ITEM_HEAD_SIZE
+        step = run_step(info, extra)
         column: int | array[int] = array("I", sizes)
         ats = None
         # Messages of one size, the common case, are a matter of arithmetic.
@@ -106,6 +134,8 @@ class Engine(Lending):
             ats.pop()
         if at and queue.waiting_bytes + total > PAGE_BYTES:
             bodies = None
+        if bodies is None:
+            info = None  # it is read together with the body
         for start in range(0, count, PAGE):
             end = min(start + PAGE, count)
             queue.ready.append_page(
@@ -116,8 +146,8 @@ class Engine(Lending):
                     column if isinstance(column, int) else column[start:end],
                     form,
                     None if bodies is None else bodies[start:end],
-                    None,
-                    None,
+                    info,
+                    extra,
                 )
             )
         queue.waiting_bytes += total
@@ -133,7 +163,10 @@ class Engine(Lending):
         if known is not None:
             queue.counters.deduplicated += 1
             return known, True
-        self._check_room(queue, len(draft.body))
+        self._check_room(queue, draft, extra, now_ms)
+        return self._publish(queue, draft, extra, now_ms), False
+
+    def _publish(self, queue: Queue, draft: Draft, extra: Extra | None, now_ms: int) -> str:
         seq = self.next_seq
         info = make_info(draft)
         at = self.tell((PUBLISH, now_ms, queue.number, seq, draft.form, draft.body, info, extra))
@@ -145,7 +178,7 @@ class Engine(Lending):
         self._enter(queue, entry, now_ms)
         self._note("published", queue, entry, now_ms)
         self._overflow(queue, now_ms)
-        return self.id_of(entry), False
+        return self.id_of(entry)
 
     def route(self, exchange: str, key: str, draft: Draft, now_ms: int) -> tuple[str, list[str]]:
         """Through an exchange into every queue it leads to, as one record.
@@ -153,39 +186,58 @@ class Engine(Lending):
         Returns the id and the queues reached; a queue that had it already, or that refuses
         because it is full, is not among them.
         """
-        headers = draft.attributes
+        headers = draft.attributes if draft.info is None else draft.info
         draft.route = (exchange, key)
+        names = self.router.route(exchange, key, headers)
+        message_id, reached, refused = self.route_to(names, draft, now_ms)
+        if refused is not None and not reached:
+            raise refused
+        return message_id, reached
+
+    def route_to(
+        self, names: Sequence[str], draft: Draft, now_ms: int
+    ) -> tuple[str, list[str], OpenQError | None]:
+        """Into all queues of these names, each once, as one record; `draft.route` says how it came.
+
+        Returns the id, the queues reached, and the error of one that refused because it is full. A name
+        without a queue is passed over, as is a queue that had the message already.
+        """
         targets: list[Queue] = []
         extra: Extra | None = None
         refused: OpenQError | None = None
-        known_id = ""
-        for name in self.router.route(exchange, key, headers):
+        message_id = ""
+        for name in names if len(names) < 2 else dict.fromkeys(names):
             queue = self.queues.get(name)
             if queue is None:
                 continue
-            extra = self._extra(queue, draft, now_ms)
-            known = self._known(queue, draft, extra, now_ms)
+            own = self._extra(queue, draft, now_ms)
+            known = self._known(queue, draft, own, now_ms)
             if known is not None:
                 queue.counters.deduplicated += 1
-                known_id = known
+                message_id = known
                 continue
             try:
-                self._check_room(queue, len(draft.body))
+                self._check_room(queue, draft, own, now_ms)
             except QueueFull as full:
                 refused = full
                 continue
             targets.append(queue)
+            extra = own
         if not targets:
-            if refused is not None:
-                raise refused
-            return known_id, []
-        seq = self.next_seq
-        message_id = draft.id or f"{self.id_prefix}{seq:012x}"
-        info = make_info(draft)
+            return message_id, [], refused
+        if len(targets) == 1:
+            return self._publish(targets[0], draft, extra, now_ms), [targets[0].name], refused
         shared = _base_extra(draft, now_ms)
-        shared.id = message_id
         if draft.delay_ms == 0:
             shared.due_ms = now_ms  # at once, whatever the delay of a queue
+        message_id = self._publish_shared(targets, draft, shared, now_ms)
+        return message_id, [queue.name for queue in targets], refused
+
+    def _publish_shared(self, targets: Sequence[Queue], draft: Draft, shared: Extra, now_ms: int) -> str:
+        """One message with one id into several queues, as one record."""
+        seq = self.next_seq
+        message_id = shared.id = draft.id or f"{self.id_prefix}{seq:012x}"
+        info = make_info(draft)
         pairs = tuple((queue.number, seq + i) for i, queue in enumerate(targets))
         record = (ROUTE, now_ms, targets[0].number, seq, draft.form, draft.body, info, shared, pairs)
         at = self.tell(record)
@@ -195,7 +247,7 @@ class Engine(Lending):
             self._note("published", queue, entry, now_ms)
         for queue in targets:
             self._overflow(queue, now_ms)
-        return message_id, [queue.name for queue in targets]
+        return message_id
 
     def _enter_routed(
         self,
@@ -222,6 +274,7 @@ class Engine(Lending):
             extra.expires_ms = min(extra.expires_ms or expires_ms, expires_ms)
         if extra.dedup is None and settings.dedup_by_content:
             extra.dedup = hashlib.sha256(body).hexdigest()
+        extra.lighten()
         queue.counters.published += 1
         if keep:
             entry = Entry(seq, now_ms, at, len(body), form, body, info, extra)
@@ -245,19 +298,11 @@ class Engine(Lending):
             extra.expires_ms = min(extra.expires_ms or expires_ms, expires_ms)
         if extra.dedup is None and settings.dedup_by_content:
             extra.dedup = hashlib.sha256(draft.body).hexdigest()
-        plain = (
-            not extra.priority
-            and extra.group is None
-            and extra.type is None
-            and not extra.due_ms
-            and not extra.expires_ms
-            and extra.dedup is None
-            and extra.unique is None
-            and extra.id is None
-            and extra.route is None
-            and draft.past is None
-        )
-        return None if plain else extra
+        if not extra.lighten().light:
+            return extra
+        if extra.type is None and extra.route is None and draft.past is None:
+            return None
+        return light_extra(extra.route, extra.type)
 
     def _known(self, queue: Queue, draft: Draft, extra: Extra | None, now_ms: int) -> str | None:
         """The id of the message that this one would repeat."""
@@ -280,14 +325,35 @@ class Engine(Lending):
                 return draft.id
         return None
 
-    def _check_room(self, queue: Queue, size: int) -> None:
+    def _check_room(self, queue: Queue, draft: Draft, extra: Extra | None, now_ms: int) -> None:
+        """Raises QueueFull where a full queue refuses; it may have dead letters for what it refuses."""
         settings = queue.settings
-        if settings.overflow != "reject":
+        if settings.overflow not in REFUSING:
             return
         if settings.max_length is not None and queue.waiting_count >= settings.max_length:
-            raise QueueFull(queue.name, f"max_length {settings.max_length}")
-        if settings.max_bytes is not None and queue.waiting_bytes + size > settings.max_bytes:
-            raise QueueFull(queue.name, f"max_bytes {settings.max_bytes}")
+            full = QueueFull(queue.name, f"max_length {settings.max_length}")
+        elif settings.max_bytes is not None and queue.waiting_bytes + len(draft.body) > settings.max_bytes:
+            full = QueueFull(queue.name, f"max_bytes {settings.max_bytes}")
+        else:
+            return
+        if settings.overflow == "reject-dead-letter":
+            self._bury_refused(queue, draft, extra, now_ms)
+        raise full
+
+    def _bury_refused(self, queue: Queue, draft: Draft, extra: Extra | None, now_ms: int) -> None:
+        """To the dead letters without ever having been in the queue."""
+        entry = Entry(0, now_ms, 0, len(draft.body), draft.form, draft.body, make_info(draft), extra)
+        targets = self._dead_targets(queue, entry, DEAD_OVERFLOW)
+        if not targets:
+            return
+        shared = _base_extra(draft, now_ms)
+        shared.deaths = died(queue, shared, DEAD_OVERFLOW, None, now_ms)
+        shared.route = dead_route(queue, shared)
+        shared.born_ms = shared.born_ms or now_ms
+        shared.due_ms = now_ms  # dead letters do not wait for the delay of a queue
+        shared.expires_ms = shared.count = 0
+        shared.dedup = shared.unique = None
+        self._publish_shared(targets, draft, shared, now_ms)
 
 
 _NO_PAST = Extra()
@@ -301,6 +367,8 @@ def _delay(extra: Extra, delay_ms: int, now_ms: int) -> None:
 
 
 def make_info(draft: Draft) -> Info | None:
+    if draft.info is not None:
+        return draft.info
     if draft.attributes is None and draft.publisher is None:
         return None
     return Info(plain(draft.attributes or {}), draft.publisher)

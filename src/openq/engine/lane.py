@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import repeat
+from typing import TypeVar
 
 from ..model import Entry, Extra, Info
 
+_T = TypeVar("_T")
 PAGE = 1024
 PAGE_BYTES = 1 << 20  # of bodies; a page of large messages is closed early
 
@@ -34,8 +36,8 @@ class Page:
         sizes: int | array[int],
         forms: int | bytes,
         bodies: Sequence[bytes | None] | None,
-        infos: dict[int, Info] | None,
-        extras: dict[int, Extra] | None,
+        infos: Info | tuple[Info | None, ...] | None,
+        extras: Extra | tuple[Extra | None, ...] | None,
     ) -> None:
         self.seqs = seqs
         self.sents = sents
@@ -56,7 +58,6 @@ class Page:
         forms = bytes([entry.form for entry in entries])
         ats = array("Q", [entry.at for entry in entries])
         stored = ats[0] != 0
-        extras = {i: entry.extra for i, entry in enumerate(entries) if entry.extra is not None}
         return cls(
             seqs,
             _narrow(sents),
@@ -65,8 +66,8 @@ class Page:
             forms[0] if forms.count(forms[0]) == len(forms) else forms,
             # A tuple of bytes is of no concern to the cyclic collector; a list would be walked each time.
             None if stored else tuple([entry.body for entry in entries]),
-            None if stored else {i: e.info for i, e in enumerate(entries) if e.info is not None} or None,
-            extras or None,
+            None if stored else _shared([entry.info for entry in entries]),
+            _shared([entry.extra for entry in entries]),
         )
 
     def __len__(self) -> int:
@@ -81,8 +82,8 @@ class Page:
             self.sizes if isinstance(self.sizes, int) else self.sizes[i],
             self.forms if isinstance(self.forms, int) else self.forms[i],
             None if self.bodies is None else self.bodies[i],
-            None if self.infos is None else self.infos.get(i),
-            None if self.extras is None else self.extras.get(i),
+            self.infos[i] if isinstance(self.infos, tuple) else self.infos,
+            self.extras[i] if isinstance(self.extras, tuple) else self.extras,
         )
 
     def entries(self) -> list[Entry]:
@@ -98,13 +99,25 @@ class Page:
                 strict=False,
             )
         ]
-        if self.infos is not None:
-            for i, info in self.infos.items():
-                entries[i].info = info
-        if self.extras is not None:
-            for i, extra in self.extras.items():
-                entries[i].extra = extra
+        if isinstance(self.infos, tuple):
+            for entry, info in zip(entries, self.infos, strict=True):
+                entry.info = info
+        elif self.infos is not None:
+            for entry in entries:
+                entry.info = self.infos
+        if isinstance(self.extras, tuple):
+            for entry, extra in zip(entries, self.extras, strict=True):
+                entry.extra = extra
+        elif self.extras is not None:
+            for entry in entries:
+                entry.extra = self.extras
         return entries
+
+    def is_light(self) -> bool:
+        """Whether the engine need not look at each of them: none has more than a light extra."""
+        if isinstance(self.extras, tuple):
+            return all(extra is None or extra.light for extra in self.extras)
+        return self.extras is None or self.extras.light
 
 
 def _narrow(column: array[int]) -> int | array[int]:
@@ -113,6 +126,15 @@ def _narrow(column: array[int]) -> int | array[int]:
     if low == high:
         return low
     return array("I", column) if high < 1 << 32 else column
+
+
+def _shared(column: list[_T | None]) -> _T | tuple[_T | None, ...] | None:
+    """One object if it is that of all, else one for each."""
+    first = column[0]
+    for each in column:
+        if each is not first:
+            return tuple(column)
+    return first
 
 
 class Lane:
@@ -153,7 +175,7 @@ class Lane:
         # Bodies of the newest page stay in memory for a consumer that keeps up; those before
         # it are read from disk when their turn comes.
         if pages and pages[-1].ats is not None:
-            pages[-1].bodies = None
+            pages[-1].bodies = pages[-1].infos = None
         pages.append(page)
         self.count += len(page)
         self.is_short = False
@@ -349,9 +371,11 @@ class Lane:
             if entry.extra is not None and entry.extra.expires_ms:
                 yield entry.seq, entry.extra.expires_ms
         for page in self._pages:
-            for i, extra in (page.extras or {}).items():
-                if extra.expires_ms:
-                    yield page.seqs[i], extra.expires_ms
+            if page.is_light():
+                continue
+            for entry in page.entries():
+                if entry.extra is not None and entry.extra.expires_ms:
+                    yield entry.seq, entry.extra.expires_ms
 
     def freeze(self) -> tuple[list[Entry], list[Page]]:
         """All of it for a snapshot: loose entries, and pages by reference."""

@@ -16,6 +16,7 @@ from ..errors import (
     OpenQError,
 )
 from ..model import (
+    MAX_DEATHS,
     MAX_SPAN_MS,
     NO_DEADLINE,
     Delivery,
@@ -33,6 +34,7 @@ from .records import (
     EXPIRED,
     EXTEND,
     GONE_EXPIRED,
+    GONE_RECEIVES,
     GONE_REJECTED,
     LEND,
     NACKED,
@@ -75,7 +77,11 @@ class Lending(Core):
             if entries:
                 return self._lend_run(queue, entries, now_ms, until_ms, consumer)
         entry = ready.pop(now_ms) if limit == 1 and types is None and not queue.fifo else None
-        if entry is not None and entry.extra is None and entry.sent_ms > now_ms - settings.retention_ms:
+        if (
+            entry is not None
+            and (entry.extra is None or entry.extra.light)
+            and entry.sent_ms > now_ms - settings.retention_ms
+        ):
             return [self._lend_plain(queue, entry, now_ms, until_ms, consumer)]
         return self._receive(queue, limit, now_ms, until_ms, consumer, types, entry)
 
@@ -168,12 +174,12 @@ class Lending(Core):
                         continue
                     count = 1
                 else:
-                    if _over(entry, horizon_ms, now_ms):
+                    if _over(entry, horizon_ms, now_ms) and not _is_brief(entry, horizon_ms, now_ms):
                         self._expire_taken(queue, entry, now_ms)
                         continue
                     count = extra.count + 1
                     if max_receives is not None and count > max_receives:
-                        targets = self._dead_targets(queue, entry)
+                        targets = self._exhausted_targets(queue, entry)
                         if targets is not None:
                             self._bury_taken(queue, entry, targets, DEAD_RECEIVES, now_ms)
                             continue
@@ -275,7 +281,8 @@ class Lending(Core):
         del queue.leases[seq]
         queue.counters.acked += 1
         entry = delivery.entry
-        if entry.extra is not None or queue.fifo:
+        extra = entry.extra
+        if (extra is not None and not extra.light) or queue.fifo:
             self._leave(queue, entry)
             self._settled(queue, entry, now_ms)
         if self.observer is not None:
@@ -305,7 +312,8 @@ class Lending(Core):
             for seq, delivery in done.items():
                 del leases[seq]
                 entry = delivery.entry
-                if entry.extra is not None or queue.settings.fifo:
+                extra = entry.extra
+                if (extra is not None and not extra.light) or queue.fifo:
                     self._leave(queue, entry)
                     self._settled(queue, entry, now_ms)
                 if self.observer is not None:
@@ -354,6 +362,67 @@ class Lending(Core):
         delivery = queue.lease(seq, number, now_ms)
         return self._give_back(queue, delivery, NACKED, reason, delay_ms, now_ms)
 
+    def nack_many(
+        self,
+        queue: Queue,
+        receipts: Iterable[tuple[int, int]],
+        now_ms: int,
+        delay_ms: int | None = None,
+        reason: str | None = None,
+    ) -> int:
+        """The same for many, those that simply go back as one record; late ones are passed over."""
+        if delay_ms is not None and not 0 <= delay_ms <= MAX_SPAN_MS:
+            raise _bad_span("delay", delay_ms)
+        settings = queue.settings
+        horizon_ms = now_ms - settings.retention_ms
+        max_receives = settings.max_receives
+        given = self._live(queue, receipts, now_ms)
+        back: list[tuple[Delivery, int]] = []
+        for delivery in given:
+            entry = delivery.entry
+            used_up = max_receives is not None and delivery.count >= max_receives
+            if used_up or _over(entry, horizon_ms, now_ms):
+                self._give_back(queue, delivery, NACKED, reason, delay_ms, now_ms)
+            else:
+                back.append((delivery, self._due_again(queue, delivery, delay_ms, now_ms)))
+        if back:
+            pairs = tuple([(delivery.entry.seq, due_ms) for delivery, due_ms in back])
+            self.tell((RETURN, now_ms, queue.number, 0, NACKED, reason, pairs))
+        for delivery, due_ms in back:
+            self._return(queue, delivery, NACKED, reason, due_ms, now_ms)
+            self._note("requeued", queue, delivery.entry, now_ms, reason or "")
+        return len(given)
+
+    def reject_many(
+        self, queue: Queue, receipts: Iterable[tuple[int, int]], now_ms: int, reason: str | None = None
+    ) -> int:
+        """The same for many, those without dead letters as one record; late ones are passed over."""
+        given = self._live(queue, receipts, now_ms)
+        gone: list[Delivery] = []
+        for delivery in given:
+            targets = self._dead_targets(queue, delivery.entry, DEAD_REJECTED)
+            if targets:
+                self._bury_lent(queue, delivery, targets, DEAD_REJECTED, reason, now_ms)
+            else:
+                gone.append(delivery)
+        if gone:
+            seqs = [delivery.entry.seq for delivery in gone]
+            self.tell((REMOVE, now_ms, queue.number, 0, GONE_REJECTED, seqs))
+        for delivery in gone:
+            del queue.leases[delivery.entry.seq]
+            self._removed(queue, delivery.entry, GONE_REJECTED, now_ms)
+            self._settled(queue, delivery.entry, now_ms)
+        return len(given)
+
+    def _live(self, queue: Queue, receipts: Iterable[tuple[int, int]], now_ms: int) -> list[Delivery]:
+        """The deliveries behind those receipts that are still good, each once."""
+        found: dict[int, Delivery] = {}
+        for seq, number in receipts:
+            delivery = queue.leases.get(seq)
+            if delivery is not None and delivery.number == number and not 0 < delivery.until_ms <= now_ms:
+                found[seq] = delivery
+        return list(found.values())
+
     def release(self, queue: Queue, seq: int, number: int, now_ms: int) -> None:
         """Give a delivery back as if it had never been made (its holder is gone)."""
         delivery = queue.lease(seq, number, now_ms)
@@ -362,7 +431,7 @@ class Lending(Core):
     def reject(self, queue: Queue, seq: int, number: int, now_ms: int, reason: str | None = None) -> str:
         """To the dead letters at once; without any, the message is removed."""
         delivery = queue.lease(seq, number, now_ms)
-        targets = self._dead_targets(queue, delivery.entry) or []
+        targets = self._dead_targets(queue, delivery.entry, DEAD_REJECTED) or []
         self._bury_lent(queue, delivery, targets, DEAD_REJECTED, reason, now_ms)
         return "dead-lettered" if targets else "removed"
 
@@ -398,18 +467,23 @@ class Lending(Core):
             return "dead-lettered" if targets else "expired"
         max_receives = settings.max_receives
         if why != RELEASED and max_receives is not None and delivery.count >= max_receives:
-            targets = self._dead_targets(queue, entry)
+            targets = self._exhausted_targets(queue, entry)
             if targets is not None:
                 self._bury_lent(queue, delivery, targets, DEAD_RECEIVES, reason, now_ms)
                 return "dead-lettered" if targets else "removed"
-        if delay_ms is None:
-            delay_ms = settings.retry.delay_ms(delivery.count, self._chance(entry.seq, delivery.count))
-        due_ms = now_ms + delay_ms if delay_ms > 0 else 0
+        due_ms = self._due_again(queue, delivery, delay_ms, now_ms)
         seq = entry.seq
         self.tell((RETURN, now_ms, queue.number, seq, why, reason, ((seq, due_ms),)))
         self._return(queue, delivery, why, reason, due_ms, now_ms)
         self._note("expired" if why == EXPIRED else "requeued", queue, entry, now_ms, reason or "")
         return "returned"
+
+    def _due_again(self, queue: Queue, delivery: Delivery, delay_ms: int | None, now_ms: int) -> int:
+        """When a message that goes back is tried again; 0: at once."""
+        if delay_ms is None:
+            chance = self._chance(delivery.entry.seq, delivery.count)
+            delay_ms = queue.settings.retry.delay_ms(delivery.count, chance)
+        return now_ms + delay_ms if delay_ms > 0 else 0
 
     def _return(
         self, queue: Queue, delivery: Delivery, why: int, reason: str | None, due_ms: int, now_ms: int
@@ -478,10 +552,15 @@ class Lending(Core):
         if not queue.settings.dead_letter_expired:
             return []
         deaths = () if entry.extra is None else entry.extra.deaths
-        if any(death[0] == queue.name and death[2] == now_ms for death in deaths):
-            # Queues that expire at once into each other: the circle ends where it closes.
+        if len(deaths) == MAX_DEATHS and deaths[-1].time_ms == now_ms:
+            # Queues that expire at once into each other, more than a message remembers: no circle would show.
             return []
-        return self._dead_targets(queue, entry) or []
+        return self._dead_targets(queue, entry, DEAD_EXPIRED) or []
+
+    def _exhausted_targets(self, queue: Queue, entry: Entry) -> list[Queue] | None:
+        """Where a message goes whose receives are used up; None: it stays."""
+        targets = self._dead_targets(queue, entry, DEAD_RECEIVES)
+        return [] if targets is None and queue.settings.exhausted == "drop" else targets
 
     def _bury_taken(self, queue: Queue, entry: Entry, targets: list[Queue], why: int, now_ms: int) -> None:
         """To the dead letters, or away, straight from the hand-out."""
@@ -534,7 +613,11 @@ class Lending(Core):
             if entry is not None and entry.extra is not None and entry.extra.due_ms <= now_ms:
                 self._come_due(queue, entry, now_ms)
         elif kind == TTL:
-            self._expire_waiting(queue, data, now_ms)
+            entry = queue.find(data)
+            if entry is not None and _is_brief(entry, now_ms - queue.settings.retention_ms, now_ms):
+                self.timers.add(now_ms + 1, payload)
+            else:
+                self._expire_waiting(queue, data, now_ms)
         elif data == queue.retention_armed:
             self._expire_old(queue, now_ms)
         return expired
@@ -542,6 +625,8 @@ class Lending(Core):
     def _come_due(self, queue: Queue, entry: Entry, now_ms: int) -> None:
         del queue.delayed[entry.seq]
         queue.ready.due(entry)
+        if entry.extra is not None and 0 < entry.extra.expires_ms <= now_ms:
+            self._offer_briefly(queue, entry, now_ms)
         if not queue.retention_armed:
             self._arm_retention(queue, now_ms)
         if queue.watched:
@@ -552,6 +637,16 @@ class Lending(Core):
         if entry is None or entry.extra is None or not 0 < entry.extra.expires_ms <= now_ms:
             return
         self._expire_one(queue, entry, now_ms)
+
+    def end_brief(self, now_ms: int) -> None:
+        """Those who waited have had their chance: what had no time to live and was not taken expires."""
+        brief, self.brief = self.brief, []
+        for _, queue, seq in brief:
+            if not queue.deleted:
+                try:
+                    self._expire_waiting(queue, seq, now_ms)
+                except OpenQError:
+                    continue  # the log refused; its timer tries again
 
     def _expire_old(self, queue: Queue, now_ms: int) -> None:
         horizon_ms = now_ms - queue.settings.retention_ms
@@ -616,6 +711,17 @@ def _over(entry: Entry, horizon_ms: int, now_ms: int) -> bool:
     return max(entry.sent_ms, extra.due_ms) <= horizon_ms
 
 
+def _is_brief(entry: Entry, horizon_ms: int, now_ms: int) -> bool:
+    """Over as soon as it could be had, and that is now: one who waits may still take it."""
+    extra = entry.extra
+    if extra is None or extra.count or extra.expires_ms != now_ms:
+        return False
+    return max(entry.sent_ms, extra.due_ms) == now_ms > horizon_ms
+
+
 def _gone(why: int) -> int:
     """The reason to remove that answers to a reason to dead-letter, where there are no dead letters."""
-    return GONE_EXPIRED if why == DEAD_EXPIRED else GONE_REJECTED
+    return _GONE[why]
+
+
+_GONE = {DEAD_EXPIRED: GONE_EXPIRED, DEAD_REJECTED: GONE_REJECTED, DEAD_RECEIVES: GONE_RECEIVES}

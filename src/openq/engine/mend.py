@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from ..model import Entry
 from .engine import Engine
-from .order import Grouped, Shared
-from .queue import Queue
+from .queue import Queue, new_order
 
 
 def mend(engine: Engine) -> None:
@@ -32,7 +31,7 @@ def _mend_queue(queue: Queue) -> None:
     else:
         for seq in queue.delayed:
             waiting.pop(seq, None)
-    queue.ready = Grouped() if queue.fifo else Shared()
+    queue.ready = new_order(queue.settings)
     for seq in sorted(waiting):
         queue.ready.append(waiting[seq])
     for delivery in queue.leases.values():

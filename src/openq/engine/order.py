@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator
 from heapq import heappop, heappush
 from itertools import islice
 
-from ..model import Entry
+from ..model import MAX_PRIORITY, Entry
 from .lane import PAGE, Lane, Page
 
 GroupKey = str | None
@@ -63,9 +63,13 @@ class Level:
 class Shared:
     """The waiting messages of a standard queue."""
 
-    __slots__ = ("_levels", "_mixed", "_order", "_plain", "_plain_turns", "_top", "count")
+    __slots__ = ("_levels", "_mixed", "_order", "_plain", "_plain_turns", "_top", "count", "max_priority")
 
     def __init__(self) -> None:
+        self.max_priority = MAX_PRIORITY  # higher ones stand in line as this one
+        self._reset()
+
+    def _reset(self) -> None:
         self._top = Level(0)
         self._levels: dict[int, Level] = {0: self._top}
         self._order: list[int] = [0]  # priorities, highest last
@@ -77,9 +81,9 @@ class Shared:
 
     def _lane(self, entry: Entry) -> Lane:
         extra = entry.extra
-        if extra is None:
+        if extra is None or extra.light:
             return self._levels[0].lane(None)
-        priority = extra.priority
+        priority = min(extra.priority, self.max_priority)
         if priority or extra.group is not None:
             self._mixed = True
         level = self._levels.get(priority)
@@ -90,9 +94,21 @@ class Shared:
             self._top = level
         return level.lane(extra.group)
 
+    def set_max_priority(self, max_priority: int) -> None:
+        """What waits is sorted anew, so that the order is what it would be after a restart."""
+        waiting = sorted(self, key=lambda entry: entry.seq)
+        self.max_priority = max_priority
+        self._reset()
+        for entry in waiting:
+            self.append(entry)
+
+    def rank(self, entry: Entry) -> int:
+        """The priority with which it stands in line."""
+        return min(entry.priority, self.max_priority)
+
     def append(self, entry: Entry) -> None:
         self.count += 1
-        if entry.extra is None:
+        if entry.extra is None or entry.extra.light:
             lane = self._plain
             if not lane.count:
                 self._plain_turns.append(None)
@@ -149,7 +165,7 @@ class Shared:
         return entry
 
     def pop_plain(self, limit: int, horizon_ms: int) -> list[Entry]:
-        """The next `limit` messages, or all there are, if they are bodies and nothing else; or none."""
+        """The next `limit` messages, or all there are, if nothing has to be known of them; or none."""
         lane = self._plain
         head = lane._head
         count = min(limit, self.count)
@@ -157,7 +173,8 @@ class Shared:
             return []
         entries = list(islice(head, count))
         for entry in entries:
-            if entry.extra is not None or entry.sent_ms <= horizon_ms:
+            extra = entry.extra
+            if (extra is not None and not extra.light) or entry.sent_ms <= horizon_ms:
                 return []
         for _ in entries:
             head.popleft()
@@ -197,7 +214,7 @@ class Shared:
     def remove(self, seq: int, hint: Entry | None = None) -> Entry | None:
         """Take one out of anywhere; `hint`, if known, is the entry and tells its lane."""
         if hint is not None:
-            level = self._levels[hint.priority]
+            level = self._levels[self.rank(hint)]
             return self._remove_from(level, hint.group, level.lanes[hint.group], seq)
         for level in self._levels.values():
             for group, lane in list(level.lanes.items()):
@@ -290,9 +307,10 @@ class Group:
 class Grouped:
     """Waiting messages of a FIFO queue. Priority ranks groups by their first message, never inside one."""
 
-    __slots__ = ("_batch", "_groups", "_heap", "count")
+    __slots__ = ("_batch", "_groups", "_heap", "count", "max_priority")
 
     def __init__(self) -> None:
+        self.max_priority = MAX_PRIORITY
         self._groups: dict[GroupKey, Group] = {}
         # (-priority, sequence of the group's first message, group). Checked when popped: an
         # entry that no longer describes its group is dropped there, never searched for.
@@ -303,7 +321,15 @@ class Grouped:
     def _offer(self, name: GroupKey, group: Group) -> None:
         first = group.lane.first()
         if first is not None:
-            heappush(self._heap, (-first.priority, first.seq, name or "", name))
+            heappush(self._heap, (-self.rank(first), first.seq, name or "", name))
+
+    def set_max_priority(self, max_priority: int) -> None:
+        self.max_priority = max_priority
+        self.offer_all()
+
+    def rank(self, entry: Entry) -> int:
+        """The priority that ranks its group when it is the first there."""
+        return min(entry.priority, self.max_priority)
 
     def _group(self, name: GroupKey) -> Group:
         group = self._groups.get(name)
@@ -465,13 +491,13 @@ class Grouped:
             line = iter(lane)
             entry = next(line, None)
             if entry is not None:
-                heappush(heap, (-entry.priority, entry.seq, entry, line))
+                heappush(heap, (-self.rank(entry), entry.seq, entry, line))
         while heap:
             _, _, entry, line = heappop(heap)
             yield entry
             following = next(line, None)
             if following is not None:
-                heappush(heap, (-following.priority, following.seq, following, line))
+                heappush(heap, (-self.rank(following), following.seq, following, line))
 
     def freeze(self) -> list[tuple[list[Entry], list[Page]]]:
         return [lane.freeze() for lane in self.lanes() if lane.count]

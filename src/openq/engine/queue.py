@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 from ..errors import MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
-from ..model import Delivery, Entry, QueueSettings
+from ..model import MAX_PRIORITY, Delivery, Entry, QueueSettings
 from .order import Grouped, Shared
 
 
@@ -77,7 +77,7 @@ class Queue:
         self.name = name
         self.number = number
         self.created_ms = created_ms
-        self.ready: Shared | Grouped = Grouped() if settings.fifo else Shared()
+        self.ready = new_order(settings)
         self.leases: dict[int, Delivery] = {}  # sequence -> the live delivery
         # Deadlines of leases by the second, as bare sequences: an acked one must not keep its message alive.
         self.lease_buckets: dict[int, list[int]] = {}
@@ -96,6 +96,9 @@ class Queue:
     def set_settings(self, settings: QueueSettings) -> None:
         self.settings = settings
         self.fifo = settings.fifo
+        max_priority = _max_priority(settings)
+        if self.ready.max_priority != max_priority:
+            self.ready.set_max_priority(max_priority)
         # A body alone needs no further checks on such a queue.
         self.simple = (
             not settings.fifo
@@ -138,12 +141,19 @@ class Queue:
 
     def clear(self) -> None:
         """Nothing left but settings, counters and the memory of ids already seen."""
-        self.ready = Grouped() if self.settings.fifo else Shared()
         self.leases.clear()
         self.lease_buckets.clear()
+        self.clear_waiting()
+
+    def clear_waiting(self) -> None:
+        """Nothing left but what is on loan."""
+        lent = {seq: delivery.entry for seq, delivery in self.leases.items()}
+        self.ready = new_order(self.settings)
+        for entry in lent.values():
+            self.ready.lent(entry)
         self.delayed.clear()
-        self.ids.clear()
-        self.uniques.clear()
+        self.ids = {key: seq for key, seq in self.ids.items() if seq in lent}
+        self.uniques = {key: there for key, there in self.uniques.items() if there[0] in lent}
         self.waiting_bytes = 0
         self.retention_armed = 0
 
@@ -166,3 +176,13 @@ class Queue:
             kept = self.dedup.get(key)
             if kept is not None and kept[1] == end_ms:
                 del self.dedup[key]
+
+
+def _max_priority(settings: QueueSettings) -> int:
+    return MAX_PRIORITY if settings.max_priority is None else settings.max_priority
+
+
+def new_order(settings: QueueSettings) -> Shared | Grouped:
+    order = Grouped() if settings.fifo else Shared()
+    order.max_priority = _max_priority(settings)
+    return order

@@ -17,13 +17,13 @@ from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from struct import Struct
-from typing import Any, cast
+from typing import Any
 
 from ..errors import InvalidSetting
 from ..model import Death, Extra, Info
 
 PUBLISH = 1  # form, body, info, extra
-RUN = 2  # form, bodies                        plain messages with consecutive sequences
+RUN = 2  # form, bodies, info, extra           consecutive sequences; info and extra are those of each
 ROUTE = 3  # form, body, info, extra, ((queue, seq), ...)
 LEND = 4  # until_ms, consumer, seqs           the sequence field holds the first delivery number
 ACK = 5  # seqs
@@ -31,7 +31,7 @@ RETURN = 6  # why, reason, ((seq, due_ms), ...)
 EXTEND = 7  # until_ms, seqs
 MOVE = 8  # why, reason, ((seq, to queue, new seq), ...)
 REMOVE = 9  # why, seqs
-PURGE = 10
+PURGE = 10  # the sequence field is 1 if only what waits goes
 EDIT = 11  # sent_ms, form, body, info, extra
 RESCHEDULE = 12  # due_ms
 COPY = 13  # sent_ms, form, body, info, extra   a live message rewritten to free an old segment
@@ -40,6 +40,8 @@ UNQUEUE = 15
 EXCHANGE = 16  # operation as JSON
 CHECKPOINT = 17  # all queues, exchanges and counters as JSON: first record of each segment
 ITEM = 18  # one message inside a RUN, addressed by its own location
+ITEM_STAMPED = 19  # the same with an info or an extra, so that it can be read without the others
+ITEMS = (ITEM, ITEM_STAMPED)
 
 KIND_NAMES = {
     PUBLISH: "published",
@@ -87,11 +89,13 @@ GONE_EXPIRED = 1
 GONE_OVERFLOW = 2
 GONE_CANCELLED = 3
 GONE_REJECTED = 4
+GONE_RECEIVES = 5
 REMOVE_NAMES = {
     GONE_EXPIRED: "expired",
     GONE_OVERFLOW: "overflow",
     GONE_CANCELLED: "cancelled",
     GONE_REJECTED: "rejected",
+    GONE_RECEIVES: "max_receives",
 }
 
 Record = tuple[Any, ...]
@@ -104,6 +108,7 @@ ITEM_HEAD_SIZE = _ITEM_HEAD.size
 _FRAME_SIZE = 8  # length and back of the frame around each record
 FIRST_ITEM = _FRAME_SIZE + HEAD_SIZE + 4  # from the frame of a RUN to the frame of its first item
 _ITEM_BIT = 1 << 31
+_U16 = Struct("<H")
 _U32 = Struct("<I")
 _U64 = Struct("<Q")
 _ROUTE_TARGET = Struct("<IQ")
@@ -175,13 +180,50 @@ def unpack_value(data: bytes) -> Any:
     return _untag(json.loads(data.decode("utf-8", "surrogatepass")))
 
 
+_WIRE = 1  # the first byte of an info in a protocol's own bytes; one in JSON begins with a bracket
+_WIRE_HEAD = Struct("<BH")  # that byte, and the length of the publisher's name
+_NOBODY = 0xFFFF
+# What many messages share is one object again when they are read one by one. Both are emptied when full.
+_SHARED = 1024
+_SHARED_BYTES = 512
+_shared_infos: dict[bytes, Info] = {}
+_shared_extras: dict[bytes, Extra] = {}
+
+
 def _pack_info(info: Info) -> bytes:
-    return pack_value([info.attributes and dict(info.attributes), info.publisher])
+    if info.packed is not None:
+        return info.packed
+    if info.wire is None:
+        return pack_value([info.attributes and dict(info.attributes), info.publisher])
+    if info.publisher is None:
+        packed = _WIRE_HEAD.pack(_WIRE, _NOBODY) + info.wire
+    else:
+        name = info.publisher.encode("utf-8", "surrogatepass")
+        if len(name) >= _NOBODY:
+            raise InvalidSetting(f"a publisher's name of {len(name)} bytes")
+        packed = _WIRE_HEAD.pack(_WIRE, len(name)) + name + info.wire
+    info.packed = packed
+    return packed
 
 
 def _unpack_info(data: bytes) -> Info:
-    attributes, publisher = unpack_value(data)
-    return Info(attributes or {}, publisher)
+    if data[0] != _WIRE:
+        attributes, publisher = unpack_value(data)
+        return Info(attributes or {}, publisher)
+    info = _shared_infos.get(data)
+    if info is not None:
+        return info
+    (size,) = _U16.unpack_from(data, 1)
+    if size == _NOBODY:
+        info = Info(None, None, data[3:])
+    else:
+        info = Info(None, data[3 : 3 + size].decode("utf-8", "surrogatepass"), data[3 + size :])
+    if len(data) <= _SHARED_BYTES:
+        info.packed = data
+        if len(_shared_infos) >= _SHARED:
+            _shared_infos.clear()
+        _shared_infos[data] = info
+    return info
 
 
 _TEXTS = ("group", "type", "dedup", "unique", "id", "reason")
@@ -191,7 +233,13 @@ _DEATHS_BIT = 1 << 11
 _ROUTE_BIT = 1 << 12
 
 
+def _death(fields: Sequence[Any]) -> Death:
+    return Death.told(*fields) if len(fields) == 4 else Death(*fields)
+
+
 def pack_extra(extra: Extra) -> bytes:
+    if extra.packed is not None:
+        return extra.packed
     bits = 0
     parts = [b""]
     bit = 1
@@ -216,10 +264,17 @@ def pack_extra(extra: Extra) -> bytes:
             parts.append(_U32.pack(len(data)))
             parts.append(data)
     parts[0] = _EXTRA_HEAD.pack(bits, extra.priority, extra.count)
-    return b"".join(parts)
+    packed = b"".join(parts)
+    if extra.light:
+        # Shared by many; one of a single message would only lie there beside its bytes on disk.
+        extra.packed = packed
+    return packed
 
 
 def unpack_extra(data: bytes) -> Extra:
+    shared = _shared_extras.get(data)
+    if shared is not None:
+        return shared
     extra = Extra()
     bits, extra.priority, extra.count = _EXTRA_HEAD.unpack_from(data)
     position = _EXTRA_HEAD.size
@@ -241,25 +296,56 @@ def unpack_extra(data: bytes) -> Extra:
             position += 8
         bit <<= 1
     if bits & _DEATHS_BIT:
-        extra.deaths = tuple(cast(Death, tuple(death)) for death in unpack_value(take()))
+        extra.deaths = tuple(map(_death, unpack_value(take())))
     if bits & _ROUTE_BIT:
         exchange, key = unpack_value(take())
         extra.route = (exchange, key)
+    if extra.lighten().light and len(data) <= _SHARED_BYTES:
+        extra.packed = data
+        if len(_shared_extras) >= _SHARED:
+            _shared_extras.clear()
+        _shared_extras[data] = extra
     return extra
 
 
-def _pack_content(body: bytes, info: Info | None, extra: Extra | None) -> tuple[int, bytes]:
+def _pack_stamp(info: Info | None, extra: Extra | None) -> tuple[int, bytes]:
+    """All of a message but its body, as it stands before that; the flags say what there is."""
     flags = 0
-    head = b""
+    stamp = b""
     if extra is not None:
         flags |= _HAS_EXTRA
         data = pack_extra(extra)
-        head = _U32.pack(len(data)) + data
+        stamp = _U32.pack(len(data)) + data
     if info is not None:
         flags |= _HAS_INFO
         data = _pack_info(info)
-        head += _U32.pack(len(data)) + data
-    return flags, head + body
+        stamp += _U32.pack(len(data)) + data
+    return flags, stamp
+
+
+def _stamp_end(data: bytes, position: int, flags: int) -> int:
+    """Where the body begins."""
+    if flags & _HAS_EXTRA:
+        position += 4 + _U32.unpack_from(data, position)[0]
+    if flags & _HAS_INFO:
+        position += 4 + _U32.unpack_from(data, position)[0]
+    return position
+
+
+def _pack_content(body: bytes, info: Info | None, extra: Extra | None) -> tuple[int, bytes]:
+    flags, stamp = _pack_stamp(info, extra)
+    return flags, stamp + body
+
+
+def _unpack_read(data: bytes, position: int, flags: int) -> tuple[bytes, Info | None]:
+    """`_unpack_content` for a reader who knows the extra already."""
+    if flags & _HAS_EXTRA:
+        position += 4 + _U32.unpack_from(data, position)[0]
+    if not flags & _HAS_INFO:
+        return data[position:], None
+    (size,) = _U32.unpack_from(data, position)
+    position += 4
+    return data[position + size :], _unpack_info(data[position : position + size])
 
 
 def _unpack_content(data: bytes, position: int, flags: int) -> tuple[bytes, Info | None, Extra | None]:
@@ -328,34 +414,52 @@ def encode(record: Record) -> bytes:
 
 def _encode_run(record: Record) -> bytes:
     """Bodies as items. Those of one size share ready-made heads; others say their sizes in a table first."""
-    kind, now_ms, queue, seq, form, bodies = record
+    kind, now_ms, queue, seq, form, bodies, info, extra = record
     count = len(bodies)
     sizes = list(map(len, bodies))
-    parts = [b""] * (2 * count)
-    parts[1::2] = bodies
+    if info is None and extra is None:
+        flags, stamp, item = 0, b"", ITEM
+        parts = [b""] * (2 * count)
+        parts[1::2] = bodies
+    else:
+        flags, stamp = _pack_stamp(info, extra)
+        stamp = bytes((flags,)) + stamp
+        item = ITEM_STAMPED
+        parts = [stamp] * (3 * count)
+        parts[2::3] = bodies
+    each = len(parts) // count
     if sizes.count(sizes[0]) == count:
-        parts[0::2] = _equal_heads(sizes[0], form, count)
-        return b"".join((HEAD.pack(kind, form, 0, queue, seq, now_ms), _U32.pack(count), *parts))
+        parts[0::each] = _equal_heads(sizes[0] + len(stamp), item, form, count)
+        return b"".join((HEAD.pack(kind, form, flags, queue, seq, now_ms), _U32.pack(count), *parts))
     pack = _ITEM_HEAD.pack
-    backs = accumulate([size + ITEM_HEAD_SIZE for size in sizes], initial=run_first(count, True) | _ITEM_BIT)
-    parts[0::2] = [pack(size + 2, back, ITEM, form) for size, back in zip(sizes, backs, strict=False)]
-    head = HEAD.pack(kind, form, _VARIED, queue, seq, now_ms)
+    step = ITEM_HEAD_SIZE + len(stamp)
+    backs = accumulate([size + step for size in sizes], initial=run_first(count, True) | _ITEM_BIT)
+    length = 2 + len(stamp)
+    parts[0::each] = [pack(size + length, back, item, form) for size, back in zip(sizes, backs, strict=False)]
+    head = HEAD.pack(kind, form, flags | _VARIED, queue, seq, now_ms)
     return b"".join((head, _U32.pack(count), array("I", sizes).tobytes(), *parts))
 
 
-_heads: dict[tuple[int, int], list[bytes]] = {}
+_heads: dict[tuple[int, int, int], list[bytes]] = {}
 
 
-def _equal_heads(size: int, form: int, count: int) -> list[bytes]:
+def _equal_heads(size: int, item: int, form: int, count: int) -> list[bytes]:
     """The heads of items of one size do not depend on the record they are in."""
-    heads = _heads.get((size, form))
+    heads = _heads.get((size, item, form))
     if heads is None or len(heads) < count:
         if len(_heads) >= 64:
             _heads.clear()
         first, step = FIRST_ITEM | _ITEM_BIT, size + ITEM_HEAD_SIZE
         backs = range(first, first + step * count, step)
-        heads = _heads[size, form] = [_ITEM_HEAD.pack(size + 2, back, ITEM, form) for back in backs]
+        heads = _heads[size, item, form] = [_ITEM_HEAD.pack(size + 2, back, item, form) for back in backs]
     return heads[:count]
+
+
+def run_step(info: Info | None, extra: Extra | None) -> int:
+    """How far the frames of two items of a RUN are apart, without the body of the first."""
+    if info is None and extra is None:
+        return ITEM_HEAD_SIZE
+    return ITEM_HEAD_SIZE + 1 + len(_pack_stamp(info, extra)[1])
 
 
 def run_first(count: int, varied: bool) -> int:
@@ -451,9 +555,15 @@ def decode(data: bytes) -> Record:
         consumer, position = _unpack_text(data, position + 8)
         return (*head, until_ms, consumer, _unpack_seqs(data, position))
     if kind == RUN:
-        starts, sizes = _run_layout(data)
+        starts, sizes, before = _run_layout(data)
         pairs = zip(starts, sizes, strict=True)
-        return (*head, form, tuple([data[start + 2 : start + 2 + size] for start, size in pairs]))
+        bodies = [data[start + before : start + before + size] for start, size in pairs]
+        if before == 2:
+            return (*head, form, tuple(bodies), None, None)
+        end = starts[0] + before
+        _, info, extra = _unpack_content(data[:end], starts[0] + 3, flags)
+        _keep_packed(data, starts[0] + 3, flags, info, extra)
+        return (*head, form, tuple(bodies), info, extra)
     if kind == ROUTE:
         (count,) = _U32.unpack_from(data, position)
         position += 4
@@ -485,19 +595,37 @@ def decode(data: bytes) -> Record:
     raise ValueError(f"unknown record kind {kind}")
 
 
-def _run_layout(data: bytes) -> tuple[Sequence[int], Sequence[int]]:
-    """For each item of a RUN: where its bytes begin in the record, and the size of its body."""
+def _keep_packed(data: bytes, position: int, flags: int, info: Info | None, extra: Extra | None) -> None:
+    """The very bytes: where the items of a RUN lie follows from their length."""
+    if extra is not None:
+        (size,) = _U32.unpack_from(data, position)
+        position += 4 + size
+        extra.packed = extra.packed or data[position - size : position]
+    if info is not None:
+        (size,) = _U32.unpack_from(data, position)
+        info.packed = info.packed or data[position + 4 : position + 4 + size]
+
+
+def _run_layout(data: bytes) -> tuple[Sequence[int], Sequence[int], int]:
+    """For each item of a RUN: where its bytes begin in the record, and the size of its body.
+
+    Last, how many bytes of an item come before its body.
+    """
     (count,) = _U32.unpack_from(data, HEAD_SIZE)
-    if data[2] & _VARIED:
+    flags = data[2]
+    varied = bool(flags & _VARIED)
+    first = run_first(count, varied)
+    before = _stamp_end(data, first + 3, flags) - first if flags & ~_VARIED else 2
+    step = ITEM_HEAD_SIZE - 2 + before
+    if varied:
         table = HEAD_SIZE + 4
         sizes: Sequence[int] = array("I", data[table : table + 4 * count])
-        first = run_first(count, True)
-        starts = list(accumulate([size + ITEM_HEAD_SIZE for size in sizes], initial=first))
-        return starts[:-1], sizes
+        starts = list(accumulate([size + step for size in sizes], initial=first))
+        return starts[:-1], sizes, before
     (length,) = _U32.unpack_from(data, HEAD_SIZE + 4)
-    size = length - 2
-    step = size + ITEM_HEAD_SIZE
-    return range(FIRST_ITEM, FIRST_ITEM + step * count, step), [size] * count
+    size = length - before
+    step += size
+    return range(first, first + step * count, step), [size] * count, before
 
 
 def content(data: bytes) -> tuple[int, bytes, Info | None]:
@@ -506,6 +634,9 @@ def content(data: bytes) -> tuple[int, bytes, Info | None]:
     if kind == ITEM:
         return data[1], data[2:], None
     flags = data[2]
+    if kind == ITEM_STAMPED:
+        body, info = _unpack_read(data, 3, flags)
+        return data[1], body, info
     if kind == PUBLISH and not flags:
         return data[1], data[HEAD_SIZE:], None
     position = HEAD_SIZE
@@ -514,8 +645,15 @@ def content(data: bytes) -> tuple[int, bytes, Info | None]:
         position += 4 + count * _ROUTE_TARGET.size
     elif kind in (EDIT, COPY):
         position += 8
-    body, info, _ = _unpack_content(data, position, flags)
+    body, info = _unpack_read(data, position, flags)
     return data[1], body, info
+
+
+def item_content(data: bytes) -> tuple[int, bytes, Info | None, Extra | None]:
+    """Form, body, info and extra of one message inside a RUN."""
+    if data[0] == ITEM:
+        return data[1], data[2:], None, None
+    return (data[1], *_unpack_content(data, 3, data[2]))
 
 
 def touched(record: Record) -> list[tuple[int, int]]:
@@ -567,7 +705,7 @@ _SEQS_AT = {ACK: 0, LEND: 12, EXTEND: 8, REMOVE: 0}
 
 def _run_rows(data: bytes, offset: int, seq: int, now_ms: int, queue: int, flags: int) -> bytes:
     """The columns of all rows at once: a row is four words of eight bytes."""
-    starts, sizes = _run_layout(data)
+    starts, sizes, before = _run_layout(data)
     count = len(sizes)
     words = array("Q", bytes(ROW.size * count))
     words[0::4] = array("Q", range(seq, seq + count))
@@ -578,8 +716,8 @@ def _run_rows(data: bytes, offset: int, seq: int, now_ms: int, queue: int, flags
         step = starts.step << 32
         base += starts.start << 32
         words[2::4] = array("Q", range(base, base + step * count, step))
-        words[3::4] = array("Q", [sizes[0] + 2 | rest]) * count
+        words[3::4] = array("Q", [sizes[0] + before | rest]) * count
     else:
         words[2::4] = array("Q", [base + (start << 32) for start in starts])
-        words[3::4] = array("Q", [size + 2 | rest for size in sizes])
+        words[3::4] = array("Q", [size + before | rest for size in sizes])
     return words.tobytes()

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal
 
-from openq.errors import ExchangeInUse, ExchangeNotFound, InvalidSetting
+from ..errors import ExchangeInUse, ExchangeNotFound, InvalidSetting
+from ..model import Info
+from ..names import DEFAULT_ACCOUNT, full_name
 
 Kind = Literal["direct", "fanout", "topic", "headers"]
 
@@ -63,6 +65,9 @@ class Removed:
     bindings: list[Binding] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
 
+    def __bool__(self) -> bool:
+        return bool(self.bindings or self.exchanges)
+
 
 class Router:
     """All exchanges and bindings of one broker."""
@@ -82,21 +87,21 @@ class Router:
 
     def declare(self, exchange: Exchange) -> bool:
         """True if it is new, False if it was there. Raises InvalidSetting if it was there otherwise."""
-        table = self._tables.get(exchange.name)
-        if table is None:
+        if exchange.name not in self:
             if exchange.name.startswith("amq."):
                 raise InvalidSetting(f"exchange {exchange.name!r}: names with 'amq.' in front are reserved")
             self._tables[exchange.name] = _TABLES[exchange.kind](exchange)
             self._forget_routes()
             return True
-        if table.exchange != exchange:
-            raise InvalidSetting(_difference(table.exchange, exchange))
+        known = self.get(exchange.name)
+        if known != exchange:
+            raise InvalidSetting(_difference(known, exchange))
         return False
 
     def delete(self, name: str, if_unused: bool = False) -> Removed:
         """Remove an exchange with all bindings from it and to it."""
         exchange = self.get(name)
-        if exchange in PREDECLARED:
+        if exchange in PREDECLARED or is_default(name):
             raise InvalidSetting(f"exchange {name!r} is always there and cannot be deleted")
         if if_unused and self._tables[name].bindings:
             raise ExchangeInUse(name)
@@ -104,15 +109,28 @@ class Router:
         self._unlink(self._take(name, removed), removed)
         return removed
 
+    def change(self, exchange: Exchange) -> Exchange:
+        """Another alternate or other arguments for one that is there, bindings and all. What it was."""
+        before = self.get(exchange.name)
+        if before in PREDECLARED or is_default(exchange.name):
+            raise InvalidSetting(f"exchange {exchange.name!r} is always there and does not change")
+        if exchange.kind != before.kind:
+            raise InvalidSetting(_difference(before, exchange))
+        self._tables[exchange.name].exchange = exchange
+        self._forget_routes()
+        return before
+
     def get(self, name: str) -> Exchange:
         """Raises ExchangeNotFound; `name in router` asks without raising."""
         table = self._tables.get(name)
-        if table is None:
-            raise ExchangeNotFound(name)
-        return table.exchange
+        if table is not None:
+            return table.exchange
+        if is_default(name):
+            return Exchange(name, "direct")
+        raise ExchangeNotFound(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tables
+        return name in self._tables or (isinstance(name, str) and is_default(name))
 
     def exchanges(self) -> list[Exchange]:
         return [table.exchange for table in self._tables.values()]
@@ -122,7 +140,7 @@ class Router:
         source = self.get(binding.source)
         if binding.to_exchange:
             self.get(binding.destination)
-        if not binding.source or (binding.to_exchange and not binding.destination):
+        if is_default(binding.source) or (binding.to_exchange and is_default(binding.destination)):
             raise InvalidSetting("the default exchange reaches every queue by name and takes no bindings")
         if binding in self._numbers:
             return False
@@ -133,12 +151,12 @@ class Router:
         self._forget_routes()
         return True
 
-    def unbind(self, binding: Binding) -> bool:
-        """True if it was there. An auto-delete exchange goes with the last binding from it."""
-        if binding not in self._numbers:
-            return False
-        self._unlink([binding], Removed())
-        return True
+    def unbind(self, binding: Binding) -> Removed:
+        """Nothing if it was not there. An auto-delete exchange goes with the last binding from it."""
+        removed = Removed()
+        if binding in self._numbers:
+            self._unlink([binding], removed)
+        return removed
 
     def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
         """In the order of binding; `destination` is a queue or an exchange."""
@@ -155,13 +173,16 @@ class Router:
         self._unlink(list(self._arrivals.get((False, name), {}).values()), removed)
         return removed
 
-    def route(self, exchange: str, key: str, headers: Mapping[str, object] | None = None) -> list[str]:
+    def route(
+        self, exchange: str, key: str, headers: Mapping[str, object] | Info | None = None
+    ) -> list[str]:
         """The queues for a message: each once, nearest first, then in the order of binding.
 
-        The default exchange leads to the queue named `key`, whether or not there is one.
+        Of an info the attributes are looked at, and only where an exchange asks for them.
+        An account's default exchange leads to its queue named `key`, whether or not there is one.
         """
-        if not exchange:
-            return [key]
+        if (not exchange or exchange[-1] == "/") and is_default(exchange):
+            return [_queue_by_name(exchange, key)]
         # Two plain lookups and a copy: a third faster than one lookup by a pair and a call of get.
         try:
             return [*self._known[exchange][key]]
@@ -169,7 +190,7 @@ class Router:
             pass
         if exchange not in self._tables:
             raise ExchangeNotFound(exchange)
-        return self._walk(exchange, key, headers or {})
+        return self._walk(exchange, key, headers)
 
     def dump(self) -> dict[str, Any]:
         """Everything but the predeclared exchanges, as values that JSON can hold."""
@@ -203,20 +224,20 @@ class Router:
         for binding in bindings:
             self.bind(binding)
 
-    def _walk(self, exchange: str, key: str, headers: Mapping[str, object]) -> list[str]:
+    def _walk(self, exchange: str, key: str, headers: Mapping[str, object] | Info | None) -> list[str]:
         queues: dict[str, None] = {}
         # Both grow while we walk: a list for the order, a set so that a cycle ends.
         path, seen = [exchange], {exchange}
         facts: Set[_Fact] | None = None
         for name in path:
-            if not name:
-                queues[key] = None
+            if is_default(name):
+                queues[_queue_by_name(name, key)] = None
                 continue
             table = self._tables.get(name)
             if table is None:
                 continue  # an alternate nobody has declared: the message is simply not routed by it
             if isinstance(table, _Headers) and facts is None:
-                facts = _facts(headers)
+                facts = _facts(headers.attributes if isinstance(headers, Info) else headers or {})
             onward: list[str] = []
             matched = table.match(key, facts or frozenset())
             for binding in matched:
@@ -272,6 +293,18 @@ class Router:
                 if table.exchange.auto_delete and not table.bindings:
                     loose += self._take(binding.source, removed)
         self._forget_routes()
+
+
+def is_default(exchange: str) -> bool:
+    """Whether it is the exchange of an account that reaches each of its queues by name: "" or "@account/"."""
+    return not exchange or (
+        exchange[0] == "@" and len(exchange) > 2 and exchange.find("/") == len(exchange) - 1
+    )
+
+
+def _queue_by_name(default_exchange: str, key: str) -> str:
+    # A key that looks like a queue of another account must not lead there.
+    return default_exchange + key if default_exchange else full_name(DEFAULT_ACCOUNT, key)
 
 
 # How each kind of exchange chooses among its bindings. -----------------------------------------

@@ -25,6 +25,7 @@ _ENTRY = Struct("<QQQQBI")  # seq, sent, at, size, form, length of extra
 _LEASE = Struct("<QQQII")  # number, lent, until, count, length of consumer
 _COLUMN = Struct("<BQ")  # type code or 0 for one value, value or count
 _U32 = Struct("<I")
+_ALIKE = _U32.pack((1 << 32) - 1)  # as the number of extras in a page: one for all
 
 
 class FrozenQueue:
@@ -236,7 +237,7 @@ def _load_leases(queue: Queue, data: bytes) -> None:
 
 def _load_page(queue: Queue, data: bytes) -> None:
     page = _unpack_page(data)
-    if page.extras is None and not queue.settings.fifo:
+    if page.is_light() and not queue.settings.fifo:
         queue.ready.append_page(page)
         queue.waiting_bytes += page.sizes * len(page) if isinstance(page.sizes, int) else sum(page.sizes)
         return
@@ -299,8 +300,13 @@ def _unpack_column(data: bytes, position: int) -> tuple[int | array[int] | range
 
 def _pack_page(page: Page) -> bytes:
     forms = page.forms if isinstance(page.forms, int) else array("B", page.forms)
-    extras = page.extras or {}
-    packed = [(i, pack_extra(extra)) for i, extra in extras.items()]
+    if isinstance(page.extras, Extra):
+        data = pack_extra(page.extras)
+        packed = [_ALIKE, _U32.pack(len(data)), data]
+    else:
+        each = [(i, pack_extra(extra)) for i, extra in enumerate(page.extras or ()) if extra is not None]
+        packed = [_U32.pack(len(each))]
+        packed += [_U32.pack(i) + _U32.pack(len(data)) + data for i, data in each]
     return b"".join(
         (
             _pack_column(page.seqs),
@@ -308,8 +314,7 @@ def _pack_page(page: Page) -> bytes:
             _pack_column(page.ats if page.ats is not None else 0),
             _pack_column(page.sizes),
             _pack_column(forms),
-            _U32.pack(len(packed)),
-            *(_U32.pack(i) + _U32.pack(len(data)) + data for i, data in packed),
+            *packed,
         )
     )
 
@@ -321,14 +326,19 @@ def _unpack_page(data: bytes) -> Page:
         column, position = _unpack_column(data, position)
         columns.append(column)
     seqs, sents, ats, sizes, forms = columns
+    extras: Extra | tuple[Extra | None, ...] | None = None
     (count,) = _U32.unpack_from(data, position)
     position += 4
-    extras: dict[int, Extra] = {}
-    for _ in range(count):
-        (i,) = _U32.unpack_from(data, position)
-        (length,) = _U32.unpack_from(data, position + 4)
-        position += 8 + length
-        extras[i] = unpack_extra(data[position - length : position])
+    if data[position - 4 : position] == _ALIKE:
+        extras = unpack_extra(data[position + 4 :])
+    elif count:
+        each: list[Extra | None] = [None] * len(seqs)
+        for _ in range(count):
+            (i,) = _U32.unpack_from(data, position)
+            (length,) = _U32.unpack_from(data, position + 4)
+            position += 8 + length
+            each[i] = unpack_extra(data[position - length : position])
+        extras = tuple(each)
     return Page(
         seqs,
         sents,
@@ -337,5 +347,5 @@ def _unpack_page(data: bytes) -> Page:
         forms if isinstance(forms, int) else forms.tobytes(),
         None,
         None,
-        extras or None,
+        extras,
     )

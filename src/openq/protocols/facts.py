@@ -12,22 +12,28 @@ from .http import Request
 
 
 def facts_of(request: Request, principal: Principal, region: str, now_ms: int) -> dict[str, str]:
+    """What an HTTP request tells."""
+    facts = known_facts(request.is_tls, request.peer, principal, region, now_ms)
+    for key, header in (("aws:UserAgent", b"user-agent"), ("aws:Referer", b"referer")):
+        value = request.header(header)
+        if value is not None:
+            facts[key] = value.decode("latin-1")
+    return facts
+
+
+def known_facts(is_tls: bool, peer: str, principal: Principal, region: str, now_ms: int) -> dict[str, str]:
     """A fact that cannot be told is left out: `security.policy` knows which may rightly be missing."""
     moment = datetime.fromtimestamp(now_ms / 1000, UTC)
     facts = {
-        "aws:SecureTransport": "true" if request.is_tls else "false",
+        "aws:SecureTransport": "true" if is_tls else "false",
         "aws:CurrentTime": moment.isoformat(timespec="milliseconds"),
         "aws:EpochTime": str(now_ms // 1000),
         "aws:RequestedRegion": region,
         "aws:ViaAWSService": "false",
         "aws:PrincipalIsAWSService": "false",
     }
-    if request.peer:
-        facts["aws:SourceIp"] = request.peer
-    for key, header in (("aws:UserAgent", b"user-agent"), ("aws:Referer", b"referer")):
-        value = request.header(header)
-        if value is not None:
-            facts[key] = value.decode("latin-1")
+    if peer:
+        facts["aws:SourceIp"] = peer
     if principal.is_anonymous:
         facts["aws:PrincipalType"] = facts["aws:userid"] = "Anonymous"
         return facts

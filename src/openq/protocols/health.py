@@ -6,9 +6,9 @@ import logging
 
 from .._version import __version__
 from ..errors import OpenQError
+from ..names import DEFAULT_ACCOUNT, split_name
 from ..observe.metrics import Family, render
 from .http import Request
-from .names import DEFAULT_ACCOUNT, split_name
 from .site import Site
 
 log = logging.getLogger("openq.server")
@@ -71,6 +71,7 @@ class HealthDoor:
     def metrics(self, all_accounts: bool = True) -> bytes:
         broker = self._site.broker
         listener = self._site.listener
+        amqp = self._site.amqp
         stats = []
         for name in broker.queues():
             if not all_accounts and split_name(name)[0] != DEFAULT_ACCOUNT:
@@ -86,7 +87,28 @@ class HealthDoor:
                 "openq_connections",
                 "gauge",
                 "Connections that are open.",
-                [({"protocol": "http"}, len(listener.connections) if listener else 0)],
+                [
+                    ({"protocol": "http"}, len(listener.connections) if listener else 0),
+                    ({"protocol": "amqp"}, len(amqp.connections_open) if amqp else 0),
+                ],
+            ),
+            Family(
+                "openq_amqp_channels",
+                "gauge",
+                "AMQP channels that are open.",
+                [({}, len(amqp.channels()) if amqp else 0)],
+            ),
+            Family(
+                "openq_amqp_consumers",
+                "gauge",
+                "AMQP consumers.",
+                [({}, len(amqp.consumers()) if amqp else 0)],
+            ),
+            Family(
+                "openq_amqp_errors_total",
+                "counter",
+                "AMQP channels and connections ended for a mistake of the client, by reply code.",
+                [({"code": str(code)}, count) for code, count in sorted(amqp.errors.items())] if amqp else [],
             ),
             Family(
                 "openq_requests_total",

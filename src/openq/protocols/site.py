@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..broker.local import LocalBroker
 from ..config import Config
@@ -21,6 +21,19 @@ log = logging.getLogger("openq.server")
 
 class Ending(Protocol):
     def end(self) -> None: ...
+
+
+class Amqp(Protocol):
+    """The AMQP door, as other doors see it."""
+
+    @property
+    def connections_open(self) -> Sized: ...
+    @property
+    def errors(self) -> Mapping[int, int]: ...
+    def connections(self) -> list[dict[str, Any]]: ...
+    def channels(self) -> list[dict[str, Any]]: ...
+    def consumers(self) -> list[dict[str, Any]]: ...
+    def consumer_count(self, full: str) -> int: ...
 
 
 T = TypeVar("T")
@@ -60,6 +73,7 @@ class Site:
         self._callbacks: list[Callback] = []
         self._flushing = False
         self.listener: Listener | None = None  # set by the server, for those who count connections
+        self.amqp: Amqp | None = None  # set by the server, for those who show who is connected
         self.polls: set[Ending] = set()  # who waits for messages, to be told when the server stops
 
     def after_commit(self, callback: Callback) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 from typing import Protocol
 
+from ..names import DEFAULT_ACCOUNT
 from .errors import (
     InvalidPolicy,
     LoginRefused,
@@ -27,7 +28,6 @@ from .errors import (
     TooManyFailures,
 )
 from .policy import (
-    DEFAULT_ACCOUNT,
     OWN_ACCOUNT_ONLY,
     QUEUE_ACTIONS,
     REPAIRS,
@@ -273,6 +273,13 @@ class Guard:
                 self._passwords.clear()
             self._passwords[user, self._digest(password)] = now_s
         return self._principal(found)
+
+    def named(self, user: str) -> Principal | None:
+        """Somebody whose name was proven elsewhere, by a certificate."""
+        if self._generation != self.store.generation:
+            self._forget()
+        found = self.store.user(user)
+        return None if found is None or found.is_disabled else self._principal(found)
 
     def current(self, principal: Principal) -> Principal | None:
         """The same user as of now, for connections that last; None if gone or disabled."""

@@ -26,8 +26,6 @@ Effect = Literal["allow", "deny"]
 Each = Literal["", "any", "all"]  # plain, ForAnyValue, ForAllValues
 Context = Mapping[str, str]
 
-DEFAULT_ACCOUNT = "000000000000"
-
 QUEUE_ACTIONS = frozenset({"send", "receive", "peek", "manage"})
 ACTIONS = QUEUE_ACTIONS | {"admin"}
 # Not in any rule: to know that a queue exists one must be allowed to do anything at all with it.

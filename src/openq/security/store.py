@@ -26,8 +26,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ..errors import InvalidSetting
+from ..names import DEFAULT_ACCOUNT
 from .errors import StoreDamaged, UnknownName
-from .policy import DEFAULT_ACCOUNT, ROLES, Rule
+from .policy import ROLES, Rule
 
 FORMAT = 1
 KEY_PREFIX = "OQIA"

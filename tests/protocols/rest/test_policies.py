@@ -10,7 +10,7 @@ import pytest
 
 from openq.broker.local import LocalBroker
 from openq.config import Config
-from openq.model import Draft, Extra, QueueSettings
+from openq.model import Death, Draft, Extra, QueueSettings
 from openq.protocols.rest.routes import TABLE
 from openq.security.policy import SQS_ACTIONS, Rule
 from openq.security.store import Store
@@ -41,7 +41,7 @@ class House:
         return f"/queues/{name}"
 
     def bury(self, dead: str, source: str, body: bytes = b"x") -> None:
-        past = Extra(deaths=((source, "rejected", 1, 1),))
+        past = Extra(deaths=(Death(source, "rejected", 1, 1),))
         self.broker.publish(dead, Draft(body, past=past))
 
     def bodies(self, queue: str) -> list[bytes | None]:

@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw
 from openq import errors
 from openq.errors import DiskFull, InvalidSetting, JournalFailed, OpenQError
 from openq.model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT
-from openq.protocols.names import full_name, split_name
+from openq.names import full_name, split_name
 from openq.protocols.rest.dead import normalised
 from openq.protocols.rest.payloads import read_json, read_msgpack, show_json, show_msgpack
 from openq.protocols.rest.problems import KNOWN, render

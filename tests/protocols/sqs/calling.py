@@ -14,8 +14,8 @@ from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
 from openq.config import Config
 from openq.model import Draft
+from openq.names import DEFAULT_ACCOUNT
 from openq.protocols.http import Connection, Listener, Request
-from openq.protocols.names import DEFAULT_ACCOUNT
 from openq.protocols.site import Site
 from openq.protocols.sqs import aws_json
 from openq.protocols.sqs.call import Call, Names

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openq.model import QueueSettings
-from openq.protocols.names import full_name
+from openq.names import full_name
 from openq.protocols.tasks import MAX_OF_ACCOUNT, Task
 from openq.security.guard import Principal
 from openq.security.policy import ROLES, Rule

@@ -8,7 +8,7 @@ import botocore.session
 import pytest
 
 from openq.model import QueueSettings
-from openq.protocols.names import full_name
+from openq.names import full_name
 from openq.protocols.sqs import limits, settings
 from openq.protocols.sqs.queues import QUEUE_ACTIONS
 from openq.protocols.sqs.recent import Recent

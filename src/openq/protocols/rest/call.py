@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import OpenQError
 from ...model import check_name
+from ...names import DEFAULT_ACCOUNT, full_name, split_name
 from ...security.guard import Principal
 from ...security.policy import SQS_ACTION_OF
 from ..facts import facts_of
 from ..http import Request
-from ..names import DEFAULT_ACCOUNT, full_name, split_name
 from ..site import Site
 from ..sqs.settings import POLICY
 from .formats import Format

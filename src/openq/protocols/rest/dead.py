@@ -82,7 +82,7 @@ def list_dead_letters(call: Call) -> None:
 
 def _letter(call: Call, entry: Entry) -> DeadLetter:
     assert entry.extra is not None
-    source, _, died_ms, count = entry.extra.deaths[0]
+    source, _, died_ms, count, *_ = entry.extra.deaths[0]
     return DeadLetter(
         id=call.broker.message_id(entry),
         source=call.short(source),
@@ -130,7 +130,7 @@ def group(call: Call, broker: LocalBroker, queue: str, budget_s: float) -> DeadG
             continue
         reason = reason_of(entry)
         key = normalised(reason)
-        source, _, died_ms, _ = entry.extra.deaths[0]
+        source, _, died_ms, *_ = entry.extra.deaths[0]
         found = groups.get(key)
         if found is None:
             if len(groups) == _MAX_GROUPS:

@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ...broker.base import Filter, Receipt
 from ...errors import InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
-from ...model import FORM_BYTES, FORM_TEXT, Delivery, Draft, Entry, Extra
+from ...model import FORM_BYTES, FORM_TEXT, Death, Delivery, Draft, Entry, Extra
 from .. import polls
 from .browse import page
 from .call import Call
@@ -67,7 +67,15 @@ def _past(call: Call, message: NewMessage) -> Extra:
         born_ms=0 if message.timestamp is None else moment_ms(message.timestamp, "timestamp"),
         reason=message.reason,
         deaths=tuple(
-            (call.full(each.queue), each.reason, moment_ms(each.time, "a time"), each.receive_count)
+            Death.told(
+                call.full(each.queue),
+                each.reason,
+                moment_ms(each.time, "a time"),
+                each.receive_count,
+                kind=each.kind or None,
+                times=each.times or None,
+                first_ms=moment_ms(each.first_time, "a first time") if each.first_time else 0,
+            )
             for each in deaths
         ),
     )
@@ -539,6 +547,8 @@ def edit_message(call: Call) -> None:
                 attributes=kept if attributes is UNSET else attributes,
                 publisher=None if info is None else info.publisher,
             )
+            if info is not None and info.wire is not None and attributes is UNSET and draft.type == kind:
+                draft.info = info
             broker.edit(queue, message_id, draft)
         if due_ms is not None:
             broker.reschedule(queue, message_id, due_ms)

@@ -24,9 +24,9 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import msgspec
 from msgspec import Meta
 
+from ...names import DEFAULT_ACCOUNT
 from ...security.guard import Principal, read_basic
 from ..http import Request
-from ..names import DEFAULT_ACCOUNT
 from ..site import Site
 from . import dead, exchanges, history, messages, queues, server_api, tasks_api, users_api
 from . import schemas as s

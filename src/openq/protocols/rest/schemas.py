@@ -176,6 +176,9 @@ class Death(Reply, kw_only=True):
     reason: str
     time: str
     receive_count: int
+    kind: Literal["max_receives", "rejected", "expired", "overflow"] | UnsetType = UNSET
+    times: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] | UnsetType = UNSET
+    first_time: str | UnsetType = UNSET
 
 
 class NewMessage(Request, kw_only=True):

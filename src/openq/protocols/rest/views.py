@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from ...broker.base import QueueStats
 from ...broker.local import LocalBroker
 from ...model import FORM_JSON, Delivery, Entry, Extra, QueueSettings
-from ..names import split_name
+from ...names import split_name
 from ..tasks import Task
 from .formats import NATIVE, Format, narrowed
 from .payloads import Shown, show_json, show_msgpack, show_native
@@ -129,8 +129,14 @@ def _or_unset(value: str | None) -> str | UnsetType:
 
 def _deaths(extra: Extra) -> list[Death]:
     return [
-        Death(queue=split_name(queue)[1], reason=reason, time=iso(ms), receive_count=count)
-        for queue, reason, ms, count in extra.deaths
+        Death(
+            queue=split_name(death.queue)[1],
+            reason=death.reason,
+            time=iso(death.time_ms),
+            receive_count=death.count,
+            **death.details(iso),
+        )
+        for death in extra.deaths
     ]
 
 

@@ -8,10 +8,10 @@ from urllib.parse import unquote, urlsplit
 from ...engine.queue import Queue
 from ...errors import QueueNotFound
 from ...model import QueueSettings
+from ...names import DEFAULT_ACCOUNT, full_name, split_name
 from ...security.guard import Principal
 from ..facts import facts_of
 from ..http import Request, host_of
-from ..names import DEFAULT_ACCOUNT, full_name, split_name
 from ..site import Site
 from . import errors
 from .limits import Limits, limits_of

@@ -14,11 +14,11 @@ from itertools import count
 from typing import Any, Protocol
 
 from ...errors import OpenQError
+from ...names import DEFAULT_ACCOUNT
 from ...security.errors import Refused, SignatureRefused, TooManyFailures
 from ...security.guard import ANONYMOUS, Principal
 from ...security.policy import ROLES, SQS_ACTIONS
 from ..http import Request
-from ..names import DEFAULT_ACCOUNT
 from ..site import Site
 from . import aws_json, aws_query, errors, messages, sts
 from . import requests as sqs

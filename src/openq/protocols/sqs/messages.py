@@ -369,11 +369,11 @@ def earlier_receives(view: View, entry: Entry) -> int:
     if entry.extra is None or not entry.extra.deaths:
         return 0
     total, passed = 0, {view.full}
-    for queue, _, _, count in entry.extra.deaths:
-        if queue in passed:  # what was sent back began anew
+    for death in entry.extra.deaths:
+        if death.queue in passed:  # what was sent back began anew
             break
-        passed.add(queue)
-        total += count
+        passed.add(death.queue)
+        total += death.count
     return total
 
 

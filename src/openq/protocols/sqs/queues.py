@@ -14,9 +14,9 @@ from typing import Any
 
 from ...errors import QueueNotFound
 from ...model import QueueSettings
+from ...names import full_name, split_name
 from ...security import policy
 from ...security.errors import InvalidPolicy
-from ..names import full_name, split_name
 from . import errors, limits, moves, settings
 from . import requests as sqs
 from .attributes import check_queue_name, is_valid_queue_name

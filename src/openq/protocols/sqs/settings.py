@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import QueueNotFound
 from ...model import QueueSettings
+from ...names import full_name, split_name
 from ...security import policy
 from ...security.errors import InvalidPolicy
-from ..names import full_name, split_name
 from . import errors
 from .errors import SqsError
 from .limits import Limits

@@ -5,13 +5,11 @@ The default account's queues have their bare names, so that the library finds th
 
 from __future__ import annotations
 
-from ..security.policy import DEFAULT_ACCOUNT
-
-__all__ = ["DEFAULT_ACCOUNT", "full_name", "split_name"]
+DEFAULT_ACCOUNT = "000000000000"
 
 
 def full_name(account: str, name: str) -> str:
-    """The engine's name of a queue."""
+    """The engine's name of a queue or an exchange."""
     if account != DEFAULT_ACCOUNT:
         if "/" in account or "%" in account:
             # Account "a/b" and its queue "c" must not meet account "a" and its queue "b/c".

@@ -1,0 +1,47 @@
+"""What a message costs the server in CPU time: against the least that Python can do, and against itself."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from .amqp_load import end_to_end, flood, flood_walker, publish
+from .amqp_match import compared, on_a_fresh_queue
+from .amqp_peers import AmqpQueues, OpenQAmqp, Walker
+from .harness import Run, Target
+from .server_match import Contender, in_turns, started
+
+
+def run(run: Run) -> None:
+    memory = OpenQAmqp(run.folder("openq"), durable=False)
+    durable = OpenQAmqp(run.folder("openq"), durable=True)
+    walker = Walker(run.folder("walker"))
+    with started(memory, durable, walker):
+        _against_the_walker(run, memory, walker)
+        _against_itself(run, durable, memory)
+
+
+def _against_the_walker(run: Run, memory: OpenQAmqp, walker: Walker) -> None:
+    # CPU time comes in ticks of 10 ms: a walker needs many messages to show more than a few.
+    count = 200_000 if run.quick else 400_000
+    name = f"bench-{0:06d}"  # as long as the names of the others, so that the bytes are the same
+    empty = Contender(walker, lambda: lambda: flood_walker(walker.port, name, 100, 4 * count))
+    queues = AmqpQueues(memory)
+    flooded = Contender(memory, on_a_fresh_queue(partial(flood, size=100, limit=count))(memory, queues))
+    confirmed = Contender(
+        memory,
+        on_a_fresh_queue(partial(publish, size=100, seconds=60.0, limit=count))(memory, queues),
+    )
+    in_turns([empty, flooded, confirmed], run.rounds(7))
+    reference = "frame-header walker"
+    run.emit(compared("publish, in memory, 100 B", reference, flooded, empty, Target(0.35, 0.7), "per_cpu_s"))
+    run.emit(compared("publish + confirm, in memory, 100 B", reference, confirmed, empty, None, "per_cpu_s"))
+
+
+def _against_itself(run: Run, durable: OpenQAmqp, memory: OpenQAmqp) -> None:
+    seconds = 1.0 if run.quick else 2.0
+    load = on_a_fresh_queue(partial(end_to_end, size=100, seconds=seconds))
+    on_disk = Contender(durable, load(durable, AmqpQueues(durable)))
+    in_memory = Contender(memory, load(memory, AmqpQueues(memory)))
+    in_turns([on_disk, in_memory], run.rounds(7))
+    what = "publish, confirm, deliver, ack, durable, 100 B"
+    run.emit(compared(what, "the same in memory", on_disk, in_memory, Target(0.6, 0.9), "per_cpu_s"))

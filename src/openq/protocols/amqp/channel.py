@@ -1,0 +1,755 @@
+"""One channel: what a client does with queues, exchanges and messages on it.
+
+Everything runs on the loop. Whatever must be on disk before it is answered goes through
+`Connection.answer_when_safe`: the connection reads on when the answer is out, as RabbitMQ's channels do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import takewhile
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from ... import properties
+from ...errors import DiskFull, OpenQError
+from ...model import NO_DEADLINE, Delivery
+from ...names import full_name
+from . import methods as m
+from .errors import (
+    ACCESS_REFUSED,
+    COMMAND_INVALID,
+    NO_CONSUMERS,
+    NO_ROUTE,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    AmqpError,
+)
+from .frames import END_BYTE, FRAME_OVERHEAD, content_frames, content_head
+from .outgoing import Route, route_of, wire_of
+from .outlet import UNLIMITED, Consumer, Outlet
+from .publishing import REPLY_TO, Stamp, Target
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+_CONFIRM = Struct(">BHIHHQBB")
+_ACK_ID = (60, 80)
+_NACK_ID = (60, 120)
+_U64 = Struct(">Q")
+_METHOD_HEAD = Struct(">BHI")
+_DELIVER = b"\x00\x3c\x00\x3c"
+_FLAGS = (b"\x00", b"\x01")
+_MAX_HEADS = 256
+
+Lent = tuple["Consumer | None", str, Delivery]  # who got it (None: by get), the engine's queue, the delivery
+
+
+class Channel:
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.is_closing = False
+        self.is_confirming = False
+        self.is_transactional = False
+        self.is_flowing = True
+        self.published = 0  # messages since confirm.select
+        self.confirmed = 0
+        self.consumers: dict[str, Consumer] = {}
+        self.unacked: dict[int, Lent] = {}
+        self.lent = 0
+        self.prefetch = 0  # of consumers to come
+        self.shared_prefetch = 0  # of all its consumers together; 0 = none
+        self.last_queue = ""
+        self.reply_tag: str | None = None  # the consumer of direct replies
+        self.reply_token = ""
+        self._next_tag = 1
+        self._tag_count = 0
+        self._heads: dict[tuple[bytes, int], bytes] = {}
+        self._held_publishes: list[tuple[bytes, bytes, list[bytes]]] = []
+        self._held_settlements: list[tuple[bool, bool, list[int]]] = []  # is ack, requeue, tags
+
+    # -- what comes in
+
+    def method(self, payload: bytes) -> None:
+        method = self.connection.decode(payload)
+        if self.is_closing:
+            if isinstance(method, m.ChannelCloseOk):
+                self.connection.drop_channel(self)
+            elif isinstance(method, m.ChannelClose):
+                self.send(m.ChannelCloseOk())
+            return
+        act = _ACTS.get(type(method))
+        if act is None:
+            raise AmqpError(COMMAND_INVALID, f"{method.NAME} is not for the server")
+        act(self, method)
+
+    def send(self, method: m.Method) -> None:
+        self.connection.send(self.number, method)
+
+    def reply(self, no_wait: bool, method: m.Method) -> None:
+        """Once what was done is on disk."""
+        if no_wait:
+            return
+        self.connection.answer_when_safe(self, lambda: self.send(method))
+
+    def _open(self, method: m.ChannelOpen) -> None:
+        raise AmqpError(504, "second 'channel.open' seen")
+
+    def _close(self, method: m.ChannelClose) -> None:
+        self.release()
+        self.send(m.ChannelCloseOk())
+        self.connection.drop_channel(self)
+
+    def _close_ok(self, method: m.ChannelCloseOk) -> None:
+        raise AmqpError(COMMAND_INVALID, "channel.close_ok without a channel.close")
+
+    def _flow(self, method: m.ChannelFlow) -> None:
+        self.is_flowing = method.active
+        self.send(m.ChannelFlowOk(method.active))
+        if method.active:
+            self._pump()
+
+    def _flow_ok(self, method: m.ChannelFlowOk) -> None:
+        """The answer to a flow that this server never asks for."""
+
+    def _access_request(self, method: m.AccessRequest) -> None:
+        self.send(m.AccessRequestOk())
+
+    # -- exchanges
+
+    def _exchange_declare(self, method: m.ExchangeDeclare) -> None:
+        connection = self.connection
+        if not method.passive:
+            connection.require("manage", "exchange", method.exchange)
+        alternate = method.arguments.get("alternate-exchange")
+        if isinstance(alternate, str) and not method.passive:
+            connection.require("send", "exchange", alternate)
+        connection.topology.declare_exchange(
+            connection.vhost,
+            method.exchange,
+            method.type,
+            passive=method.passive,
+            durable=method.durable,
+            auto_delete=method.auto_delete,
+            internal=method.internal,
+            arguments=method.arguments,
+        )
+        self.reply(method.no_wait, m.ExchangeDeclareOk())
+
+    def _exchange_delete(self, method: m.ExchangeDelete) -> None:
+        connection = self.connection
+        connection.require("manage", "exchange", method.exchange)
+        connection.topology.delete_exchange(connection.vhost, method.exchange, method.if_unused)
+        self.reply(method.no_wait, m.ExchangeDeleteOk())
+
+    def _exchange_bind(self, method: m.ExchangeBind) -> None:
+        connection = self.connection
+        connection.require("manage", "exchange", method.destination)
+        connection.require("manage", "exchange", method.source)
+        connection.topology.bind_exchange(
+            connection.vhost, method.destination, method.source, method.routing_key, method.arguments
+        )
+        self.reply(method.no_wait, m.ExchangeBindOk())
+
+    def _exchange_unbind(self, method: m.ExchangeUnbind) -> None:
+        connection = self.connection
+        connection.require("manage", "exchange", method.destination)
+        connection.require("manage", "exchange", method.source)
+        connection.topology.unbind_exchange(
+            connection.vhost, method.destination, method.source, method.routing_key, method.arguments
+        )
+        self.reply(method.no_wait, m.ExchangeUnbindOk())
+
+    # -- queues
+
+    def _named(self, queue: str) -> str:
+        """An empty name is the queue that was declared last on this channel."""
+        if queue:
+            return queue
+        if not self.last_queue:
+            raise AmqpError(NOT_FOUND, "no previously declared queue")
+        return self.last_queue
+
+    def _queue_declare(self, method: m.QueueDeclare) -> None:
+        connection = self.connection
+        name = method.queue
+        if name == REPLY_TO or name.startswith(f"{REPLY_TO}."):
+            if name != REPLY_TO and not connection.door.can_reply(name):
+                raise AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '{connection.vhost}'")
+            self.last_queue = name
+            self.reply(method.no_wait, m.QueueDeclareOk(name, 0, 1))
+            return
+        if not name and method.passive:
+            name = self._named(name)
+        if not method.passive:
+            connection.require("manage", "queue", name)
+            exchange = method.arguments.get("x-dead-letter-exchange")
+            if isinstance(exchange, str):
+                connection.require("send", "exchange", exchange)
+        name = connection.topology.declare_queue(
+            connection.vhost,
+            name,
+            passive=method.passive,
+            durable=method.durable,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+            arguments=method.arguments,
+            owner=connection,
+        )
+        self.last_queue = name
+        full = full_name(connection.account, name)
+        queue = connection.broker.about(full)
+        connection.topology.touch(full)
+        count = connection.door.consumer_count(full)
+        self.reply(method.no_wait, m.QueueDeclareOk(name, queue.ready_count, count))
+
+    def _queue_bind(self, method: m.QueueBind) -> None:
+        connection = self.connection
+        name = self._named(method.queue)
+        key = method.routing_key or (self.last_queue if not method.queue else "")
+        connection.require("manage", "queue", name)
+        if method.exchange:
+            connection.require("manage", "exchange", method.exchange)
+        connection.topology.bind_queue(
+            connection.vhost, name, method.exchange, key, method.arguments, connection
+        )
+        self.reply(method.no_wait, m.QueueBindOk())
+
+    def _queue_unbind(self, method: m.QueueUnbind) -> None:
+        connection = self.connection
+        name = self._named(method.queue)
+        connection.require("manage", "queue", name)
+        connection.topology.unbind_queue(
+            connection.vhost, name, method.exchange, method.routing_key, method.arguments, connection
+        )
+        self.reply(False, m.QueueUnbindOk())
+
+    def _queue_purge(self, method: m.QueuePurge) -> None:
+        connection = self.connection
+        name = self._named(method.queue)
+        connection.require("manage", "queue", name)
+        count = connection.topology.purge_queue(connection.vhost, name, connection)
+        self.reply(method.no_wait, m.QueuePurgeOk(count))
+
+    def _queue_delete(self, method: m.QueueDelete) -> None:
+        connection = self.connection
+        name = self._named(method.queue)
+        connection.require("manage", "queue", name)
+        full = full_name(connection.account, name)
+        count = connection.topology.delete_queue(
+            connection.vhost,
+            name,
+            connection,
+            if_unused=method.if_unused,
+            if_empty=method.if_empty,
+            in_use=connection.door.consumer_count(full) > 0,
+        )
+        self.reply(method.no_wait, m.QueueDeleteOk(count))
+
+    # -- consuming
+
+    def room(self) -> int:
+        if self.is_closing or not self.is_flowing or not self.connection.can_write:
+            return 0
+        return max(self.shared_prefetch - self.lent, 0) if self.shared_prefetch else UNLIMITED
+
+    def _qos(self, method: m.BasicQos) -> None:
+        if method.prefetch_size:
+            raise AmqpError(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+        if method.global_:
+            self.shared_prefetch = method.prefetch_count
+            self._pump()
+        else:
+            self.prefetch = method.prefetch_count
+        self.send(m.BasicQosOk())
+
+    def _consume(self, method: m.BasicConsume) -> None:
+        connection = self.connection
+        if method.queue == REPLY_TO:
+            self._consume_replies(method)
+            return
+        name = self._named(method.queue)
+        connection.require("receive", "queue", name)
+        tag = method.consumer_tag or self._new_tag()
+        if tag in self.consumers or tag == self.reply_tag:
+            raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        connection.topology.check_access(connection.vhost, name, connection)
+        full = full_name(connection.account, name)
+        outlet = connection.door.outlet(full)
+        if outlet.exclusive or (method.exclusive and outlet.consumers):
+            raise AmqpError(
+                ACCESS_REFUSED, f"queue '{name}' in vhost '{connection.vhost}' in exclusive use"
+            )
+        priority = method.arguments.get("x-priority", 0)
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise AmqpError(PRECONDITION_FAILED, "invalid arg 'x-priority': it must be a number")
+        consumer = Consumer(
+            self,
+            outlet,
+            tag,
+            f"{connection.label}/{self.number}/{tag}",
+            no_ack=method.no_ack,
+            exclusive=method.exclusive,
+            priority=priority,
+            prefetch=self.prefetch,
+            arguments=method.arguments,
+        )
+        self.consumers[tag] = consumer
+        outlet.add(consumer)
+        connection.topology.touch(full)
+        if not method.no_wait:
+            self.send(m.BasicConsumeOk(tag))
+        connection.to_pump[outlet] = None
+
+    def _new_tag(self) -> str:
+        self._tag_count += 1
+        return f"amq.ctag-{self.connection.token}-{self.number}-{self._tag_count}"
+
+    def _consume_replies(self, method: m.BasicConsume) -> None:
+        if not method.no_ack:
+            raise AmqpError(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+        if self.reply_tag is not None:
+            raise AmqpError(PRECONDITION_FAILED, "reply consumer already set")
+        self.reply_tag = method.consumer_tag or self._new_tag()
+        self.connection.door.add_reply_consumer(self)
+        if not method.no_wait:
+            self.send(m.BasicConsumeOk(self.reply_tag))
+
+    def _cancel(self, method: m.BasicCancel) -> None:
+        tag = method.consumer_tag
+        if tag == self.reply_tag:
+            self.connection.door.remove_reply_consumer(self)
+            self.reply_tag = None
+        consumer = self.consumers.pop(tag, None)
+        if not method.no_wait:
+            self.send(m.BasicCancelOk(tag))
+        if consumer is not None:
+            self._retire(consumer)
+
+    def _cancel_ok(self, method: m.BasicCancelOk) -> None:
+        """The client has heard that its consumer is gone."""
+
+    def _retire(self, consumer: Consumer) -> None:
+        if not consumer.gone:
+            consumer.outlet.remove(consumer)
+            self.connection.door.consumer_left(consumer.outlet)
+            self.connection.to_pump[consumer.outlet] = None
+
+    def cancelled(self, consumer: Consumer) -> None:
+        """By the server: its queue is gone."""
+        self.consumers.pop(consumer.tag, None)
+        if self.connection.is_capable("consumer_cancel_notify") and not self.is_closing:
+            self.send(m.BasicCancel(consumer.tag, True))
+            self.connection.flush_soon()
+
+    def _get(self, method: m.BasicGet) -> None:
+        connection = self.connection
+        name = self._named(method.queue)
+        connection.require("receive", "queue", name)
+        connection.topology.check_access(connection.vhost, name, connection)
+        full = full_name(connection.account, name)
+        connection.topology.touch(full)
+        broker = connection.broker
+        deliveries = broker.receive(full, 1, NO_DEADLINE, f"{connection.label}/{self.number}")
+        if not deliveries:
+            self.send(m.BasicGetEmpty())
+            return
+        [delivery] = deliveries
+        receipt = [(delivery.entry.seq, delivery.number)]
+
+        def show() -> None:
+            broker.load(deliveries)
+            if method.no_ack:
+                broker.ack(full, receipt)
+            tag = self._lend(None, full, delivery, method.no_ack)
+            queue = broker.about(full)
+            exchange, key = route_of(delivery.entry, name)
+            redelivered = delivery.count > 1
+            self.send(m.BasicGetOk(tag, redelivered, exchange, key, queue.ready_count))
+            wire = wire_of(broker, delivery, connection.door.shows_count(full))
+            body = delivery.entry.body or b""
+            connection.write(content_frames(self.number, wire, body, connection.max_frame))
+
+        def lost() -> None:
+            broker.release(full, receipt)
+
+        if broker.is_loaded(deliveries):
+            show()
+        else:
+            connection.answer_when_safe(self, show, lost)
+
+    def _lend(self, consumer: Consumer | None, full: str, delivery: Delivery, no_ack: bool) -> int:
+        tag = self._next_tag
+        self._next_tag = tag + 1
+        if not no_ack:
+            self.unacked[tag] = (consumer, full, delivery)
+        return tag
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Messages to a consumer, bodies loaded, room reserved."""
+        connection = self.connection
+        outlet = consumer.outlet
+        out = connection.out
+        unacked = self.unacked
+        keeps = not consumer.no_ack
+        full = outlet.full
+        tag = self._next_tag
+        most = connection.max_frame - FRAME_OVERHEAD
+        shows_count = outlet.shows_count
+        broker = connection.broker
+        heads = self._heads
+        routes = consumer.routes
+        pack = _U64.pack
+        route: Route | None = None
+        last_extra: object = self  # nothing is this
+        start = b""
+        tail = b""
+        for delivery in deliveries:
+            entry = delivery.entry
+            extra = entry.extra
+            if extra is not last_extra:
+                last_extra = extra
+                key = None if extra is None else extra.route
+                route = routes.get(key)
+                if route is None:
+                    if len(routes) >= _MAX_HEADS:
+                        routes.clear()
+                    route = routes[key] = Route(*route_of(entry, outlet.queue))
+                    self._start_of(consumer, route)
+                start = route.start
+                tail = route.tail
+            info = entry.info
+            if (
+                info is not None
+                and info.wire is not None
+                and (extra is None or not extra.deaths)
+                and (delivery.count == 1 or not shows_count)
+            ):
+                wire = info.wire
+            else:
+                wire = wire_of(broker, delivery, shows_count)
+            if keeps:
+                unacked[tag] = (consumer, full, delivery)
+            body = entry.body or b""
+            size = len(body)
+            if 0 < size <= most:
+                head = heads.get((wire, size))
+                if head is None:
+                    if len(heads) >= _MAX_HEADS:
+                        heads.clear()
+                    head = heads[wire, size] = content_head(self.number, wire, size)
+                out += (start, pack(tag), _FLAGS[delivery.count > 1], tail, head, body, END_BYTE)
+            else:
+                content = content_frames(self.number, wire, body, connection.max_frame)
+                out += (start, pack(tag), _FLAGS[delivery.count > 1], tail, content)
+            tag += 1
+        self._next_tag = tag
+        connection.delivered += len(deliveries)
+        connection.flush_soon()
+
+    def _start_of(self, consumer: Consumer, route: Route) -> None:
+        """How a deliver by this route begins, up to its tag."""
+        name = consumer.tag.encode()
+        size = 4 + 1 + len(name) + 8 + 1 + len(route.tail)
+        head = _METHOD_HEAD.pack(1, self.number, size)
+        route.start = b"".join((head, _DELIVER, bytes((len(name),)), name))
+        route.tail += END_BYTE
+
+    def deliver_reply(self, target: Target, wire: bytes, body: bytes) -> None:
+        """A direct reply: to the consumer, past all queues."""
+        assert self.reply_tag is not None
+        tag = self._lend(None, "", _NOTHING, True)
+        self.send(m.BasicDeliver(self.reply_tag, tag, False, target.exchange, target.key))
+        self.connection.write(content_frames(self.number, wire, body, self.connection.max_frame))
+        self.connection.flush_soon()
+
+    # -- settling
+
+    def acks(self, tags: list[int]) -> None:
+        if self.is_closing:
+            return
+        if self.is_transactional:
+            self._check_tags(tags)
+            self._held_settlements.append((True, False, tags))
+            return
+        self._settle(tags, self.connection.broker.ack)
+
+    def _settle(self, tags: Iterable[int], settle: Callable[[str, list[tuple[int, int]]], object]) -> None:
+        """Take these out of the open ones, and tell the broker queue by queue."""
+        unacked = self.unacked
+        connection = self.connection
+        last = ""
+        receipts: list[tuple[int, int]] = []
+        groups: dict[str, list[tuple[int, int]]] = {}
+        taken: list[tuple[int, Lent]] = []
+        unknown: int | None = None
+        for tag in tags:
+            lent = unacked.pop(tag, None)
+            if lent is None:
+                unknown = tag
+                break
+            taken.append((tag, lent))
+            consumer, full, delivery = lent
+            if full != last:
+                last = full
+                receipts = groups.setdefault(full, [])
+            receipts.append((delivery.entry.seq, delivery.number))
+        for full, group in groups.items():
+            try:
+                settle(full, group)
+            except DiskFull:
+                unacked.update(taken)  # to the last byte: they are still lent
+                raise
+            except OpenQError:
+                continue  # the queue is gone, and its messages with it
+        for _, (consumer, _, _) in taken:
+            if consumer is not None:
+                consumer.unacked -= 1
+                self.lent -= 1
+                if not consumer.gone:
+                    connection.to_pump[consumer.outlet] = None
+        if self.shared_prefetch:
+            for consumer in self.consumers.values():
+                connection.to_pump[consumer.outlet] = None
+        if unknown is not None:
+            raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {unknown}")
+
+    def _up_to(self, tag: int, multiple: bool) -> list[int]:
+        if not multiple:
+            return [tag]
+        if not tag:
+            return list(self.unacked)
+        if tag >= self._next_tag:
+            raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+        # Tags rise, so those up to this one come first.
+        found = list(takewhile(lambda each: each <= tag, self.unacked))
+        if not found and tag not in self.unacked:
+            raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+        return found
+
+    def _check_tags(self, tags: list[int]) -> None:
+        for tag in tags:
+            if tag not in self.unacked:
+                raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+
+    def _ack(self, method: m.BasicAck) -> None:
+        self.acks(self._up_to(method.delivery_tag, method.multiple))
+
+    def _reject(self, method: m.BasicReject) -> None:
+        self._turn_down([method.delivery_tag], method.requeue)
+
+    def _nack(self, method: m.BasicNack) -> None:
+        self._turn_down(self._up_to(method.delivery_tag, method.multiple), method.requeue)
+
+    def _turn_down(self, tags: list[int], requeue: bool) -> None:
+        if self.is_transactional:
+            self._check_tags(tags)
+            self._held_settlements.append((False, requeue, tags))
+            return
+        broker = self.connection.broker
+        self._settle(tags, broker.nack_many if requeue else broker.reject_many)
+
+    def _recover(self, method: m.BasicRecover | m.BasicRecoverAsync) -> None:
+        if not method.requeue:
+            raise AmqpError(NOT_IMPLEMENTED, "requeue=false")
+        self._settle(list(self.unacked), self.connection.broker.nack_many)
+        if isinstance(method, m.BasicRecover):
+            self.send(m.BasicRecoverOk())
+
+    # -- publishing
+
+    def publishes(self, method: bytes, wire: bytes, bodies: list[bytes]) -> None:
+        if self.is_closing:
+            return
+        if self.is_transactional:
+            self._check_publish(method, wire)
+            self._held_publishes.append((method, wire, bodies))
+            return
+        connection = self.connection
+        connection.is_publishing = True
+        first = self.published + 1
+        if self.is_confirming:
+            self.published += len(bodies)
+            connection.to_confirm[self] = None
+        try:
+            refused = self._publish(method, wire, bodies)
+        except DiskFull:
+            connection.door.disk_is_full()
+            if not self.is_confirming:
+                # Nobody would hear of it: the client has to wait until there is room.
+                connection.hold_publishes(self, method, wire, bodies)
+                return
+            refused = list(range(len(bodies)))
+        if refused and self.is_confirming:
+            for at in refused:
+                self._confirm(first + at, False, False)
+
+    def try_again(self, method: bytes, wire: bytes, bodies: list[bytes]) -> bool:
+        """Publishes that were held back; False: there is still no room."""
+        try:
+            self._publish(method, wire, bodies)
+        except DiskFull:
+            return False
+        return True
+
+    def _check_publish(self, method: bytes, wire: bytes) -> tuple[Target, Stamp]:
+        connection = self.connection
+        publisher = connection.publisher
+        target = publisher.target(method)
+        stamp = publisher.stamp(wire, target)
+        if not target.exchange:
+            connection.require("send", "queue", target.key, of_exchange="amq.default")
+        else:
+            connection.require("send", "exchange", target.exchange)
+        return target, stamp
+
+    def _publish(self, method: bytes, wire: bytes, bodies: list[bytes]) -> list[int]:
+        connection = self.connection
+        target, stamp = self._check_publish(method, wire)
+        if stamp.props.reply_to == REPLY_TO:
+            if self.reply_tag is None:
+                raise AmqpError(PRECONDITION_FAILED, "fast reply consumer does not exist")
+            props = properties.decode(stamp.wire)
+            props.reply_to = connection.door.reply_address(self)
+            stamp = Stamp(properties.encode(props), props, target)
+        if not target.exchange and target.key.startswith(REPLY_TO):
+            replying = connection.door.reply_channel(target.key)
+            if replying is not None:
+                for body in bodies:
+                    replying.deliver_reply(target, stamp.wire, body)
+                return []
+            queues = []
+        else:
+            queues = connection.publisher.queues(target, stamp)
+        if not queues:
+            if target.mandatory:
+                self._return(NO_ROUTE, "NO_ROUTE", target, wire, bodies)
+            return []
+        if target.immediate and not any(connection.door.has_room(queue.name) for queue in queues):
+            self._return(NO_CONSUMERS, "NO_CONSUMERS", target, wire, bodies)
+            return []
+        return connection.publisher.put(target, stamp, queues, bodies)
+
+    def _return(self, code: int, text: str, target: Target, wire: bytes, bodies: list[bytes]) -> None:
+        connection = self.connection
+        for body in bodies:
+            self.send(m.BasicReturn(code, text, target.exchange, target.key))
+            connection.write(content_frames(self.number, wire, body, connection.max_frame))
+
+    def _select_confirms(self, method: m.ConfirmSelect) -> None:
+        if self.is_transactional:
+            raise AmqpError(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+        self.is_confirming = True
+        if not method.no_wait:
+            self.send(m.ConfirmSelectOk())
+
+    def safe_up_to(self, tag: int, error: OpenQError | None) -> None:
+        """Everything published up to this one is on disk, or never will be."""
+        if tag > self.confirmed and not self.is_closing:
+            self._confirm(tag, tag - self.confirmed > 1, error is None)
+            self.confirmed = tag
+
+    def _confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
+        class_id, method_id = _ACK_ID if is_ack else _NACK_ID
+        self.connection.write(
+            _CONFIRM.pack(1, self.number, 13, class_id, method_id, tag, multiple, 0xCE)
+        )
+
+    # -- transactions
+
+    def _select_tx(self, method: m.TxSelect) -> None:
+        if self.is_confirming:
+            raise AmqpError(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+        self.is_transactional = True
+        self.send(m.TxSelectOk())
+
+    def _require_tx(self) -> None:
+        if not self.is_transactional:
+            raise AmqpError(PRECONDITION_FAILED, "channel is not transactional")
+
+    def _commit(self, method: m.TxCommit) -> None:
+        self._require_tx()
+        publishes, self._held_publishes = self._held_publishes, []
+        settlements, self._held_settlements = self._held_settlements, []
+        broker = self.connection.broker
+        for publish in publishes:
+            if self._publish(*publish):
+                raise AmqpError(PRECONDITION_FAILED, "a queue is full; the transaction is only done in part")
+        for is_ack, requeue, tags in settlements:
+            if is_ack:
+                self._settle(tags, broker.ack)
+            else:
+                self._settle(tags, broker.nack_many if requeue else broker.reject_many)
+        self.reply(False, m.TxCommitOk())
+
+    def _rollback(self, method: m.TxRollback) -> None:
+        self._require_tx()
+        self._held_publishes = []
+        self._held_settlements = []
+        self.send(m.TxRollbackOk())
+
+    # -- the end
+
+    def _pump(self) -> None:
+        for consumer in self.consumers.values():
+            self.connection.to_pump[consumer.outlet] = None
+
+    def release(self) -> None:
+        """Consumers go, and what they had not settled returns to its place, marked as delivered."""
+        self.is_closing = True
+        if self.reply_tag is not None:
+            self.connection.door.remove_reply_consumer(self)
+            self.reply_tag = None
+        consumers = list(self.consumers.values())
+        self.consumers.clear()
+        for consumer in consumers:
+            self._retire(consumer)
+        self._held_publishes = []
+        self._held_settlements = []
+        groups: dict[str, list[tuple[int, int]]] = {}
+        for _, full, delivery in self.unacked.values():
+            groups.setdefault(full, []).append((delivery.entry.seq, delivery.number))
+        self.unacked.clear()
+        for full, receipts in groups.items():
+            try:
+                self.connection.broker.nack_many(full, receipts)
+            except OpenQError:
+                pass  # the queue is gone; or the disk is full to the last byte: a restart returns them
+
+
+_NOTHING: Any = None
+
+_ACTS: dict[type[m.Method], Callable[[Channel, Any], None]] = {
+    m.ChannelOpen: Channel._open,
+    m.ChannelClose: Channel._close,
+    m.ChannelCloseOk: Channel._close_ok,
+    m.ChannelFlow: Channel._flow,
+    m.ChannelFlowOk: Channel._flow_ok,
+    m.AccessRequest: Channel._access_request,
+    m.ExchangeDeclare: Channel._exchange_declare,
+    m.ExchangeDelete: Channel._exchange_delete,
+    m.ExchangeBind: Channel._exchange_bind,
+    m.ExchangeUnbind: Channel._exchange_unbind,
+    m.QueueDeclare: Channel._queue_declare,
+    m.QueueBind: Channel._queue_bind,
+    m.QueueUnbind: Channel._queue_unbind,
+    m.QueuePurge: Channel._queue_purge,
+    m.QueueDelete: Channel._queue_delete,
+    m.BasicQos: Channel._qos,
+    m.BasicConsume: Channel._consume,
+    m.BasicCancel: Channel._cancel,
+    m.BasicCancelOk: Channel._cancel_ok,
+    m.BasicGet: Channel._get,
+    m.BasicAck: Channel._ack,
+    m.BasicReject: Channel._reject,
+    m.BasicNack: Channel._nack,
+    m.BasicRecover: Channel._recover,
+    m.BasicRecoverAsync: Channel._recover,
+    m.ConfirmSelect: Channel._select_confirms,
+    m.TxSelect: Channel._select_tx,
+    m.TxCommit: Channel._commit,
+    m.TxRollback: Channel._rollback,
+}

@@ -1,0 +1,499 @@
+"""The AMQP door: sockets, heartbeats, who may do what, and what all connections share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import secrets
+import threading
+from collections import Counter
+from typing import Any, cast
+
+from ..._version import __version__
+from ...errors import OpenQError
+from ...model import Delivery
+from ...names import full_name
+from ...security.errors import LoginRefused
+from ...security.guard import Principal
+from ..facts import known_facts
+from ..site import Site
+from ..sqs.settings import POLICY
+from . import methods as m
+from .channel import Channel
+from .connection import CLOSING, RUNNING, Connection
+from .errors import AmqpError
+from .outlet import Outlet
+from .publishing import REPLY_TO
+from .topology import Topology
+
+log = logging.getLogger("openq.amqp")
+
+MAX_FRAME = 131_072
+MAX_CHANNELS = 2047
+HEARTBEAT_S = 60
+HANDSHAKE_S = 10.0  # from the first byte to an open connection
+CLOSE_S = 5.0  # for a client to hear why its connection ends
+TICK_S = 1.0
+ROOM_S = 0.2  # how often a full disk is looked at again
+BUFFER = 512 * 1024  # bytes a client may leave unread before it gets no more messages
+MAX_BUFFER = 8 * 1024 * 1024  # and before it is not listened to any more
+GUEST = "guest"
+
+# Clients choose how to behave by these. kombu takes RabbitMQ from 3.3 to before 4.0 for a server on which
+# basic.qos with `global` changes the prefetch of consumers that are there, which is how it is here.
+PRODUCT = "RabbitMQ"
+PRODUCT_VERSION = "3.13.7"
+CAPABILITIES = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
+}
+
+
+class AmqpDoor:
+    max_frame = MAX_FRAME
+    max_channels = MAX_CHANNELS
+    heartbeat_s = HEARTBEAT_S
+
+    def __init__(self, site: Site, topology: Topology) -> None:
+        self.site = site
+        self.topology = topology
+        self.max_body = site.config.max_message_bytes
+        self.connections_open: dict[Connection, Socket] = {}
+        self.total = 0
+        self.errors: Counter[int] = Counter()
+        self._outlets: dict[str, Outlet] = {}
+        self._replies: dict[str, Channel] = {}
+        self._thread = threading.get_ident()
+        self._arrivals: list[tuple[Outlet, list[Delivery]]] = []
+        self._is_full = False
+        self._ticker: asyncio.TimerHandle | None = None
+        self._properties = {
+            "capabilities": CAPABILITIES,
+            "cluster_name": "openq",
+            "copyright": "",
+            "information": "OpenQ, speaking AMQP 0-9-1 as RabbitMQ does",
+            "platform": f"Python {platform.python_version()}",
+            "product": PRODUCT,
+            "version": PRODUCT_VERSION,
+            "openq_version": __version__,
+        }
+        topology.in_use = lambda full: self.consumer_count(full) > 0
+        topology.forgotten = self.queue_gone
+
+    # -- the life of the door
+
+    def start(self) -> None:
+        self._thread = threading.get_ident()
+        self._tick()
+
+    def protocol(self) -> Socket:
+        return Socket(self)
+
+    def drain(self) -> None:
+        """No more new connections; those that are open are told."""
+        for connection in list(self.connections_open):
+            connection.stop()
+
+    def stop(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for socket in list(self.connections_open.values()):
+            socket.abort()
+
+    def _tick(self) -> None:
+        loop = self.site.loop
+        now_s = loop.time()
+        for connection, socket in list(self.connections_open.items()):
+            if connection.stage < RUNNING:
+                if now_s - socket.since_s > HANDSHAKE_S:
+                    log.info("connection from %s: no handshake in %d s", connection.peer, HANDSHAKE_S)
+                    socket.abort()
+            elif connection.stage == CLOSING:
+                if now_s - socket.closing_s > CLOSE_S:
+                    socket.abort()
+            elif connection.heartbeat_s:
+                # While nothing is read, nothing can be heard.
+                if connection.reader.held:
+                    connection.heard_s = now_s
+                elif now_s - connection.heard_s > 2 * connection.heartbeat_s:
+                    log.warning("connection %s: missed heartbeats from client", connection.label)
+                    socket.abort()
+                    continue
+                if now_s - socket.wrote_s >= connection.heartbeat_s / 2:
+                    connection.beat()
+        self._ticker = loop.call_later(TICK_S, self._tick)
+
+    def watch(self, connection: Connection) -> None:
+        connection.heard_s = self.site.loop.time()
+
+    def opened(self, connection: Connection) -> None:
+        log.info("connection %s: user %r in vhost %r", connection.label, connection.user, connection.vhost)
+        if self._is_full:
+            connection.tell_blocked(_FULL)
+
+    def closing(self, connection: Connection) -> None:
+        socket = self.connections_open.get(connection)
+        if socket is not None:
+            socket.closing_s = self.site.loop.time()
+
+    def released(self, connection: Connection) -> None:
+        """Its exclusive queues go with it."""
+        self.topology.release(connection)
+
+    def count_error(self, code: int) -> None:
+        self.errors[code] += 1
+
+    # -- the handshake
+
+    def start_method(self, has_certificate: bool) -> m.ConnectionStart:
+        mechanisms = b"PLAIN AMQPLAIN EXTERNAL" if has_certificate else b"PLAIN AMQPLAIN"
+        return m.ConnectionStart(0, 9, self._properties, mechanisms, b"en_US")
+
+    def recall(self, user: str, password: str, peer: str) -> Principal | None:
+        """Whoever is known without work. Without users there is guest, as on every RabbitMQ."""
+        guard = self.site.guard
+        if guard.is_open:
+            return guard.anyone() if user == GUEST and password == GUEST else None
+        try:
+            return guard.recall(user, password, peer)
+        except OpenQError:
+            return None  # too many failures: said in full by `check_password`
+
+    def check_password(self, user: str, password: str, peer: str) -> Principal:
+        """In a thread. Raises Refused."""
+        guard = self.site.guard
+        if guard.is_open:
+            if user == GUEST and password == GUEST:
+                return guard.anyone()
+            raise LoginRefused
+        return guard.basic(user, password, peer)
+
+    def certified_user(self, name: str) -> Principal | None:
+        guard = self.site.guard
+        return guard.anyone() if guard.is_open else guard.named(name)
+
+    def principal_in(self, principal: Principal, account: str) -> Principal | None:
+        """The same in a vhost, if it may be there at all."""
+        guard = self.site.guard
+        if guard.is_open:
+            return guard.anyone(account)
+        if principal.account == account:
+            return principal
+        is_known = any(rule.account in ("*", account) for rule in principal.rules)
+        return principal if is_known else None
+
+    # -- permissions
+
+    def is_own(self, principal: Principal, account: str, kind: str, name: str) -> bool:
+        """Whether it is the caller's own, and no policy has a say in it."""
+        return principal.account == account and (kind != "queue" or self._policy(account, name) is None)
+
+    def _policy(self, account: str, name: str) -> str | None:
+        queue = self.site.broker.engine.queues.get(full_name(account, name))
+        return None if queue is None else queue.settings.notes.get(POLICY)
+
+    def may(self, connection: Connection, action: str, kind: str, name: str) -> bool:
+        guard, account = self.site.guard, connection.account
+        principal = connection.principal
+        assert principal is not None
+        policy = self._policy(account, name) if kind == "queue" else None
+        if policy is None:
+            return guard.may(principal, action, account, name)
+        region = self.site.config.region
+        context = known_facts(connection.is_tls, connection.peer, principal, region, self.site.now_ms())
+        return guard.may(principal, action, account, name, policy=policy, context=context)
+
+    # -- queues and their consumers
+
+    def outlet(self, full: str) -> Outlet:
+        outlet = self._outlets.get(full)
+        if outlet is None:
+            arguments = self.topology.declaration(full).arguments
+            is_single = arguments.get("x-single-active-consumer") is True
+            outlet = self._outlets[full] = Outlet(self.site, full, is_single, self._served)
+            outlet.shows_count = self.shows_count(full)
+        return outlet
+
+    def shows_count(self, full: str) -> bool:
+        """RabbitMQ's classic queues do not tell how often a message was delivered; all others do."""
+        declared = self.topology.declaration(full)
+        return declared.is_foreign or declared.arguments.get("x-queue-type") == "quorum"
+
+    def consumer_count(self, full: str) -> int:
+        outlet = self._outlets.get(full)
+        return 0 if outlet is None else len(outlet.consumers)
+
+    def has_room(self, full: str) -> bool:
+        outlet = self._outlets.get(full)
+        return outlet is not None and outlet.has_room()
+
+    def consumer_left(self, outlet: Outlet) -> None:
+        if outlet.consumers:
+            return
+        self._outlets.pop(outlet.full, None)
+        self.topology.touch(outlet.full)
+        try:
+            if self.topology.declaration(outlet.full).auto_delete:
+                self.topology.drop(outlet.full)
+        except (OpenQError, AmqpError) as error:
+            log.info("queue %r: %s", outlet.full, error)  # gone already, or it stays: the disk is full
+
+    def queue_gone(self, full: str) -> None:
+        outlet = self._outlets.pop(full, None)
+        if outlet is not None:
+            outlet.end()
+
+    def _served(self, outlet: Outlet, deliveries: list[Delivery]) -> None:
+        """The broker's lock is held; any thread."""
+        if threading.get_ident() != self._thread:
+            try:
+                self.site.loop.call_soon_threadsafe(outlet.arrived, deliveries)
+            except RuntimeError:
+                pass  # the loop is closed; a restart returns what connections held
+            return
+        if not self._arrivals:
+            self.site.loop.call_soon(self._hand_over)
+        self._arrivals.append((outlet, deliveries))
+
+    def _hand_over(self) -> None:
+        arrivals, self._arrivals = self._arrivals, []
+        for outlet, deliveries in arrivals:
+            outlet.arrived(deliveries)
+
+    # -- direct replies
+
+    def add_reply_consumer(self, channel: Channel) -> None:
+        self._replies[self.reply_address(channel)] = channel
+
+    def remove_reply_consumer(self, channel: Channel) -> None:
+        self._replies.pop(self.reply_address(channel), None)
+
+    def reply_address(self, channel: Channel) -> str:
+        if not channel.reply_token:
+            channel.reply_token = secrets.token_urlsafe(18)
+        return f"{REPLY_TO}.{channel.reply_token}"
+
+    def reply_channel(self, address: str) -> Channel | None:
+        return self._replies.get(address)
+
+    def can_reply(self, address: str) -> bool:
+        return address in self._replies
+
+    # -- a full disk
+
+    def disk_is_full(self) -> None:
+        if self._is_full:
+            return
+        self._is_full = True
+        log.warning("the disk is full: publishers are told to wait, consumers go on")
+        for connection in list(self.connections_open):
+            connection.tell_blocked(_FULL)
+        self.site.loop.call_later(ROOM_S, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        if self.site.broker.health().disk_full:
+            self.site.loop.call_later(ROOM_S, self._look_for_room)
+            return
+        self._is_full = False
+        log.warning("there is room on the disk again")
+        for connection in list(self.connections_open):
+            connection.tell_blocked(None)
+            connection.try_held()
+
+    # -- looking
+
+    def connections(self) -> list[dict[str, Any]]:
+        return [_about_connection(each) for each in self.connections_open if each.stage == RUNNING]
+
+    def channels(self) -> list[dict[str, Any]]:
+        return [
+            _about_channel(channel)
+            for connection in self.connections_open
+            for channel in connection.channels.values()
+        ]
+
+    def consumers(self) -> list[dict[str, Any]]:
+        found = []
+        for outlet in self._outlets.values():
+            for at, consumer in enumerate(outlet.consumers):
+                channel = cast(Channel, consumer.channel)
+                found.append(
+                    {
+                        "consumer_tag": consumer.tag,
+                        "queue": {"name": outlet.queue, "vhost": channel.connection.vhost},
+                        "channel_details": _channel_details(channel),
+                        "ack_required": not consumer.no_ack,
+                        "exclusive": consumer.exclusive,
+                        "prefetch_count": consumer.prefetch,
+                        "active": not outlet.single_active or at == 0,
+                        "arguments": consumer.arguments,
+                    }
+                )
+        return found
+
+
+_FULL = "low on disk"
+
+
+def _name_of(connection: Connection) -> str:
+    return f"{connection.peer}:{connection.port} -> {connection.token[:8]}"
+
+
+def _channel_details(channel: Channel) -> dict[str, Any]:
+    connection = channel.connection
+    return {
+        "name": f"{_name_of(connection)} ({channel.number})",
+        "number": channel.number,
+        "user": connection.user,
+        "connection_name": _name_of(connection),
+        "peer_host": connection.peer,
+        "peer_port": connection.port,
+    }
+
+
+def _about_connection(connection: Connection) -> dict[str, Any]:
+    return {
+        "name": _name_of(connection),
+        "user": connection.user,
+        "vhost": connection.vhost,
+        "state": "blocked" if connection.is_told_blocked else "running",
+        "protocol": "AMQP 0-9-1",
+        "auth_mechanism": connection.mechanism,
+        "ssl": connection.is_tls,
+        "peer_host": connection.peer,
+        "peer_port": connection.port,
+        "channels": len(connection.channels),
+        "channel_max": connection.max_channels,
+        "frame_max": connection.max_frame,
+        "timeout": connection.heartbeat_s,
+        "connected_at": connection.opened_ms,
+        "client_properties": connection.client_properties,
+    }
+
+
+def _about_channel(channel: Channel) -> dict[str, Any]:
+    return {
+        **_channel_details(channel),
+        "connection_details": {
+            "name": _name_of(channel.connection),
+            "peer_host": channel.connection.peer,
+            "peer_port": channel.connection.port,
+        },
+        "vhost": channel.connection.vhost,
+        "state": "running" if channel.is_flowing else "flow",
+        "confirm": channel.is_confirming,
+        "transactional": channel.is_transactional,
+        "consumer_count": len(channel.consumers),
+        "messages_unacknowledged": len(channel.unacked),
+        "messages_unconfirmed": channel.published - channel.confirmed,
+        "prefetch_count": channel.prefetch,
+        "global_prefetch_count": channel.shared_prefetch,
+    }
+
+
+class Socket(asyncio.Protocol):
+    """The thin part that owns the socket."""
+
+    def __init__(self, door: AmqpDoor) -> None:
+        self._door = door
+        self._loop_time = door.site.loop.time
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._is_stalled = False  # it takes nothing, so nothing is taken from it
+        self.since_s = self.wrote_s = self.closing_s = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        door = self._door
+        self.since_s = self.wrote_s = self._loop_time()
+        if len(door.connections_open) >= door.site.config.max_connections:
+            log.warning("more than %d AMQP connections; one is refused", len(door.connections_open))
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=BUFFER, low=BUFFER // 4)
+        address = transport.get_extra_info("peername") or ("", 0)
+        certificate = transport.get_extra_info("peercert")
+        is_tls = transport.get_extra_info("ssl_object") is not None
+        self._connection = Connection(
+            door, self, str(address[0]), int(address[1]), _common_name(certificate), is_tls
+        )
+        self._connection.heard_s = self.since_s
+        door.connections_open[self._connection] = self
+        door.total += 1
+
+    def data_received(self, data: bytes) -> None:
+        connection = self._connection
+        if connection is not None:
+            connection.heard_s = self._loop_time()
+            connection.data(data)
+            if not connection.can_write and self._transport is not None:
+                if self._transport.get_write_buffer_size() > MAX_BUFFER:
+                    self._is_stalled = True
+                    self.pause_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        connection, self._connection = self._connection, None
+        self._transport = None
+        if connection is not None:
+            del self._door.connections_open[connection]
+            connection.lost()
+
+    def pause_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.can_write = False
+
+    def resume_writing(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            connection.can_write = True
+            if self._is_stalled:
+                self._is_stalled = False
+                if not connection.reader.held:
+                    self.resume_reading()
+            for channel in connection.channels.values():
+                for consumer in channel.consumers.values():
+                    connection.to_pump[consumer.outlet] = None
+            connection.settle()
+
+    # -- what a connection may do with it
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self.wrote_s = self._loop_time()
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self._is_stalled and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
+def _common_name(certificate: Any) -> str | None:
+    """Of a certificate that was checked; None without one."""
+    if not certificate:
+        return None
+    for part in certificate.get("subject", ()):
+        for name, value in part:
+            if name == "commonName":
+                return str(value)
+    return None
+

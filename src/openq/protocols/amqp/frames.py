@@ -1,0 +1,327 @@
+"""Bytes <-> frames. Pure: what the socket gave goes in, calls to a `Sink` come out.
+
+A client that publishes sends the same method, the same properties and often the same size again and again.
+After the first such message the reader compares instead of parsing: a run of messages becomes one
+call with a list of bodies. Acks are gathered in the same way. Everything else goes frame by frame.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Protocol
+
+from .errors import (
+    CHANNEL_ERROR,
+    FRAME_ERROR,
+    PRECONDITION_FAILED,
+    SYNTAX_ERROR,
+    UNEXPECTED_FRAME,
+    AmqpError,
+)
+
+METHOD = 1
+HEADER = 2
+BODY = 3
+HEARTBEAT_KIND = 8
+
+FRAME_MIN = 4096
+FRAME_OVERHEAD = 8  # seven bytes before the payload, one after
+END = 0xCE
+END_BYTE = b"\xce"
+HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+
+_HEAD = Struct(">BHI")
+_CONTENT = Struct(">HHQ")  # class, weight, body size
+_CONTENT_HEAD = Struct(">BHIHHQ")
+_U32 = Struct(">I")
+_U64 = Struct(">Q")
+_PUBLISH = b"\x00\x3c\x00\x28"
+_ACK = b"\x00\x3c\x00\x50"
+_ACK_PAYLOAD = 13
+_ACK_FRAME = 21
+_BASIC = 60
+_MAX_RUN = 1000  # bodies in one call: what is read at once is bounded, but empty bodies are small
+
+
+class Sink(Protocol):
+    """Who is told. A call that raises ends the connection; what ends only a channel is the sink's affair."""
+
+    def method(self, channel: int, payload: bytes) -> None: ...
+    def publishes(self, channel: int, method: bytes, wire: bytes, bodies: list[bytes]) -> None: ...
+    def acks(self, channel: int, tags: list[int]) -> None: ...
+    def heartbeat(self) -> None: ...
+    def refuse_content(self, channel: int, error: AmqpError) -> None: ...
+
+
+class _Content:
+    """A publish whose properties or body have not arrived whole."""
+
+    __slots__ = ("got", "method", "parts", "size", "wire")
+
+    def __init__(self, method: bytes) -> None:
+        self.method = method
+        self.wire: bytes | None = None  # None: its header has not come
+        self.size = 0
+        self.got = 0
+        self.parts: list[bytes] = []
+
+
+class _Run:
+    """How the next message looks if it is like the last one."""
+
+    __slots__ = ("channel", "method", "middle", "same", "size", "start", "wire")
+
+    def __init__(self, channel: int, method: bytes, wire: bytes, size: int) -> None:
+        self.channel = channel
+        self.method = method
+        self.wire = wire
+        self.start = method_frame(channel, method) + _CONTENT_HEAD.pack(
+            HEADER, channel, _CONTENT.size + len(wire), _BASIC, 0, 0
+        )[: -_U64.size]
+        self.middle = wire + END_BYTE + _HEAD.pack(BODY, channel, 0)[: -_U32.size]
+        self.set_size(size)
+
+    def set_size(self, size: int) -> None:
+        self.size = size
+        self.same = self.start + _U64.pack(size) + self.middle + _U32.pack(size)
+
+
+class Reader:
+    """One direction of one connection. `held` stops it: what arrives then is kept for `resume`."""
+
+    def __init__(self, sink: Sink, max_frame: int, max_body: int) -> None:
+        self._sink = sink
+        self.max_payload = max_frame - FRAME_OVERHEAD
+        self.max_body = max_body
+        self.held = False
+        self._rest = b""
+        self._contents: dict[int, _Content] = {}
+        self._run: _Run | None = None
+        self._ack_head = b""  # of the channel that acked last
+        self._ack_channel = 0
+
+    def resume(self) -> None:
+        self.held = False
+        if self._rest:
+            self.feed(b"")
+
+    def forget_channel(self, channel: int) -> None:
+        """It was closed in the middle of a content: the rest of that does not come."""
+        self._contents.pop(channel, None)
+
+    def feed(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        at = 0
+        end = len(data)
+        while at < end and not self.held:
+            if not self._contents:  # in the middle of a content, what comes now is to be looked at closely
+                run = self._run
+                if run is not None and data.startswith(run.start, at):
+                    after = self._read_run(run, data, at)
+                    if after != at:
+                        at = after
+                        continue
+                if self._ack_head and data.startswith(self._ack_head, at):
+                    after = self._read_acks(data, at)
+                    if after != at:
+                        at = after
+                        continue
+            if end - at < _HEAD.size:
+                break
+            kind, channel, size = _HEAD.unpack_from(data, at)
+            # Refused on the head alone: a peer must not make us wait for 4 GiB.
+            if size > self.max_payload:
+                raise AmqpError(FRAME_ERROR, f"frame too large: {size} bytes, {self.max_payload} are allowed")
+            start = at + _HEAD.size
+            stop = start + size
+            if stop >= end:
+                break
+            if data[stop] != END:
+                raise AmqpError(FRAME_ERROR, f"frame of type {kind} does not end with 206 but {data[stop]}")
+            at = stop + 1
+            if kind == METHOD:
+                self._method(channel, data[start:stop])
+            elif kind == HEADER:
+                self._header(channel, data[start:stop])
+            elif kind == BODY:
+                self._body(channel, data[start:stop])
+            elif kind == HEARTBEAT_KIND:
+                if channel:
+                    raise AmqpError(FRAME_ERROR, f"heartbeat on channel {channel}")
+                self._sink.heartbeat()
+            else:
+                raise AmqpError(FRAME_ERROR, f"unknown frame type {kind}")
+        if at < end:
+            self._rest = data[at:] if at else data
+
+    def _read_run(self, run: _Run, data: bytes, at: int) -> int:
+        """Whole messages like the last one, as many as there are; where they end."""
+        bodies: list[bytes] = []
+        end = len(data)
+        same = run.same
+        size = run.size
+        length = len(same)
+        before = 0
+        starts = data.startswith
+        most = _MAX_RUN
+        while most:
+            if starts(same, at):
+                start = at + length
+                stop = start + size
+            else:
+                if not starts(run.start, at):
+                    break
+                start = at + len(run.start) + _U64.size
+                if not starts(run.middle, start):
+                    break
+                start += len(run.middle) + _U32.size
+                if start > end:
+                    break
+                (size,) = _U32.unpack_from(data, start - _U32.size)
+                (total,) = _U64.unpack_from(data, at + len(run.start))
+                if total != size or size > self.max_payload or size > self.max_body or not size:
+                    break  # in several frames, or wrong: the long way says what
+                stop = start + size
+                if stop >= end:
+                    break
+                if size == before:  # twice in a row: worth to be expected again
+                    run.set_size(size)
+                    same = run.same
+                    length = len(same)
+                before = size
+                size = run.size
+            if stop >= end:
+                break
+            if data[stop] != END:
+                raise AmqpError(FRAME_ERROR, f"frame of type 3 does not end with 206 but {data[stop]}")
+            bodies.append(data[start:stop])
+            at = stop + 1
+            most -= 1
+        if bodies:
+            self._sink.publishes(run.channel, run.method, run.wire, bodies)
+        return at
+
+    def _read_acks(self, data: bytes, at: int) -> int:
+        """Acks of one message each; where they end. `multiple` goes the long way."""
+        head = self._ack_head
+        tags: list[int] = []
+        end = len(data) - _ACK_FRAME
+        read = _U64.unpack_from
+        tag_at = len(head)
+        while at <= end and data.startswith(head, at) and data[at + 19] == 0 and data[at + 20] == END:
+            tags.append(read(data, at + tag_at)[0])
+            at += _ACK_FRAME
+        if tags:
+            self._sink.acks(self._ack_channel, tags)
+        return at
+
+    def _method(self, channel: int, payload: bytes) -> None:
+        content = self._contents.get(channel)
+        if content is not None:
+            what = "content header" if content.wire is None else "content body"
+            raise AmqpError(
+                UNEXPECTED_FRAME, f"expected {what} for class 60, got non {what} frame instead"
+            )
+        start = payload[:4]
+        if start == _PUBLISH:
+            self._contents[channel] = _Content(payload)
+            return
+        if start == _ACK and len(payload) == _ACK_PAYLOAD:
+            if channel != self._ack_channel or not self._ack_head:
+                self._ack_channel = channel
+                self._ack_head = _HEAD.pack(METHOD, channel, _ACK_PAYLOAD) + _ACK
+            if not payload[12]:
+                self._sink.acks(channel, [_U64.unpack_from(payload, 4)[0]])
+                return
+        self._sink.method(channel, payload)
+
+    def _header(self, channel: int, payload: bytes) -> None:
+        content = self._contents.get(channel)
+        if content is None or content.wire is not None:
+            if not channel:
+                raise AmqpError(CHANNEL_ERROR, "a content header on channel 0")
+            raise AmqpError(UNEXPECTED_FRAME, "expected method frame, got content header frame instead")
+        if len(payload) < _CONTENT.size + 2:
+            raise AmqpError(SYNTAX_ERROR, "a content header that is too short")
+        class_id, _, size = _CONTENT.unpack_from(payload)
+        if class_id != _BASIC:
+            raise AmqpError(
+                UNEXPECTED_FRAME,
+                f"expected content header for class 60, got one for class {class_id} instead",
+            )
+        content.wire = payload[_CONTENT.size :]
+        content.size = size
+        if size > self.max_body:
+            # Its frames are on their way; the channel that sent it is closed and they are passed over.
+            error = AmqpError(
+                PRECONDITION_FAILED, f"message size {size} is larger than configured max size {self.max_body}"
+            )
+            self._sink.refuse_content(channel, error)
+        if not size:
+            self._complete(channel, content)
+
+    def _body(self, channel: int, payload: bytes) -> None:
+        content = self._contents.get(channel)
+        if content is None or content.wire is None:
+            if content is not None:
+                raise AmqpError(
+                    UNEXPECTED_FRAME,
+                    "expected content header for class 60, got non content header frame instead",
+                )
+            raise AmqpError(UNEXPECTED_FRAME, "expected method frame, got content body frame instead")
+        content.got += len(payload)
+        if content.got > content.size:
+            raise AmqpError(
+                FRAME_ERROR, f"a body of {content.size} bytes was announced, {content.got} have come"
+            )
+        if content.size <= self.max_body:
+            content.parts.append(payload)
+        if content.got == content.size:
+            self._complete(channel, content)
+
+    def _complete(self, channel: int, content: _Content) -> None:
+        del self._contents[channel]
+        wire = content.wire
+        assert wire is not None
+        if content.size > self.max_body:
+            return
+        parts = content.parts
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if len(parts) == 1:
+            self._run = _Run(channel, content.method, wire, content.size)
+        self._sink.publishes(channel, content.method, wire, [body])
+
+
+# -- out ----------------------------------------------------------------------------------------
+
+
+def method_frame(channel: int, payload: bytes) -> bytes:
+    return _HEAD.pack(METHOD, channel, len(payload)) + payload + END_BYTE
+
+
+def content_head(channel: int, wire: bytes, size: int) -> bytes:
+    """The header frame and the start of the one body frame; for a body that fits one, and is not empty."""
+    return b"".join(
+        (
+            _CONTENT_HEAD.pack(HEADER, channel, _CONTENT.size + len(wire), _BASIC, 0, size),
+            wire,
+            END_BYTE,
+            _HEAD.pack(BODY, channel, size),
+        )
+    )
+
+
+def content_frames(channel: int, wire: bytes, body: bytes, max_frame: int) -> bytes:
+    """Header and body frames, as many as it takes."""
+    parts = [
+        _CONTENT_HEAD.pack(HEADER, channel, _CONTENT.size + len(wire), _BASIC, 0, len(body)),
+        wire,
+        END_BYTE,
+    ]
+    step = max_frame - FRAME_OVERHEAD
+    for start in range(0, len(body), step):
+        part = body[start : start + step]
+        parts += (_HEAD.pack(BODY, channel, len(part)), part, END_BYTE)
+    return b"".join(parts)

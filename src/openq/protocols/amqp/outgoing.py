@@ -1,0 +1,111 @@
+"""A message as AMQP shows it: its properties, and the exchange and key it came by."""
+
+from __future__ import annotations
+
+from ... import properties
+from ...broker.local import LocalBroker
+from ...model import Death, Delivery, Entry, Extra
+from ...names import split_name
+from ...properties import Long, Timestamp
+
+_REASONS = {
+    "max_receives": "delivery_limit",
+    "rejected": "rejected",
+    "expired": "expired",
+    "overflow": "maxlen",
+}
+_NO_EXTRA = Extra()
+
+
+class Route:
+    """Where a message was published, as its consumer is told."""
+
+    __slots__ = ("start", "tail")
+
+    def __init__(self, exchange: str, key: str) -> None:
+        self.start = b""  # up to the tag, for one consumer
+        # As two short strings: how every deliver ends.
+        self.tail = b"".join(_short(text) for text in (exchange, key))
+
+
+def _short(text: str) -> bytes:
+    data = text.encode("utf-8", "replace")[:255]
+    return bytes((len(data),)) + data
+
+
+def route_of(entry: Entry, queue: str) -> tuple[str, str]:
+    """Exchange and key by their bare names; `queue` is the bare name of the queue."""
+    extra = entry.extra
+    if extra is None or extra.route is None:
+        return "", queue
+    exchange, key = extra.route
+    return split_name(exchange)[1], key
+
+
+def wire_of(broker: LocalBroker, delivery: Delivery, shows_count: bool) -> bytes:
+    """The properties of a message that leaves: as they came, with what happened to it since."""
+    entry = delivery.entry
+    extra = entry.extra
+    info = entry.info
+    if info is not None and info.wire is not None:
+        if extra is None or (not extra.deaths and (delivery.count == 1 or not shows_count)):
+            return info.wire
+        wire = info.wire
+    else:
+        wire = _translated(broker, entry)
+        extra = extra or _NO_EXTRA
+    headers: dict[str, object] = {}
+    if extra.deaths:
+        headers.update(_death_headers(extra, wire))
+    if shows_count and delivery.count > 1:
+        headers["x-delivery-count"] = Long(delivery.count - 1)
+    if not headers:
+        return wire
+    return properties.with_headers(wire, headers, drop_expiration=bool(extra.deaths))
+
+
+def _translated(broker: LocalBroker, entry: Entry) -> bytes:
+    """A message of another door."""
+    extra = entry.extra or _NO_EXTRA
+    info = entry.info
+    return properties.wire_of(
+        {} if info is None else info.attributes,
+        form=entry.form,
+        type=extra.type,
+        priority=extra.priority,
+        group=extra.group,
+        dedup=extra.dedup,
+        message_id=broker.message_id(entry),
+        expiration=None,
+    )
+
+
+def _death_headers(extra: Extra, wire: bytes) -> dict[str, object]:
+    """The history of a dead letter, newest first, in the words of RabbitMQ."""
+    own = properties.decode(wire)
+    tables = [_table(death) for death in extra.deaths]
+    if own.expiration is not None:
+        tables[-1]["original-expiration"] = own.expiration
+    known = (own.headers or {}).get("x-death")
+    if isinstance(known, list):
+        # Published again with the history of its former life.
+        tables += [each for each in known if isinstance(each, dict)]
+    first = extra.deaths[-1]
+    return {
+        "x-death": tables,
+        "x-first-death-exchange": split_name(first.exchange)[1],
+        "x-first-death-queue": split_name(first.queue)[1],
+        "x-first-death-reason": _REASONS.get(first.kind, "rejected"),
+    }
+
+
+def _table(death: Death) -> dict[str, object]:
+    queue = split_name(death.queue)[1]
+    return {
+        "count": Long(death.times),
+        "reason": _REASONS.get(death.kind, "rejected"),
+        "queue": queue,
+        "time": Timestamp((death.first_ms or death.time_ms) // 1000),
+        "exchange": split_name(death.exchange)[1],
+        "routing-keys": [death.key or queue],
+    }

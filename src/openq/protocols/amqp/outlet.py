@@ -1,0 +1,253 @@
+"""Out of a queue to its AMQP consumers: fairly, by priority, and never more than each can take.
+
+All consumers of a queue share one place in the broker's line, so that they take turns message by message
+however many messages come at once. Everything here runs on the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from ...broker.waiters import Waiter
+from ...errors import OpenQError
+from ...model import NO_DEADLINE, Delivery
+from ...names import split_name
+from ..site import Site
+
+if TYPE_CHECKING:
+    from .outgoing import Route
+
+CHUNK = 500  # messages taken from the broker at a time
+UNLIMITED = 1 << 30
+
+
+class Taker(Protocol):
+    """The channel of a consumer, as an outlet sees it."""
+
+    lent: int  # deliveries of all its consumers that are not settled
+
+    def room(self) -> int: ...
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None: ...
+    def cancelled(self, consumer: Consumer) -> None: ...
+
+
+class Consumer:
+    __slots__ = (
+        "arguments",
+        "channel",
+        "exclusive",
+        "gone",
+        "label",
+        "no_ack",
+        "outlet",
+        "prefetch",
+        "priority",
+        "routes",
+        "tag",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        channel: Taker,
+        outlet: Outlet,
+        tag: str,
+        label: str,
+        *,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
+        prefetch: int,
+        arguments: dict[str, object],
+    ) -> None:
+        self.channel = channel
+        self.outlet = outlet
+        self.tag = tag
+        self.label = label
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.priority = priority
+        self.prefetch = prefetch  # 0 = as much as it likes
+        self.arguments = arguments
+        self.unacked = 0
+        self.gone = False
+        self.routes: dict[tuple[str, str] | None, Route] = {}
+
+    def room(self) -> int:
+        if self.no_ack:
+            return UNLIMITED if self.channel.room() else 0
+        own = self.prefetch - self.unacked if self.prefetch else UNLIMITED
+        return min(own, self.channel.room()) if own > 0 else 0
+
+    def reserve(self, count: int) -> None:
+        """Room that is spoken for: by deliveries on their way, and until they are settled."""
+        if not self.no_ack:
+            self.unacked += count
+            self.channel.lent += count
+
+
+class Outlet:
+    """One queue with consumers. `full` is the engine's name."""
+
+    def __init__(
+        self, site: Site, full: str, single_active: bool, served: Callable[[Outlet, list[Delivery]], None]
+    ) -> None:
+        self.site = site
+        self.full = full
+        self.account, self.queue = split_name(full)
+        self.single_active = single_active
+        self.consumers: list[Consumer] = []  # by priority, then in the order they came
+        self.shows_count = False  # whether redeliveries carry their number
+        self._turn = 0
+        self._waiting = False
+        self._loading = False
+        self._waiter = Waiter(1, NO_DEADLINE, None, None, self._arrived)
+        self._served = served
+
+    def add(self, consumer: Consumer) -> None:
+        at = len(self.consumers)
+        while at and self.consumers[at - 1].priority < consumer.priority:
+            at -= 1
+        self.consumers.insert(at, consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        consumer.gone = True
+        self.consumers.remove(consumer)
+        if not self.consumers:
+            self._stand_down()
+
+    @property
+    def exclusive(self) -> bool:
+        return any(consumer.exclusive for consumer in self.consumers)
+
+    def _active(self) -> list[Consumer]:
+        return self.consumers[:1] if self.single_active else self.consumers
+
+    def has_room(self) -> bool:
+        return any(consumer.room() > 0 for consumer in self._active())
+
+    def _room(self) -> int:
+        if len(self.consumers) == 1:
+            return min(self.consumers[0].room(), CHUNK)
+        return min(sum([consumer.room() for consumer in self._active()]), CHUNK)
+
+    def pump(self) -> None:
+        """Take what is there, as much as the consumers have room for; then stand in line."""
+        while not self._loading:
+            room = self._room()
+            if room <= 0:
+                self._stand_down()
+                return
+            self._waiter.limit = room
+            if self._waiting:
+                return
+            self._waiter.consumer = self.consumers[0].label if len(self.consumers) == 1 else "amqp"
+            self._waiting = True
+            try:
+                deliveries = self.site.broker.attend(self.full, self._waiter)
+            except OpenQError:
+                self._waiting = False
+                self.end()
+                return
+            if deliveries is None:
+                return
+            self._waiting = False
+            self.take(deliveries)
+
+    def _stand_down(self) -> None:
+        if self._waiting and self.site.broker.leave(self.full, self._waiter):
+            self._waiting = False  # else it was served in this very moment, and `arrived` is on its way
+
+    def _arrived(self, deliveries: list[Delivery]) -> None:
+        """The broker's lock is held; any thread."""
+        self._served(self, deliveries)
+
+    def arrived(self, deliveries: list[Delivery]) -> None:
+        self._waiting = False
+        if not deliveries:
+            self.end()  # the queue is gone, or the broker closes
+            return
+        self.take(deliveries)
+        self.pump()
+
+    def take(self, deliveries: list[Delivery]) -> None:
+        """No message before its publish is on disk; one such wait at a time keeps them in order."""
+        if self.site.broker.is_loaded(deliveries):
+            self._hand_out(deliveries)
+            return
+        self._loading = True
+
+        def committed(error: OpenQError | None) -> None:
+            self._loading = False
+            if error is None:
+                self._hand_out(deliveries)
+                self.pump()
+
+        self.site.after_commit(committed)
+
+    def _hand_out(self, deliveries: list[Delivery]) -> None:
+        consumers = self._active()
+        if len(consumers) == 1:
+            consumer = consumers[0]
+            count = min(consumer.room(), len(deliveries))
+            if count < len(deliveries):
+                count = max(count, 0)
+                self._give_back(deliveries[count:])
+                deliveries = deliveries[:count]
+            if deliveries:
+                consumer.reserve(count)
+                self._give(consumer, deliveries)
+            return
+        shares: dict[Consumer, list[Delivery]] = {}
+        for at, delivery in enumerate(deliveries):
+            chosen = self._next(consumers, shares)
+            if chosen is None:
+                self._give_back(deliveries[at:])
+                break
+            shares.setdefault(chosen, []).append(delivery)
+            if chosen.label != delivery.consumer:
+                delivery.consumer = chosen.label
+            chosen.reserve(1)
+        for consumer, share in shares.items():
+            self._give(consumer, share)
+
+    def _next(self, consumers: list[Consumer], shares: dict[Consumer, list[Delivery]]) -> Consumer | None:
+        """Whose turn it is: the highest priority that has room; of equals, the one after the last."""
+        count = len(consumers)
+        best: Consumer | None = None
+        best_at = 0
+        for step in range(count):
+            at = (self._turn + step) % count
+            consumer = consumers[at]
+            if best is not None and consumer.priority <= best.priority:
+                continue
+            if consumer.room() - (len(shares.get(consumer, ())) if consumer.no_ack else 0) > 0:
+                best, best_at = consumer, at
+        if best is not None:
+            self._turn = best_at + 1
+        return best
+
+    def _give(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        broker = self.site.broker
+        try:
+            broker.load(deliveries)
+            if consumer.no_ack:
+                broker.ack(self.full, [(each.entry.seq, each.number) for each in deliveries])
+        except OpenQError:
+            consumer.reserve(-len(deliveries))
+            self._give_back(deliveries)
+            return
+        consumer.channel.deliver(consumer, deliveries)
+
+    def _give_back(self, deliveries: list[Delivery]) -> None:
+        try:
+            self.site.broker.release(self.full, [(each.entry.seq, each.number) for each in deliveries])
+        except OpenQError:
+            pass  # the queue is gone, or the broker is: nothing is held any more
+
+    def end(self) -> None:
+        """The queue is gone: whoever consumed from it is told."""
+        for consumer in list(self.consumers):
+            self.remove(consumer)
+            consumer.channel.cancelled(consumer)

@@ -1,0 +1,166 @@
+"""In through an exchange: what a publish says, remembered, so that the next one like it costs little.
+
+A *target* is what the method says (exchange, key, mandatory), a *stamp* what the properties say. Both are
+worked out once and found again by their very bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ... import properties
+from ...engine.queue import Queue
+from ...model import FORM_BYTES, MAX_SPAN_MS, Draft, Extra, Info
+from ...names import full_name
+from ...properties import MalformedProperties, Properties
+from ..site import Site
+from . import methods
+from .errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, SYNTAX_ERROR, AmqpError
+from .topology import Topology
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+DELAY = "x-delay"
+OWN_DELAY = "openq.delay"
+GROUP = "x-group-id"
+DEDUP = "x-deduplication-header"
+_MAX_KEPT = 1000
+
+
+class Target:
+    __slots__ = ("exchange", "full", "immediate", "is_default", "key", "mandatory")
+
+    def __init__(self, method: methods.BasicPublish, account: str) -> None:
+        self.exchange = method.exchange
+        self.key = method.routing_key
+        self.mandatory = method.mandatory
+        self.immediate = method.immediate
+        self.full = full_name(account, method.exchange)
+        self.is_default = not method.exchange
+
+
+class Stamp:
+    """Properties as the broker takes them. `is_plain`: the engine need not look at any of them."""
+
+    __slots__ = ("draft", "extra", "headers", "info", "is_plain", "keys", "props", "wire")
+
+    def __init__(self, wire: bytes, props: Properties, target: Target) -> None:
+        self.props = props
+        headers: dict[str, Any] = props.headers or {}
+        self.headers = headers
+        self.keys = [*_keys(headers, "CC"), *_keys(headers, "BCC")]
+        self.wire = properties.with_headers(wire, {}, drop=("BCC",)) if "BCC" in headers else wire
+        self.info = Info.of_wire(self.wire)
+        self.draft: dict[str, Any] = {}
+        if props.priority:
+            self.draft["priority"] = props.priority
+        if props.expiration is not None:
+            self.draft["ttl_ms"] = _expiration(props.expiration)
+        if isinstance(headers.get(GROUP), str):
+            self.draft["group"] = headers[GROUP]
+        if isinstance(headers.get(DEDUP), str):
+            self.draft["dedup"] = headers[DEDUP]
+        delay = headers.get(OWN_DELAY)
+        if isinstance(delay, int) and not isinstance(delay, bool) and 0 < delay <= MAX_SPAN_MS:
+            self.draft["delay_ms"] = delay
+        self.is_plain = not self.draft and not self.keys and DELAY not in headers
+        if props.type is not None:
+            self.draft["type"] = props.type
+        route = (target.full, target.key)
+        self.extra = Extra(route=route, type=props.type).lighten()
+        self.draft["route"] = route
+        self.draft["info"] = self.info
+
+
+def _keys(headers: dict[str, Any], name: str) -> list[str]:
+    value = headers.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise AmqpError(PRECONDITION_FAILED, f"invalid header '{name}': it must be an array of routing keys")
+    return [each for each in value if isinstance(each, str)]
+
+
+def _expiration(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text[:40]}': {{not_a_number,...}}")
+    return min(int(text), MAX_SPAN_MS)
+
+
+class Publisher:
+    """Of one connection: its account's exchanges, its user's permissions."""
+
+    def __init__(self, site: Site, topology: Topology, vhost: str, account: str, user: str) -> None:
+        self._broker = site.broker
+        self._topology = topology
+        self._vhost = vhost
+        self._account = account
+        self._user = user
+        self._targets: dict[bytes, Target] = {}
+        self._stamps: dict[tuple[bytes, Target], Stamp] = {}
+
+    def target(self, method: bytes) -> Target:
+        target = self._targets.get(method)
+        if target is None:
+            decoded = methods.decode(method)
+            assert isinstance(decoded, methods.BasicPublish)
+            if len(self._targets) >= _MAX_KEPT:
+                self._targets.clear()
+                self._stamps.clear()
+            target = self._targets[method] = Target(decoded, self._account)
+        return target
+
+    def stamp(self, wire: bytes, target: Target) -> Stamp:
+        """Raises AmqpError if the properties are not what they should be."""
+        stamp = self._stamps.get((wire, target))
+        if stamp is None:
+            try:
+                props = properties.decode(wire)
+            except MalformedProperties as error:
+                raise AmqpError(SYNTAX_ERROR, f"malformed properties: {error}") from error
+            if props.user_id is not None and props.user_id != self._user:
+                raise AmqpError(
+                    PRECONDITION_FAILED,
+                    f"user_id property set to '{props.user_id}' but authenticated user was '{self._user}'",
+                )
+            stamp = Stamp(wire, props, target)
+            if len(self._stamps) >= _MAX_KEPT:
+                self._stamps.clear()
+            self._stamps[wire, target] = stamp
+        return stamp
+
+    def queues(self, target: Target, stamp: Stamp) -> list[Queue]:
+        """Where it leads now. Raises AmqpError if there is no such exchange, or it is nobody's to publish to."""
+        if target.is_default:
+            names = dict.fromkeys(full_name(self._account, key) for key in (target.key, *stamp.keys))
+            return [queue for queue in map(self._broker.engine.queues.get, names) if queue is not None]
+        elif not self._broker.engine.router.__contains__(target.full):
+            raise AmqpError(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{self._vhost}'")
+        elif self._broker.engine.router.get(target.full).internal:
+            raise AmqpError(
+                ACCESS_REFUSED,
+                f"cannot publish to internal exchange '{target.exchange}' in vhost '{self._vhost}'",
+            )
+        return self._broker.where(target.full, [target.key, *stamp.keys], stamp.headers)
+
+    def put(self, target: Target, stamp: Stamp, queues: Sequence[Queue], bodies: list[bytes]) -> list[int]:
+        """Into the queues. The indexes of those that a queue refused. Raises what the broker raises."""
+        if stamp.is_plain and len(queues) == 1:
+            queue = queues[0]
+            is_own = target.is_default and stamp.props.type is None
+            extra = None if is_own else stamp.extra
+            if self._broker.publish_bodies(queue.name, bodies, FORM_BYTES, stamp.info, extra) is not None:
+                return []
+        draft = stamp.draft
+        if DELAY in stamp.headers and self._topology.is_delayed(target.full):
+            delay = stamp.headers[DELAY]
+            if isinstance(delay, int) and not isinstance(delay, bool) and 0 < delay <= MAX_SPAN_MS:
+                draft = {**draft, "delay_ms": delay}
+        names = [queue.name for queue in queues]
+        refused: list[int] = []
+        for at, body in enumerate(bodies):
+            _, _, error = self._broker.route_to(names, Draft(body, FORM_BYTES, **draft))
+            if error is not None:
+                refused.append(at)
+        return refused
+

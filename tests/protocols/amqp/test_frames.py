@@ -1,0 +1,201 @@
+"""The reader: whatever way bytes arrive, the same calls come out, and nothing wrong gets through."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from openq.protocols.amqp import methods as m
+from openq.protocols.amqp.errors import AmqpError
+from openq.protocols.amqp.frames import (
+    BODY,
+    FRAME_OVERHEAD,
+    HEADER,
+    HEARTBEAT,
+    METHOD,
+    Reader,
+    content_frames,
+    content_head,
+    method_frame,
+)
+
+MAX_FRAME = 4096
+WIRE = b"\x10\x00\x02"  # delivery mode 2
+
+
+class Told:
+    """What a reader tells, message by message."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.calls = 0
+
+    def method(self, channel: int, payload: bytes) -> None:
+        self.told.append(("method", channel, payload))
+
+    def publishes(self, channel: int, method: bytes, wire: bytes, bodies: list[bytes]) -> None:
+        self.calls += 1
+        self.told += [("publish", channel, method, wire, body) for body in bodies]
+
+    def acks(self, channel: int, tags: list[int]) -> None:
+        self.told += [("ack", channel, tag) for tag in tags]
+
+    def heartbeat(self) -> None:
+        self.told.append(("heartbeat",))
+
+    def refuse_content(self, channel: int, error: AmqpError) -> None:
+        self.told.append(("refused", channel, error.code))
+
+
+def publish(key: str, body: bytes, channel: int = 1, wire: bytes = WIRE) -> bytes:
+    method = m.encode(m.BasicPublish("", key, False, False))
+    return method_frame(channel, method) + content_frames(channel, wire, body, MAX_FRAME)
+
+
+def ack(tag: int, multiple: bool = False, channel: int = 1) -> bytes:
+    return method_frame(channel, m.encode(m.BasicAck(tag, multiple)))
+
+
+def frame(kind: int, channel: int, payload: bytes, end: bytes = b"\xce") -> bytes:
+    return bytes((kind,)) + channel.to_bytes(2, "big") + len(payload).to_bytes(4, "big") + payload + end
+
+
+def read(data: bytes, step: int, max_body: int = 1 << 20) -> Told:
+    told = Told()
+    reader = Reader(told, MAX_FRAME, max_body)
+    for start in range(0, len(data), step):
+        reader.feed(data[start : start + step])
+    return told
+
+
+def a_conversation(seed: int) -> bytes:
+    """Runs, changes of size, channel, key and properties, bodies of several frames, acks, all mixed."""
+    chance = random.Random(seed)
+    parts = []
+    for _ in range(60):
+        kind = chance.randrange(6)
+        channel = chance.choice((1, 1, 1, 2))
+        if kind < 3:
+            size = chance.choice((0, 1, 50, 50, 50, 4088, 4089, 9000))
+            key = chance.choice(("a", "a", "b"))
+            wire = chance.choice((WIRE, WIRE, b"\x00\x00"))
+            parts += [publish(key, chance.randbytes(size), channel, wire)] * chance.randrange(1, 5)
+        elif kind == 3:
+            parts += [ack(chance.randrange(1, 99), chance.random() < 0.2, channel) for _ in range(5)]
+        elif kind == 4:
+            parts.append(HEARTBEAT)
+        else:
+            parts.append(method_frame(channel, m.encode(m.BasicQos(0, 1, False))))
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("step", [1, 5, 37, 4096, 1 << 20])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_same_is_told_however_the_bytes_are_cut(seed: int, step: int) -> None:
+    data = a_conversation(seed)
+
+    assert read(data, step).told == read(data, 1 << 30).told
+
+
+def test_nothing_of_a_conversation_is_left_out() -> None:
+    bodies = [b"x" * size for size in (10, 10, 10, 20, 20, 30, 10, 5000, 0, 10)]
+
+    told = read(b"".join(publish("q", body) for body in bodies), 1 << 20)
+
+    assert [each[4] for each in told.told] == bodies
+
+
+def test_messages_alike_come_as_one_call() -> None:
+    told = read(publish("q", b"hello") * 500, 1 << 20)
+
+    assert len(told.told) == 500
+    assert told.calls == 2  # the first, by which the others are recognised, and those
+
+
+def test_several_acks_of_one_message_are_gathered_and_multiple_ones_are_methods() -> None:
+    told = read(ack(1) + ack(2) + ack(3) + ack(9, multiple=True) + ack(10), 1 << 20)
+
+    assert told.told[:3] == [("ack", 1, 1), ("ack", 1, 2), ("ack", 1, 3)]
+    assert told.told[3][0] == "method"
+    assert told.told[4] == ("ack", 1, 10)
+
+
+@pytest.mark.parametrize("before", [b"", publish("q", b"hello") * 3], ids=["first", "in a run"])
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (frame(METHOD, 1, b"\x00\x3c\x00\x0a" + bytes(7), end=b"\xcd"), 501),
+        (frame(9, 1, b""), 501),
+        (b"\x01\x00\x01\xff\xff\xff\xff", 501),
+        (b"\x01\x00\x01" + (MAX_FRAME - FRAME_OVERHEAD + 1).to_bytes(4, "big"), 501),
+        (frame(8, 3, b""), 501),
+        (frame(BODY, 1, b"body"), 505),
+        (frame(HEADER, 1, b"\x00\x3c" + bytes(12)), 505),
+        (frame(HEADER, 0, b"\x00\x3c" + bytes(12)), 504),
+        (publish("q", b"hello")[:-1] + b"\x00", 501),
+        (method_frame(1, m.encode(m.BasicPublish("", "q", False, False))) * 2, 505),
+        (method_frame(1, m.encode(m.BasicPublish("", "q", False, False))) + frame(BODY, 1, b"x"), 505),
+        (method_frame(1, m.encode(m.BasicPublish("", "q", False, False))) + frame(HEADER, 1, b"\x00"), 502),
+        (
+            method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
+            + frame(HEADER, 1, b"\x00\x0a" + bytes(12)),
+            505,
+        ),
+        (publish("q", b"hello" * 2000).replace(b"\x00\x00\x27\x10", b"\x00\x00\x13\x88", 1), 501),
+        (publish("q", b"x" * 9000)[:5000] + ack(1), 501),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 1 << 20])
+def test_what_is_wrong_ends_the_connection(before: bytes, wrong: bytes, code: int, step: int) -> None:
+    with pytest.raises(AmqpError) as caught:
+        read(before + wrong + publish("q", b"never") * 100, step)
+
+    assert caught.value.code == code
+    assert caught.value.ends_connection
+
+
+def test_a_body_in_several_frames_may_be_interrupted_by_another_channel_only() -> None:
+    long = publish("long", b"y" * 9000)
+    cut = long.index(b"\xce\x03", 100) + 1
+    other = publish("short", b"z", channel=2)
+
+    told = read(long[:cut] + other + long[cut:], 1 << 20)
+
+    assert [(each[1], len(each[4])) for each in told.told] == [(2, 1), (1, 9000)]
+    with pytest.raises(AmqpError) as caught:
+        read(publish("q", b"z") * 2 + long[:cut] + publish("q", b"z"), 1 << 20)
+    assert caught.value.code == 505
+
+
+def test_a_message_that_is_too_large_is_refused_before_its_body_is_kept() -> None:
+    told = read(publish("q", b"x" * 9000) + publish("q", b"fits"), 1 << 20, max_body=1000)
+
+    assert told.told[0] == ("refused", 1, 406)
+    assert [each[4] for each in told.told[1:]] == [b"fits"]
+
+
+def test_a_reader_that_is_held_tells_nothing_until_it_goes_on() -> None:
+    told = Told()
+    reader = Reader(told, MAX_FRAME, 1 << 20)
+    data = publish("q", b"one") + method_frame(1, m.encode(m.BasicQos(0, 1, False))) + publish("q", b"two")
+
+    reader.held = True
+    reader.feed(data[:20])
+    reader.feed(data[20:])
+    assert told.told == []
+    reader.resume()
+
+    assert [each[0] for each in told.told] == ["publish", "method", "publish"]
+
+
+def test_a_content_in_one_frame_and_in_many_is_written_alike() -> None:
+    body = b"b" * 100
+    whole = content_head(1, WIRE, len(body)) + body + b"\xce"
+
+    assert whole == content_frames(1, WIRE, body, MAX_FRAME)
+    method = method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
+    big = bytes(range(256)) * 100
+    told = read(method + content_frames(1, WIRE, big, MAX_FRAME), 1 << 20)
+    assert told.told == [("publish", 1, m.encode(m.BasicPublish("", "q", False, False)), WIRE, big)]
