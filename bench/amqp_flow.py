@@ -9,6 +9,7 @@ from .amqp_load import Latency, consume, end_to_end, fill, paced, percentile, pu
 from .amqp_match import (
     KINDS,
     OURS,
+    VARIED,
     against_each,
     against_the_faster,
     contenders,
@@ -25,7 +26,6 @@ from .harness import Run, Target
 from .server_match import Prepare, Work, in_turns, started
 
 RATE = 2_000
-_VARIED = "100 B, an id and headers of its own each"
 
 
 def run(run: Run) -> None:
@@ -40,17 +40,17 @@ def run(run: Run) -> None:
 
 
 def _publish(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
-    seconds = 1.0 if run.quick else 2.0
-    for size, named, varied in ((100, "100 B", False), (1_024, "1 KiB", False), (100, _VARIED, True)):
+    seconds = 0.6 if run.quick else 2.0
+    for size, named, varied in ((100, "100 B", False), (1_024, "1 KiB", False), (100, VARIED, True)):
         load = on_a_fresh_queue(partial(publish, size=size, seconds=seconds, varied=varied))
         taking_part = contenders(openq, rabbit, load)
-        in_turns(list(taking_part.values()), run.rounds(6))
+        in_turns(list(taking_part.values()), run.rounds(6, quick=2))
         target = None if varied else Target(3, 8)
         run.emit(against_the_faster(f"publish + confirm, pipelined, {named}", taking_part, target))
 
 
 def _consume(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
-    count = 20_000 if run.quick else 60_000
+    count = 10_000 if run.quick else 60_000
     targets = {"classic": Target(3, 6), "quorum": Target(1.5, 4)}
     for multiple, named in ((False, "each"), (True, "all that a read brought")):
 
@@ -63,7 +63,7 @@ def _consume(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
             return ready
 
         taking_part = contenders(openq, rabbit, prepare)
-        in_turns(list(taking_part.values()), run.rounds(6))
+        in_turns(list(taking_part.values()), run.rounds(6, quick=2))
         what = f"consume + ack of {named}, prefetch {PREFETCH}, 100 B"
         # The promise is for acks one by one; the other row is for those who want to know.
         for row in against_each(what, taking_part, dict.fromkeys(KINDS) if multiple else targets):
@@ -71,11 +71,11 @@ def _consume(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
 
 
 def _end_to_end(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
-    seconds = 1.0 if run.quick else 2.0
-    for named, varied in (("100 B", False), (_VARIED, True)):
+    seconds = 0.6 if run.quick else 2.0
+    for named, varied in (("100 B", False), (VARIED, True)):
         load = on_a_fresh_queue(partial(end_to_end, size=100, seconds=seconds, varied=varied))
         taking_part = contenders(openq, rabbit, load)
-        in_turns(list(taking_part.values()), run.rounds(6))
+        in_turns(list(taking_part.values()), run.rounds(6, quick=2))
         what = f"end to end, 1 producer with confirms + 1 consumer, {named}"
         run.emit(against_the_faster(what, taking_part, None if varied else Target(2, 5)))
 
@@ -87,7 +87,7 @@ def _latency(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
         return paced(peer.amqp_port, queues.next(), RATE, limit)
 
     measures = {name: partial(one_lap, peer, queues) for name, peer, queues in sides(openq, rabbit)}
-    laps = figures_in_turns(measures, run.rounds(6))
+    laps = figures_in_turns(measures, run.rounds(6, quick=2))
     ours = laps[OURS]
     # A classic queue hands a message to a waiting consumer before it is on disk, the others after.
     for kind in KINDS:

@@ -140,10 +140,10 @@ def fill(port: int, queue: str, count: int, size: int = 100) -> None:
         raise Refused(f"only {done.count} of {count} messages went in")
 
 
-def flood(port: int, queue: str, size: int, limit: int) -> Tally:
+def flood(port: int, queue: str, size: int, limit: int, *, varied: bool = False) -> Tally:
     """Without confirms; the server's answer to a question behind them ends the lap."""
     link = SocketLink(port)
-    role = Flood(bursts(queue, size), limit)
+    role = Flood(bursts(queue, size, varied=varied), limit)
     clock = Clock()
     drive([(link, role)])
     waiting = link.waiting(queue)
@@ -154,10 +154,10 @@ def flood(port: int, queue: str, size: int, limit: int) -> Tally:
     return tally
 
 
-def flood_walker(port: int, queue: str, size: int, limit: int) -> Tally:
+def flood_walker(port: int, queue: str, size: int, limit: int, *, varied: bool = False) -> Tally:
     """The same bytes to a server that only counts frames, and echoes a heartbeat."""
     link = SocketLink(port, greets=False)
-    role = Flood(bursts(queue, size), limit)
+    role = Flood(bursts(queue, size, varied=varied), limit)
     clock = Clock()
     drive([(link, role)])
     link.write(HEARTBEAT)

@@ -17,6 +17,7 @@ from .server_peers import Missing
 BENCH = "amqp"
 KINDS = ("classic", "quorum")
 OURS = "openq"
+VARIED = "100 B, each with an id and headers of its own"
 
 T = TypeVar("T")
 Load = Callable[[int, str], Tally]  # of a port and a queue

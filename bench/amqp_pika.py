@@ -35,6 +35,7 @@ from .server_match import Prepare, Work, in_turns, started
 
 RATE = 2_000
 LAST = b"last"
+_TOO_LONG_S = 120  # a consumer would wait for ever for a producer that failed
 _STAMP = struct.Struct(">Q")
 _PER_USER = Target(1.0, 1.5)
 
@@ -72,7 +73,7 @@ def _rates(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
         ("pika: end to end, 1 producer with confirms + 1 consumer, 100 B", passed_on),
     ):
         taking_part = contenders(openq, rabbit, prepare)
-        in_turns(list(taking_part.values()), run.rounds(6))
+        in_turns(list(taking_part.values()), run.rounds(6, quick=2))
         run.emit(against_the_faster(what, taking_part, _PER_USER))
 
 
@@ -83,7 +84,7 @@ def _latency(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
         return p99_ms(peer.amqp_port, queues.next(), seconds)
 
     measures = {name: partial(one_lap, peer, queues) for name, peer, queues in sides(openq, rabbit)}
-    figures = figures_in_turns(measures, run.rounds(6))
+    figures = figures_in_turns(measures, run.rounds(6, quick=2))
     ours = figures.pop(OURS)
     for name, theirs in figures.items():
         what = f"pika: p99 latency at {RATE:,} msg/s without confirms"
@@ -96,8 +97,13 @@ def _latency(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
 def _channel(port: int) -> Iterator[Any]:
     pika = _pika()
     connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, heartbeat=0))
+    connection.call_later(_TOO_LONG_S, _give_up)
     yield connection.channel()
     connection.close()
+
+
+def _give_up() -> None:
+    raise Refused(f"not done in {_TOO_LONG_S} s")
 
 
 def _pika() -> Any:

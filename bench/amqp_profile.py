@@ -48,19 +48,24 @@ class Bell:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._is_rung = False
         self._waiting: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
+        self._is_rung = True
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     async def wait(self) -> None:
-        self._waiting = self._loop.create_future()
-        try:
-            async with asyncio.timeout(STUCK_S):
-                await self._waiting
-        except TimeoutError:
-            raise Refused("the server does not answer") from None
+        """Until it was rung since the last time."""
+        if not self._is_rung:
+            self._waiting = self._loop.create_future()
+            try:
+                async with asyncio.timeout(STUCK_S):
+                    await self._waiting
+            except TimeoutError:
+                raise Refused("the server does not answer") from None
+        self._is_rung = False
 
 
 class Wire(asyncio.Transport):
@@ -374,7 +379,7 @@ def _count_instructions(name: str, flags: list[str]) -> None:
     """The difference between two runs: what the start costs is in both."""
     if shutil.which("valgrind") is None:
         raise SystemExit("--instructions needs valgrind")
-    few, many = 1_000, 5_000
+    few, many = 500, 2_500
     counts = [_instructions(name, flags, count) for count in (few, many)]
     print(f"{name}: {(counts[1] - counts[0]) / (many - few):,.0f} instructions per message", flush=True)
 

@@ -54,13 +54,13 @@ pytest_plugins = "tests.client.fixtures"
 ROWS = {"P": 11, "N": 25, "D": 24, "M": 7, "R": 8, "X": 6}
 # Rows that a test in another file, or no test of the library, can hold to.
 ELSEWHERE = {
-    "P1": "the yardsticks are other people's clients, which need the server",
+    "P1": "tests/test_contract_amqp.py, and tests/clients with the clients of others",
     "P8": "the evidence is the crash tests and the benchmarks",
     "P9": "tests/client/test_remote.py; nearly every test here runs over the network too",
     "P10": "tests/test_docs.py runs the documented snippets",
     "N24": "tests/test_layers.py holds the parts apart",
     "D14": "tests/client/test_threads.py",
-    "D18": "subscriptions are pushed by the server; the two kinds of poll are D12 here",
+    "D18": "tests/test_contract_amqp.py for AMQP; the two kinds of poll are D12 here",
     "R8": "tests/client/test_memory.py",
     "X2": "bench/ measures it",
     "X3": "bench/ measures it",

@@ -282,6 +282,7 @@ _QUEUE_KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "message_ttl": ("ttl_ms", read_ms),
     "ttl": ("ttl_ms", read_ms),
     "max_receives": ("max_receives", read_whole),
+    "exhausted": ("exhausted", read_text),
     "dlq": ("dead_letter", read_text),
     "dead_letter": ("dead_letter", read_text),
     "dead_letter_exchange": ("dead_letter_exchange", read_text),
@@ -291,6 +292,7 @@ _QUEUE_KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "max_bytes": ("max_bytes", read_size),
     "max_body": ("max_body", read_size),
     "overflow": ("overflow", read_text),
+    "max_priority": ("max_priority", read_whole),
     "dedup_window": ("dedup_window_ms", read_ms),
     "dedup_by_content": ("dedup_by_content", read_flag),
     "dedup_per_group": ("dedup_per_group", read_flag),
@@ -331,8 +333,9 @@ def declared_settings(stored: QueueSettings | None, named: Mapping[str, Any]) ->
     )
     if has_target and "max_receives" not in values and base.max_receives is None:
         values["max_receives"] = DEFAULT_MAX_RECEIVES
-    if values.get("max_receives") is not None and not has_target:
-        raise InvalidSetting("max_receives needs a dlq for the messages that reach it")
+    drops = values.get("exhausted", base.exhausted) == "drop"
+    if values.get("max_receives") is not None and not has_target and not drops:
+        raise InvalidSetting('max_receives needs a dlq for the messages that reach it, or exhausted = "drop"')
     return base.with_(**values)
 
 
@@ -426,6 +429,7 @@ OTHER_VARIABLES = frozenset(
         *("CONFIG", "URL", "TOKEN", "TOKEN_FILE", "USER", "PASSWORD", "PASSWORD_FILE", "CA", "PATH"),
         *("VISIBILITY_TIMEOUT", "MAX_RECEIVES", "DEAD_LETTER_EXPIRED", "DELAY", "RETENTION", "MESSAGE_TTL"),
         *("MAX_LENGTH", "MAX_BYTES", "MAX_BODY", "OVERFLOW", "FIFO", "DEDUP_WINDOW", "DEDUP_BY_CONTENT"),
+        *("EXHAUSTED", "MAX_PRIORITY"),
         *("DEDUP_PER_GROUP", "RETRY", "HISTORY", "NUM_TASKS", "IDLE_TIMEOUT", "RECEIVE_TIMEOUT"),
     )
 )

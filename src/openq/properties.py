@@ -30,6 +30,7 @@ from .errors import InvalidSetting
 
 MAX_DEPTH = 32  # of tables and arrays within a table
 MAX_SHORT = 255  # bytes of a short string, and of a name in a table
+MAX_WORD = 1024  # characters of a group or a deduplication id, which are kept in memory
 
 GROUP_HEADER = "x-group-id"
 DEDUP_HEADER = "x-deduplication-header"
@@ -428,15 +429,18 @@ _HIDDEN_HEADERS = frozenset(
 
 
 def group_of(headers: Mapping[str, Any] | None) -> str | None:
-    """The FIFO group that a publisher asks for; only text names one."""
-    value = headers.get(GROUP_HEADER) if headers else None
-    return value if isinstance(value, str) and value else None
+    """The group that a publisher asks for; only text names one."""
+    return _word(headers, GROUP_HEADER)
 
 
 def dedup_of(headers: Mapping[str, Any] | None) -> str | None:
     """The deduplication id that a publisher gives; only text is one."""
-    value = headers.get(DEDUP_HEADER) if headers else None
-    return value if isinstance(value, str) and value else None
+    return _word(headers, DEDUP_HEADER)
+
+
+def _word(headers: Mapping[str, Any] | None, name: str) -> str | None:
+    value = headers.get(name) if headers else None
+    return value if isinstance(value, str) and 0 < len(value) <= MAX_WORD else None
 
 
 def attributes_of(wire: bytes) -> dict[str, object]:
@@ -489,6 +493,39 @@ CONTENT_TYPES = (
     "application/msgpack",
     "application/octet-stream",
 )
+_BYTES_FORM, _TEXT_FORM, _JSON_FORM, _MSGPACK_FORM = range(4)
+_FORMS = {
+    "application/json": _JSON_FORM,
+    "application/msgpack": _MSGPACK_FORM,
+    "application/x-msgpack": _MSGPACK_FORM,
+}
+_CONTENT_TYPE_FLAG, _CONTENT_ENCODING_FLAG = 0x8000, 0x4000
+# Those that leave a body as it is; any other (gzip, base64, ...) makes bytes of it.
+_PLAIN_ENCODINGS = frozenset(("", "utf-8", "utf8", "us-ascii", "ascii", "binary", "8bit", "7bit", "identity"))
+
+
+def form_of(wire: bytes) -> int:
+    """The form that the content type claims for the body; whether it is true only the body can tell."""
+    flags = _flags_of(wire)
+    if not flags & _CONTENT_TYPE_FLAG:
+        return _BYTES_FORM
+    end = _end_of_field(wire, 2, _SHORT_KIND)
+    kind, _, parameters = wire[3:end].decode("utf-8", "replace").lower().partition(";")
+    if flags & _CONTENT_ENCODING_FLAG:
+        encoding = wire[end + 1 : _end_of_field(wire, end, _SHORT_KIND)].decode("utf-8", "replace")
+        if encoding.strip().lower() not in _PLAIN_ENCODINGS:
+            return _BYTES_FORM
+    charset = parameters.partition("charset=")[2].strip(' "')
+    if charset not in _PLAIN_ENCODINGS:
+        return _BYTES_FORM
+    kind = kind.strip()
+    if kind in _FORMS:
+        return _FORMS[kind]
+    if kind.endswith("+json"):
+        return _JSON_FORM
+    return _TEXT_FORM if kind.startswith("text/") else _BYTES_FORM
+
+
 _PERSISTENT = 2
 # Of a message that is only a body: all its properties but the text of its id, which is the last of them.
 _PLAIN = tuple(

@@ -22,6 +22,7 @@ from .broker.local import LocalBroker
 from .config import Config, declared_settings, flag_of
 from .errors import InvalidSetting, OpenQError
 from .protocols.amqp.door import AmqpDoor
+from .protocols.amqp.management import Management
 from .protocols.amqp.topology import Topology
 from .protocols.health import HealthDoor
 from .protocols.http import Limits, Listener, new_loop
@@ -65,6 +66,8 @@ class Server:
         self.site.amqp = self.amqp
         self.router = Router(self.site, sqs.handle)
         self.router.add("/api/v1/", rest.handle)
+        self.management = Management(self.site, self.topology)
+        self.router.add("/api/", self.management.handle)
         self.router.add("/openapi.json", rest.handle)
         self.router.add("/_aws/sqs/messages", sqs.peek)
         self.router.add("/_aws/sqs/messages/", sqs.peek)
@@ -116,6 +119,11 @@ class Server:
         self.listener.start(self.loop)
         self.url = f"{config.scheme}://{self._address_of(self._listening)}"
         await self._start_amqp(context)
+        self.management.ports = {
+            protocol: int(url.rpartition(":")[2])
+            for protocol, url in (("http", self.url), ("amqp", self.amqp_url), ("amqp/ssl", self.amqps_url))
+            if url
+        }
         journal = self.broker.journal
         if journal is not None:
             journal.announce(self.url)

@@ -144,7 +144,8 @@ def test_the_past_knows_the_properties(broker: LocalBroker) -> None:
         (run[1], b"bb", INFO, EXTRA),
     ]
     steps = broker.timeline("q", broker.id_of(run[1]))
-    assert (steps[0].what, steps[0].detail) == ("published", "by someone")
+    told = "by someone, through exchange 'amq.topic' with key 'a.b'"
+    assert (steps[0].what, steps[0].detail) == ("published", told)
     assert broker.replay("q", 0, None) == 2
     assert [entry.info for entry in take(broker, 2)] == [INFO, INFO]
 

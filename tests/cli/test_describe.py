@@ -61,6 +61,25 @@ CASES: dict[str, tuple[r.Record, dict[str, object]]] = {
         (r.RUN, NOW_MS, 1, 5, FORM_BYTES, [b"a", b"bc"], None, None),
         {"kind": "published", "queue": "orders", "seq": 5, "count": 2, "form": "bytes", "bytes": 3},
     ),
+    "run with properties": (
+        (
+            *(r.RUN, NOW_MS, 1, 5, FORM_BYTES, [b"a", b"bc"]),
+            Info.of_wire(b"\x80\x00\x0atext/plain", "till"),
+            Extra(route=("events", "order.new")),
+        ),
+        {
+            "kind": "published",
+            "queue": "orders",
+            "seq": 5,
+            "count": 2,
+            "form": "bytes",
+            "bytes": 3,
+            "exchange": "events",
+            "key": "order.new",
+            "attributes": {"content_type": "text/plain"},
+            "publisher": "till",
+        },
+    ),
     "route": (
         (r.ROUTE, NOW_MS, 0, 0, FORM_BYTES, b"a", None, None, ((1, 5), (9, 6))),
         {

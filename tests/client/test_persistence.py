@@ -216,6 +216,24 @@ def test_dead_letters_keep_their_story_in_a_backup(make: Make, tmp_path: Path) -
     assert bodies(queue) == ["x"]
 
 
+def test_a_backup_tells_how_often_a_message_died(make: Make, tmp_path: Path) -> None:
+    dlq = make("dead")
+    queue = make("jobs", dlq=dlq, max_receives=1)
+    queue.publish("x")
+    for _ in range(2):
+        take(queue).nack(reason="no address")
+        told = dlq.queue[0].deaths
+        dlq.save(tmp_path / "backup.json")
+        dlq.purge()
+        dlq.load(tmp_path / "backup.json")
+        assert dlq.queue[0].deaths == told
+        assert dlq.redrive() == 1
+
+    [death] = queue.queue[0].deaths
+    assert (death["times"], death["kind"], death["reason"]) == (2, "max_receives", "no address")
+    assert death["first_time"] <= death["time"]
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -295,7 +295,8 @@ def test_what_a_message_went_through_is_not_for_every_sender_to_say(
         OpenQ("jobs", url=url, token=tokens["root"]) as all_mighty,
         OpenQ("jobs", url=url, token=tokens["sender"]) as queue,
     ):
-        draft = Draft(b"x", id="old", past=Extra(count=7, deaths=(Death("mail", "lost", 1, 2),)))
+        death = Death("mail", "lost", 9, 2, "rejected", times=3, first_ms=1)
+        draft = Draft(b"x", id="old", past=Extra(count=7, deaths=(death,)))
 
         with pytest.raises(Refused):
             queue.broker.publish("jobs", draft)
@@ -304,7 +305,11 @@ def test_what_a_message_went_through_is_not_for_every_sender_to_say(
         all_mighty.broker.publish("jobs", draft)
 
         [restored] = all_mighty.queue
-        assert (restored.receive_count, restored.deaths[0]["queue"]) == (7, "mail")
+        assert restored.receive_count == 7
+        [told] = restored.deaths
+        assert (told["queue"], told["reason"], told["receive_count"]) == ("mail", "lost", 2)
+        assert (told["kind"], told["times"]) == ("rejected", 3)
+        assert told["first_time"] < told["time"]
 
 
 # -- the wire breaks ------------------------------------------------------------------------------
@@ -749,7 +754,9 @@ def test_settings_come_back_as_they_were_given(server: InProcess) -> None:
         max_length=7,
         max_bytes=8,
         max_body=9,
-        overflow="reject",
+        overflow="reject-dead-letter",
+        max_priority=3,
+        exhausted="drop",
         fifo=True,
         dedup_by_content=True,
         dedup_per_group=True,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.clients import boto
-from tests.serving import Served, served
+from tests.serving import Served, served, served_amqp
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +32,14 @@ def sqs(request: pytest.FixtureRequest, server: Served) -> Iterator[Any]:
     client = boto.client(chosen.url, protocol=protocol)
     yield client
     client.close()
+
+
+@pytest.fixture(scope="session")
+def amqp_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Of a durable server. With RABBITMQ_PORT set, of a RabbitMQ: what it fails is a mistake in the test."""
+    judge = os.environ.get("RABBITMQ_PORT")
+    if judge is not None:
+        yield int(judge)
+        return
+    with served_amqp(tmp_path_factory.mktemp("amqp")) as (_, port):
+        yield port

@@ -17,12 +17,14 @@ from typing import Any
 from openq.broker.local import LocalBroker
 from openq.engine.routing import Binding, Exchange
 from openq.errors import OpenQError
-from openq.model import Delivery, Draft, QueueSettings
+from openq.model import Delivery, Draft, Info, QueueSettings, light_extra
 from openq.storage.disk import Io
 from openq.storage.files import FileJournal
 
 Call = dict[str, Any]
 Answer = dict[str, Any]
+
+INFO = Info.of_wire(b"\x80\x00\x0atext/plain", "someone")  # of every second run
 
 
 class Host:
@@ -94,7 +96,8 @@ class Host:
 
     def do_publish_run(self, call: Call) -> int:
         bodies = [body.encode() for body in call["bodies"]]
-        run = self.broker.publish_bodies(call["queue"], bodies, 0)
+        stamp = (INFO, light_extra(("", call["queue"]))) if len(bodies) % 2 == 0 else ()
+        run = self.broker.publish_bodies(call["queue"], bodies, 0, *stamp)
         self.sync(call)
         return 0 if run is None else len(run)
 
@@ -109,6 +112,9 @@ class Host:
         deliveries = self.broker.receive(call["queue"], call.get("limit", 1), call.get("lease_ms"))
         if deliveries:
             self.broker.load(deliveries)
+        for delivery in deliveries:
+            info = delivery.entry.info
+            assert info is None or info.wire is None or info == INFO
         return [_shown(delivery) for delivery in deliveries]
 
     def do_ack(self, call: Call) -> list[str | None]:

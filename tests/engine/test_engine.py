@@ -687,3 +687,75 @@ def test_a_message_that_is_delivered_again_and_again_without_dead_letters_is_cou
         engine.nack(queue, delivery.entry.seq, delivery.number, attempt)
 
     assert queue.counters.stuck == 1
+
+
+# -- many at once ---------------------------------------------------------------------------------
+
+
+def test_a_message_for_chosen_queues_is_one_record_and_reaches_each_once() -> None:
+    tape = Tape()
+    engine = Engine(PREFIX, log=tape)
+    for name in ("a", "b"):
+        queue_of(engine, name)
+    full = queue_of(engine, "full", max_length=0, overflow="reject")
+    before = len(tape.records)
+
+    message_id, reached, refused = engine.route_to(
+        ["a", "none", "b", "full", "a"], Draft(b"x", route=("e", "k")), 1_000
+    )
+
+    assert len(tape.records) == before + 1
+    assert reached == ["a", "b"]
+    assert isinstance(refused, QueueFull)
+    assert full.count == 0
+    for name in reached:
+        [entry] = engine.queue(name).ready
+        assert engine.id_of(entry) == message_id
+        assert entry.extra is not None
+        assert entry.extra.route == ("e", "k")
+
+
+def test_a_message_for_no_queue_is_told_to_nobody() -> None:
+    tape = Tape()
+    engine = Engine(PREFIX, log=tape)
+
+    assert engine.route_to([], Draft(b"x"), 1_000) == ("", [], None)
+    assert engine.route_to(["none"], Draft(b"x"), 1_000) == ("", [], None)
+    assert tape.records == []
+
+
+def test_a_message_for_one_queue_is_as_if_published_there() -> None:
+    tapes = Tape(), Tape()
+    one, other = (Engine(PREFIX, log=tape) for tape in tapes)
+    queue_of(one, "q", delay_ms=5, ttl_ms=9)
+    queue_of(other, "q", delay_ms=5, ttl_ms=9)
+
+    one.route_to(["q"], Draft(b"x", priority=3), 1_000)
+    other.publish(other.queue("q"), Draft(b"x", priority=3), 1_000)
+
+    assert tapes[0].records == tapes[1].records
+
+
+def test_many_deliveries_go_back_as_one_record() -> None:
+    tape = Tape()
+    engine = Engine(PREFIX, log=tape)
+    queue = queue_of(engine)
+    engine.publish_run(queue, [b"x"] * 100, 0, 1_000)
+    deliveries = engine.receive(queue, 100, 1_000)
+    receipts = [(each.entry.seq, each.number) for each in deliveries]
+    before = len(tape.records)
+
+    assert engine.nack_many(queue, receipts[:50], 1_000, 0, "gone") == 50
+    assert engine.reject_many(queue, receipts[50:], 1_000) == 50
+
+    assert len(tape.records) == before + 2
+    assert [entry.seq for entry in queue.ready] == [seq for seq, _ in receipts[:50]]
+    assert_same(dump(tape, tape.rebuilt(), 1_000), dump(tape, engine, 1_000))
+
+
+def test_a_delay_for_many_is_checked() -> None:
+    engine = Engine(PREFIX)
+    queue = queue_of(engine)
+
+    with pytest.raises(InvalidSetting, match="delay"):
+        engine.nack_many(queue, [], 1_000, -1)

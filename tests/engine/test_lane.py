@@ -15,7 +15,7 @@ from openq.engine.engine import Engine
 from openq.engine.lane import PAGE, Lane, Page
 from openq.engine.order import Grouped, Shared
 from openq.engine.timers import NEVER, Timers
-from openq.model import Draft, Entry, Extra, Info, QueueSettings
+from openq.model import Draft, Entry, Extra, Info, QueueSettings, light_extra
 
 from .support import (
     PREFIX,
@@ -27,6 +27,9 @@ from .support import (
     settled,
     through_snapshot,
 )
+
+INFO = Info.of_wire(b"\x00\x00")
+LIGHT = light_extra(("", "q"))
 
 
 @contextmanager
@@ -41,7 +44,9 @@ def tiny_pages() -> Iterator[None]:
 
 
 def entry(seq: int, size: int = 1, *, at: int = 0, extra: Extra | None = None) -> Entry:
-    info = Info({"n": seq}) if seq % 3 == 0 else None
+    info = Info({"n": seq}) if seq % 3 == 0 else INFO if seq % 8 > 4 else None
+    if extra is None and seq % 8 > 2:
+        extra = LIGHT
     return Entry(seq, 1_000 + seq, at, size, seq % 2, b"x" * size, info, extra)
 
 
@@ -53,6 +58,21 @@ def same(found: Entry | None, wanted: Entry | None) -> bool:
     if found is None or wanted is None:
         return found is wanted
     return all(getattr(found, name) == getattr(wanted, name) for name in Entry.__slots__)
+
+
+def test_what_all_messages_of_a_page_share_is_held_once() -> None:
+    alike = [Entry(seq, 1, 0, 1, 0, b"x", INFO, LIGHT) for seq in (1, 2, 3)]
+    mixed = [*alike, Entry(4, 1, 0, 1, 0, b"x", None, None)]
+
+    one, other = Page.pack(alike), Page.pack(mixed)
+
+    assert one.infos is INFO
+    assert one.extras is LIGHT
+    assert other.infos == (INFO, INFO, INFO, None)
+    assert all(map(same, one.entries(), alike))
+    assert all(map(same, other.entries(), mixed))
+    assert same(one.entry(1), alike[1])
+    assert same(other.entry(3), mixed[3])
 
 
 steps = st.lists(

@@ -754,3 +754,64 @@ def test_any_arguments_survive_a_snapshot_exactly(values: list[dict[str, object]
     assert copy.bindings() == router.bindings()
     assert copy.dump() == router.dump()
     assert [binding.arguments for binding in copy.bindings()] == values
+
+
+# The default exchanges of accounts
+
+
+def test_the_default_exchange_of_an_account_leads_to_its_own_queues() -> None:
+    router = Router()
+
+    assert router.route("@v/", "orders") == ["@v/orders"]
+    assert router.route("@v/", "@w/orders") == ["@v/@w/orders"]
+    assert router.route("", "@v/orders") == ["@/@v/orders"]
+
+
+def test_the_default_exchange_of_an_account_is_always_there() -> None:
+    router = Router()
+
+    assert "@v/" in router
+    assert router.get("@v/") == Exchange("@v/", "direct")
+    assert router.declare(Exchange("@v/", "direct")) is False
+    assert [each.name for each in router.exchanges() if each.name.startswith("@")] == []
+    with pytest.raises(InvalidSetting, match="exists with kind"):
+        router.declare(Exchange("@v/", "fanout"))
+    with pytest.raises(InvalidSetting, match="always there"):
+        router.delete("@v/")
+
+
+def test_the_default_exchange_of_an_account_takes_no_bindings() -> None:
+    router = router_with(Exchange("x", "fanout"))
+
+    for binding in (Binding("@v/", "q"), Binding("x", "@v/", to_exchange=True)):
+        with pytest.raises(InvalidSetting, match="takes no bindings"):
+            router.bind(binding)
+    assert router.bindings(source="@v/") == []
+
+
+def test_the_default_exchange_of_an_account_can_be_an_alternate() -> None:
+    router = router_with(Exchange("@v/x", "direct", alternate="@v/"))
+
+    assert router.route("@v/x", "orders") == ["@v/orders"]
+
+
+@pytest.mark.parametrize("name", ["@/", "@", "/", "x/", "@v", "@v/x", "@v/x/"])
+def test_other_names_are_no_default_exchanges(name: str) -> None:
+    router = Router()
+
+    assert name not in router
+    with pytest.raises(ExchangeNotFound):
+        router.route(name, "k")
+
+
+def test_what_went_with_a_binding_is_told() -> None:
+    chain = [Exchange("a", "fanout", auto_delete=True), Exchange("b", "fanout", auto_delete=True)]
+    router = router_with(*chain)
+    first, last = Binding("a", "b", to_exchange=True), Binding("b", "q")
+    router.bind(first)
+    router.bind(last)
+
+    removed = router.unbind(last)
+
+    assert (removed.bindings, [each.name for each in removed.exchanges]) == ([last, first], ["b", "a"])
+    assert not router.unbind(last)

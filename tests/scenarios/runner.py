@@ -183,8 +183,8 @@ class Story:
     def do_queues(self) -> str:
         return ", ".join(sorted(self._broker.queues())) or "nothing"
 
-    def do_purge(self, name: str) -> str:
-        return str(self._broker.purge(name))
+    def do_purge(self, name: str, *flags: str) -> str:
+        return str(self._broker.purge(name, waiting_only="waiting" in flags))
 
     def do_exchange(self, name: str, kind: Any, alternate: str | None = None) -> str:
         return str(self._broker.declare_exchange(Exchange(name, kind, alternate=alternate)))
@@ -227,6 +227,12 @@ class Story:
 
     def do_nack(self, queue: str, name: str, **options: Any) -> str:
         return str(self._broker.nack(queue, self._receipt(queue, name), **options))
+
+    def do_nack_many(self, queue: str, *names: str, **options: Any) -> str:
+        return str(self._broker.nack_many(queue, [self._receipt(queue, name) for name in names], **options))
+
+    def do_reject_many(self, queue: str, *names: str, **options: Any) -> str:
+        return str(self._broker.reject_many(queue, [self._receipt(queue, name) for name in names], **options))
 
     def do_reject(self, queue: str, name: str, **options: Any) -> str:
         return str(self._broker.reject(queue, self._receipt(queue, name), **options))
@@ -287,6 +293,9 @@ class Story:
             "body": lambda: (entry.body or b"").decode(),
             "deaths": lambda: (
                 ",".join(f"{d[0]}:{d[1]}:{d[3]}" for d in entry.extra.deaths) if entry.extra else ""
+            ),
+            "times": lambda: (
+                ",".join(f"{d.queue}:{d.kind}:{d.times}" for d in entry.extra.deaths) if entry.extra else ""
             ),
             "sent": lambda: f"{entry.sent_ms - self._start_ms}ms",
             "id": lambda: self._name(entry),

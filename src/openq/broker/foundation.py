@@ -286,13 +286,18 @@ class Foundation:
     def fill(self, entries: Sequence[Entry]) -> None:
         missing = [entry for entry in entries if entry.body is None]
         if missing and self._journal is not None:
+            stamp, info = b"\0", None  # what stood before the last body: often before the next one too
             for entry, data in zip(
                 missing, self._journal.read_many([entry.at for entry in missing]), strict=True
             ):
                 if data[0] == ITEM:  # as `content` does it, without the call
                     entry.form, entry.body = data[1], data[2:]
+                elif data.startswith(stamp):
+                    entry.form, entry.body, entry.info = data[1], data[len(stamp) :], info
                 else:
-                    entry.form, entry.body, entry.info = content(data)
+                    entry.form, body, info = content(data)
+                    entry.body, entry.info = body, info
+                    stamp = data[: len(data) - len(body)]
 
     def sync(self) -> None:
         """Return once everything done so far is on disk; raises JournalFailed if it cannot be."""

@@ -32,6 +32,7 @@ from ..engine.records import (
     item_content,
     touched,
 )
+from ..engine.routing import is_default
 from ..errors import HistoryUnavailable
 from ..model import Draft, Extra, Info
 from ..storage.files import FileJournal
@@ -305,18 +306,27 @@ def _timeline(engine: Engine, queue: Queue, message_id: str, records: Iterable[R
     return steps
 
 
+def _through(route: tuple[str, str]) -> str:
+    return f"through exchange {route[0]!r} with key {route[1]!r}"
+
+
 def _step(engine: Engine, record: Record, seqs: set[int]) -> Step:
     kind, now_ms, number = record[:3]
     found = engine.numbered.get(number)
     queue = found.name if found is not None else f"(deleted queue {number})"
     if kind in (PUBLISH, RUN):
         publisher = None if record[6] is None else record[6].publisher
-        return Step(now_ms, "published", queue, f"by {publisher}" if publisher else "")
+        route = None if record[7] is None else record[7].route
+        parts = [f"by {publisher}"] if publisher else []
+        if route is not None and not is_default(route[0]):
+            parts.append(_through(route))
+        return Step(now_ms, "published", queue, ", ".join(parts))
     if kind == ROUTE:
-        names = [q.name for target, _ in record[8] if (q := engine.numbered.get(target)) is not None]
-        exchange, key = record[7].route or ("", "")
-        detail = f"through exchange {exchange!r} with key {key!r} to {', '.join(names)}"
-        return Step(now_ms, "published", queue, detail)
+        names = ", ".join(q.name for target, _ in record[8] if (q := engine.numbered.get(target)) is not None)
+        deaths = record[7].deaths
+        if deaths and deaths[0].time_ms == now_ms:  # its queue was full and never held it
+            return Step(now_ms, "dead-lettered", deaths[0].queue, f"to {names} ({deaths[0].kind})")
+        return Step(now_ms, "published", queue, f"{_through(record[7].route or ('', ''))} to {names}")
     if kind == LEND:
         holder = f"to {record[5]}, " if record[5] else ""
         until = f"leased until {_clock_time(record[4])}" if record[4] else "leased while it is connected"

@@ -67,6 +67,13 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
         ),
     ),
     (
+        "other brokers",
+        (
+            ("import", "imports", "take over queues, exchanges, users and policies from RabbitMQ"),
+            ("export", "imports", "hand them on, as RabbitMQ's definitions"),
+        ),
+    ),
+    (
         "more",
         (
             ("sample", "more", "run a small producer and consumer, and tell what happens"),

@@ -130,18 +130,24 @@ _SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
     ("visibility_timeout", "TIME", seconds, "how long a consumer may take: 30, 500ms, 5m"),
     ("dlq", "QUEUE", str, "where messages go that fail too often; created if it is not there"),
     ("max_receives", "N", some, "deliveries before that (default 3 with a dlq)"),
+    ("exhausted", "KIND", str, "keep or drop: what happens after that where there is no dlq"),
     ("delay", "TIME", seconds, "how long new messages wait"),
     ("retention", "TIME", seconds, "how long messages are kept (default 4d)"),
     ("message_ttl", "TIME", seconds, "how long messages may wait to be delivered"),
     ("max_length", "N", count, "the most messages"),
     ("max_bytes", "SIZE", size, "the most bytes"),
     ("max_body", "SIZE", size, "the largest body"),
-    ("overflow", "KIND", str, "drop-head, reject or dead-letter: what a full queue does"),
+    ("overflow", "KIND", str, "what a full queue does: drop-head, reject, dead-letter, reject-dead-letter"),
+    ("max_priority", "N", count, "higher priorities count as this one; 0: the order ignores them"),
     ("dedup_window", "TIME", seconds, "how long deduplication ids count"),
     ("retry", "KIND", str, "none, fixed or exponential: the wait after a failed delivery"),
     ("history", "TIME", seconds, "how long messages can be replayed (default 1d)"),
 )
-_KINDS = {"overflow": ("drop-head", "reject", "dead-letter"), "retry": ("none", "fixed", "exponential")}
+_KINDS = {
+    "exhausted": ("keep", "drop"),
+    "overflow": ("drop-head", "reject", "dead-letter", "reject-dead-letter"),
+    "retry": ("none", "fixed", "exponential"),
+}
 _SWITCHES = (
     ("fifo", "strict order within a message group"),
     ("dead_letter_expired", "messages that outlive their time go to the dlq too"),

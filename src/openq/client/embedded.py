@@ -61,11 +61,13 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
     there after `max_receives` deliveries, 3 unless said otherwise.
 
     More settings, all by keyword, for new queues also from the environment as `OPENQ_<NAME>`:
-    `max_receives`, `dead_letter_expired` (what outlives its time goes to the dlq too), `delay` (0),
-    `retention` (4 days), `message_ttl`, `max_length`, `max_bytes`, `max_body`,
-    `overflow` ("drop-head", "reject" or "dead-letter"), `fifo`, `dedup_window` (300), `dedup_by_content`,
-    `dedup_per_group`, `retry` ("fixed", "exponential", a dict or a RetryPolicy), `history`
-    (a day: how far `replay_from` reaches), `relaxed` (answer before the disk does).
+    `max_receives`, `exhausted` ("keep", or "drop" what has had them all where there is no dlq),
+    `dead_letter_expired` (what outlives its time goes to the dlq too), `delay` (0), `retention` (4 days),
+    `message_ttl`, `max_length`, `max_bytes`, `max_body`, `overflow` ("drop-head", "reject", "dead-letter"
+    or "reject-dead-letter"), `max_priority` (higher ones count as this one; 0: the order ignores them),
+    `fifo`, `dedup_window` (300), `dedup_by_content`, `dedup_per_group`, `retry` ("fixed", "exponential",
+    a dict or a RetryPolicy), `history` (a day: how far `replay_from` reaches), `relaxed` (answer before
+    the disk does).
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidSetting, OpenQError
-from ..model import FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Delivery, Entry
+from ..model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Delivery, Entry
 from .codecs import Codec
 from .times import from_ms, iso, parse_iso
 
@@ -218,7 +218,11 @@ class _Stored(Message):
             entry = self._entry
             data = entry.body
             assert data is not None, "a message is loaded before anybody sees it"
-            body = self._queue._decode(data, entry.form)
+            form = _claimed_form(entry)
+            if form != FORM_BYTES:
+                body = self._queue.codec.decode_claimed(data, form)
+            else:
+                body = self._queue._decode(data, entry.form)
             self._body = body
             return body
 
@@ -299,9 +303,17 @@ class _Stored(Message):
         out = super().to_dict(view)
         if view == "persistence":
             out["position"] = self._entry.seq
+            out.update(self._stored_payload())  # as it is kept, whatever somebody claims it is
         return out
 
     def _payload(self) -> dict[str, Any]:
+        return (
+            payload_fields(self.body)
+            if _claimed_form(self._entry) != FORM_BYTES
+            else self._stored_payload()
+        )
+
+    def _stored_payload(self) -> dict[str, Any]:
         entry = self._entry
         if entry.form not in (FORM_TEXT, FORM_JSON) and entry.body is not None:
             # What the bytes mean stays the business of the codec that will read them.
@@ -406,6 +418,16 @@ class Received(_Stored):
             self.nack(reason=reason_of(error))
         except OpenQError:
             pass  # its lease is over: it comes back anyway, and the caller must see the first error
+
+
+def _claimed_form(entry: Entry) -> int:
+    """What the sender says is in a body that came as bare bytes; bytes if it does not say."""
+    info = entry.info
+    if entry.form != FORM_BYTES or info is None or info.wire is None:
+        return FORM_BYTES
+    from ..properties import form_of  # not at the top: most programs never need it
+
+    return form_of(info.wire)
 
 
 def reason_of(error: BaseException) -> str:

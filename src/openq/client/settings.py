@@ -23,6 +23,7 @@ class Options(TypedDict, total=False):
     """Every setting a queue may be opened with; see `openq.Queue`."""
 
     max_receives: int | None
+    exhausted: str
     dead_letter_expired: bool
     delay: float
     retention: float
@@ -31,6 +32,7 @@ class Options(TypedDict, total=False):
     max_bytes: int | None
     max_body: int | None
     overflow: str
+    max_priority: int | None
     fifo: bool
     dedup_window: float
     dedup_by_content: bool
@@ -99,6 +101,7 @@ def retry_policy(value: Any, name: str = "retry") -> RetryPolicy:
 _KNOWN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "visibility_timeout": ("visibility_ms", _seconds),
     "max_receives": ("max_receives", _count_or_none),
+    "exhausted": ("exhausted", _word),
     "dead_letter_expired": ("dead_letter_expired", _flag),
     "delay": ("delay_ms", _seconds),
     "retention": ("retention_ms", _seconds),
@@ -107,6 +110,7 @@ _KNOWN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "max_bytes": ("max_bytes", _count_or_none),
     "max_body": ("max_body", _count_or_none),
     "overflow": ("overflow", _word),
+    "max_priority": ("max_priority", _count_or_none),
     "fifo": ("fifo", _flag),
     "dedup_window": ("dedup_window_ms", _seconds),
     "dedup_by_content": ("dedup_by_content", _flag),
@@ -149,12 +153,15 @@ def settle(stored: QueueSettings | None, named: Mapping[str, Any]) -> QueueSetti
         values = {**_from_environment(), **values}
     base = QueueSettings() if stored is None else stored
     dead_letter = values.get("dead_letter", base.dead_letter)
-    if dead_letter is None and base.dead_letter_exchange is None:
+    if dead_letter is not None or base.dead_letter_exchange is not None:
+        if "max_receives" not in values and base.max_receives is None:
+            values["max_receives"] = DEFAULT_MAX_RECEIVES
+    elif values.get("exhausted", base.exhausted) == "keep":
         if named.get("max_receives") is not None:
-            raise InvalidSetting("max_receives needs a dlq for the messages that reach it")
+            raise InvalidSetting(
+                'max_receives needs a dlq for the messages that reach it, or exhausted="drop"'
+            )
         values.pop("max_receives", None)
-    elif "max_receives" not in values and base.max_receives is None:
-        values["max_receives"] = DEFAULT_MAX_RECEIVES
     return base.with_(**values)
 
 

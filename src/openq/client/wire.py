@@ -198,6 +198,7 @@ _SECONDS = {
 }
 _OTHER_NAMES = {"dlq": "dead_letter"}
 _SAME_NAMES = (
+    *("exhausted", "max_priority"),
     *("max_receives", "dead_letter_exchange", "dead_letter_key", "dead_letter_expired", "max_length"),
     *("max_bytes", "max_body", "overflow", "fifo", "dedup_by_content", "dedup_per_group", "paused"),
     "relaxed",

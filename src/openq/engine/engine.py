@@ -40,6 +40,8 @@ from .records import (
     run_step,
 )
 
+_FEW = 16  # a page of fewer messages costs more than it saves; they are packed with their neighbours
+
 Published = tuple[str, bool]  # the message's id, and whether it was a duplicate
 
 
@@ -138,18 +140,21 @@ class Engine(Lending):
             info = None  # it is read together with the body
         for start in range(0, count, PAGE):
             end = min(start + PAGE, count)
-            queue.ready.append_page(
-                Page(
-                    range(seq + start, seq + end),
-                    now_ms,
-                    None if ats is None else ats[start:end],
-                    column if isinstance(column, int) else column[start:end],
-                    form,
-                    None if bodies is None else bodies[start:end],
-                    info,
-                    extra,
-                )
+            page = Page(
+                range(seq + start, seq + end),
+                now_ms,
+                None if ats is None else ats[start:end],
+                column if isinstance(column, int) else column[start:end],
+                form,
+                None if bodies is None else bodies[start:end],
+                info,
+                extra,
             )
+            if count >= _FEW:
+                queue.ready.append_page(page)
+            else:
+                for entry in page.entries():
+                    queue.ready.append_plain(entry)
         queue.waiting_bytes += total
         if not queue.retention_armed:
             self._arm_retention(queue, now_ms)

@@ -7,7 +7,7 @@ whose lease is over never touches another consumer's delivery.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from itertools import repeat, takewhile
 from typing import Any
 
 from ..errors import (
@@ -125,9 +125,9 @@ class Lending(Core):
                     queue.ready.put_back(entry)
                 raise
         self.next_number = number + len(entries)
-        deliveries = [
-            Delivery(entry, each, now_ms, until_ms, 1, consumer) for each, entry in enumerate(entries, number)
-        ]
+        numbers = range(number, self.next_number)
+        each = repeat(now_ms), repeat(until_ms), repeat(1), repeat(consumer)
+        deliveries = list(map(Delivery, entries, numbers, *each))
         queue.leases.update(zip(seqs, deliveries, strict=True))
         queue.waiting_bytes -= sum([entry.size for entry in entries])
         queue.counters.delivered += len(entries)
@@ -613,11 +613,7 @@ class Lending(Core):
             if entry is not None and entry.extra is not None and entry.extra.due_ms <= now_ms:
                 self._come_due(queue, entry, now_ms)
         elif kind == TTL:
-            entry = queue.find(data)
-            if entry is not None and _is_brief(entry, now_ms - queue.settings.retention_ms, now_ms):
-                self.timers.add(now_ms + 1, payload)
-            else:
-                self._expire_waiting(queue, data, now_ms)
+            self._expire_waiting(queue, data, now_ms)
         elif data == queue.retention_armed:
             self._expire_old(queue, now_ms)
         return expired
@@ -632,11 +628,14 @@ class Lending(Core):
         if queue.watched:
             self.woken.append(queue)
 
-    def _expire_waiting(self, queue: Queue, seq: int, now_ms: int) -> None:
+    def _expire_waiting(self, queue: Queue, seq: int, now_ms: int, even_brief: bool = False) -> None:
         entry = None if seq in queue.leases else queue.find(seq)
         if entry is None or entry.extra is None or not 0 < entry.extra.expires_ms <= now_ms:
             return
-        self._expire_one(queue, entry, now_ms)
+        if not even_brief and _is_brief(entry, now_ms - queue.settings.retention_ms, now_ms):
+            self.timers.add(now_ms + 1, (TTL, queue, seq))
+        else:
+            self._expire_one(queue, entry, now_ms)
 
     def end_brief(self, now_ms: int) -> None:
         """Those who waited have had their chance: what had no time to live and was not taken expires."""
@@ -644,7 +643,7 @@ class Lending(Core):
         for _, queue, seq in brief:
             if not queue.deleted:
                 try:
-                    self._expire_waiting(queue, seq, now_ms)
+                    self._expire_waiting(queue, seq, now_ms, even_brief=True)
                 except OpenQError:
                     continue  # the log refused; its timer tries again
 

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator
 from heapq import heappop, heappush
 from itertools import islice
 
-from ..model import MAX_PRIORITY, Entry
+from ..model import MAX_PRIORITY, Entry, Extra
 from .lane import PAGE, Lane, Page
 
 GroupKey = str | None
@@ -83,7 +83,9 @@ class Shared:
         extra = entry.extra
         if extra is None or extra.light:
             return self._levels[0].lane(None)
-        priority = min(extra.priority, self.max_priority)
+        priority = extra.priority
+        if priority > self.max_priority:
+            priority = self.max_priority
         if priority or extra.group is not None:
             self._mixed = True
         level = self._levels.get(priority)
@@ -169,12 +171,19 @@ class Shared:
         lane = self._plain
         head = lane._head
         count = min(limit, self.count)
-        if self._mixed or lane._back or not (head or lane._fill()) or len(head) < count:
+        if self._mixed or lane._back:
             return []
+        while len(head) < count:
+            if not lane._fill():
+                return []
         entries = list(islice(head, count))
+        light: Extra | None = None
         for entry in entries:
-            extra = entry.extra
-            if (extra is not None and not extra.light) or entry.sent_ms <= horizon_ms:
+            if entry.extra is not light:  # neighbours mostly share theirs
+                light = entry.extra
+                if light is not None and not light.light:
+                    return []
+            if entry.sent_ms <= horizon_ms:
                 return []
         for _ in entries:
             head.popleft()

@@ -173,9 +173,7 @@ class Router:
         self._unlink(list(self._arrivals.get((False, name), {}).values()), removed)
         return removed
 
-    def route(
-        self, exchange: str, key: str, headers: Mapping[str, object] | Info | None = None
-    ) -> list[str]:
+    def route(self, exchange: str, key: str, headers: Mapping[str, object] | Info | None = None) -> list[str]:
         """The queues for a message: each once, nearest first, then in the order of binding.
 
         Of an info the attributes are looked at, and only where an exchange asks for them.

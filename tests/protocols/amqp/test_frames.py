@@ -130,20 +130,26 @@ def test_several_acks_of_one_message_are_gathered_and_multiple_ones_are_methods(
         (frame(9, 1, b""), 501),
         (b"\x01\x00\x01\xff\xff\xff\xff", 501),
         (b"\x01\x00\x01" + (MAX_FRAME - FRAME_OVERHEAD + 1).to_bytes(4, "big"), 501),
-        (frame(8, 3, b""), 501),
+        (frame(8, 3, b""), 505),
+        (frame(8, 0, b"beat"), 501),
+        (
+            method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
+            + frame(HEADER, 1, b"\x00\x3c\x00\x01" + bytes(10)),
+            505,
+        ),
         (frame(BODY, 1, b"body"), 505),
         (frame(HEADER, 1, b"\x00\x3c" + bytes(12)), 505),
         (frame(HEADER, 0, b"\x00\x3c" + bytes(12)), 504),
         (publish("q", b"hello")[:-1] + b"\x00", 501),
         (method_frame(1, m.encode(m.BasicPublish("", "q", False, False))) * 2, 505),
         (method_frame(1, m.encode(m.BasicPublish("", "q", False, False))) + frame(BODY, 1, b"x"), 505),
-        (method_frame(1, m.encode(m.BasicPublish("", "q", False, False))) + frame(HEADER, 1, b"\x00"), 502),
+        (method_frame(1, m.encode(m.BasicPublish("", "q", False, False))) + frame(HEADER, 1, b"\x00"), 501),
         (
             method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
             + frame(HEADER, 1, b"\x00\x0a" + bytes(12)),
             505,
         ),
-        (publish("q", b"hello" * 2000).replace(b"\x00\x00\x27\x10", b"\x00\x00\x13\x88", 1), 501),
+        (publish("q", b"hello" * 2000).replace(b"\x00\x00\x27\x10", b"\x00\x00\x13\x88", 1), 505),
         (publish("q", b"x" * 9000)[:5000] + ack(1), 501),
     ],
 )

@@ -10,19 +10,14 @@ from typing import Any
 
 import pytest
 
-from openq.broker.local import LocalBroker
-from openq.config import Config
 from openq.engine.routing import Exchange
 from openq.model import MAX_SPAN_MS, Draft, QueueSettings
 from openq.names import DEFAULT_ACCOUNT, full_name
 from openq.protocols.amqp.arguments import declaration_of
 from openq.protocols.amqp.errors import AmqpError
 from openq.protocols.amqp.policies import InvalidPolicy, Policy
-from openq.protocols.amqp.topology import Topology
-from openq.protocols.site import Site
-from openq.security.guard import Guard
-from openq.security.store import Store
 
+from .places import Place
 from .topology_steps import ANSWERS, SITUATIONS, Step
 
 RECORDED: dict[str, list[list[Any]]] = json.loads(ANSWERS.read_text())
@@ -30,68 +25,8 @@ RECORDED: dict[str, list[list[Any]]] = json.loads(ANSWERS.read_text())
 # Where OpenQ answers otherwise on purpose.
 MEANT = {
     "argument x-queue-master-locator": "where in a cluster a queue lives says nothing here: kept as it came",
-    "name too strange": "line ends are left out here too, but the client that recorded it did not expect that",
+    "name too strange": "line ends are left out here too, but the recording client did not expect it",
 }
-
-
-class Loop:
-    """As much of an event loop as timers need, with a clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-        self.timers: list[tuple[float, Any, tuple[Any, ...]]] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, act: Any, *given: Any) -> Any:
-        timer = (self.now + delay, act, given)
-        self.timers.append(timer)
-        return _Timer(self, timer)
-
-    def pass_time(self, seconds: float) -> None:
-        end = self.now + seconds
-        while due := [timer for timer in self.timers if timer[0] <= end]:
-            timer = min(due, key=lambda each: each[0])
-            self.timers.remove(timer)
-            self.now = max(self.now, timer[0])
-            timer[1](*timer[2])
-        self.now = end
-
-
-class _Timer:
-    def __init__(self, loop: Loop, timer: Any) -> None:
-        self.loop, self.timer = loop, timer
-
-    def cancel(self) -> None:
-        if self.timer in self.loop.timers:
-            self.loop.timers.remove(self.timer)
-
-
-class Place:
-    """A topology over a broker that can be left and opened again."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-        self.loop = Loop()
-        self.store = Store(None)
-        self.open()
-
-    def open(self) -> None:
-        self.broker = LocalBroker(None if self.path is None else str(self.path))
-        config = Config(memory=True) if self.path is None else Config(data=str(self.path))
-        loop: Any = self.loop
-        self.site = Site(self.broker, loop, config, Guard(self.store, lambda: 0.0))
-        self.topology = Topology(self.site)
-        self.topology.startup()
-
-    def close(self) -> None:
-        self.topology.close()
-        self.site.close()
-        self.broker.close()
-
-    def settings(self, full: str = "q") -> QueueSettings:
-        return self.broker.settings(full)
 
 
 @pytest.fixture
@@ -119,7 +54,8 @@ def answer_to(place: Place, step: Step) -> list[Any]:
             return ["ok", None]
         if verb in ("delete_queue", "purge_queue", "bind_queue", "unbind_queue"):
             given = {**given, **owned}
-        return ["ok", getattr(topology, verb)(vhost, **given)]
+        said = getattr(topology, verb)(vhost, **given)
+        return ["ok", None if isinstance(said, bool) else said]
     except AmqpError as error:
         return [error.code, error.reply_text]
 

@@ -25,7 +25,7 @@ ARGUMENTS = "amqp.arguments"
 POLICY = "amqp.policy"
 POLICY_DEFINITION = "amqp.policy.definition"
 
-_MAX_TIMER = 2**32 - 1  # milliseconds; more than that RabbitMQ's timers cannot wait
+_MAX_TIMER = 10 * 365 * 86_400_000  # milliseconds; RabbitMQ refuses more than ten years
 
 Arguments = Mapping[str, Any]
 

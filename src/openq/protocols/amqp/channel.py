@@ -6,6 +6,7 @@ Everything runs on the loop. Whatever must be on disk before it is answered goes
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 from struct import Struct
@@ -16,10 +17,10 @@ from ...errors import DiskFull, OpenQError
 from ...model import NO_DEADLINE, Delivery
 from ...names import full_name
 from . import methods as m
+from .arguments import type_of
 from .errors import (
     ACCESS_REFUSED,
     COMMAND_INVALID,
-    NO_CONSUMERS,
     NO_ROUTE,
     NOT_ALLOWED,
     NOT_FOUND,
@@ -27,9 +28,9 @@ from .errors import (
     PRECONDITION_FAILED,
     AmqpError,
 )
-from .frames import END_BYTE, FRAME_OVERHEAD, content_frames, content_head
-from .outgoing import Route, route_of, wire_of
-from .outlet import UNLIMITED, Consumer, Outlet
+from .frames import CONTENT_OVERHEAD, END_BYTE, FRAME_OVERHEAD, content_frames, content_head
+from .outgoing import Route, fitted, route_of, wire_of
+from .outlet import UNLIMITED, Consumer
 from .publishing import REPLY_TO, Stamp, Target
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Channel:
         self.is_flowing = True
         self.published = 0  # messages since confirm.select
         self.confirmed = 0
+        self._refused: set[int] = set()  # those after `confirmed` that were answered with a nack already
         self.consumers: dict[str, Consumer] = {}
         self.unacked: dict[int, Lent] = {}
         self.lent = 0
@@ -65,8 +67,10 @@ class Channel:
         self.last_queue = ""
         self.reply_tag: str | None = None  # the consumer of direct replies
         self.reply_token = ""
+        # Who deletes a queue hears that before what became of its own consumers: py-amqp relies on it.
+        self._is_deleting = False
+        self._orphans: list[str] = []
         self._next_tag = 1
-        self._tag_count = 0
         self._heads: dict[tuple[bytes, int], bytes] = {}
         self._held_publishes: list[tuple[bytes, bytes, list[bytes]]] = []
         self._held_settlements: list[tuple[bool, bool, list[int]]] = []  # is ack, requeue, tags
@@ -83,7 +87,7 @@ class Channel:
             return
         act = _ACTS.get(type(method))
         if act is None:
-            raise AmqpError(COMMAND_INVALID, f"{method.NAME} is not for the server")
+            raise AmqpError(COMMAND_INVALID, "unimplemented method")
         act(self, method)
 
     def send(self, method: m.Method) -> None:
@@ -104,16 +108,13 @@ class Channel:
         self.connection.drop_channel(self)
 
     def _close_ok(self, method: m.ChannelCloseOk) -> None:
-        raise AmqpError(COMMAND_INVALID, "channel.close_ok without a channel.close")
+        raise AmqpError(COMMAND_INVALID, "unimplemented method")
 
     def _flow(self, method: m.ChannelFlow) -> None:
         self.is_flowing = method.active
         self.send(m.ChannelFlowOk(method.active))
         if method.active:
             self._pump()
-
-    def _flow_ok(self, method: m.ChannelFlowOk) -> None:
-        """The answer to a flow that this server never asks for."""
 
     def _access_request(self, method: m.AccessRequest) -> None:
         self.send(m.AccessRequestOk())
@@ -182,8 +183,6 @@ class Channel:
             self.last_queue = name
             self.reply(method.no_wait, m.QueueDeclareOk(name, 0, 1))
             return
-        if not name and method.passive:
-            name = self._named(name)
         if not method.passive:
             connection.require("manage", "queue", name)
             exchange = method.arguments.get("x-dead-letter-exchange")
@@ -239,15 +238,27 @@ class Channel:
         name = self._named(method.queue)
         connection.require("manage", "queue", name)
         full = full_name(connection.account, name)
-        count = connection.topology.delete_queue(
-            connection.vhost,
-            name,
-            connection,
-            if_unused=method.if_unused,
-            if_empty=method.if_empty,
-            in_use=connection.door.consumer_count(full) > 0,
-        )
-        self.reply(method.no_wait, m.QueueDeleteOk(count))
+        self._is_deleting = True
+        try:
+            count = connection.topology.delete_queue(
+                connection.vhost,
+                name,
+                connection,
+                if_unused=method.if_unused,
+                if_empty=method.if_empty,
+                in_use=connection.door.consumer_count(full) > 0,
+            )
+        finally:
+            self._is_deleting = False
+        orphans, self._orphans = self._orphans, []
+
+        def answer() -> None:
+            if not method.no_wait:
+                self.send(m.QueueDeleteOk(count))
+            for tag in orphans:
+                self.send(m.BasicCancel(tag, True))
+
+        connection.answer_when_safe(self, answer)
 
     # -- consuming
 
@@ -279,13 +290,22 @@ class Channel:
         connection.topology.check_access(connection.vhost, name, connection)
         full = full_name(connection.account, name)
         outlet = connection.door.outlet(full)
-        if outlet.exclusive or (method.exclusive and outlet.consumers):
-            raise AmqpError(
-                ACCESS_REFUSED, f"queue '{name}' in vhost '{connection.vhost}' in exclusive use"
-            )
+        if outlet.exclusive or (method.exclusive and (outlet.consumers or outlet.single_active)):
+            raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '{connection.vhost}' in exclusive use")
         priority = method.arguments.get("x-priority", 0)
         if isinstance(priority, bool) or not isinstance(priority, int):
-            raise AmqpError(PRECONDITION_FAILED, "invalid arg 'x-priority': it must be a number")
+            kind = type_of(priority)
+            raise AmqpError(
+                PRECONDITION_FAILED,
+                f"invalid arg 'x-priority' for queue '{name}' in vhost '{connection.vhost}': "
+                f'"expected integer, got {kind}"',
+            )
+        if "x-stream-offset" in method.arguments:
+            raise AmqpError(
+                PRECONDITION_FAILED,
+                f"invalid arg 'x-stream-offset' for queue '{name}' in vhost '{connection.vhost}' "
+                "of queue type rabbit_classic_queue",
+            )
         consumer = Consumer(
             self,
             outlet,
@@ -305,8 +325,7 @@ class Channel:
         connection.to_pump[outlet] = None
 
     def _new_tag(self) -> str:
-        self._tag_count += 1
-        return f"amq.ctag-{self.connection.token}-{self.number}-{self._tag_count}"
+        return f"amq.ctag-{secrets.token_urlsafe(16)}"
 
     def _consume_replies(self, method: m.BasicConsume) -> None:
         if not method.no_ack:
@@ -341,9 +360,13 @@ class Channel:
     def cancelled(self, consumer: Consumer) -> None:
         """By the server: its queue is gone."""
         self.consumers.pop(consumer.tag, None)
-        if self.connection.is_capable("consumer_cancel_notify") and not self.is_closing:
-            self.send(m.BasicCancel(consumer.tag, True))
-            self.connection.flush_soon()
+        if self.is_closing or not self.connection.is_capable("consumer_cancel_notify"):
+            return
+        if self._is_deleting:
+            self._orphans.append(consumer.tag)
+            return
+        self.send(m.BasicCancel(consumer.tag, True))
+        self.connection.flush_soon()
 
     def _get(self, method: m.BasicGet) -> None:
         connection = self.connection
@@ -369,9 +392,8 @@ class Channel:
             exchange, key = route_of(delivery.entry, name)
             redelivered = delivery.count > 1
             self.send(m.BasicGetOk(tag, redelivered, exchange, key, queue.ready_count))
-            wire = wire_of(broker, delivery, connection.door.shows_count(full))
-            body = delivery.entry.body or b""
-            connection.write(content_frames(self.number, wire, body, connection.max_frame))
+            wire = wire_of(broker, delivery, connection.door.counting(full))
+            connection.write(self._content(wire, delivery.entry.body or b""))
 
         def lost() -> None:
             broker.release(full, receipt)
@@ -398,7 +420,7 @@ class Channel:
         full = outlet.full
         tag = self._next_tag
         most = connection.max_frame - FRAME_OVERHEAD
-        shows_count = outlet.shows_count
+        counting = outlet.counting
         broker = connection.broker
         heads = self._heads
         routes = consumer.routes
@@ -426,11 +448,11 @@ class Channel:
                 info is not None
                 and info.wire is not None
                 and (extra is None or not extra.deaths)
-                and (delivery.count == 1 or not shows_count)
+                and counting <= (delivery.count == 1)
             ):
                 wire = info.wire
             else:
-                wire = wire_of(broker, delivery, shows_count)
+                wire = wire_of(broker, delivery, counting)
             if keeps:
                 unacked[tag] = (consumer, full, delivery)
             body = entry.body or b""
@@ -440,15 +462,21 @@ class Channel:
                 if head is None:
                     if len(heads) >= _MAX_HEADS:
                         heads.clear()
-                    head = heads[wire, size] = content_head(self.number, wire, size)
+                    room = most - CONTENT_OVERHEAD
+                    head = heads[wire, size] = content_head(self.number, fitted(wire, room), size)
                 out += (start, pack(tag), _FLAGS[delivery.count > 1], tail, head, body, END_BYTE)
             else:
-                content = content_frames(self.number, wire, body, connection.max_frame)
+                content = self._content(wire, body)
                 out += (start, pack(tag), _FLAGS[delivery.count > 1], tail, content)
             tag += 1
         self._next_tag = tag
         connection.delivered += len(deliveries)
         connection.flush_soon()
+
+    def _content(self, wire: bytes, body: bytes) -> bytes:
+        max_frame = self.connection.max_frame
+        wire = fitted(wire, max_frame - FRAME_OVERHEAD - CONTENT_OVERHEAD)
+        return content_frames(self.number, wire, body, max_frame)
 
     def _start_of(self, consumer: Consumer, route: Route) -> None:
         """How a deliver by this route begins, up to its tag."""
@@ -463,7 +491,7 @@ class Channel:
         assert self.reply_tag is not None
         tag = self._lend(None, "", _NOTHING, True)
         self.send(m.BasicDeliver(self.reply_tag, tag, False, target.exchange, target.key))
-        self.connection.write(content_frames(self.number, wire, body, self.connection.max_frame))
+        self.connection.write(self._content(wire, body))
         self.connection.flush_soon()
 
     # -- settling
@@ -522,13 +550,10 @@ class Channel:
             return [tag]
         if not tag:
             return list(self.unacked)
-        if tag >= self._next_tag:
+        if tag not in self.unacked:
             raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
         # Tags rise, so those up to this one come first.
-        found = list(takewhile(lambda each: each <= tag, self.unacked))
-        if not found and tag not in self.unacked:
-            raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-        return found
+        return list(takewhile(lambda each: each <= tag, self.unacked))
 
     def _check_tags(self, tags: list[int]) -> None:
         for tag in tags:
@@ -565,7 +590,7 @@ class Channel:
         if self.is_closing:
             return
         if self.is_transactional:
-            self._check_publish(method, wire)
+            self.connection.publisher.queues(*self._check_publish(method, wire))
             self._held_publishes.append((method, wire, bodies))
             return
         connection = self.connection
@@ -586,6 +611,7 @@ class Channel:
         if refused and self.is_confirming:
             for at in refused:
                 self._confirm(first + at, False, False)
+                self._refused.add(first + at)
 
     def try_again(self, method: bytes, wire: bytes, bodies: list[bytes]) -> bool:
         """Publishes that were held back; False: there is still no room."""
@@ -628,16 +654,13 @@ class Channel:
             if target.mandatory:
                 self._return(NO_ROUTE, "NO_ROUTE", target, wire, bodies)
             return []
-        if target.immediate and not any(connection.door.has_room(queue.name) for queue in queues):
-            self._return(NO_CONSUMERS, "NO_CONSUMERS", target, wire, bodies)
-            return []
         return connection.publisher.put(target, stamp, queues, bodies)
 
     def _return(self, code: int, text: str, target: Target, wire: bytes, bodies: list[bytes]) -> None:
         connection = self.connection
         for body in bodies:
             self.send(m.BasicReturn(code, text, target.exchange, target.key))
-            connection.write(content_frames(self.number, wire, body, connection.max_frame))
+            connection.write(self._content(wire, body))
 
     def _select_confirms(self, method: m.ConfirmSelect) -> None:
         if self.is_transactional:
@@ -649,14 +672,20 @@ class Channel:
     def safe_up_to(self, tag: int, error: OpenQError | None) -> None:
         """Everything published up to this one is on disk, or never will be."""
         if tag > self.confirmed and not self.is_closing:
-            self._confirm(tag, tag - self.confirmed > 1, error is None)
+            last, count = tag, tag - self.confirmed
+            if self._refused:
+                answered = {each for each in self._refused if each <= tag}
+                self._refused -= answered
+                count -= len(answered)
+                while last in answered:
+                    last -= 1
+            if count:
+                self._confirm(last, count > 1, error is None)
             self.confirmed = tag
 
     def _confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
         class_id, method_id = _ACK_ID if is_ack else _NACK_ID
-        self.connection.write(
-            _CONFIRM.pack(1, self.number, 13, class_id, method_id, tag, multiple, 0xCE)
-        )
+        self.connection.write(_CONFIRM.pack(1, self.number, 13, class_id, method_id, tag, multiple, 0xCE))
 
     # -- transactions
 
@@ -727,7 +756,6 @@ _ACTS: dict[type[m.Method], Callable[[Channel, Any], None]] = {
     m.ChannelClose: Channel._close,
     m.ChannelCloseOk: Channel._close_ok,
     m.ChannelFlow: Channel._flow,
-    m.ChannelFlowOk: Channel._flow_ok,
     m.AccessRequest: Channel._access_request,
     m.ExchangeDeclare: Channel._exchange_declare,
     m.ExchangeDelete: Channel._exchange_delete,

@@ -23,10 +23,11 @@ from .errors import (
     CHANNEL_ERROR,
     COMMAND_INVALID,
     CONNECTION_FORCED,
+    FRAME_ERROR,
     INTERNAL_ERROR,
     NOT_ALLOWED,
-    NOT_IMPLEMENTED,
     SYNTAX_ERROR,
+    UNEXPECTED_FRAME,
     AmqpError,
     from_openq,
 )
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("openq.amqp")
 
 PROTOCOL = b"AMQP\x00\x00\x09\x01"
+OLD_PROTOCOL = b"AMQP\x01\x01\x00\x09"  # of 0-9, which is the same on the wire
 FIRST_FRAME = 8192  # before login nobody needs more
 # Where a connection is.
 GREETING, STARTING, CHECKING, TUNING, OPENING, RUNNING, CLOSING, CLOSED = range(8)
@@ -209,9 +211,11 @@ class Connection:
 
     def _greet(self, data: bytes) -> bytes:
         self._greeting += data
-        if len(self._greeting) < len(PROTOCOL) and PROTOCOL.startswith(self._greeting):
+        if len(self._greeting) < len(PROTOCOL) and any(
+            each.startswith(self._greeting) for each in (PROTOCOL, OLD_PROTOCOL)
+        ):
             return b""
-        if not self._greeting.startswith(PROTOCOL):
+        if not self._greeting.startswith((PROTOCOL, OLD_PROTOCOL)):
             # What this server speaks, for a client that can use it; then the end, as the standard says.
             self.transport.write(PROTOCOL)
             self.close_now()
@@ -231,23 +235,22 @@ class Connection:
             elif isinstance(method, m.ConnectionClose):
                 self.send(0, m.ConnectionCloseOk())
             return
-        if isinstance(method, m.ConnectionClose):
-            self.release()
-            self.send(0, m.ConnectionCloseOk())
-            self.flush()
-            self.close_now()
-        elif self.stage == STARTING and isinstance(method, m.ConnectionStartOk):
+        if self.stage == STARTING and isinstance(method, m.ConnectionStartOk):
             self._sign_in(method)
         elif self.stage == TUNING and isinstance(method, m.ConnectionTuneOk):
             self._tune(method)
         elif self.stage == OPENING and isinstance(method, m.ConnectionOpen):
             self._open(method)
+        elif self.stage == RUNNING and isinstance(method, m.ConnectionClose):
+            self.release()
+            self.send(0, m.ConnectionCloseOk())
+            self.flush()
+            self.close_now()
         elif self.stage == RUNNING and isinstance(method, m.ConnectionUpdateSecret):
             self._update_secret(method)
-        elif self.stage == RUNNING:
-            raise AmqpError(COMMAND_INVALID, f"unexpected method in connection state running: {method.NAME}")
         else:
-            raise AmqpError(COMMAND_INVALID, f"unexpected method in handshake: {method.NAME}")
+            state = "running" if self.stage == RUNNING else "opening"
+            raise AmqpError(CHANNEL_ERROR, f"unexpected method in connection state {state}")
 
     def _sign_in(self, method: m.ConnectionStartOk) -> None:
         self.client_properties = method.client_properties
@@ -352,19 +355,8 @@ class Connection:
         self.door.opened(self)
 
     def _update_secret(self, method: m.ConnectionUpdateSecret) -> None:
-        def checked(principal: Principal | None, error: BaseException | None) -> None:
-            def answer() -> None:
-                if principal is None:
-                    raise AmqpError(NOT_ALLOWED, f"new secret was refused for user '{self.user}'")
-                self.send(0, m.ConnectionUpdateSecretOk())
-
-            if self.stage == RUNNING:
-                self._work(answer)
-                self.go_on()
-
-        self.hold()
-        password = method.new_secret.decode("utf-8", "replace")
-        self.site.check(partial(self.door.check_password, self.user, password, self.peer), checked)
+        """Passwords do not run out while a connection lasts: nothing changes, whatever the new one is."""
+        self.send(0, m.ConnectionUpdateSecretOk())
 
     # -- what the reader tells
 
@@ -372,15 +364,18 @@ class Connection:
         try:
             return m.decode(payload)
         except m.UnknownMethod as error:
-            raise AmqpError(NOT_IMPLEMENTED, str(error)) from error
+            raise AmqpError(COMMAND_INVALID, str(error)) from error
         except m.MalformedMethod as error:
-            raise AmqpError(SYNTAX_ERROR, str(error)) from error
+            raise AmqpError(FRAME_ERROR, f"cannot decode {error}") from error
 
     def method(self, channel: int, payload: bytes) -> None:
         if self.stage == CLOSED:
             return
         if not channel:
-            self._control(self.decode(payload))
+            try:
+                self._control(self.decode(payload))
+            except AmqpError as error:
+                self.fail(error, payload)
             return
         found = self._channel(channel, payload)
         if found is not None:
@@ -391,7 +386,7 @@ class Connection:
         if self.stage == CLOSING:
             return None
         if self.stage != RUNNING:
-            raise AmqpError(CHANNEL_ERROR, f"a method on channel {number} before the connection is open")
+            raise AmqpError(UNEXPECTED_FRAME, f"a method on channel {number} before the connection is open")
         found = self.channels.get(number)
         if found is not None:
             return found
@@ -402,13 +397,12 @@ class Connection:
                     NOT_ALLOWED,
                     f"number of channels opened ({number}) has reached the negotiated channel_max "
                     f"({self.max_channels})",
+                    payload=payload,
                 )
             self.channels[number] = Channel(self, number)
             self.send(number, m.ChannelOpenOk())
             return None
-        if isinstance(method, m.ChannelCloseOk):
-            return None
-        raise AmqpError(CHANNEL_ERROR, "expected 'channel.open'")
+        raise AmqpError(CHANNEL_ERROR, "expected 'channel.open'", payload=payload)
 
     def _on_channel(self, channel: Channel, payload: bytes, work: Callable[[], None]) -> None:
         """What ends only the channel is answered here."""
@@ -515,12 +509,12 @@ class Connection:
         """Tell why, and wait for the client to have heard it."""
         if self.stage in (CLOSING, CLOSED):
             return
-        if self.stage in (GREETING, STARTING) and error.code != ACCESS_REFUSED:
+        if self.stage < OPENING and error.code != ACCESS_REFUSED:
             log.info("connection from %s refused: %s", self.peer, error.reply_text)
             self.close_now()
             return
         self.release()
-        class_id, method_id = _ids(payload)
+        class_id, method_id = _ids(payload or error.payload)
         self.stage = CLOSING
         self.send(0, m.ConnectionClose(error.code, error.reply_text, class_id, method_id))
         self.door.count_error(error.code)
@@ -532,8 +526,10 @@ class Connection:
 
     def stop(self) -> None:
         """The server stops."""
-        text = "broker forced connection closure with reason 'shutdown'"
-        self._work(partial(self.fail, AmqpError(CONNECTION_FORCED, text)))
+        self.end(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
+
+    def end(self, code: int, text: str) -> None:
+        self._work(partial(self.fail, AmqpError(code, text)))
 
     def release(self) -> None:
         """Everything that it held goes back."""

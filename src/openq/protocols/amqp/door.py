@@ -22,7 +22,8 @@ from ..sqs.settings import POLICY
 from . import methods as m
 from .channel import Channel
 from .connection import CLOSING, RUNNING, Connection
-from .errors import AmqpError
+from .errors import CONNECTION_FORCED, AmqpError
+from .outgoing import ALWAYS, NEVER, WHEN_AGAIN
 from .outlet import Outlet
 from .publishing import REPLY_TO
 from .topology import Topology
@@ -34,6 +35,9 @@ MAX_CHANNELS = 2047
 HEARTBEAT_S = 60
 HANDSHAKE_S = 10.0  # from the first byte to an open connection
 CLOSE_S = 5.0  # for a client to hear why its connection ends
+STOP_S = (
+    1.0  # the same when the server stops: a client that only sends does not listen, and must not delay it
+)
 TICK_S = 1.0
 ROOM_S = 0.2  # how often a full disk is looked at again
 BUFFER = 512 * 1024  # bytes a client may leave unread before it gets no more messages
@@ -74,6 +78,7 @@ class AmqpDoor:
         self._thread = threading.get_ident()
         self._arrivals: list[tuple[Outlet, list[Delivery]]] = []
         self._is_full = False
+        self._generation = site.guard.store.generation
         self._ticker: asyncio.TimerHandle | None = None
         self._properties = {
             "capabilities": CAPABILITIES,
@@ -101,6 +106,7 @@ class AmqpDoor:
         """No more new connections; those that are open are told."""
         for connection in list(self.connections_open):
             connection.stop()
+        self.site.loop.call_later(STOP_S, self.stop)
 
     def stop(self) -> None:
         if self._ticker is not None:
@@ -129,7 +135,24 @@ class AmqpDoor:
                     continue
                 if now_s - socket.wrote_s >= connection.heartbeat_s / 2:
                     connection.beat()
+        self._check_users()
         self._ticker = loop.call_later(TICK_S, self._tick)
+
+    def _check_users(self) -> None:
+        """Who was removed, disabled or given other rights meanwhile: a connection may last for months."""
+        guard = self.site.guard
+        is_open, generation = guard.is_open, guard.store.generation
+        if generation == self._generation:
+            return
+        self._generation = generation
+        for connection in list(self.connections_open):
+            if connection.stage != RUNNING or connection.principal is None or is_open:
+                continue
+            current = guard.current(connection.principal)
+            if current is None or self.principal_in(current, connection.account) is None:
+                connection.end(CONNECTION_FORCED, f"user '{connection.user}' may not be here any more")
+            else:
+                connection.principal = current
 
     def watch(self, connection: Connection) -> None:
         connection.heard_s = self.site.loop.time()
@@ -219,21 +242,19 @@ class AmqpDoor:
             arguments = self.topology.declaration(full).arguments
             is_single = arguments.get("x-single-active-consumer") is True
             outlet = self._outlets[full] = Outlet(self.site, full, is_single, self._served)
-            outlet.shows_count = self.shows_count(full)
+            outlet.counting = self.counting(full)
         return outlet
 
-    def shows_count(self, full: str) -> bool:
-        """RabbitMQ's classic queues do not tell how often a message was delivered; all others do."""
+    def counting(self, full: str) -> int:
+        """RabbitMQ's classic queues do not tell how often a message was delivered; its quorum queues do."""
         declared = self.topology.declaration(full)
-        return declared.is_foreign or declared.arguments.get("x-queue-type") == "quorum"
+        if declared.is_foreign:
+            return WHEN_AGAIN
+        return ALWAYS if declared.arguments.get("x-queue-type") == "quorum" else NEVER
 
     def consumer_count(self, full: str) -> int:
         outlet = self._outlets.get(full)
         return 0 if outlet is None else len(outlet.consumers)
-
-    def has_room(self, full: str) -> bool:
-        outlet = self._outlets.get(full)
-        return outlet is not None and outlet.has_room()
 
     def consumer_left(self, outlet: Outlet) -> None:
         if outlet.consumers:
@@ -434,9 +455,10 @@ class Socket(asyncio.Protocol):
         if connection is not None:
             connection.heard_s = self._loop_time()
             connection.data(data)
-            if not connection.can_write and self._transport is not None:
-                if self._transport.get_write_buffer_size() > MAX_BUFFER:
-                    self._is_stalled = True
+            transport = self._transport
+            if not connection.can_write and transport is not None:
+                self._is_stalled = transport.get_write_buffer_size() > MAX_BUFFER
+                if self._is_stalled:
                     self.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -496,4 +518,3 @@ def _common_name(certificate: Any) -> str | None:
             if name == "commonName":
                 return str(value)
     return None
-

@@ -58,7 +58,15 @@ NAMES = {
 }
 # These end the channel; every other code ends the connection.
 _SOFT = frozenset(
-    (CONTENT_TOO_LARGE, NO_ROUTE, NO_CONSUMERS, ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED)
+    (
+        CONTENT_TOO_LARGE,
+        NO_ROUTE,
+        NO_CONSUMERS,
+        ACCESS_REFUSED,
+        NOT_FOUND,
+        RESOURCE_LOCKED,
+        PRECONDITION_FAILED,
+    )
 )
 _MAX_TEXT = 255  # of a short string
 
@@ -66,8 +74,12 @@ _MAX_TEXT = 255  # of a short string
 class AmqpError(Exception):
     """Ends a channel or a connection. `text` is without the name of the code."""
 
-    def __init__(self, code: int, text: str, *, ends_connection: bool | None = None) -> None:
+    def __init__(
+        self, code: int, text: str, *, ends_connection: bool | None = None, payload: bytes = b""
+    ) -> None:
+        """`payload` is the method that went wrong, where whoever catches this cannot know it."""
         super().__init__(text)
+        self.payload = payload
         self.code = code
         self.text = text
         self.ends_connection = code not in _SOFT if ends_connection is None else ends_connection

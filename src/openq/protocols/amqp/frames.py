@@ -14,7 +14,6 @@ from .errors import (
     CHANNEL_ERROR,
     FRAME_ERROR,
     PRECONDITION_FAILED,
-    SYNTAX_ERROR,
     UNEXPECTED_FRAME,
     AmqpError,
 )
@@ -26,6 +25,7 @@ HEARTBEAT_KIND = 8
 
 FRAME_MIN = 4096
 FRAME_OVERHEAD = 8  # seven bytes before the payload, one after
+CONTENT_OVERHEAD = 12  # before the properties
 END = 0xCE
 END_BYTE = b"\xce"
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -75,9 +75,10 @@ class _Run:
         self.channel = channel
         self.method = method
         self.wire = wire
-        self.start = method_frame(channel, method) + _CONTENT_HEAD.pack(
-            HEADER, channel, _CONTENT.size + len(wire), _BASIC, 0, 0
-        )[: -_U64.size]
+        self.start = (
+            method_frame(channel, method)
+            + _CONTENT_HEAD.pack(HEADER, channel, _CONTENT.size + len(wire), _BASIC, 0, 0)[: -_U64.size]
+        )
         self.middle = wire + END_BYTE + _HEAD.pack(BODY, channel, 0)[: -_U32.size]
         self.set_size(size)
 
@@ -149,7 +150,9 @@ class Reader:
                 self._body(channel, data[start:stop])
             elif kind == HEARTBEAT_KIND:
                 if channel:
-                    raise AmqpError(FRAME_ERROR, f"heartbeat on channel {channel}")
+                    raise AmqpError(UNEXPECTED_FRAME, f"heartbeat on channel {channel}")
+                if size:
+                    raise AmqpError(FRAME_ERROR, f"heartbeat with {size} bytes")
                 self._sink.heartbeat()
             else:
                 raise AmqpError(FRAME_ERROR, f"unknown frame type {kind}")
@@ -220,10 +223,7 @@ class Reader:
     def _method(self, channel: int, payload: bytes) -> None:
         content = self._contents.get(channel)
         if content is not None:
-            what = "content header" if content.wire is None else "content body"
-            raise AmqpError(
-                UNEXPECTED_FRAME, f"expected {what} for class 60, got non {what} frame instead"
-            )
+            raise _unexpected(content)
         start = payload[:4]
         if start == _PUBLISH:
             self._contents[channel] = _Content(payload)
@@ -239,17 +239,20 @@ class Reader:
 
     def _header(self, channel: int, payload: bytes) -> None:
         content = self._contents.get(channel)
+        if content is None and not channel:
+            raise AmqpError(CHANNEL_ERROR, "a content header on channel 0")
         if content is None or content.wire is not None:
-            if not channel:
-                raise AmqpError(CHANNEL_ERROR, "a content header on channel 0")
-            raise AmqpError(UNEXPECTED_FRAME, "expected method frame, got content header frame instead")
+            raise _unexpected(content)
         if len(payload) < _CONTENT.size + 2:
-            raise AmqpError(SYNTAX_ERROR, "a content header that is too short")
-        class_id, _, size = _CONTENT.unpack_from(payload)
+            raise AmqpError(FRAME_ERROR, "a content header that is too short")
+        class_id, weight, size = _CONTENT.unpack_from(payload)
+        if weight:
+            raise _unexpected(content)
         if class_id != _BASIC:
             raise AmqpError(
                 UNEXPECTED_FRAME,
                 f"expected content header for class 60, got one for class {class_id} instead",
+                payload=_PUBLISH,
             )
         content.wire = payload[_CONTENT.size :]
         content.size = size
@@ -265,17 +268,10 @@ class Reader:
     def _body(self, channel: int, payload: bytes) -> None:
         content = self._contents.get(channel)
         if content is None or content.wire is None:
-            if content is not None:
-                raise AmqpError(
-                    UNEXPECTED_FRAME,
-                    "expected content header for class 60, got non content header frame instead",
-                )
-            raise AmqpError(UNEXPECTED_FRAME, "expected method frame, got content body frame instead")
+            raise _unexpected(content)
         content.got += len(payload)
         if content.got > content.size:
-            raise AmqpError(
-                FRAME_ERROR, f"a body of {content.size} bytes was announced, {content.got} have come"
-            )
+            raise _unexpected(content)
         if content.size <= self.max_body:
             content.parts.append(payload)
         if content.got == content.size:
@@ -292,6 +288,17 @@ class Reader:
         if len(parts) == 1:
             self._run = _Run(channel, content.method, wire, content.size)
         self._sink.publishes(channel, content.method, wire, [body])
+
+
+def _unexpected(content: _Content | None) -> AmqpError:
+    """Another frame came than the one that must follow."""
+    if content is None:
+        return AmqpError(UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
+    if content.wire is None:
+        text = "expected content header for class 60, got non content header frame instead"
+    else:
+        text = "expected content body, got non content body frame instead"
+    return AmqpError(UNEXPECTED_FRAME, text, payload=content.method)
 
 
 # -- out ----------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from ... import properties
 from ...broker.local import LocalBroker
 from ...model import Death, Delivery, Entry, Extra
@@ -42,26 +44,42 @@ def route_of(entry: Entry, queue: str) -> tuple[str, str]:
     return split_name(exchange)[1], key
 
 
-def wire_of(broker: LocalBroker, delivery: Delivery, shows_count: bool) -> bytes:
+# Whether a consumer is told how often a message was delivered before.
+NEVER, WHEN_AGAIN, ALWAYS = range(3)
+
+
+def wire_of(broker: LocalBroker, delivery: Delivery, counting: int) -> bytes:
     """The properties of a message that leaves: as they came, with what happened to it since."""
     entry = delivery.entry
     extra = entry.extra
     info = entry.info
+    is_counted = counting > (delivery.count == 1)
     if info is not None and info.wire is not None:
-        if extra is None or (not extra.deaths and (delivery.count == 1 or not shows_count)):
+        if not is_counted and (extra is None or not extra.deaths):
             return info.wire
         wire = info.wire
     else:
         wire = _translated(broker, entry)
-        extra = extra or _NO_EXTRA
+    extra = extra or _NO_EXTRA
     headers: dict[str, object] = {}
     if extra.deaths:
         headers.update(_death_headers(extra, wire))
-    if shows_count and delivery.count > 1:
+    if is_counted:
         headers["x-delivery-count"] = Long(delivery.count - 1)
     if not headers:
         return wire
-    return properties.with_headers(wire, headers, drop_expiration=bool(extra.deaths))
+    # With a key of its own a dead-letter exchange takes the place of the other keys too.
+    drop = ("CC",) if extra.deaths and extra.route and extra.route[1] != extra.deaths[0].key else ()
+    return properties.with_headers(wire, headers, drop=drop, drop_expiration=bool(extra.deaths))
+
+
+def fitted(wire: bytes, room: int) -> bytes:
+    """Properties never span frames: what a client with small frames cannot be told of is left out."""
+    if len(wire) <= room:
+        return wire
+    props = properties.decode(wire)
+    props.headers = {"openq.headers-too-large": True}
+    return properties.encode(props)
 
 
 def _translated(broker: LocalBroker, entry: Entry) -> bytes:
@@ -76,7 +94,7 @@ def _translated(broker: LocalBroker, entry: Entry) -> bytes:
         group=extra.group,
         dedup=extra.dedup,
         message_id=broker.message_id(entry),
-        expiration=None,
+        expiration=str(extra.expires_ms - entry.sent_ms) if extra.expires_ms else None,
     )
 
 
@@ -90,6 +108,12 @@ def _death_headers(extra: Extra, wire: bytes) -> dict[str, object]:
     if isinstance(known, list):
         # Published again with the history of its former life.
         tables += [each for each in known if isinstance(each, dict)]
+    copies = (own.headers or {}).get("CC")
+    if isinstance(copies, list):
+        keys = cast("list[object]", tables[-1]["routing-keys"])
+        keys += [each for each in copies if isinstance(each, str)]
+    if any(name.startswith("x-first-death-") for name in own.headers or ()):
+        return {"x-death": tables}
     first = extra.deaths[-1]
     return {
         "x-death": tables,

@@ -98,7 +98,7 @@ class Outlet:
         self.account, self.queue = split_name(full)
         self.single_active = single_active
         self.consumers: list[Consumer] = []  # by priority, then in the order they came
-        self.shows_count = False  # whether redeliveries carry their number
+        self.counting = 0  # see `outgoing`
         self._turn = 0
         self._waiting = False
         self._loading = False
@@ -123,9 +123,6 @@ class Outlet:
 
     def _active(self) -> list[Consumer]:
         return self.consumers[:1] if self.single_active else self.consumers
-
-    def has_room(self) -> bool:
-        return any(consumer.room() > 0 for consumer in self._active())
 
     def _room(self) -> int:
         if len(self.consumers) == 1:

@@ -6,6 +6,7 @@ worked out once and found again by their very bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,25 +17,31 @@ from ...names import full_name
 from ...properties import MalformedProperties, Properties
 from ..site import Site
 from . import methods
-from .errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, SYNTAX_ERROR, AmqpError
+from .arguments import type_of
+from .errors import (
+    ACCESS_REFUSED,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    SYNTAX_ERROR,
+    AmqpError,
+)
 from .topology import Topology
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 DELAY = "x-delay"
 OWN_DELAY = "openq.delay"
-GROUP = "x-group-id"
-DEDUP = "x-deduplication-header"
 _MAX_KEPT = 1000
+_NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 class Target:
-    __slots__ = ("exchange", "full", "immediate", "is_default", "key", "mandatory")
+    __slots__ = ("exchange", "full", "is_default", "key", "mandatory")
 
     def __init__(self, method: methods.BasicPublish, account: str) -> None:
         self.exchange = method.exchange
         self.key = method.routing_key
         self.mandatory = method.mandatory
-        self.immediate = method.immediate
         self.full = full_name(account, method.exchange)
         self.is_default = not method.exchange
 
@@ -51,15 +58,18 @@ class Stamp:
         self.keys = [*_keys(headers, "CC"), *_keys(headers, "BCC")]
         self.wire = properties.with_headers(wire, {}, drop=("BCC",)) if "BCC" in headers else wire
         self.info = Info.of_wire(self.wire)
+        if props.delivery_mode not in (None, 1, 2):
+            mode = props.delivery_mode
+            raise AmqpError(PRECONDITION_FAILED, f"invalid message: {{delivery_mode_unknown,{mode}}}")
         self.draft: dict[str, Any] = {}
         if props.priority:
             self.draft["priority"] = props.priority
         if props.expiration is not None:
             self.draft["ttl_ms"] = _expiration(props.expiration)
-        if isinstance(headers.get(GROUP), str):
-            self.draft["group"] = headers[GROUP]
-        if isinstance(headers.get(DEDUP), str):
-            self.draft["dedup"] = headers[DEDUP]
+        if group := properties.group_of(headers):
+            self.draft["group"] = group
+        if dedup := properties.dedup_of(headers):
+            self.draft["dedup"] = dedup
         delay = headers.get(OWN_DELAY)
         if isinstance(delay, int) and not isinstance(delay, bool) and 0 < delay <= MAX_SPAN_MS:
             self.draft["delay_ms"] = delay
@@ -77,14 +87,26 @@ def _keys(headers: dict[str, Any], name: str) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise AmqpError(PRECONDITION_FAILED, f"invalid header '{name}': it must be an array of routing keys")
+        raise AmqpError(
+            PRECONDITION_FAILED,
+            f'invalid message: {{unacceptable_type_in_header,"{name}",{type_of(value)}}}',
+        )
     return [each for each in value if isinstance(each, str)]
 
 
 def _expiration(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text[:40]}': {{not_a_number,...}}")
-    return min(int(text), MAX_SPAN_MS)
+    found = _NUMBER.match(text)
+    if found is None:
+        problem = "no_integer"
+    elif found.end() < len(text):
+        problem = f'{{leftover_string,"{text[found.end() :][:40]}"}}'
+    elif text.startswith("-"):
+        problem = f"{{value_negative,{text[:20]}}}"
+    elif len(text) > 18:
+        problem = f"{{value_too_large,{text[:40]}}}"
+    else:
+        return min(int(text), MAX_SPAN_MS)
+    raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text[:40]}': {problem}")
 
 
 class Publisher:
@@ -104,6 +126,8 @@ class Publisher:
         if target is None:
             decoded = methods.decode(method)
             assert isinstance(decoded, methods.BasicPublish)
+            if decoded.immediate:  # RabbitMQ has not had it since 3.0, and clients know its refusal
+                raise AmqpError(NOT_IMPLEMENTED, "immediate=true")
             if len(self._targets) >= _MAX_KEPT:
                 self._targets.clear()
                 self._stamps.clear()
@@ -130,7 +154,7 @@ class Publisher:
         return stamp
 
     def queues(self, target: Target, stamp: Stamp) -> list[Queue]:
-        """Where it leads now. Raises AmqpError if there is no such exchange, or it is nobody's to publish to."""
+        """Where it leads now. Raises AmqpError if there is no such exchange, or it is internal."""
         if target.is_default:
             names = dict.fromkeys(full_name(self._account, key) for key in (target.key, *stamp.keys))
             return [queue for queue in map(self._broker.engine.queues.get, names) if queue is not None]
@@ -163,4 +187,3 @@ class Publisher:
             if error is not None:
                 refused.append(at)
         return refused
-

@@ -238,10 +238,10 @@ class Topology:
         if self._find(full) is None:
             return 0
         queue = self.check_access(vhost, name, owner)
-        if if_unused and (self.in_use(full) if in_use is None else in_use):
-            raise AmqpError(PRECONDITION_FAILED, f"{named('queue', name, vhost)} in use")
         if if_empty and queue.ready_count:
             raise AmqpError(PRECONDITION_FAILED, f"{named('queue', name, vhost)} not empty")
+        if if_unused and (self.in_use(full) if in_use is None else in_use):
+            raise AmqpError(PRECONDITION_FAILED, f"{named('queue', name, vhost)} in use")
         return self.drop(full)
 
     def drop(self, full: str) -> int:
@@ -277,6 +277,9 @@ class Topology:
         """The engine's names."""
         names = self.broker.queues()
         return names if vhost is None else [each for each in names if _is_in(each, vhost)]
+
+    def has_queue(self, full: str) -> bool:
+        return self._find(full) is not None
 
     def declaration(self, full: str) -> Declaration:
         return declaration_of(self.broker.about(full).settings)
@@ -322,9 +325,12 @@ class Topology:
         expiry = self._expiries.get(full)
         if expiry is None:
             return
-        if self._find(full) is None:  # deleted through another door
-            self._disarm(full)
-            return
+        try:
+            if self._find(full) is None:  # deleted through another door
+                self._disarm(full)
+                return
+        except AmqpError:
+            return  # the server stops
         if self.in_use(full):
             self.touch(full)
         left = expiry.due - self.site.loop.time()
@@ -472,12 +478,15 @@ class Topology:
         key: str,
         arguments: Arguments | None = None,
         owner: object | None = None,
-    ) -> None:
+    ) -> bool:
+        """Whether it is new."""
         if not exchange:
             _refuse_default()
         source = self.exchange(vhost, exchange)
         self.check_access(vhost, queue, owner)
-        self._bind(source, _binding(source.name, full_name(account_of(vhost), queue), False, key, arguments))
+        return self._bind(
+            source, _binding(source.name, full_name(account_of(vhost), queue), False, key, arguments)
+        )
 
     def unbind_queue(
         self,
@@ -499,11 +508,12 @@ class Topology:
 
     def bind_exchange(
         self, vhost: str, destination: str, source: str, key: str, arguments: Arguments | None = None
-    ) -> None:
+    ) -> bool:
+        """Whether it is new."""
         if not destination or not source:
             _refuse_default()
         first, second = self.exchange(vhost, source), self.exchange(vhost, destination)
-        self._bind(first, _binding(first.name, second.name, True, key, arguments))
+        return self._bind(first, _binding(first.name, second.name, True, key, arguments))
 
     def unbind_exchange(
         self, vhost: str, destination: str, source: str, key: str, arguments: Arguments | None = None
@@ -514,10 +524,10 @@ class Topology:
         binding = _binding(full_name(account, source), full_name(account, destination), True, key, arguments)
         _told(self.broker.unbind, binding)
 
-    def _bind(self, source: Exchange, binding: Binding) -> None:
+    def _bind(self, source: Exchange, binding: Binding) -> bool:
         if source.kind == "headers" and "x-match" in binding.arguments:
             _check_match(binding.arguments["x-match"])
-        _told(self.broker.bind, binding)
+        return _told(self.broker.bind, binding)
 
     # -- policies
 

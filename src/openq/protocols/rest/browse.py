@@ -15,9 +15,9 @@ _CHUNK = 256
 Mark = tuple[int, int, int]  # section, rank within it (priority or due time), sequence
 
 
-def _mark(section: int, entry: Entry, fifo: bool) -> Mark:
+def _mark(section: int, entry: Entry, max_priority: int) -> Mark:
     if section == 0:
-        return (0, 0 if fifo else -entry.priority, entry.seq)
+        return (0, -min(entry.priority, max_priority), entry.seq)
     if section == 1:
         return (1, 0 if entry.extra is None else entry.extra.due_ms, entry.seq)
     return (2, 0, entry.seq)
@@ -57,10 +57,10 @@ def walk(broker: LocalBroker, queue: str, state: str, after: str = "") -> Iterat
             for number, section in enumerate(_SECTIONS)
             if state in (section, "all")
         ]
-        fifo = found.fifo
+        max_priority = 0 if found.fifo else found.ready.max_priority
     for number, section, entries in parts:
         for entry in entries:
-            here = _mark(number, entry, fifo)
+            here = _mark(number, entry, max_priority)
             if mark is None or here > mark:
                 yield entry, section, here
 

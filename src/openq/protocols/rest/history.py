@@ -20,7 +20,7 @@ from ...storage.segment import BLOCK_BYTES, offset_of, segment_of
 from .browse import page
 from .call import Call
 from .formats import JSON
-from .payloads import show_json, show_msgpack
+from .payloads import form_of, show_json, show_msgpack
 from .problems import Problem
 from .schemas import PastMessage, PastMessages, SegmentList, SegmentView
 from .values import iso, iso_or_none, moment_ms
@@ -162,7 +162,7 @@ def _moment(text: str) -> str | float:
 
 def _view(call: Call, queue: str, past: Past) -> PastMessage:
     show = show_json if call.format.is_json else show_msgpack
-    payload, encoding = show(past.body, past.form)
+    payload, encoding = show(past.body, form_of(past.body, past.form, past.info, call.format.is_json))
     extra = past.extra
     return PastMessage(
         seq=past.seq,

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ... import properties
 from ...errors import InvalidSetting
-from ...model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT
+from ...model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Info
 from .problems import Problem
 from .values import read_base64
 
@@ -142,6 +144,32 @@ def _is_json(value: Any) -> bool:
 
 
 # -- out ----------------------------------------------------------------------------------------
+
+
+def form_of(body: bytes, form: int, info: Info | None, prefers_text: bool) -> int:
+    """What the body is. AMQP only has bytes, and a content type that may say what is in them.
+
+    `prefers_text`: what is UTF-8 is text even if nobody says so, for a format that has no word for bytes.
+    """
+    if form != FORM_BYTES or info is None or info.wire is None:
+        return form
+    claimed = properties.form_of(info.wire)
+    if (claimed == FORM_JSON and _reads(_read_json, body)) or (
+        claimed == FORM_MSGPACK and _reads(_read_msgpack, body)
+    ):
+        return claimed
+    if (claimed == FORM_TEXT or prefers_text) and _reads(bytes.decode, body):
+        return FORM_TEXT
+    return FORM_BYTES
+
+
+def _reads(read: Callable[[bytes], object], body: bytes) -> bool:
+    try:
+        read(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+        return False
+    return True
+
 
 _MARKED = {FORM_MSGPACK: "msgpack+base64", FORM_PICKLE: "pickle+base64"}
 

@@ -26,7 +26,8 @@ _DURATIONS = {
 }
 _AS_THEY_ARE = (
     *("max_receives", "dead_letter_key", "dead_letter_expired", "max_length", "max_bytes", "max_body"),
-    *("overflow", "fifo", "dedup_by_content", "dedup_per_group", "paused", "relaxed"),
+    *("exhausted", "overflow", "max_priority", "fifo", "dedup_by_content", "dedup_per_group"),
+    *("paused", "relaxed"),
 )
 
 

@@ -56,6 +56,7 @@ class QueueChange(Request, kw_only=True):
     visibility_timeout: Seconds | UnsetType = UNSET
     dlq: Name | UnsetType | None = UNSET
     max_receives: Count | UnsetType | None = UNSET
+    exhausted: Literal["keep", "drop"] | UnsetType = UNSET
     dead_letter_exchange: Name | UnsetType | None = UNSET
     dead_letter_key: str | UnsetType | None = UNSET
     dead_letter_expired: bool | UnsetType = UNSET
@@ -65,7 +66,8 @@ class QueueChange(Request, kw_only=True):
     max_length: Size | UnsetType | None = UNSET
     max_bytes: Size | UnsetType | None = UNSET
     max_body: Size | UnsetType | None = UNSET
-    overflow: Literal["drop-head", "reject", "dead-letter"] | UnsetType = UNSET
+    overflow: Literal["drop-head", "reject", "dead-letter", "reject-dead-letter"] | UnsetType = UNSET
+    max_priority: Annotated[int, Meta(ge=0, le=255)] | UnsetType | None = UNSET
     fifo: bool | UnsetType = UNSET
     dedup_window: Seconds | UnsetType = UNSET
     dedup_by_content: bool | UnsetType = UNSET
@@ -84,6 +86,7 @@ class Settings(Reply, kw_only=True):
     visibility_timeout: float
     dlq: str | None
     max_receives: int | None
+    exhausted: str
     dead_letter_exchange: str | None
     dead_letter_key: str | None
     dead_letter_expired: bool
@@ -94,6 +97,7 @@ class Settings(Reply, kw_only=True):
     max_bytes: int | None
     max_body: int | None
     overflow: str
+    max_priority: int | None
     fifo: bool
     dedup_window: float
     dedup_by_content: bool

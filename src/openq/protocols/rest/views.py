@@ -13,7 +13,7 @@ from ...model import FORM_JSON, Delivery, Entry, Extra, QueueSettings
 from ...names import split_name
 from ..tasks import Task
 from .formats import NATIVE, Format, narrowed
-from .payloads import Shown, show_json, show_msgpack, show_native
+from .payloads import Shown, form_of, show_json, show_msgpack, show_native
 from .schemas import Death, Message, Retry, Settings, Stats, TaskView
 from .values import iso, iso_or_none, seconds, to_json_value
 
@@ -44,7 +44,7 @@ def received(broker: LocalBroker, deliveries: list[Delivery], format: Format) ->
         entry = delivery.entry
         extra = entry.extra or _NO_EXTRA
         assert entry.body is not None, "a message is loaded before anybody sees it"
-        payload, encoding = show(entry.body, entry.form)
+        payload, encoding = show(entry.body, form_of(entry.body, entry.form, entry.info, format.is_json))
         own_id = f"{prefix}{entry.seq:012x}"
         out.append(
             Message(
@@ -87,7 +87,9 @@ def stored(
     """The persistence form, with everything that is known. A receipt is for those who may settle."""
     extra = entry.extra or _NO_EXTRA
     show = shower(format)
-    payload, encoding = show(entry.body or b"", entry.form)
+    body = entry.body or b""
+    form = form_of(body, entry.form, entry.info, format.is_json)
+    payload, encoding = show(body, form)
     info = entry.info
     if state == "in_flight":
         status = "processing"
@@ -98,7 +100,7 @@ def stored(
         timestamp=iso(extra.born_ms or entry.sent_ms),
         payload=payload,
         payload_encoding=encoding,
-        payload_form="json" if entry.form == FORM_JSON and encoding is UNSET else UNSET,
+        payload_form="json" if form == FORM_JSON and encoding is UNSET else UNSET,
         status=status,
         state=state,
         message_type=extra.type,
@@ -150,6 +152,7 @@ def settings_view(settings: QueueSettings) -> Settings:
         visibility_timeout=seconds(settings.visibility_ms),
         dlq=short(settings.dead_letter),
         max_receives=settings.max_receives,
+        exhausted=settings.exhausted,
         dead_letter_exchange=short(settings.dead_letter_exchange),
         dead_letter_key=settings.dead_letter_key,
         dead_letter_expired=settings.dead_letter_expired,
@@ -160,6 +163,7 @@ def settings_view(settings: QueueSettings) -> Settings:
         max_bytes=settings.max_bytes,
         max_body=settings.max_body,
         overflow=settings.overflow,
+        max_priority=settings.max_priority,
         fifo=settings.fifo,
         dedup_window=seconds(settings.dedup_window_ms),
         dedup_by_content=settings.dedup_by_content,

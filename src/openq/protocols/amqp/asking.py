@@ -1,0 +1,322 @@
+"""One request to RabbitMQ's management API: who asks, for what, the ways to answer, and how lists are cut."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
+
+from ...errors import DiskFull, OpenQError
+from ...names import DEFAULT_ACCOUNT, full_name, split_name
+from ...security.errors import Refused, TooManyFailures
+from ...security.guard import Principal
+from ..facts import facts_of
+from ..http import Request
+from ..sqs.settings import POLICY
+from .arguments import account_of
+from .errors import ACCESS_REFUSED, NOT_FOUND, RESOURCE_ERROR, AmqpError
+
+if TYPE_CHECKING:
+    from .management import Management
+
+log = logging.getLogger("openq.management")
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+MAX_PAGE = 500
+RATE_MS = 1_000  # rates are over at least this time
+
+_JSON = b"application/json"
+_CHALLENGE = b'WWW-Authenticate: Basic realm="OpenQ"\r\n'
+
+
+class Answer(Exception):
+    """Ends a request that cannot be followed."""
+
+    def __init__(self, status: int, error: str, reason: object) -> None:
+        super().__init__(str(reason))
+        self.status = status
+        self.body = {"error": error, "reason": reason}
+
+
+def not_found() -> Answer:
+    return Answer(404, "Object Not Found", "Not Found")
+
+
+def bad(reason: object) -> Answer:
+    return Answer(400, "bad_request", reason)
+
+
+def refused() -> Answer:
+    return Answer(401, "not_authorised", "Access refused.")
+
+
+class Ask:
+    """One request on its way: who asks, for what, and the ways to answer."""
+
+    def __init__(self, door: Management, request: Request) -> None:
+        self.door = door
+        self.site = door.site
+        self.topology = door.topology
+        self.request = request
+        self.principal: Principal
+        self.names: list[str] = []  # what stood in the path
+        self.query = dict(parse_qsl(request.query, keep_blank_values=True))
+
+    # -- what was sent
+
+    def body(self) -> Json:
+        if not self.request.body:
+            return {}
+        try:
+            body = json.loads(self.request.body)
+        except (ValueError, RecursionError):
+            raise bad("the body is no JSON") from None
+        if not isinstance(body, dict):
+            raise bad("the body must be a JSON object")
+        return body
+
+    def needed(self, *names: str) -> Json:
+        body = self.body()
+        missing = [name for name in names if name not in body]
+        if missing:
+            raise bad("[" + ",".join(f"{{key_missing,{name}}}" for name in missing) + "]")
+        return body
+
+    # -- names
+
+    def vhost(self) -> str:
+        vhost = self.names[0]
+        if not self.topology.vhost_exists(vhost) or not self.sees_vhost(vhost):
+            raise not_found()
+        return vhost
+
+    def full(self, name: str) -> str:
+        return full_name(account_of(self.names[0]), name)
+
+    # -- permissions
+
+    def sees_vhost(self, vhost: str) -> bool:
+        if self.site.guard.is_open or self.may_admin():
+            return True
+        account = account_of(vhost)
+        principal = self.principal
+        return principal.account == account or any(
+            rule.effect == "allow" and rule.account in ("*", account) for rule in principal.rules
+        )
+
+    def may(self, action: str, full: str, *, is_queue: bool) -> bool:
+        """By the caller's rules and, of a queue, its own policy."""
+        guard, principal = self.site.guard, self.principal
+        account, name = split_name(full)
+        policy: str | None = None
+        if is_queue:
+            try:
+                policy = self.site.broker.about(full).settings.notes.get(POLICY)
+            except OpenQError:
+                pass  # no such queue, so no policy
+        if policy is None:
+            return guard.may(principal, action, account, name)
+        context = facts_of(self.request, principal, self.site.config.region, self.site.now_ms())
+        return guard.may(principal, action, account, name, policy=policy, context=context)
+
+    def require(self, action: str, full: str, *, is_queue: bool) -> None:
+        if not self.may(action, full, is_queue=is_queue):
+            raise refused()
+
+    def require_target(self, name: object) -> None:
+        """Who leads messages to an exchange must be allowed to send there, or to change it."""
+        if isinstance(name, str):
+            full = self.full(name)
+            if not any(self.may(action, full, is_queue=False) for action in ("send", "manage")):
+                raise refused()
+
+    def may_admin(self) -> bool:
+        return self.site.guard.may(self.principal, "admin", DEFAULT_ACCOUNT, None)
+
+    def require_admin(self) -> None:
+        if not self.may_admin():
+            raise refused()
+
+    def require_sight(self) -> None:
+        """Of the server as a whole."""
+        if not self.site.guard.may(self.principal, "peek", DEFAULT_ACCOUNT, None):
+            raise refused()
+
+    # -- answers
+
+    def answer(self, value: object, status: int = 200, headers: bytes = b"") -> None:
+        self.request.answer(status, json.dumps(value).encode(), _JSON, headers)
+
+    def done(self, is_new: bool = False, location: str | None = None) -> None:
+        """Something changed: said when it is on disk."""
+        headers = b"" if location is None else b"location: " + location.encode("ascii") + b"\r\n"
+
+        def committed(error: OpenQError | None) -> None:
+            if error is not None:
+                self.fail(error)
+            else:
+                self.request.answer(201 if is_new else 204, b"", _JSON, headers)
+
+        self.site.after_commit(committed)
+
+    def work(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """In a thread what may take long; `then` on the loop."""
+
+        def finished(result: T | None, error: BaseException | None) -> None:
+            if self.request.gone:
+                return
+            try:
+                if error is not None:
+                    raise error
+                then(result)  # type: ignore[arg-type]
+            except Exception as problem:
+                self.fail(problem)
+
+        self.site.run(work, finished)
+
+    def look(self, work: Callable[[], object]) -> None:
+        self.work(work, self.answer)
+
+    def list(self, work: Callable[[], list[Json]]) -> None:
+        self.work(lambda: page_of(work(), self.query), self.answer)
+
+    def fail(self, error: BaseException) -> None:
+        if isinstance(error, AmqpError):
+            error = _as_answer(error)
+        if isinstance(error, TooManyFailures):
+            wait = b"Retry-After: %d\r\n" % error.retry_after_s
+            self.answer({"error": "not_authorized", "reason": str(error)}, 429, wait)
+        elif isinstance(error, Refused):
+            self.answer({"error": "not_authorized", "reason": "Login failed"}, 401, _CHALLENGE)
+        elif isinstance(error, Answer):
+            headers = b"" if error.status != 405 else b"Allow: GET, HEAD\r\n"
+            self.answer(error.body, error.status, headers)
+        elif isinstance(error, DiskFull):
+            self.answer({"error": "unavailable", "reason": str(error)}, 503)
+        elif isinstance(error, OpenQError):
+            self.answer({"error": "bad_request", "reason": str(error)}, 400)
+        else:
+            log.error("%s %r failed", self.request.method, self.request.path[:200], exc_info=error)
+            self.answer({"error": "internal_error", "reason": "the server failed to answer this"}, 500)
+
+
+def _as_answer(error: AmqpError) -> Answer:
+    if error.code == NOT_FOUND:
+        return Answer(404, "not_found", error.text)
+    if error.code == ACCESS_REFUSED:
+        return refused()
+    if error.code == RESOURCE_ERROR:
+        return Answer(503, "unavailable", error.text)
+    return bad(error.text)
+
+
+# -- lists ----------------------------------------------------------------------------------------
+
+
+def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = query.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 0 < int(text) <= most:
+        raise bad(f"{name} must be a number from 1 to {most}")
+    return int(text)
+
+
+def page_of(items: list[Json], query: Mapping[str, str]) -> object:
+    """Sorted, filtered, cut into pages and columns as the query asks."""
+    total = len(items)
+    name = query.get("name", "")
+    if name:
+        if query.get("use_regex") == "true" and re.escape(name) != name:
+            raise bad("use_regex: only text that stands for itself can be searched for")
+        items = [each for each in items if name in str(each.get("name", ""))]
+    if "sort" in query:
+        items = sorted(items, key=lambda each: _rank(field_of(each, query["sort"])))
+        if query.get("sort_reverse") == "true":
+            items.reverse()
+    filtered = len(items)
+    paged = "page" in query
+    page = size = count = 0
+    if paged:
+        page = _number(query, "page", 1, 10**9)
+        size = _number(query, "page_size", 100, MAX_PAGE)
+        count = max(1, -(-filtered // size))
+        if page > count:
+            raise Answer(400, "page_out_of_range", f"page out of range, page: {page}, last page: {count}")
+        items = items[(page - 1) * size : page * size]
+    if query.get("columns"):
+        columns = query["columns"].split(",")
+        items = [_columns(each, columns) for each in items]
+    if not paged:
+        return items
+    return {
+        "filtered_count": filtered,
+        "item_count": len(items),
+        "items": items,
+        "page": page,
+        "page_count": count,
+        "page_size": size,
+        "total_count": total,
+    }
+
+
+def field_of(item: object, path: str) -> object:
+    for name in path.split("."):
+        item = item.get(name) if isinstance(item, Mapping) else None
+    return item
+
+
+def _rank(value: object) -> tuple[int, float, str]:
+    if isinstance(value, int | float):
+        return 0, float(value), ""
+    return 1, 0.0, "" if value is None else str(value)
+
+
+def _columns(item: Json, paths: Iterable[str]) -> Json:
+    chosen: Json = {}
+    for path in paths:
+        *above, last = path.split(".")
+        source: object = item
+        for name in above:
+            source = source.get(name) if isinstance(source, Mapping) else None
+        if isinstance(source, Mapping) and last in source:
+            target = chosen
+            for name in above:
+                target = target.setdefault(name, {})
+            target[last] = source[last]
+    return chosen
+
+
+class Rates:
+    """How fast counters grow between two looks at them."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[int, dict[str, int], dict[str, float]]] = {}
+
+    def of(self, key: str, counts: dict[str, int]) -> Json:
+        now_ms = self._now_ms()
+        with self._lock:
+            then_ms, before, rates = self._seen.get(key, (0, counts, {}))
+            if now_ms - then_ms >= RATE_MS:
+                span_s = (now_ms - then_ms) / 1000
+                rates = {name: max(0, count - before.get(name, 0)) / span_s for name, count in counts.items()}
+                self._seen[key] = (now_ms, counts, rates)
+        found: Json = {}
+        for name, count in counts.items():
+            found[name] = count
+            found[f"{name}_details"] = {"rate": round(rates.get(name, 0.0), 3)}
+        return found
+
+    def keep(self, keys: Iterable[str]) -> None:
+        """Forget all others: those queues are gone."""
+        wanted = set(keys)
+        with self._lock:
+            self._seen = {key: seen for key, seen in self._seen.items() if key in wanted}

@@ -1,0 +1,655 @@
+"""RabbitMQ's definitions: a whole broker's vhosts, users, exchanges, queues, bindings and policies as JSON.
+
+Reading checks everything before anything is changed. What has no counterpart here is not guessed at: it is
+named in the report. To do the same import twice changes nothing the second time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec
+
+from ..._version import __version__
+from ...engine.routing import Binding, Exchange, is_default
+from ...errors import InvalidSetting, OpenQError, QueueNotFound
+from ...names import full_name, split_name
+from ...security.policy import Rule
+from ...security.store import Store, User
+from .arguments import Arguments, account_of, declaration_of, named, plain, vhost_of
+from .errors import AmqpError
+from .policies import InvalidPolicy, Policy
+from .topology import Topology, arguments_of, kind_of
+
+P = ParamSpec("P")
+
+RABBITMQ_VERSION = "3.13.7"  # whose format it is
+GUEST = "guest"
+
+# What RabbitMQ calls a permission, and what it allows here.
+ACTIONS_OF = {
+    "configure": frozenset(("manage",)),
+    "write": frozenset(("send",)),
+    "read": frozenset(("receive", "peek")),
+}
+_OWN_PARAMETERS = ("internal_cluster_id", "cluster_name", "cluster_tags")
+
+
+class InvalidDefinitions(InvalidSetting):
+    """The sentence names the place: `queues[3].name`."""
+
+    code = "invalid_definitions"
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of a file."""
+
+    made: dict[str, int] = field(default_factory=dict)  # by kind: new ones
+    kept: dict[str, int] = field(default_factory=dict)  # were there, the same
+    not_converted: list[str] = field(default_factory=list)  # what, and why
+    hints: list[str] = field(default_factory=list)  # what is left to do
+
+    def count(self, kind: str, is_new: bool) -> None:
+        counts = self.made if is_new else self.kept
+        counts[kind] = counts.get(kind, 0) + 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "made": self.made,
+            "kept": self.kept,
+            "not_converted": self.not_converted,
+            "hints": self.hints,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOf:
+    vhost: str
+    name: str
+    durable: bool
+    auto_delete: bool
+    arguments: Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeOf:
+    vhost: str
+    name: str
+    kind: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class BindingOf:
+    vhost: str
+    source: str
+    destination: str
+    to_exchange: bool
+    key: str
+    arguments: Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class UserOf:
+    name: str
+    tags: tuple[str, ...]
+    password: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionOf:
+    user: str
+    vhost: str
+    patterns: Mapping[str, str]  # configure, write, read: regular expressions
+
+
+@dataclass(slots=True)
+class Definitions:
+    vhosts: list[str] = field(default_factory=list)
+    users: list[UserOf] = field(default_factory=list)
+    permissions: list[PermissionOf] = field(default_factory=list)
+    exchanges: list[ExchangeOf] = field(default_factory=list)
+    queues: list[QueueOf] = field(default_factory=list)
+    bindings: list[BindingOf] = field(default_factory=list)
+    policies: list[Policy] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+class _Place:
+    """One object of the file, and where it is."""
+
+    def __init__(self, source: object, where: str, vhost: str | None) -> None:
+        if not isinstance(source, Mapping):
+            raise InvalidDefinitions(f"{where} must be an object, not {_kind(source)}")
+        self.source = source
+        self.where = where
+        self._vhost = vhost
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self.source.get(name, default)
+        if not isinstance(value, str):
+            raise self.wrong(name, "text", value)
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.source.get(name, False)
+        if not isinstance(value, bool):
+            raise self.wrong(name, "true or false", value)
+        return value
+
+    def arguments(self) -> Arguments:
+        value = self.source.get("arguments", {})
+        if value == []:  # how some exporters write an empty one
+            return {}
+        if not isinstance(value, Mapping):
+            raise self.wrong("arguments", "an object", value)
+        return value
+
+    def vhost(self) -> str:
+        vhost = self.text("vhost", self._vhost)
+        if not vhost:
+            raise InvalidDefinitions(f"{self.where}.vhost must not be empty")
+        return vhost
+
+    def wrong(self, name: str, wanted: str, value: object) -> InvalidDefinitions:
+        if name not in self.source:
+            return InvalidDefinitions(f"{self.where}.{name} is missing")
+        return InvalidDefinitions(f"{self.where}.{name} must be {wanted}, not {_kind(value)}")
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    names: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+    return names.get(type(value), "a number")
+
+
+def read(source: object, vhost: str | None = None) -> Definitions:
+    """Of a whole broker, or of one vhost where the file does not name it. Raises InvalidDefinitions."""
+    if not isinstance(source, Mapping):
+        raise InvalidDefinitions(f"definitions are an object, not {_kind(source)}")
+    default = "/" if vhost is None else vhost
+
+    def places(name: str) -> Iterable[_Place]:
+        items = source.get(name, [])
+        if not isinstance(items, list):
+            raise InvalidDefinitions(f"{name} must be a list, not {_kind(items)}")
+        for at, item in enumerate(items):
+            yield _Place(item, f"{name}[{at}]", default)
+
+    found = Definitions(
+        vhosts=[each.text("name") for each in places("vhosts")],
+        users=[_user(each) for each in places("users")],
+        permissions=[_permission(each) for each in places("permissions")],
+        exchanges=[
+            ExchangeOf(
+                each.vhost(),
+                each.text("name"),
+                each.text("type"),
+                each.flag("durable"),
+                each.flag("auto_delete"),
+                each.flag("internal"),
+                each.arguments(),
+            )
+            for each in places("exchanges")
+        ],
+        queues=[
+            QueueOf(
+                each.vhost(),
+                each.text("name"),
+                each.flag("durable"),
+                each.flag("auto_delete"),
+                each.arguments(),
+            )
+            for each in places("queues")
+        ],
+        bindings=[
+            BindingOf(
+                each.vhost(),
+                each.text("source"),
+                each.text("destination"),
+                _one_of(each, "destination_type", ("queue", "exchange")) == "exchange",
+                each.text("routing_key", ""),
+                each.arguments(),
+            )
+            for each in places("bindings")
+        ],
+    )
+    for each in places("policies"):
+        name = each.text("name")
+        try:
+            found.policies.append(Policy.from_json(each.source, vhost=each.vhost()))
+        except InvalidPolicy as error:  # a plugin's, say, or a pattern that only RabbitMQ understands
+            found.left_out.append(f"policy {name!r} in vhost {each.vhost()!r}: {error}")
+    for each in places("parameters"):
+        name = each.text("name", "")
+        found.left_out.append(
+            f"parameter {name!r} of {each.text('component', '')!r}: there is no such thing here"
+        )
+    for each in places("global_parameters"):
+        if each.text("name", "") not in _OWN_PARAMETERS:
+            found.left_out.append(f"global parameter {each.text('name', '')!r}: there is no such thing here")
+    for each in places("topic_permissions"):
+        found.left_out.append(
+            f"topic permission of user {each.text('user', '')!r}: permissions do not look at routing keys"
+        )
+    return found
+
+
+def _one_of(place: _Place, name: str, values: tuple[str, ...]) -> str:
+    value = place.text(name)
+    if value not in values:
+        raise InvalidDefinitions(f"{place.where}.{name} must be {' or '.join(values)}, not {value!r}")
+    return value
+
+
+def _user(place: _Place) -> UserOf:
+    tags = place.source.get("tags", "")
+    if isinstance(tags, str):  # before 3.9 one text with commas
+        tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise place.wrong("tags", "text or a list of texts", tags)
+    password = place.source.get("password")
+    if password is not None and not isinstance(password, str):
+        raise place.wrong("password", "text", password)
+    return UserOf(place.text("name"), tuple(tags), password)
+
+
+def _permission(place: _Place) -> PermissionOf:
+    patterns = {name: place.text(name) for name in ACTIONS_OF}
+    return PermissionOf(place.text("user"), place.vhost(), patterns)
+
+
+# -- into a broker --------------------------------------------------------------------------------
+
+
+def apply_topology(topology: Topology, wanted: Definitions, report: Report) -> None:
+    """All but users. On the loop; policies are in force, and not yet saved."""
+    report.not_converted += wanted.left_out
+    for vhost in dict.fromkeys([*wanted.vhosts, *_vhosts_of(wanted)]):
+        try:
+            report.count("vhosts", topology.add_vhost(vhost))
+        except AmqpError as error:
+            report.not_converted.append(f"vhost {vhost!r}: {error.text}")
+    _try(report, "policies", "policies", _set_policies, topology, wanted.policies, report)
+    for exchange in wanted.exchanges:
+        what = named("exchange", exchange.name, exchange.vhost)
+        _try(report, "exchanges", what, _add_exchange, topology, exchange)
+    for queue in wanted.queues:
+        what = named("queue", queue.name, queue.vhost)
+        _try(report, "queues", what, _add_queue, topology, queue)
+    for binding in wanted.bindings:
+        kind = "exchange" if binding.to_exchange else "queue"
+        what = (
+            f"binding from exchange '{binding.source}' to "
+            f"{named(kind, binding.destination, binding.vhost)} by '{binding.key}'"
+        )
+        _try(report, "bindings", what, _add_binding, topology, binding)
+
+
+def _vhosts_of(wanted: Definitions) -> Iterable[str]:
+    """Those that are only mentioned are meant too."""
+    placed: list[ExchangeOf | QueueOf | BindingOf | PermissionOf | Policy] = []
+    for group in (wanted.exchanges, wanted.queues, wanted.bindings, wanted.permissions, wanted.policies):
+        placed += group
+    return [each.vhost for each in placed]
+
+
+def _try(
+    report: Report, kind: str, what: str, act: Callable[P, bool | None], *given: P.args, **more: P.kwargs
+) -> None:
+    try:
+        is_new = act(*given, **more)
+        if is_new is not None:
+            report.count(kind, is_new)
+    except AmqpError as error:
+        report.not_converted.append(f"{what}: {error.text}")
+
+
+def _set_policies(topology: Topology, policies: Iterable[Policy], report: Report) -> None:
+    changed = False
+    for policy in policies:
+        is_new = topology.policies.set(policy)
+        report.count("policies", is_new)
+        changed = changed or is_new
+    if changed:
+        topology.apply_policies()  # once for all of them
+
+
+def _add_exchange(topology: Topology, wanted: ExchangeOf) -> bool:
+    is_new = not topology.has_exchange(full_name(account_of(wanted.vhost), wanted.name))
+    topology.declare_exchange(
+        wanted.vhost,
+        wanted.name,
+        wanted.kind,
+        durable=wanted.durable,
+        auto_delete=wanted.auto_delete,
+        internal=wanted.internal,
+        arguments=wanted.arguments,
+    )
+    return is_new
+
+
+def _add_queue(topology: Topology, wanted: QueueOf) -> bool:
+    name = wanted.name
+    if name.startswith("amq.gen-"):
+        raise AmqpError(403, "the server gave it its name, and gives it to nobody else")
+    is_new = not topology.has_queue(full_name(account_of(wanted.vhost), name))
+    topology.declare_queue(
+        wanted.vhost,
+        name,
+        durable=wanted.durable,
+        auto_delete=wanted.auto_delete,
+        arguments=wanted.arguments,
+    )
+    return is_new
+
+
+def _add_binding(topology: Topology, wanted: BindingOf) -> bool:
+    if not wanted.source and not wanted.to_exchange and wanted.key == wanted.destination:
+        return False  # the default exchange leads to every queue by its name already
+    bind = topology.bind_exchange if wanted.to_exchange else topology.bind_queue
+    return bind(wanted.vhost, wanted.destination, wanted.source, wanted.key, wanted.arguments)
+
+
+def apply_at_start(topology: Topology, store: Store, path: str) -> Report:
+    """A file named in the configuration, before the server opens its doors."""
+    report = Report()
+    wanted = load(path)
+    apply_topology(topology, wanted, report)
+    apply_users(store, wanted, report)
+    topology.policies.save()
+    topology.broker.sync()
+    return report
+
+
+def load(path: str) -> Definitions:
+    return read(load_json(path))
+
+
+def load_json(path: str) -> Any:
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            return json.load(file)
+    except OSError as error:
+        raise InvalidDefinitions(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidDefinitions(f"{path} is no JSON: {error}") from error
+
+
+def apply_users(store: Store, wanted: Definitions, report: Report) -> None:
+    """In a thread: the store writes its file."""
+    had_users = bool(store.users())
+    granted: dict[str, list[PermissionOf]] = {}
+    for permission in wanted.permissions:
+        granted.setdefault(permission.user, []).append(permission)
+    for user in wanted.users:
+        if user.name == GUEST and store.user(GUEST) is None:
+            report.not_converted.append(
+                "user 'guest': a server without users knows guest already, one with users gives nobody a "
+                "well-known password"
+            )
+            granted.pop(GUEST, None)
+            continue
+        try:
+            _add_user(store, user, granted.pop(user.name, []), report)
+        except OpenQError as error:
+            report.not_converted.append(f"user {user.name!r}: {error}")
+    for name, permissions in granted.items():
+        if store.user(name) is None:
+            report.not_converted.append(f"permissions of {name!r}: there is no such user")
+            continue
+        for rule in _rules_of(permissions, report):
+            store.grant(name, rule)
+        report.count("users", False)
+    if not had_users and store.users():
+        report.hints.append("there are users now: everybody has to sign in")
+
+
+def _add_user(store: Store, wanted: UserOf, permissions: list[PermissionOf], report: Report) -> None:
+    rules = _rules_of(permissions, report)
+    known = store.user(wanted.name)
+    is_admin = "administrator" in wanted.tags
+    if known is None:
+        accounts = [account_of(each.vhost) for each in permissions] or [account_of("/")]
+        account = account_of("/") if account_of("/") in accounts else accounts[0]
+        store.add_user(
+            wanted.name,
+            account=account,
+            role="admin" if is_admin else "none",
+            rules=rules,
+            password=wanted.password,
+        )
+        if wanted.password is None:
+            report.hints.append(
+                f"user {wanted.name!r} has no password: RabbitMQ's hashes cannot be used here; "
+                f"`openq user passwd {wanted.name}` sets one"
+            )
+    else:
+        for rule in rules:
+            store.grant(wanted.name, rule)
+    report.count("users", known is None)
+
+
+def _rules_of(permissions: Iterable[PermissionOf], report: Report) -> list[Rule]:
+    rules: list[Rule] = []
+    for permission in permissions:
+        by_pattern: dict[str, set[str]] = {}
+        for kind, pattern in permission.patterns.items():
+            globs = globs_of(pattern)
+            if globs is None:
+                report.not_converted.append(
+                    f"permission {kind} {pattern!r} of user {permission.user!r} in vhost {permission.vhost!r}"
+                    ": rules here know * and ? only; `openq perm grant` gives what comes nearest"
+                )
+                continue
+            for glob in globs:
+                by_pattern.setdefault(glob, set()).update(ACTIONS_OF[kind])
+        account = account_of(permission.vhost)
+        rules += [Rule("allow", frozenset(actions), glob, account) for glob, actions in by_pattern.items()]
+    return rules
+
+
+_LITERAL = re.compile(r"[\w\-/:@ ,=~!#%&;<>'\"]")
+_ESCAPED = re.compile(r"[.\-_/:@#$^+(){}\[\]|]")
+
+
+def globs_of(pattern: str) -> list[str] | None:
+    """The names that a regular expression finds, as patterns with `*` and `?`; None if that cannot be said.
+
+    Never more than it finds: who could not reach a queue before cannot reach it now.
+    """
+    if pattern in ("", "^$"):
+        return []
+    if pattern.startswith("^(") and pattern.endswith((")", ")$", ").*", ").*$")):
+        end = pattern.rindex(")")
+        tail = pattern[end + 1 :]
+        parts = pattern[2:end].removeprefix("?:").split("|")
+        globs = [_glob("^" + part + tail) for part in parts]
+    elif "(" in pattern:
+        return None
+    else:
+        globs = [_glob(part) for part in pattern.split("|")]
+    return None if None in globs else [each for each in globs if each]
+
+
+def _glob(pattern: str) -> str | None:
+    start = pattern.startswith("^")
+    end = pattern.endswith("$") and not pattern.endswith("\\$")
+    body = pattern[start : len(pattern) - end]
+    glob = "" if start else "*"
+    at = 0
+    while at < len(body):
+        char = body[at]
+        following = body[at + 1 : at + 2]
+        if char == "\\":
+            if not _ESCAPED.fullmatch(following):
+                return None
+            glob += following
+            at += 2
+        elif char == ".":
+            if following == "*":
+                glob += "*"
+                at += 2
+            elif following == "+":
+                glob += "?*"
+                at += 2
+            elif following in ("?", "{"):
+                return None
+            else:
+                glob += "?"
+                at += 1
+        elif _LITERAL.fullmatch(char) and following not in ("*", "+", "?", "{"):
+            glob += char
+            at += 1
+        else:
+            return None
+    if not end:
+        glob += "*"
+    return re.sub(r"\*+", "*", glob)
+
+
+# -- out of a broker ------------------------------------------------------------------------------
+
+
+def export(topology: Topology, store: Store | None, vhost: str | None = None) -> dict[str, Any]:
+    """As RabbitMQ writes them: of the whole broker, or of one vhost. On the loop."""
+
+    def in_vhost(full: str, fields: dict[str, Any]) -> dict[str, Any]:
+        if vhost is not None:
+            return fields
+        name, *rest = fields.items()
+        return dict([name, ("vhost", vhost_of(split_name(full)[0])), *rest])
+
+    queues = []
+    for full in topology.queues(vhost):
+        try:
+            declared = declaration_of(topology.broker.about(full).settings)
+        except QueueNotFound:
+            continue
+        if not declared.exclusive:
+            fields = {
+                "name": split_name(full)[1],
+                "durable": declared.durable,
+                "auto_delete": declared.auto_delete,
+                "arguments": json_of(declared.arguments),
+            }
+            queues.append(in_vhost(full, fields))
+    exchanges = [
+        in_vhost(each.name, exchange_fields(each))
+        for each in topology.exchanges(vhost)
+        if not is_default(each.name) and not split_name(each.name)[1].startswith("amq.")
+    ]
+    bindings = [
+        in_vhost(each.source, binding_fields(each))
+        for each in topology.bindings()
+        if vhost is None or split_name(each.source)[0] == account_of(vhost)
+    ]
+    policies = [each.to_json() for each in topology.policies.all(vhost)]
+    head: dict[str, Any] = {"rabbit_version": RABBITMQ_VERSION}
+    if vhost is None:
+        users = [] if store is None else store.users()
+        head |= {
+            "rabbitmq_version": RABBITMQ_VERSION,
+            "product_name": "OpenQ",
+            "product_version": __version__,
+            "users": [user_fields(each) for each in users],
+            "vhosts": [{"name": each} for each in topology.vhosts()],
+            "permissions": [
+                fields for each in users for fields in permission_fields(each, topology.vhosts())
+            ],
+            "topic_permissions": [],
+            "global_parameters": [],
+        }
+    return {
+        **head,
+        "parameters": [],
+        "policies": policies,
+        "queues": queues,
+        "exchanges": exchanges,
+        "bindings": bindings,
+    }
+
+
+def json_of(value: Any) -> Any:
+    """Arguments as JSON can show them; bytes as text."""
+    value = plain(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, Mapping):
+        return {name: json_of(each) for name, each in value.items()}
+    return [json_of(each) for each in value] if isinstance(value, list) else value
+
+
+def exchange_fields(exchange: Exchange) -> dict[str, Any]:
+    return {
+        "name": split_name(exchange.name)[1],
+        "type": kind_of(exchange),
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": json_of(arguments_of(exchange)),
+    }
+
+
+def binding_fields(binding: Binding) -> dict[str, Any]:
+    return {
+        "source": split_name(binding.source)[1],
+        "destination": split_name(binding.destination)[1],
+        "destination_type": "exchange" if binding.to_exchange else "queue",
+        "routing_key": binding.key,
+        "arguments": json_of(binding.arguments),
+    }
+
+
+def user_fields(user: User) -> dict[str, Any]:
+    """Never a hash: nobody else could use it, and some would try to."""
+    tags = ["administrator"] if user.role == "admin" else []
+    return {
+        "name": user.name,
+        "password_hash": "",
+        "hashing_algorithm": "rabbit_password_hashing_sha256",
+        "tags": tags,
+        "limits": {},
+    }
+
+
+def permission_fields(user: User, vhosts: Iterable[str]) -> list[dict[str, Any]]:
+    """Its rules as regular expressions; an action that a rule denies is left out as a whole."""
+    found = []
+    for vhost in vhosts:
+        account = account_of(vhost)
+        patterns: dict[str, str] = {}
+        for kind, actions in ACTIONS_OF.items():
+            action = next(iter(actions - {"peek"}))
+            rules = [
+                rule
+                for rule in user.all_rules
+                if action in rule.actions
+                and (user.account if rule.account is None else rule.account) in ("*", account)
+            ]
+            patterns[kind] = _pattern([] if any(each.effect == "deny" for each in rules) else rules)
+        if any(patterns.values()):
+            found.append({"user": user.name, "vhost": vhost, **patterns})
+    return found
+
+
+def _pattern(rules: Iterable[Rule]) -> str:
+    texts = [
+        "".join({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in glob)
+        for glob in dict.fromkeys(rule.queues for rule in rules)
+    ]
+    if not texts:
+        return ""
+    if ".*" in texts:
+        return ".*"
+    return f"^{texts[0]}$" if len(texts) == 1 else f"^({'|'.join(texts)})$"

@@ -1,0 +1,316 @@
+"""RabbitMQ's definitions become queues, exchanges, users and policies, and come out again as they went in."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openq.model import Draft, QueueSettings
+from openq.protocols.amqp import definitions
+from openq.protocols.amqp.definitions import InvalidDefinitions, Report, globs_of
+from openq.security.policy import Rule, matches
+
+from .places import Place
+
+EXPORTED = Path(__file__).with_name("rabbitmq_definitions.json")  # by Debian's RabbitMQ 3.10.8
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with closing(Place()) as place:
+        yield place
+
+
+def imported(place: Place, source: Any, vhost: str | None = None) -> Report:
+    report = Report()
+    wanted = definitions.read(source, vhost)
+    definitions.apply_topology(place.topology, wanted, report)
+    definitions.apply_users(place.store, wanted, report)
+    return report
+
+
+def test_what_rabbitmq_exports_works_here(place: Place) -> None:
+    report = imported(place, json.loads(EXPORTED.read_text()))
+    assert report.made == {
+        "vhosts": 1,
+        "policies": 2,
+        "exchanges": 2,
+        "queues": 3,
+        "bindings": 6,
+        "users": 2,
+    }
+    work = place.settings("@v/work")
+    assert (work.max_receives, work.dead_letter_exchange, work.ttl_ms) == (4, "@v/dead", 3_600_000)
+    first = place.settings("q1")
+    assert (first.ttl_ms, first.max_length) == (60_000, 10)
+    draft = Draft(b"", attributes={"kind": "job", "n": 3})
+    assert place.broker.route("@v/amq.headers", "", draft)[1] == ["@v/work"]
+    assert place.broker.route("@v/dead", "any", Draft(b""))[1] == ["@v/dead"]
+    assert place.broker.route("x1", "a.b/c", Draft(b""))[1] == ["q1"]
+
+
+def test_what_cannot_be_taken_over_is_named_and_nothing_else(place: Place) -> None:
+    report = imported(place, json.loads(EXPORTED.read_text()))
+    told = "\n".join(report.not_converted)
+    for what in (
+        "queue 'log' in vhost 'v'",
+        "user 'guest'",
+        "permission read '[a-z]+' of user 'u'",
+        "topic permission of user 'worker'",
+        "parameter 'limits' of 'vhost-limits'",
+    ):
+        assert what in told
+    assert len(report.not_converted) == 5
+    hints = "\n".join(report.hints)
+    assert "openq user passwd worker" in hints
+    assert "everybody has to sign in" in hints
+
+
+def test_a_second_import_changes_nothing(place: Place) -> None:
+    source = json.loads(EXPORTED.read_text())
+    imported(place, source)
+    before = definitions.export(place.topology, place.store)
+    report = imported(place, source)
+    assert report.made == {}
+    assert report.hints == []
+    assert definitions.export(place.topology, place.store) == before
+
+
+def test_what_went_in_comes_out(place: Place) -> None:
+    source = json.loads(EXPORTED.read_text())
+    imported(place, source)
+    exported = definitions.export(place.topology, place.store)
+
+    def set_of(items: list[dict[str, Any]]) -> set[str]:
+        return {json.dumps(item, sort_keys=True) for item in items}
+
+    for kind in ("vhosts", "exchanges", "bindings", "policies"):
+        assert set_of(exported[kind]) == set_of(source[kind])
+    assert set_of(exported["queues"]) == set_of([each for each in source["queues"] if each["name"] != "log"])
+    assert {each["name"] for each in exported["users"]} == {"u", "worker"}
+    assert all(each["password_hash"] == "" for each in exported["users"])
+
+
+def test_an_export_can_be_imported_elsewhere(place: Place) -> None:
+    imported(place, json.loads(EXPORTED.read_text()))
+    place.broker.declare("foreign", QueueSettings(ttl_ms=5, dead_letter="q1", fifo=True))
+    exported = json.loads(json.dumps(definitions.export(place.topology, place.store)))
+    with closing(Place()) as other:
+        report = imported(other, exported)
+        assert report.not_converted == []
+        assert other.settings("foreign").ttl_ms == 5
+        again = definitions.export(other.topology, other.store)
+        assert again == exported
+    assert imported(place, exported).made == {}
+
+
+def test_users_get_the_rules_that_their_permissions_were(place: Place) -> None:
+    imported(place, json.loads(EXPORTED.read_text()))
+    worker = place.store.user("worker")
+    assert worker is not None
+    assert (worker.account, worker.role, worker.password_hash) == ("v", "none", None)
+    assert set(worker.rules) == {
+        Rule("allow", frozenset(("send",)), "dead", "v"),
+        Rule("allow", frozenset(("send",)), "work", "v"),
+        Rule("allow", frozenset(("receive", "peek")), "work*", "v"),
+    }
+
+
+def test_administrators_stay_administrators_and_a_password_in_the_clear_counts(place: Place) -> None:
+    users = [{"name": "boss", "tags": "administrator,x", "password": "secret"}, {"name": "bad name!"}]
+    report = imported(place, {"users": users})
+    boss = place.store.user("boss")
+    assert boss is not None
+    assert boss.role == "admin"
+    assert boss.password_hash is not None
+    assert any("bad name!" in line for line in report.not_converted)
+
+
+def test_a_user_who_is_there_keeps_password_and_role_and_gets_what_is_missing(place: Place) -> None:
+    place.store.add_user("u", password="secret", role="viewer")
+    source = {
+        "users": [{"name": "u", "tags": ["administrator"]}],
+        "permissions": [{"user": "u", "vhost": "/", "configure": "", "write": "^a$", "read": ""}],
+    }
+    for _ in range(2):
+        report = imported(place, source)
+        assert report.kept["users"] == 1
+        user = place.store.user("u")
+        assert user is not None
+        assert user.role == "viewer"
+        assert user.password_hash is not None
+        assert len(user.rules) == 1
+
+
+def test_definitions_of_one_vhost_go_where_they_are_sent(place: Place) -> None:
+    imported(place, json.loads(EXPORTED.read_text()))
+    of_v = definitions.export(place.topology, None, "v")
+    assert "users" not in of_v
+    assert all("vhost" not in each for each in (*of_v["queues"], *of_v["exchanges"], *of_v["bindings"]))
+    of_v["policies"] = []  # these name their vhost even so
+    imported(place, of_v, "w")
+    assert {"@w/work", "@w/dead"} <= set(place.topology.queues("w"))
+
+
+def test_a_binding_to_what_could_not_be_made_is_told_and_stops_nothing(place: Place) -> None:
+    source = {
+        "exchanges": [
+            {"name": "x", "vhost": "/", "type": "x-consistent-hash", "durable": True},
+            {"name": "y", "vhost": "/", "type": "fanout", "durable": True},
+        ],
+        "bindings": [
+            {"source": name, "vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": ""}
+            for name in ("x", "y")
+        ],
+        "queues": [{"name": "q", "vhost": "/", "durable": True}],
+        "policies": [{"name": "p", "vhost": "/", "pattern": ".", "definition": {"plugin-key": 1}}],
+    }
+    report = imported(place, source)
+    assert report.made["bindings"] == 1
+    told = "\n".join(report.not_converted)
+    assert "unknown exchange type 'x-consistent-hash'" in told
+    assert "binding from exchange 'x' to queue 'q'" in told
+    assert "policy 'p'" in told
+
+
+@pytest.mark.parametrize(
+    ("source", "place_named"),
+    [
+        ([], "definitions are an object"),
+        ({"queues": {}}, "queues must be a list"),
+        ({"queues": [5]}, r"queues\[0\] must be an object"),
+        ({"queues": [{"name": "a"}, {"vhost": "/"}]}, r"queues\[1\]\.name is missing"),
+        ({"queues": [{"name": 5}]}, r"queues\[0\]\.name must be text, not a number"),
+        ({"queues": [{"name": "a", "durable": "yes"}]}, r"queues\[0\]\.durable must be true or false"),
+        ({"queues": [{"name": "a", "arguments": [1]}]}, r"queues\[0\]\.arguments must be an object"),
+        ({"queues": [{"name": "a", "vhost": ""}]}, r"queues\[0\]\.vhost must not be empty"),
+        ({"exchanges": [{"name": "a"}]}, r"exchanges\[0\]\.type is missing"),
+        (
+            {"bindings": [{"source": "a", "destination": "b", "destination_type": "c"}]},
+            r"bindings\[0\]\.destination_type must be queue or exchange",
+        ),
+        ({"users": [{"name": "a", "tags": 5}]}, r"users\[0\]\.tags"),
+        ({"permissions": [{"user": "a", "vhost": "/"}]}, r"permissions\[0\]\.configure is missing"),
+        ({"policies": [None]}, r"policies\[0\] must be an object, not null"),
+    ],
+)
+def test_a_bad_file_is_refused_before_anything_changes_and_the_place_is_named(
+    place: Place, source: Any, place_named: str
+) -> None:
+    if isinstance(source, dict):
+        source = {"vhosts": [{"name": "new"}], **source}
+    with pytest.raises(InvalidDefinitions, match=place_named):
+        imported(place, source)
+    assert place.topology.vhosts() == ["/"]
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+_FIELDS = (
+    *("name", "vhost", "type", "durable", "arguments", "source", "destination", "destination_type", "user"),
+    *("routing_key", "configure", "write", "read", "tags", "pattern", "definition", "priority"),
+)
+_OBJECTS = st.dictionaries(
+    st.sampled_from(_FIELDS), _JSON | st.sampled_from(["queue", "/", "q", "fanout", ".*"])
+)
+_SECTIONS = ("vhosts", "users", "permissions", "exchanges", "queues", "bindings", "policies", "parameters")
+
+
+@given(st.dictionaries(st.sampled_from(_SECTIONS), _JSON | st.lists(_OBJECTS | _JSON, max_size=3)))
+def test_whatever_json_it_is_only_a_clear_error_comes_of_it(source: Any) -> None:
+    try:
+        wanted = definitions.read(source)
+    except InvalidDefinitions:
+        return
+    with closing(Place()) as place:
+        definitions.apply_topology(place.topology, wanted, Report())
+        definitions.apply_users(place.store, wanted, Report())
+        json.dumps(definitions.export(place.topology, place.store))
+
+
+def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "broker.json"
+    path.write_text("{")
+    with pytest.raises(InvalidDefinitions, match=r"broker\.json is no JSON"):
+        definitions.load(str(path))
+    with pytest.raises(InvalidDefinitions, match="cannot read"):
+        definitions.load(str(tmp_path / "none"))
+
+
+def test_a_file_named_in_the_configuration_is_applied_and_kept(tmp_path: Path) -> None:
+    with closing(Place(tmp_path / "data")) as place:
+        definitions.apply_at_start(place.topology, place.store, str(EXPORTED))
+        place.close()
+        place.open()
+        assert place.topology.policies.get("v", "ha") is not None
+        assert "@v/work" in place.topology.queues()
+
+
+# -- permissions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "globs"),
+    [
+        ("", []),
+        ("^$", []),
+        (".*", ["*"]),
+        ("^.*$", ["*"]),
+        ("^a", ["a*"]),
+        ("^a.*", ["a*"]),
+        ("a$", ["*a"]),
+        ("^a$", ["a"]),
+        ("a", ["*a*"]),
+        ("^a\\.b$", ["a.b"]),
+        ("^a.b$", ["a?b"]),
+        ("^a.+$", ["a?*"]),
+        ("^(a|b)$", ["a", "b"]),
+        ("^(?:a|b.*)$", ["a", "b*"]),
+        ("^(a|b)", ["a*", "b*"]),
+        ("^a$|^b", ["a", "b*"]),
+        ("^(amq\\.gen.*|amq\\.default)$", ["amq.gen*", "amq.default"]),
+        ("[a-z]", None),
+        ("^(?!a).*", None),
+        ("a*", None),
+        ("^a\\*$", None),
+        ("^a\\d$", None),
+        ("^((a|b)c)$", None),
+        ("^(a)|(b)$", None),
+        ("a\\|b", None),
+        ("^ab?$", None),
+        ("^a{2}$", None),
+        ("a^b", None),
+        ("^a.?$", None),
+    ],
+)
+def test_patterns_become_what_rules_can_say_or_are_told(pattern: str, globs: list[str] | None) -> None:
+    assert globs_of(pattern) == globs
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "b", ".", ".*", "^", "$", "|", "(", ")", "\\.", "?", "-", ".+"]), max_size=9
+    ),
+    st.text("ab.-", min_size=1, max_size=6),
+)
+def test_a_rule_never_lets_in_more_or_less_than_the_pattern_did(parts: list[str], name: str) -> None:
+    pattern = "".join(parts)
+    try:
+        found = re.search(pattern, name) is not None
+    except re.error:
+        return
+    globs = globs_of(pattern)
+    # RabbitMQ takes an empty pattern for one that matches nothing.
+    if globs is not None and pattern:
+        assert any(matches(glob, name) for glob in globs) == found
