@@ -2,7 +2,7 @@
 
 Of README.md and docs/*.md, every ```python block runs, a file's blocks in order in one namespace, and
 every line of a ```console block that starts with `$ openq `. All in one temporary folder per file.
-A document that names the server's default address is run with a server there.
+A document that names one of the server's default addresses is run with a server there.
 A block is left out by an HTML comment just before it: `<!-- not run: needs a server -->`.
 """
 
@@ -16,13 +16,15 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.serving import served
+from tests.serving import served_amqp
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 TIMEOUT_S = 60
-SERVER = "127.0.0.1:9324"  # a document that names it gets a server, in memory, on another port
+# A document that names one of them gets a server, in memory, on other ports.
+SERVER = "127.0.0.1:9324"
+AMQP = "127.0.0.1:5672"
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>\w*)[^`]*$")
 NOT_RUN = re.compile(r"^ *<!-- not run: \S.* -->$")
@@ -120,11 +122,11 @@ def run(command: list[str], folder: Path, stdin: str = "", env: dict[str, str] |
 
 
 def run_document(name: str, text: str, folder: Path) -> None:
-    if SERVER not in text:
+    if SERVER not in text and AMQP not in text:
         run([sys.executable, "-c", RUNNER], folder, json.dumps([name, steps(text)]))
         return
-    with served(None) as server:
-        text = text.replace(SERVER, f"127.0.0.1:{server.port}")
+    with served_amqp() as (server, amqp_port):
+        text = text.replace(SERVER, f"127.0.0.1:{server.port}").replace(AMQP, f"127.0.0.1:{amqp_port}")
         env = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "SERVER_URL": server.url}
         run([sys.executable, "-c", RUNNER], folder, json.dumps([name, steps(text)]), env)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime
 import json
 import re
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -825,3 +827,106 @@ def _first_death(message: Document | None) -> Document:
     assert message is not None
     deaths = [{name: each[name] for name in ("queue", "reason")} for each in message["deaths"]]
     return {**message, "deaths": deaths}
+
+
+# -- other things that hold at every door ----------------------------------------------------------
+
+
+def test_the_command_line_shows_the_text_that_amqp_sent(house: House) -> None:
+    queue = house.rest.make(fresh())
+    for body in ("grüße".encode(), b"\xff\x00"):
+        house.amqp.send(queue, {"body": body})
+
+    command = [sys.executable, "-m", "openq", "recv", queue, "-n", "2", "--ack", "--url", house.server.url]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+
+    assert done.stdout == "grüße\n".encode() + b"\xff\x00\n", done.stderr
+
+
+def test_a_view_of_the_library_shows_what_a_body_is_and_a_backup_what_it_was(tmp_path: Path) -> None:
+    with opened(tmp_path / "data") as house:
+        queue = house.rest.make(fresh())
+        house.amqp.send(queue, {"body": b"[1]", "content_type": "application/json", "headers": {"n": 1}})
+    with OpenQ(queue, path=str(tmp_path / "data")) as kept:
+        message = kept.peek()
+        assert message is not None
+        assert message.to_dict()["payload"] == [1]
+        kept.save(tmp_path / "backup.jsonl")
+        kept.purge()
+        kept.load(tmp_path / "backup.jsonl")
+    with opened(tmp_path / "data") as house:
+        seen = house.amqp.take(queue)
+
+    assert seen == {
+        "body": b"[1]",
+        "content_type": "application/json",
+        "headers": {"n": 1},
+        "redelivered": False,
+    }
+
+
+def test_a_type_that_only_sqs_knows_survives_a_way_through_amqp(house: House) -> None:
+    first, second = house.rest.make(fresh()), house.rest.make(fresh())
+    price = {"DataType": "Number.euro", "StringValue": "1.50"}
+    house.sqs.send(first, {"MessageBody": "x", "MessageAttributes": {"price": price}})
+    seen = house.amqp.take(first)
+    assert seen is not None
+    assert seen["headers"]["price"] == "1.50"
+
+    house.amqp.send(second, {name: seen[name] for name in ("body", "headers", "content_type")})
+
+    require({"MessageAttributes": {"price": price}}, house.sqs.take(second))
+
+
+def test_fifo_what_amqp_sends_without_a_group_is_one_group(house: House) -> None:
+    queue = house.rest.make(fresh(".fifo"), fifo=True)
+    for body in ("first", "second"):
+        house.amqp.send(queue, {"body": body})
+
+    first = house.sqs.receive(queue)
+
+    assert first is not None
+    assert first["Body"] == "first"
+    assert house.sqs.receive(queue) is None
+    assert house.amqp.receive(queue) is None
+    house.sqs.client.delete_message(QueueUrl=house.sqs.url(queue), ReceiptHandle=first["ReceiptHandle"])
+    require({"body": b"second"}, house.amqp.take(queue))
+
+
+def test_an_exchange_leads_to_the_queues_of_every_door(house: House) -> None:
+    exchange, queue = fresh(), fresh()
+    house.sqs.client.create_queue(QueueName=queue)
+    house.amqp.channel.exchange_declare(exchange, "topic", durable=True)
+    house.amqp.channel.queue_bind(queue, exchange, "order.*")
+
+    house.amqp.channel.basic_publish(exchange, "order.new", "by AMQP")
+    message = {"payload": "by REST", "routing_key": "order.paid"}
+    house.rest.call("POST", f"/exchanges/{exchange}/publish", message)
+
+    require({"Body": "by AMQP"}, house.sqs.take(queue))
+    method, _, body = house.amqp.channel.basic_get(queue, auto_ack=True)
+    assert (method.exchange, method.routing_key, body) == (exchange, "order.paid", b"by REST")
+
+
+def test_a_vhost_is_an_account_for_every_door(house: House) -> None:
+    account, queue = "111122223333", fresh()
+    client = boto.client(house.server.url, key=account)
+    request = urllib.request.Request(f"{house.server.url}/api/vhosts/{account}", method="PUT")
+    urllib.request.urlopen(request, timeout=30).close()
+    with house.connect(virtual_host=account) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare(queue, durable=True)
+        for body in ("one", "two", "three"):
+            channel.basic_publish("", queue, body)
+
+        url = client.get_queue_url(QueueName=queue)["QueueUrl"]
+        [first] = client.receive_message(QueueUrl=url)["Messages"]
+        path = f"/accounts/{account}/queues/{queue}/receive"
+        [second] = house.rest.call("POST", path, {})["messages"]
+        _, _, third = channel.basic_get(queue, auto_ack=True)
+    client.close()
+
+    assert (first["Body"], second["payload"], third) == ("one", "two", b"three")
+    with pytest.raises(AssertionError, match="queue_not_found"):
+        house.rest.receive(queue)  # of the default account

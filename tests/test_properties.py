@@ -692,3 +692,41 @@ def test_plain_arguments_stay_readable_in_json() -> None:
 
 def test_json_keeps_the_width_of_a_long() -> None:
     assert type(from_json(to_json({"a": Long(1)}))["a"]) is Long
+
+
+@pytest.mark.parametrize(
+    ("kind", "encoding", "form"),
+    [
+        (None, None, model.FORM_BYTES),
+        (None, "utf-8", model.FORM_BYTES),
+        ("text/plain", None, model.FORM_TEXT),
+        ("Text/HTML; charset=UTF-8", None, model.FORM_TEXT),
+        ("text/plain; charset=latin-1", None, model.FORM_BYTES),
+        ("text/plain", "utf-8", model.FORM_TEXT),
+        ("text/plain", "gzip", model.FORM_BYTES),
+        ("application/json", None, model.FORM_JSON),
+        ("application/problem+json", "UTF-8", model.FORM_JSON),
+        ("application/json", "base64", model.FORM_BYTES),
+        ("application/msgpack", None, model.FORM_MSGPACK),
+        ("application/x-msgpack", "binary", model.FORM_MSGPACK),
+        ("application/x-python-serialize", "binary", model.FORM_BYTES),
+        ("application/octet-stream", None, model.FORM_BYTES),
+    ],
+)
+def test_the_content_type_says_what_a_body_is(kind: str | None, encoding: str | None, form: int) -> None:
+    wire = encode(Properties(content_type=kind, content_encoding=encoding, headers={"a": 1}))
+
+    assert properties.form_of(wire) == form
+
+
+@pytest.mark.parametrize("form", [model.FORM_BYTES, model.FORM_TEXT, model.FORM_JSON, model.FORM_MSGPACK])
+def test_the_content_type_that_a_form_is_given_says_that_form_again(form: int) -> None:
+    assert properties.form_of(encode(Properties(content_type=properties.CONTENT_TYPES[form]))) == form
+
+
+@pytest.mark.parametrize("word", ["", "x" * 1025, 7, None, b"g"])
+def test_what_cannot_name_a_group_is_a_header_like_others(word: object) -> None:
+    headers = {"x-group-id": word, "x-deduplication-header": word}
+
+    assert properties.group_of(headers) is properties.dedup_of(headers) is None
+    assert attributes_of(encode(Properties(headers=headers))) == headers

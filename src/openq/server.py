@@ -21,6 +21,7 @@ from ._version import __version__
 from .broker.local import LocalBroker
 from .config import Config, declared_settings, flag_of
 from .errors import InvalidSetting, OpenQError
+from .protocols.amqp.definitions import apply_at_start
 from .protocols.amqp.door import AmqpDoor
 from .protocols.amqp.management import Management
 from .protocols.amqp.topology import Topology
@@ -139,6 +140,10 @@ class Server:
     async def _start_amqp(self, context: ssl.SSLContext | None) -> None:
         config = self.config
         self.topology.startup()
+        if config.definitions is not None:
+            report = apply_at_start(self.topology, self.store, config.definitions)
+            for line in (*report.not_converted, *report.hints):
+                log.warning("%s: %s", config.definitions, line)
         self.amqp.start()
         if config.amqp_port is not None:
             found = await self._listen_amqp("amqp_port", config.amqp_port, None)

@@ -15,11 +15,15 @@ STORIES = sorted((Path(__file__).parent.parent / "scenarios").glob("*.txt"))
 
 # Stories about something that REST does not offer.
 NOT_OVER_THE_NETWORK = {
+    "accounts_exchanges": "the nameless exchange has no address, and each account has an address of its own",
     "ack_late": "late acks are a rule of SQS",
     "bound_lease": "a lease without an end needs a holder that the server can see go away",
     "bound_lease_restart": "the same",
+    "dead_route": "messages do not show the exchange they came by",
     "exchange_chain": "messages do not show the exchange they came by",
     "exchanges": "the nameless exchange has no address",
+    "give_back_many": "many at once is a rule of AMQP",
+    "purge_waiting": "so is a purge that leaves what is with consumers",
 }
 
 

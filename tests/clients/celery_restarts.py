@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.clients.celery_amqp import Application, counts_of
-from tests.serving import free_port, start, until
+from tests.serving import Served, free_port, start, until
 
 
 @dataclass(frozen=True)
@@ -34,24 +34,20 @@ def survive(count: int, place: Path) -> Outcome:
     data = place / "data"
     http_port, amqp_port = free_port(), free_port()
 
-    def run_server() -> None:
-        nonlocal server
-        server = start(data, "--amqp-port", str(amqp_port), port=http_port).wait()
+    def run_server() -> Served:
+        return start(data, "--amqp-port", str(amqp_port), port=http_port).wait()
 
-    server = start(data, "--amqp-port", str(amqp_port), port=http_port).wait()
+    server = run_server()
     try:
         with Application(amqp_port, place) as application:
             worker = application.start_worker()
             feeder = application.start("feed")
             with feeder:
                 for restart in range(count):
-                    # In the middle of the work: tasks run, tasks wait, tasks are being sent.
-                    runs = len(application.notes("fed"))
-                    until(lambda before=runs: len(application.notes("fed")) > before + 10, 120)  # type: ignore[misc]
+                    _wait_for_runs(application)
                     server.kill() if restart % 2 else server.stop()
-                    run_server()
-                runs = len(application.notes("fed"))
-                until(lambda: len(application.notes("fed")) > runs + 10, 120)
+                    server = run_server()
+                _wait_for_runs(application)
                 said, _ = feeder.communicate("\n", timeout=120)
             fed = json.loads(said)
             accepted = set(fed["accepted"])
@@ -69,6 +65,12 @@ def survive(count: int, place: Path) -> Outcome:
             )
     finally:
         server.stop()
+
+
+def _wait_for_runs(application: Application) -> None:
+    """Until some more tasks ran: then others wait, and others are being sent."""
+    before = len(application.notes("fed"))
+    until(lambda: len(application.notes("fed")) > before + 10, 120)
 
 
 def main() -> None:

@@ -28,9 +28,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def application(
-    door: Door, results: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Application]:
+def application(door: Door, results: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     with Application(door[1], tmp_path_factory.mktemp("celery"), results) as running:
         running.start_worker("--task-events")
         yield running
@@ -132,6 +130,15 @@ def test_celery_delays_tasks_in_the_broker_when_queues_are_quorum_queues(
         # Three hours are 10,800 s: the highest bit of that is 8,192, and there the task waits first.
         assert counts_of(server, "celery_delayed_13") == (1, 0)
         assert "Failed" not in application.log_of(0).read_text()
+        assert application.play("retries") == {"retries": 2, "runs": 3}
+
+
+def test_results_come_back_through_the_broker_too(door: Door, tmp_path: Path) -> None:
+    with Application(door[1], tmp_path, backend="rpc://") as application:
+        application.start_worker()
+
+        assert application.play("plain") == {"sums": [2 * n for n in range(20)], "echo": True}
+        assert application.play("failure") == {"state": "FAILURE", "error": "ValueError('no')"}
 
 
 def test_tasks_of_higher_priority_run_first(door: Door, tmp_path: Path) -> None:

@@ -83,6 +83,18 @@ def test_a_rejection_on_the_way_keeps_a_circle_open_only_up_to_itself() -> None:
     assert (a.count, b.count) == (0, 0)
 
 
+def test_a_death_of_unknown_kind_counts_as_a_rejection() -> None:
+    engine = Engine(PREFIX)
+    a = queue_of(engine, "a", ttl_ms=10, dead_letter="b", dead_letter_expired=True)
+    b = queue_of(engine, "b")
+    past = Extra(deaths=(Death("b", "no address", 5, 1),))
+
+    engine.publish(a, Draft(b"x", past=past), 1_000)
+    engine.advance(1_010)
+
+    assert b.count == 1
+
+
 def test_deaths_of_early_records_are_read_with_the_kind_their_reason_tells() -> None:
     extra = Extra(count=3, deaths=(Death("q", "expired", 5, 1),))
     packed = pack_extra(extra)

@@ -184,7 +184,7 @@ class Story:
         return ", ".join(sorted(self._broker.queues())) or "nothing"
 
     def do_purge(self, name: str, *flags: str) -> str:
-        return str(self._broker.purge(name, waiting_only="waiting" in flags))
+        return str(self._broker.purge(name, **({"waiting_only": True} if "waiting" in flags else {})))
 
     def do_exchange(self, name: str, kind: Any, alternate: str | None = None) -> str:
         return str(self._broker.declare_exchange(Exchange(name, kind, alternate=alternate)))

@@ -199,17 +199,19 @@ def _opened(directory: str) -> AbstractContextManager[tuple[Topology, Store]]:
     def opened() -> Iterator[tuple[Topology, Store]]:
         if not os.path.isdir(directory):
             raise FileNotFoundError(2, "no such data directory", directory)
-        loop = asyncio.new_event_loop()
         broker = LocalBroker(directory)
+        loop = asyncio.new_event_loop()
         try:
             store = Store(os.path.join(directory, "users.json"))
             site = Site(broker, loop, Config(data=directory), Guard(store, time.time))
             topology = Topology(site)
-            yield topology, store
-            topology.close()
-            site.close()
+            try:
+                yield topology, store
+            finally:
+                topology.close()
+                site.close()
         finally:
-            broker.close()
             loop.close()
+            broker.close()
 
     return opened()

@@ -480,8 +480,8 @@ def _closes_circle(queue: Queue, extra: Extra | None, target: Queue, why: int) -
     for death in () if extra is None else extra.deaths:
         if death.queue == queue.name and death.kind == kind:
             continue  # becomes part of the death that is just happening
-        if death.kind == DEATH_NAMES[DEAD_REJECTED]:
-            return False
+        if death.kind in ("", DEATH_NAMES[DEAD_REJECTED]):
+            return False  # one of unknown kind may have been a rejection: better a circle than a loss
         if death.queue == target.name:
             return True
     return False

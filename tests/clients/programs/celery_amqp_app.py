@@ -27,6 +27,8 @@ QUEUE = os.environ["CELERY_QUEUE"]
 KIND = os.environ.get("CELERY_KIND", "plain")
 RESULT_S = 60
 HOURS_S = 3 * 3600
+# Who sends a task waits for a broker that is away.
+PATIENCE = {"max_retries": 200, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.5}
 
 app = Celery("openq", broker=os.environ["CELERY_BROKER"], backend=os.environ["CELERY_BACKEND"])
 arguments: dict[str, dict[str, Any]] = {
@@ -47,19 +49,15 @@ app.conf.update(
     broker_transport_options={
         # An accepted task is one that the broker confirmed.
         "confirm_publish": True,
-        # Who sends a task waits for a broker that is away.
-        "max_retries": 200,
-        "interval_start": 0,
-        "interval_step": 0.1,
-        "interval_max": 0.5,
-        "connect_retries_timeout": 60,
+        **PATIENCE,
+        "connect_retries_timeout": RESULT_S,
     },
     broker_connection_retry_on_startup=True,
     worker_prefetch_multiplier=1,
     # A lost connection is normal here; a task is never given up because of it.
     worker_cancel_long_running_tasks_on_connection_loss=False,
     broker_connection_max_retries=None,
-    task_publish_retry_policy={"max_retries": 200, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.5},
+    task_publish_retry_policy=PATIENCE,
 )
 
 
@@ -283,7 +281,7 @@ def careful_done() -> Any:
 
 
 def feed() -> Any:
-    """Send numbered tasks until a line comes in; those that were accepted, and those of which nobody knows."""
+    """Send numbered tasks until a line comes in; which were accepted, and of which nobody knows."""
     is_over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), is_over.set()), daemon=True).start()
     accepted, unknown, n = [], [], 0

@@ -5,7 +5,7 @@ written for these tests alone: a mistake in OpenQ's own codec must not hide itse
 
     python -m tests.protocols.amqp.dialogue --record --port 5672   # record anew from a RabbitMQ, guest/guest
     python -m tests.protocols.amqp.dialogue --show                 # the whole record, for reading
-    python -m tests.protocols.amqp.dialogue --compare --port 5672  # how a running broker differs from the record
+    python -m tests.protocols.amqp.dialogue --compare --port 5672  # how a running broker differs
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ _PROPERTIES = (
 _WITH_CONTENT = ("basic.return", "basic.deliver", "basic.get-ok")
 _NUMBERS = {"octet": ">B", "short": ">H", "long": ">I", "longlong": ">Q"}
 _TABLE_NUMBERS = {
-    "b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "f": ">f", "d": ">d", "T": ">Q",
+    "b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "f": ">f", "d": ">d",
+    "T": ">Q",
 }  # fmt: skip
 
 
@@ -581,7 +582,6 @@ class Stage:
 
     def play(self, step: Step, awaited: Sequence[Answer] | None) -> list[Answer]:
         """Say it and gather answers: as many as `awaited`, or until it is quiet."""
-        # A letter's earlier words go out before another letter's first: brokers see connections in this order.
         for say in step.says:
             self._say(say)
         if awaited is None:
@@ -722,7 +722,7 @@ class Stage:
             sweeper.open({})
             for kind, names in (("queue", queues), ("exchange", exchanges)):
                 for name in sorted(names):
-                    if not name or name.startswith("amq.") and kind == "exchange" or len(name) > 200:
+                    if not name or (name.startswith("amq.") and kind == "exchange") or len(name) > 200:
                         continue
                     try:
                         sweeper.open_channel(1)
@@ -764,8 +764,13 @@ def same(recorded: Sequence[Answer], answers: Sequence[Answer], unordered: bool)
 
 
 def record(script: Script, port: int) -> list[list[Answer]]:
+    answers = []
     with Stage(script, port) as stage:
-        return [stage.play(step, None) for step in script.steps]
+        for step in script.steps:
+            if step.again:
+                time.sleep(step.settle)
+            answers.append(stage.play(step, None))
+    return answers
 
 
 def compare(
@@ -773,7 +778,7 @@ def compare(
 ) -> list[str]:
     """How a broker differs from the record; it stops at the first step that does.
 
-    `patient`: wait for quiet after each step, as a RabbitMQ needs it: its queues are processes of their own."""
+    `patient`: wait for quiet after each step. RabbitMQ needs it: its queues are processes of their own."""
     said: list[str] = []
     with Stage(script, port) as stage:
         for step, expected in zip(script.steps, recorded, strict=True):
@@ -822,14 +827,18 @@ def shown(script: Script, recorded: Sequence[Sequence[Answer]]) -> Iterator[str]
             yield f"> {say.as_text()}"
         for answer in answers:
             where, name, *more = answer
-            fields = " ".join(f"{key}={json.dumps(value)}" for key, value in (more[0] if more else {}).items())
+            fields = " ".join(
+                f"{key}={json.dumps(value)}" for key, value in (more[0] if more else {}).items()
+            )
             yield f"< {where} {name} {fields} {' '.join(json.dumps(item) for item in more[1:])}".rstrip()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     from tests.protocols.amqp.scripts import SCRIPTS
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--port", type=int, default=5672)
     parser.add_argument("--patient", action="store_true", help="with --compare: for a RabbitMQ")
     parser.add_argument("--only", default="", help="scripts whose name contains this")

@@ -1,7 +1,7 @@
 """OpenQ answers as RabbitMQ does: the same frames, codes and sentences in the same order.
 
-Each dialogue was recorded from RabbitMQ 3.10.8 (see `dialogue.py`). Where OpenQ means to differ, `MEANT` says why;
-a dialogue named there must really differ, so that the list cannot outlive its reasons."""
+Each dialogue was recorded from RabbitMQ 3.10.8 (see `dialogue.py`). Where OpenQ means to differ, `MEANT` says
+why; a dialogue named there must really differ, so that the list cannot outlive its reasons."""
 
 from __future__ import annotations
 

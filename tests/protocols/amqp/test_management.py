@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pika
 import pytest
 
 from openq import OpenQ
+from openq.protocols.amqp.management import ROUTES
 from openq.security.policy import Rule
 from openq.security.store import Store
 from tests.serving import Served, free_port, served, until
@@ -516,3 +518,41 @@ def test_connections_are_listed_while_they_last(api: Api, amqp_port: int) -> Non
     connection.close()
     until(lambda: api("GET", "/api/queues/%2F/live")[0] == 404)
     assert api("GET", "/api/connections")[1] == []
+
+
+def test_no_request_makes_the_server_fail(server: Served) -> None:
+    """Every route with names and bodies that fit, half fit or do not; the choice is always the same."""
+    chooser = random.Random(7)
+    names = ["%2F", "none", "q", "x", "amq.direct", "amq.default", "", "%FF", "a%2Fb", "~", "e", "y" * 300]
+    values: list[object] = [
+        *(None, True, 0, -1, 2**70, 1.5, "", "q", "\ud800", "\x00", "(", [], {}, ["a"], {"a": 1}),
+        *({"x-match": "some"}, {"x-queue-type": "quorum"}, {"max-length": 3}, {"headers": {"CC": ["q"]}}),
+        *({"headers": {"a": 2**70}}, {"timestamp": -5}, {"type": "\ud800"}),
+    ]
+    fitting: dict[str, object] = {
+        "payload": "x",
+        "payload_encoding": "string",
+        "properties": {},
+        "routing_key": "q",
+        "count": 1,
+        "ackmode": "ack_requeue_true",
+        "encoding": "auto",
+        "pattern": ".",
+        "type": "direct",
+        "definition": {"max-length": 5},
+        "arguments": {},
+        "durable": True,
+    }
+    routes = [(method, path) for (method, _), found in ROUTES.items() for path, _ in found]
+    api = Api(server.url)
+    for _ in range(600):
+        method, parts = chooser.choice(routes)
+        path = "/".join(chooser.choice(names) if part == "*" else part for part in parts)
+        body: object = None
+        if method in ("PUT", "POST"):
+            odd = {
+                name: chooser.choice(values) for name in chooser.sample(list(fitting), chooser.randrange(4))
+            }
+            body = chooser.choice([b"", b"{", b"[]", b"\xff", {**fitting, **odd}, {**fitting, **odd}])
+        status, _ = api(method, f"/api/{path}", body)
+        assert status < 500 or (status == 503 and "listener" in path), (method, path, body)

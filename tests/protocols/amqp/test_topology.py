@@ -335,6 +335,14 @@ def test_the_account_of_a_user_is_a_vhost(place: Place) -> None:
     assert place.topology.has_exchange("@team/amq.fanout")
 
 
+def test_an_account_in_which_another_door_made_a_queue_is_a_vhost(place: Place) -> None:
+    place.broker.declare("@team/q", QueueSettings())
+    assert place.topology.vhosts() == ["/", "team"]
+    assert place.topology.vhost_exists("team")
+    assert not place.topology.vhost_exists("tea")
+    assert place.topology.check_access("team", "q", None).name == "@team/q"
+
+
 @pytest.mark.parametrize("vhost", ["", "none"])
 def test_other_names_are_no_vhosts(place: Place, vhost: str) -> None:
     assert not place.topology.vhost_exists(vhost)

@@ -84,7 +84,10 @@ _TEXTS = (
     "x-single-active-consumer",
     "x-queue-master-locator",
 )
+_TEN_YEARS_MS = 10 * 365 * 86_400_000  # the longest that RabbitMQ takes
 _GIVEN: dict[str, list[object]] = {
+    "x-message-ttl": [_TEN_YEARS_MS, _TEN_YEARS_MS + 1],
+    "x-expires": [_TEN_YEARS_MS, _TEN_YEARS_MS + 1],
     "x-overflow": ["drop-head", "reject-publish", "reject-publish-dlx", "drop-tail"],
     "x-queue-mode": ["default", "lazy", "eager"],
     "x-queue-type": ["classic", "quorum", "stripe"],

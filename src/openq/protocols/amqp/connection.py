@@ -392,12 +392,11 @@ class Connection:
             return found
         method = self.decode(payload)
         if isinstance(method, m.ChannelOpen):
-            if number > self.max_channels:
+            if len(self.channels) >= self.max_channels:
                 raise AmqpError(
                     NOT_ALLOWED,
-                    f"number of channels opened ({number}) has reached the negotiated channel_max "
-                    f"({self.max_channels})",
-                    payload=payload,
+                    f"number of channels opened ({len(self.channels)}) has reached the negotiated "
+                    f"channel_max ({self.max_channels})",
                 )
             self.channels[number] = Channel(self, number)
             self.send(number, m.ChannelOpenOk())

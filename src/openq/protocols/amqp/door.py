@@ -242,7 +242,8 @@ class AmqpDoor:
             arguments = self.topology.declaration(full).arguments
             is_single = arguments.get("x-single-active-consumer") is True
             outlet = self._outlets[full] = Outlet(self.site, full, is_single, self._served)
-            outlet.counting = self.counting(full)
+            # What is got one by one always tells, what is pushed only from the second time on.
+            outlet.counting = min(self.counting(full), WHEN_AGAIN)
         return outlet
 
     def counting(self, full: str) -> int:

@@ -50,21 +50,21 @@ GET_LEASE_MS = 30_000
 _DEPTHS = ("messages", "messages_ready", "messages_unacknowledged")
 _STATS = ("publish", "deliver", "deliver_get", "ack", "redeliver")
 Handler = Callable[["Management", Ask], None]
-_ROUTES: dict[tuple[str, int], list[tuple[tuple[str, ...], Handler]]] = {}
+ROUTES: dict[tuple[str, int], list[tuple[tuple[str, ...], Handler]]] = {}
 
 
 def _route(method: str, path: str) -> Callable[[Handler], Handler]:
     parts = tuple(path.split("/"))
 
     def add(handler: Handler) -> Handler:
-        _ROUTES.setdefault((method, len(parts)), []).append((parts, handler))
+        ROUTES.setdefault((method, len(parts)), []).append((parts, handler))
         return handler
 
     return add
 
 
 def _find(method: str, parts: list[str]) -> tuple[Handler, list[str]] | None:
-    for pattern, handler in _ROUTES.get((method, len(parts)), ()):
+    for pattern, handler in ROUTES.get((method, len(parts)), ()):
         if all(wanted in ("*", part) for wanted, part in zip(pattern, parts, strict=True)):
             return handler, [part for wanted, part in zip(pattern, parts, strict=True) if wanted == "*"]
     return None

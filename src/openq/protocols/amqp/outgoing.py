@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import cast
 
 from ... import properties
@@ -44,6 +45,7 @@ def route_of(entry: Entry, queue: str) -> tuple[str, str]:
     return split_name(exchange)[1], key
 
 
+_COUNT = "x-delivery-count"
 # Whether a consumer is told how often a message was delivered before.
 NEVER, WHEN_AGAIN, ALWAYS = range(3)
 
@@ -51,26 +53,23 @@ NEVER, WHEN_AGAIN, ALWAYS = range(3)
 def wire_of(broker: LocalBroker, delivery: Delivery, counting: int) -> bytes:
     """The properties of a message that leaves: as they came, with what happened to it since."""
     entry = delivery.entry
-    extra = entry.extra
+    extra = entry.extra or _NO_EXTRA
     info = entry.info
+    wire = _translated(broker, entry) if info is None or info.wire is None else info.wire
     is_counted = counting > (delivery.count == 1)
-    if info is not None and info.wire is not None:
-        if not is_counted and (extra is None or not extra.deaths):
-            return info.wire
-        wire = info.wire
-    else:
-        wire = _translated(broker, entry)
-    extra = extra or _NO_EXTRA
-    headers: dict[str, object] = {}
-    if extra.deaths:
-        headers.update(_death_headers(extra, wire))
+    if not extra.deaths:
+        return _counted(wire, delivery.count - 1) if is_counted else wire
+    headers = _death_headers(extra, wire)
     if is_counted:
-        headers["x-delivery-count"] = Long(delivery.count - 1)
-    if not headers:
-        return wire
+        headers[_COUNT] = Long(delivery.count - 1)
     # With a key of its own a dead-letter exchange takes the place of the other keys too.
-    drop = ("CC",) if extra.deaths and extra.route and extra.route[1] != extra.deaths[0].key else ()
-    return properties.with_headers(wire, headers, drop=drop, drop_expiration=bool(extra.deaths))
+    drop = ("CC",) if extra.route and extra.route[1] != extra.deaths[0].key else ()
+    return properties.with_headers(wire, headers, drop=drop, drop_expiration=True)
+
+
+@lru_cache(256)
+def _counted(wire: bytes, count: int) -> bytes:
+    return properties.with_headers(wire, {_COUNT: Long(count)})
 
 
 def fitted(wire: bytes, room: int) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ... import properties
 from ...engine.queue import Queue
-from ...model import FORM_BYTES, MAX_SPAN_MS, Draft, Extra, Info
+from ...model import FORM_BYTES, MAX_SPAN_MS, Draft, Info, light_extra
 from ...names import full_name
 from ...properties import MalformedProperties, Properties
 from ..site import Site
@@ -77,7 +77,7 @@ class Stamp:
         if props.type is not None:
             self.draft["type"] = props.type
         route = (target.full, target.key)
-        self.extra = Extra(route=route, type=props.type).lighten()
+        self.extra = light_extra(route, props.type)
         self.draft["route"] = route
         self.draft["info"] = self.info
 

@@ -122,8 +122,11 @@ class Topology:
             return False
         if self.has_exchange(full_name(account_of(vhost), "amq.direct")):
             return True
-        if any(user.account == vhost for user in self.site.guard.store.users()):
-            self.add_vhost(vhost)  # whoever has an account has a vhost, with all that belongs to one
+        start = full_name(account_of(vhost), "")
+        if any(user.account == vhost for user in self.site.guard.store.users()) or any(
+            full.startswith(start) for full in self.broker.queues()
+        ):
+            self.add_vhost(vhost)  # an account is a vhost, with all that belongs to one
             return True
         return False
 
@@ -157,6 +160,7 @@ class Topology:
     def vhosts(self) -> list[str]:
         accounts = {split_name(each.name)[0] for each in self.exchanges()}
         accounts |= {user.account for user in self.site.guard.store.users()}
+        accounts |= {split_name(full)[0] for full in self.broker.queues()}
         return sorted({"/", *(vhost_of(account) for account in accounts)})
 
     # -- queues

@@ -1,0 +1,135 @@
+"""`openq import` and `openq export`: a RabbitMQ's definitions, through a server and without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from openq.security.store import Store
+from tests.serving import Served, free_port, served
+
+from .helpers import inside
+
+EXPORTED = Path(__file__).parent.parent / "protocols" / "amqp" / "rabbitmq_definitions.json"
+IMPORT = ("import", "rabbitmq-definitions")
+EXPORT = ("export", "rabbitmq-definitions")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path / "served", "--amqp-port", str(free_port())) as server:
+        yield server
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def queues_only(tmp_path: Path) -> Path:
+    """Without users the server stays open."""
+    source = json.loads(EXPORTED.read_text())
+    path = tmp_path / "queues.json"
+    path.write_text(json.dumps({**source, "users": [], "permissions": [], "topic_permissions": []}))
+    return path
+
+
+def test_a_running_server_takes_over_a_rabbitmq(server: Served, queues_only: Path) -> None:
+    done = inside(*IMPORT, queues_only, "--url", server.url)
+    assert done.code == 0
+    assert "made: 1 vhosts, 2 policies, 2 exchanges, 3 queues, 6 bindings" in done.out
+    assert "left out: queue 'log' in vhost 'v'" in done.err
+    again = inside(*IMPORT, queues_only, "--url", server.url, "--json")
+    assert json.loads(again.out)["made"] == {}
+    exported = json.loads(inside(*EXPORT, "--url", server.url).out)
+    assert {each["name"] for each in exported["queues"]} == {"q1", "work", "dead"}
+    one = json.loads(inside(*EXPORT, "--url", server.url, "--vhost", "v", "--json").out)
+    assert {each["name"] for each in one["queues"]} == {"work", "dead"}
+
+
+def test_users_close_the_server_and_the_report_says_so(server: Served) -> None:
+    done = inside(*IMPORT, EXPORTED, "--url", server.url)
+    assert done.code == 0
+    assert "openq user passwd worker" in done.err
+    assert "everybody has to sign in" in done.err
+    refused = inside(*EXPORT, "--url", server.url)
+    assert refused.code != 0
+    assert "Login failed" in refused.err
+
+
+def test_a_data_directory_needs_no_server(data: Path) -> None:
+    assert inside(*IMPORT, EXPORTED, "--data", data).code == 0
+    users = Store(str(data / "users.json")).users()
+    assert {user.name for user in users} == {"u", "worker"}
+    exported = inside(*EXPORT, "--data", data)
+    assert exported.code == 0
+    found = json.loads(exported.out)
+    assert {each["name"] for each in found["policies"]} == {"pol", "ha"}
+    assert {each["name"] for each in found["users"]} == {"u", "worker"}
+    with served(data, "--amqp-port", str(free_port())) as server:
+        busy = inside(*IMPORT, EXPORTED, "--data", data)
+        assert busy.code == 1
+        assert server.url in busy.err  # how to reach who has it
+
+
+def test_an_export_feeds_an_import(data: Path, tmp_path: Path, queues_only: Path) -> None:
+    inside(*IMPORT, queues_only, "--data", data)
+    exported = inside(*EXPORT, "--data", data).out
+    other = tmp_path / "other"
+    other.mkdir()
+    done = inside(*IMPORT, "-", "--data", other, "--strict", answer=exported)
+    assert (done.code, done.err) == (0, "")
+    assert inside(*EXPORT, "--data", other).out == exported
+
+
+def test_strict_fails_when_something_is_left_out(data: Path) -> None:
+    assert inside(*IMPORT, EXPORTED, "--data", data, "--strict").code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "definitions are an object"),
+        ('{"queues": [{}]}', "queues[0].name is missing"),
+    ],
+)
+def test_a_bad_file_is_one_line_that_names_the_place(
+    data: Path, tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    done = inside(*IMPORT, path, "--data", data)
+    assert done.code == 1
+    assert said in done.err
+    assert len(done.err.splitlines()) == 1
+    assert done.out == ""
+
+
+def test_what_is_not_there_is_named(data: Path, tmp_path: Path) -> None:
+    assert "none.json" in inside(*IMPORT, tmp_path / "none.json", "--data", data).err
+    assert "no such data directory" in inside(*EXPORT, "--data", tmp_path / "none").err
+    assert "no vhost 'x'" in inside(*EXPORT, "--data", data, "--vhost", "x").err
+
+
+def test_nothing_in_a_file_is_said(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "empty.json"
+    path.write_text("{}")
+    assert inside(*IMPORT, path, "--data", data).out == "there was nothing in it\n"
+
+
+def test_definitions_named_in_the_configuration_are_there_when_the_server_is(
+    tmp_path: Path, queues_only: Path
+) -> None:
+    for _ in range(2):
+        flags = ("--amqp-port", str(free_port()), "--definitions", str(queues_only))
+        with served(tmp_path / "served", *flags) as server:
+            exported = json.loads(inside(*EXPORT, "--url", server.url).out)
+            assert {each["name"] for each in exported["queues"]} == {"q1", "work", "dead"}
+            assert any("queue 'log'" in line for line in server.log)
