@@ -79,16 +79,36 @@ def test_a_flag_goes_before_the_environment_that_before_the_file(tmp_path: Path)
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_reads_the_same_from_all_three_sources(key: str, tmp_path: Path) -> None:
     value = getattr(Config(), key)
-    value = {"hosts": ("a.example", "b.example"), "tls_cert": "c.pem", "tls_key": "k.pem"}.get(key, value)
-    beside = {"tls_cert": "tls_key", "tls_key": "tls_cert"}.get(key)
+    named = {"hosts": ("a.example", "b.example"), "amqps_port": 5671, "definitions": "d.json"}
+    value = {**named, "tls_cert": "c.pem", "tls_key": "k.pem", "tls_ca": "ca.pem"}.get(key, value)
+    needed = {"tls_cert": ["tls_key"], "tls_key": ["tls_cert"], "amqps_port": ["tls_cert", "tls_key"]}
+    beside = needed.get(key, [])
     text = ",".join(value) if isinstance(value, tuple) else str(value)
-    file = write(tmp_path, f"{key} = {toml_text(value)}\n" + (f'{beside} = "x"\n' if beside else ""))
-    flags: dict[str, object] = {key: text} | ({beside: "x"} if beside else {})
-    environ = {variable_of(key): text} | ({variable_of(beside): "x"} if beside else {})
+    file = write(tmp_path, f"{key} = {toml_text(value)}\n" + "".join(f'{name} = "x"\n' for name in beside))
+    flags: dict[str, object] = {key: text} | dict.fromkeys(beside, "x")
+    environ = {variable_of(key): text} | {variable_of(name): "x" for name in beside}
 
     read = [load(flags), load({}, environ), load({}, {}, file)]
 
     assert [getattr(config, key) for config in read] == [value] * 3
+
+
+@pytest.mark.parametrize("off", ["off", "Off"])
+def test_a_door_can_be_shut(off: str, tmp_path: Path) -> None:
+    file = write(tmp_path, f'amqp_port = "{off}"\n')
+
+    assert [load({"amqp_port": off}).amqp_port, load({}, {}, file).amqp_port] == [None, None]
+    assert load({}, {}, write(tmp_path, "amqp_port = false\n")).amqp_port is None
+
+
+def test_who_wants_a_free_port_wants_no_fixed_one_beside_it() -> None:
+    assert load({"port": "0"}).amqp_port == 0
+    assert load({"port": "0", "amqp_port": "5672"}).amqp_port == 5672
+
+
+def test_amqp_over_tls_needs_a_certificate() -> None:
+    with pytest.raises(ConfigError, match="amqps-port needs tls_cert and tls_key"):
+        load({"amqps_port": "5671"})
 
 
 def test_a_configuration_cannot_be_changed() -> None:

@@ -593,7 +593,9 @@ def commented_file() -> str:
     ]
     for key, row in KEYS.items():
         value = getattr(default, key)
-        lines += [f"# {row.help}", f"#{key} = {toml_text('' if value is None else value)}", ""]
+        if value is None:
+            value = "off" if row.read is read_port_or_off else ""
+        lines += [f"# {row.help}", f"#{key} = {toml_text(value)}", ""]
     lines += [
         "# Queues that are to be there from the start. What is named here is set at every start; other",
         '# settings of a queue stay as they are. Times are seconds, or text such as "5m".',

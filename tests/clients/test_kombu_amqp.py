@@ -18,10 +18,10 @@ from amqp.exceptions import (
     ResourceLocked,
 )
 from kombu import Connection, Consumer, Exchange, Producer, Queue, binding
-from kombu.exceptions import OperationalError
 from kombu.pools import producers
 
 from tests.clients.boto import fresh
+from tests.serving import until
 
 PATIENCE_S = 30
 
@@ -54,17 +54,29 @@ def drained(connection: Connection, into: list[Any], count: int) -> None:
         connection.drain_events(timeout=PATIENCE_S)
 
 
+def arrived(queue: Queue, no_ack: bool = True) -> Any:
+    """The next message of a queue, which will come."""
+    found: list[Any] = []
+
+    def came() -> bool:
+        message = queue.get(no_ack=no_ack)
+        if message is not None:
+            found.append(message)
+        return bool(found)
+
+    until(came)
+    return found[0]
+
+
 # -- kombu
 
 
-@pytest.mark.parametrize("serializer", ["json", "pickle", "yaml", "msgpack"])
+@pytest.mark.parametrize("serializer", ["json", "pickle", "yaml"])
 @pytest.mark.parametrize("compression", [None, "zlib"])
 def test_objects_travel_in_every_serializer(
     connection: Connection, serializer: str, compression: str | None
 ) -> None:
-    if serializer in ("yaml", "msgpack"):
-        pytest.importorskip(serializer, reason=f"kombu's {serializer} needs a package that is not installed")
-    queue = Queue(fresh(), connection.channel(), durable=True)
+    queue = Queue(fresh())(connection.channel())
     queue.declare()
     sent = {"list": [1, 2.5, None], "text": "äöü 😀", "deep": {"a": {"b": [True]}}}
     producer = Producer(connection)
@@ -79,7 +91,7 @@ def test_objects_travel_in_every_serializer(
         drained(connection, got, 1)
 
     assert got == [sent]
-    assert queue(connection.channel()).get() is None
+    assert queue.get() is None
 
 
 def test_declarations_make_exchanges_queues_and_bindings(connection: Connection) -> None:
@@ -91,7 +103,7 @@ def test_declarations_make_exchanges_queues_and_bindings(connection: Connection)
     producer.publish("3", exchange=fanout)
     bound = queue(connection.channel())
 
-    assert [message.payload for message in (bound.get(no_ack=True), bound.get(no_ack=True))] == ["1", "3"]
+    assert [arrived(bound).payload, arrived(bound).payload] == ["1", "3"]
     assert bound.get() is None
     assert bound.purge() == 0
     bound.unbind_from(topic, "a.*")
@@ -134,19 +146,16 @@ def test_messages_are_requeued_rejected_and_carry_their_headers(connection: Conn
     Producer(connection).publish("x", routing_key=queue.name, headers={"h": [1]}, declare=[queue], priority=3)
     bound = queue(channel)
 
-    first = bound.get()
+    first = arrived(bound, no_ack=False)
     first.requeue()
-    again = bound.get()
+    again = arrived(bound, no_ack=False)
     assert (again.delivery_info["redelivered"], again.headers) == (True, {"h": [1]})
     assert again.properties["priority"] == 3
     again.reject()
-    letter = dead(channel).get()
-    while letter is None:
-        letter = dead(channel).get()
+    letter = arrived(dead(channel))
 
     assert letter.headers["x-death"][0]["reason"] == "rejected"
     assert letter.payload == "x"
-    letter.ack()
 
 
 def test_pools_and_confirms_and_returns(amqp_port: int) -> None:
@@ -164,7 +173,7 @@ def test_pools_and_confirms_and_returns(amqp_port: int) -> None:
             if not returned:
                 connection.drain_events(timeout=PATIENCE_S)
             bound = queue(connection.channel())
-            assert [bound.get(no_ack=True).payload for _ in range(100)] == list(range(100))
+            assert [arrived(bound).payload for _ in range(100)] == list(range(100))
         producers[connection].force_close_all()
 
     assert "NO_ROUTE" in str(returned[0])
@@ -174,11 +183,12 @@ def test_a_simple_queue_works_as_one_of_the_library(connection: Connection) -> N
     with connection.SimpleQueue(fresh()) as queue:
         for number in range(3):
             queue.put({"n": number})
-        assert queue.qsize() == 3
+        until(lambda: queue.qsize() == 3)
         message = queue.get(timeout=PATIENCE_S)
-        assert message.payload == {"n": 0}
         message.ack()
-        assert queue.clear() >= 0
+        queue.clear()
+
+        assert message.payload == {"n": 0}
 
 
 def test_a_closed_connection_is_made_anew(connection: Connection) -> None:
@@ -192,16 +202,15 @@ def test_a_closed_connection_is_made_anew(connection: Connection) -> None:
     )
 
     bound = queue(connection.channel())
-    assert bound.get(no_ack=True).payload == "1"
-    assert bound.get(no_ack=True).payload == "2"
+    assert [arrived(bound).payload, arrived(bound).payload] == ["1", "2"]
 
 
 def test_kombu_calls_a_refused_login_by_its_name(amqp_port: int) -> None:
-    with Connection(f"amqp://guest:wrong@127.0.0.1:{amqp_port}//") as connection:
-        with pytest.raises(AccessRefused, match="Login was refused using authentication mechanism"):
-            connection.connect()
-        with pytest.raises(OperationalError):
-            connection.ensure_connection(max_retries=1, interval_start=0)
+    with (
+        Connection(f"amqp://guest:wrong@127.0.0.1:{amqp_port}//") as connection,
+        pytest.raises(AccessRefused, match="Login was refused using authentication mechanism"),
+    ):
+        connection.connect()
 
 
 # -- py-amqp
@@ -226,7 +235,7 @@ def test_who_deletes_a_queue_hears_that_before_its_consumers_are_cancelled(
     channel = connection.channel()
     name = fresh()
     channel.queue_declare(name, auto_delete=False)
-    channel.basic_consume(name, consumer_tag="mine")
+    channel.basic_consume(name, consumer_tag="mine", callback=lambda message: None)
     channel.basic_publish(amqp.Message("x"), routing_key=name)
     connection.drain_events(timeout=PATIENCE_S)
 
@@ -247,13 +256,24 @@ def test_every_refusal_is_the_exception_that_its_code_asks_for(
     with pytest.raises(NotFound):
         connection.channel().queue_declare("missing", passive=True)
     with pytest.raises(PreconditionFailed):
-        connection.channel().queue_declare(name, exclusive=True, durable=True)
+        connection.channel().queue_declare(name, exclusive=True, auto_delete=False)
     with pytest.raises(AccessRefused):
         connection.channel().exchange_declare("amq.mine", "direct")
     with pytest.raises(AccessRefused):
         connection.channel().queue_bind(name, "", "key")
     with pytest.raises(NotAllowed, match="vhost nowhere not found"):
         connect(virtual_host="nowhere")
+
+
+def test_an_exclusive_queue_is_never_durable_whatever_is_asked(
+    connect: Callable[..., amqp.Connection],
+) -> None:
+    channel = connect().channel()
+    name = fresh()
+    channel.queue_declare(name, exclusive=True, durable=True)
+
+    assert channel.queue_declare(name, exclusive=True, durable=False).queue == name
+    assert channel.queue_declare(name, exclusive=True, durable=True).queue == name
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN"])

@@ -285,7 +285,7 @@ def feed() -> Any:
     is_over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), is_over.set()), daemon=True).start()
     accepted, unknown, n = [], [], 0
-    while not is_over.wait(0.02):
+    while not is_over.wait(0.05):
         try:
             record_late.delay("fed", n)
             accepted.append(n)

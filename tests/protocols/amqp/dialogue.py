@@ -570,13 +570,14 @@ class Stage:
         self.script = script
         self.host, self.port = host, port
         self.connections: dict[str, Connection] = {}
+        self._replaced: list[Connection] = []  # ended ones whose letter speaks again on a new connection
         self._names: dict[str, str] = {}  # generated name -> what the record calls it
 
     def __enter__(self) -> Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for connection in self.connections.values():
+        for connection in (*self._replaced, *self.connections.values()):
             connection.close()
         self._sweep()
 
@@ -591,7 +592,7 @@ class Stage:
     def rest(self) -> list[Answer]:
         """What came beyond the last step: everything before the answer to one more question."""
         extra: list[Answer] = []
-        for connection in list(self.connections.values()):
+        for connection in (*self._replaced, *self.connections.values()):
             if connection.said_goodbye and not connection.hangs_up():
                 extra.append([connection.letter, "did not hang up"])
             if connection.ended or connection.letter >= "r":
@@ -636,6 +637,8 @@ class Stage:
     def _connection(self, say: Say) -> Connection:
         connection = self.connections.get(say.connection)
         if connection is None or (connection.ended and say.connection < "r"):
+            if connection is not None:
+                self._replaced.append(connection)
             connection = Connection(say.connection, self.host, self.port)
             self.connections[say.connection] = connection
             if say.connection < "r":

@@ -189,6 +189,7 @@ class Topology:
         account = account_of(vhost)
         full = full_name(account, name)
         found = self._find(full)
+        lasts = durable and not exclusive  # an exclusive queue never outlives its connection
         if found is not None:
             declared = declaration_of(found.settings)
             if declared.exclusive != exclusive or not self._may_use(full, owner):
@@ -198,7 +199,7 @@ class Topology:
                 vhost,
                 declared,
                 found.settings,
-                durable=durable,
+                durable=lasts,
                 auto_delete=auto_delete,
                 arguments=arguments or {},
             )
@@ -207,7 +208,7 @@ class Topology:
         given = dict(arguments or {})
         check_queue(name, vhost, given, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         policy = self.policies.for_(vhost, queue_type(given), name)
-        declared = _under(policy, Declaration(durable, auto_delete, exclusive, given))
+        declared = _under(policy, Declaration(lasts, auto_delete, exclusive, given))
         _told(self._create, full, declared)
         if exclusive and owner is not None:
             self.owners[full] = owner
