@@ -79,6 +79,9 @@ class Wire(asyncio.Transport):
         self.is_paused = False
         self.is_closed = False
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def write(self, data: Any) -> None:
         self._written.append(bytes(data))
         self._ring()

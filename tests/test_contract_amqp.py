@@ -159,6 +159,34 @@ def test_O4_a_rule_counts_per_queue_and_per_action(guarded: Any) -> None:
         assert refused(lambda each: each.queue_purge(letters)) == 403
 
 
+def test_O4_a_copy_needs_the_same_permission_as_the_message(guarded: Any) -> None:
+    _, port, _, folder = guarded
+    name = fresh()
+    own, others = f"own-{name}", fresh()
+    run_cli("user", "add", name, "--password", "--data", str(folder / "data"), password="secret")
+    run_cli("perm", "grant", name, "send", "own-*", "--data", str(folder / "data"))
+    with sign_in(port, "alice") as alice:
+        for queue in (own, others):
+            alice.channel().queue_declare(queue, durable=True)
+
+        def known() -> bool:
+            try:
+                sign_in(port, name).close()
+            except AMQPConnectionError:
+                return False
+            return True
+
+        until(known)  # a user that another process made is noticed within a second
+        with sign_in(port, name) as sender:
+            for header in ("CC", "BCC"):
+                channel = sender.channel()
+                channel.confirm_delivery()
+                channel.basic_publish("", own, "x", pika.BasicProperties(headers={header: [own]}))
+                with pytest.raises(ChannelClosedByBroker, match="ACCESS_REFUSED"):
+                    channel.basic_publish("", own, "x", pika.BasicProperties(headers={header: [others]}))
+        assert alice.channel().queue_declare(others, passive=True).method.message_count == 0
+
+
 def test_O4_the_policy_of_a_queue_counts_at_this_door_too(guarded: Any) -> None:
     server, port, _, folder = guarded
     queue = f"letters-{fresh()}"

@@ -30,6 +30,7 @@ from openq.properties import (
     encode,
     encode_table,
     from_json,
+    is_plain,
     to_json,
     wire_of,
     with_headers,
@@ -730,3 +731,57 @@ def test_what_cannot_name_a_group_is_a_header_like_others(word: object) -> None:
 
     assert properties.group_of(headers) is properties.dedup_of(headers) is None
     assert attributes_of(encode(Properties(headers=headers))) == headers
+
+
+@given(wire=st.binary(max_size=60))
+def test_what_looks_plain_is_in_order(wire: bytes) -> None:
+    if is_plain(wire):
+        properties.decode(wire)
+
+
+@given(data=st.data())
+def test_what_looks_plain_after_a_change_is_in_order_too(data: st.DataObject) -> None:
+    wire = bytearray(
+        properties.encode(replace(EVERY_PROPERTY, expiration=None, type=None, user_id=None, priority=None))
+    )
+    for _ in range(data.draw(st.integers(0, 3))):
+        wire[data.draw(st.integers(0, len(wire) - 1))] = data.draw(st.integers(0, 255))
+    if is_plain(bytes(wire)):
+        found = properties.decode(bytes(wire))
+        headers = found.headers or {}
+        assert not found.priority
+        assert found.expiration is found.type is found.user_id is None
+        assert not headers.keys() & {
+            "CC",
+            "BCC",
+            "x-delay",
+            "openq.delay",
+            "x-group-id",
+            "x-deduplication-header",
+        }
+
+
+@pytest.mark.parametrize(
+    ("changes", "plain"),
+    [
+        ({}, True),
+        (
+            {"headers": {"a": 1, "deep": {"x-delay": 5, "list": [1, None, {"b": "c"}]}}, "message_id": "id"},
+            True,
+        ),
+        ({"reply_to": "answers", "correlation_id": "1", "priority": 0, "delivery_mode": 2}, True),
+        ({"reply_to": "amq.rabbitmq.reply-to"}, False),
+        ({"delivery_mode": 3}, False),
+        ({"priority": 1}, False),
+        ({"expiration": "1000"}, False),
+        ({"type": "t"}, False),
+        ({"user_id": "guest"}, False),
+        *(
+            ({"headers": {name: "x"}}, False)
+            for name in ("CC", "BCC", "x-delay", "openq.delay", "x-group-id")
+        ),
+        ({"headers": {"x-deduplication-header": "x"}}, False),
+    ],
+)
+def test_plain_is_what_concerns_nobody_but_the_consumer(changes: dict[str, Any], plain: bool) -> None:
+    assert is_plain(properties.encode(properties.Properties(**changes))) is plain

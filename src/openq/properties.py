@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from struct import Struct
+from struct import error as StructError
 from typing import Any
 
 from .errors import InvalidSetting
@@ -402,6 +403,96 @@ def _raw_items(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 # -- as the other doors see them ------------------------------------------------------------------
+
+# Headers that say more than an attribute: of a message with one of them, or with a property that a queue
+# acts upon, `is_plain` says no.
+_SPEAKING = frozenset(name.encode() for name in ("CC", "BCC", GROUP_HEADER, DEDUP_HEADER, *DELAY_HEADERS))
+_ACTED_UPON = 0x0133  # expiration, type, user_id, and flags that are nobody's
+_DIRECT_REPLY = b"\x15amq.rabbitmq.reply-to"
+
+
+def is_plain(wire: bytes) -> bool:
+    """Whether these are properties in order that concern nobody but the consumer.
+
+    A look without making anything of it: a third of what `decode` costs, for every message of a client whose
+    messages have ids of their own. No is no verdict: `decode` has to say what is the matter.
+    """
+    size = len(wire)
+    if size < 2:
+        return False
+    flags = wire[0] << 8 | wire[1]
+    if flags & _ACTED_UPON:
+        return False
+    at = 2
+    try:
+        if flags & 0x8000:
+            at += 1 + wire[at]
+        if flags & 0x4000:
+            at += 1 + wire[at]
+        if flags & 0x2000:
+            end = at + 4 + _U32.unpack_from(wire, at)[0]
+            if end > size or not _is_plain_table(wire, at + 4, end, 0):
+                return False
+            at = end
+        if flags & 0x1000:
+            if wire[at] not in (1, 2):
+                return False
+            at += 1
+        if flags & 0x0800:
+            if wire[at]:  # a priority
+                return False
+            at += 1
+        for flag in (0x0400, 0x0200, 0x0080):
+            if flags & flag:
+                at += 1 + wire[at]
+        if flags & 0x0040:
+            at += 8
+        for flag in (0x0008, 0x0004):
+            if flags & flag:
+                at += 1 + wire[at]
+    except (IndexError, StructError):
+        return False
+    return at == size and _DIRECT_REPLY not in wire
+
+
+def _is_plain_table(data: bytes, at: int, end: int, depth: int) -> bool:
+    while at < end:
+        start = at + 1
+        at = start + data[at]
+        if at >= end or (not depth and data[start:at] in _SPEAKING):
+            return False
+        at = _after_value(data, at, end, depth)
+        if not at:
+            return False
+    return at == end
+
+
+def _after_value(data: bytes, at: int, end: int, depth: int) -> int:
+    """Where a value ends whose kind is at `at`; 0 if it does not end in time, or is of no known kind."""
+    kind = data[at]
+    if kind in (_TEXT, _BYTES):
+        if at + 5 > end:
+            return 0
+        at += 5 + _U32.unpack_from(data, at + 1)[0]
+        return at if at <= end else 0
+    size = _FIXED_SIZES.get(kind)
+    if size is not None:
+        at += 1 + size
+        return at if at <= end else 0
+    if (kind != _TABLE and kind != _ARRAY) or at + 5 > end or depth >= MAX_DEPTH:
+        return 0
+    stop: int = at + 5 + _U32.unpack_from(data, at + 1)[0]
+    if stop > end:
+        return 0
+    at += 5
+    if kind == _TABLE:
+        return stop if _is_plain_table(data, at, stop, depth + 1) else 0
+    while at < stop:
+        at = _after_value(data, at, stop, depth + 1)
+        if not at:
+            return 0
+    return stop
+
 
 # Properties that are attributes elsewhere; the others are parts of a message of their own.
 _ATTRIBUTE_PROPERTIES = (

@@ -8,7 +8,7 @@ from ..engine import admin
 from ..engine.queue import Queue
 from ..engine.records import run_step
 from ..errors import Closed, HistoryUnavailable, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
-from ..model import Delivery, Draft, Extra, Info, QueueSettings
+from ..model import Delivery, Draft, Entry, Extra, Info, QueueSettings
 from .base import QueueStats, Receipt
 from .foundation import LARGE
 from .operations import Operations
@@ -163,6 +163,25 @@ class LocalBroker(Operations):
             self._after()
             return range(seq, seq + len(bodies))
 
+    def publish_stamped(
+        self, queue: str, bodies: Sequence[bytes], form: int, infos: Sequence[Info], extra: Extra | None
+    ) -> bool:
+        """Many bodies, each with an info of its own. False if they must go one by one."""
+        with self._lock, self._watch:
+            found = self._queue(queue)
+            if not found.simple or (extra is not None and not extra.light):
+                return False
+            total = sum(map(len, bodies))
+            self._room(total + sum([256 + len(info.wire or b"") for info in infos]))
+            if self._journal is None:
+                self._weigh(total)
+            engine = self.engine
+            now_ms = self._now()
+            for body, info in zip(bodies, infos, strict=True):
+                engine.publish_plain(found, body, form, now_ms, info, extra)
+            self._after()
+            return True
+
     def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]:
         with self._lock, self._watch:
             if self._closed:
@@ -259,6 +278,18 @@ class LocalBroker(Operations):
         if journal is None or self.relaxed or not deliveries:
             return True
         return max(delivery.entry.at for delivery in deliveries) < journal.durable_at
+
+    def unload(self, deliveries: Sequence[Delivery]) -> None:
+        """Forget bodies that are on disk: somebody has them, and may keep them for long.
+
+        The entries are replaced, not changed: whoever looks at one of them just now has it whole.
+        """
+        if self._journal is None or self.relaxed:
+            return
+        with self._lock:
+            for delivery in deliveries:
+                e = delivery.entry
+                delivery.entry = Entry(e.seq, e.sent_ms, e.at, e.size, e.form, None, e.info, e.extra)
 
     def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
         with self._lock, self._watch:

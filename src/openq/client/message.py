@@ -307,11 +307,9 @@ class _Stored(Message):
         return out
 
     def _payload(self) -> dict[str, Any]:
-        return (
-            payload_fields(self.body)
-            if _claimed_form(self._entry) != FORM_BYTES
-            else self._stored_payload()
-        )
+        if _claimed_form(self._entry) in (FORM_TEXT, FORM_JSON):
+            return payload_fields(self.body)
+        return self._stored_payload()
 
     def _stored_payload(self) -> dict[str, Any]:
         entry = self._entry

@@ -190,6 +190,16 @@ class Router:
             raise ExchangeNotFound(exchange)
         return self._walk(exchange, key, headers)
 
+    def fixed_route(self, exchange: str, key: str) -> list[str] | None:
+        """The same for every message of this key; None if headers have a say, or there is no exchange."""
+        try:
+            names = self.route(exchange, key)
+        except ExchangeNotFound:
+            return None
+        if (not exchange or exchange[-1] == "/") and is_default(exchange):
+            return names
+        return names if key in self._known.get(exchange, ()) else None
+
     def dump(self) -> dict[str, Any]:
         """Everything but the predeclared exchanges, as values that JSON can hold."""
         return {

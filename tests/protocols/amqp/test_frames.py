@@ -35,9 +35,15 @@ class Told:
     def method(self, channel: int, payload: bytes) -> None:
         self.told.append(("method", channel, payload))
 
-    def publishes(self, channel: int, method: bytes, wire: bytes, bodies: list[bytes]) -> None:
+    def begins(self, channel: int, payload: bytes) -> bool:
+        return True
+
+    def publishes(self, channel: int, method: bytes, wires: bytes | list[bytes], bodies: list[bytes]) -> None:
         self.calls += 1
-        self.told += [("publish", channel, method, wire, body) for body in bodies]
+        each = [wires] * len(bodies) if isinstance(wires, bytes) else wires
+        self.told += [
+            ("publish", channel, method, wire, body) for wire, body in zip(each, bodies, strict=True)
+        ]
 
     def acks(self, channel: int, tags: list[int]) -> None:
         self.told += [("ack", channel, tag) for tag in tags]
@@ -112,6 +118,15 @@ def test_messages_alike_come_as_one_call() -> None:
 
     assert len(told.told) == 500
     assert told.calls == 2  # the first, by which the others are recognised, and those
+
+
+def test_messages_of_one_method_come_as_one_call_whatever_their_properties() -> None:
+    wires = [b"\x00\x80\x03id%d" % number for number in range(10)]
+
+    told = read(b"".join(publish("q", b"hello", wire=wire) for wire in wires), 1 << 20)
+
+    assert [each[3] for each in told.told] == wires
+    assert told.calls == 2
 
 
 def test_several_acks_of_one_message_are_gathered_and_multiple_ones_are_methods() -> None:

@@ -16,6 +16,7 @@ from ... import properties
 from ...errors import DiskFull, OpenQError
 from ...model import NO_DEADLINE, Delivery
 from ...names import full_name
+from ...properties import is_plain
 from . import methods as m
 from .arguments import type_of
 from .errors import (
@@ -26,12 +27,13 @@ from .errors import (
     NOT_FOUND,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
+    RESOURCE_ERROR,
     AmqpError,
 )
 from .frames import CONTENT_OVERHEAD, END_BYTE, FRAME_OVERHEAD, content_frames, content_head
 from .outgoing import Route, fitted, route_of, wire_of
 from .outlet import UNLIMITED, Consumer
-from .publishing import REPLY_TO, Stamp, Target
+from .publishing import REPLY_TO, NoRoom, Stamp, Target
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -44,6 +46,8 @@ _METHOD_HEAD = Struct(">BHI")
 _DELIVER = b"\x00\x3c\x00\x3c"
 _FLAGS = (b"\x00", b"\x01")
 _MAX_HEADS = 256
+_MAX_LOADED = 1000  # open deliveries of a channel whose bodies stay in memory
+_HEAVY = 64 * 1024
 
 Lent = tuple["Consumer | None", str, Delivery]  # who got it (None: by get), the engine's queue, the delivery
 
@@ -72,7 +76,7 @@ class Channel:
         self._orphans: list[str] = []
         self._next_tag = 1
         self._heads: dict[tuple[bytes, int], bytes] = {}
-        self._held_publishes: list[tuple[bytes, bytes, list[bytes]]] = []
+        self._held_publishes: list[tuple[bytes, bytes | list[bytes], list[bytes]]] = []
         self._held_settlements: list[tuple[bool, bool, list[int]]] = []  # is ack, requeue, tags
 
     # -- what comes in
@@ -394,6 +398,7 @@ class Channel:
             self.send(m.BasicGetOk(tag, redelivered, exchange, key, queue.ready_count))
             wire = wire_of(broker, delivery, connection.door.counting(full))
             connection.write(self._content(wire, delivery.entry.body or b""))
+            connection.ease()
 
         def lost() -> None:
             broker.release(full, receipt)
@@ -471,7 +476,12 @@ class Channel:
             tag += 1
         self._next_tag = tag
         connection.delivered += len(deliveries)
+        if keeps and (len(unacked) > _MAX_LOADED or deliveries[-1].entry.size > _HEAVY):
+            broker.unload(deliveries)  # they may stay open for days
         connection.flush_soon()
+
+    def flush(self) -> None:
+        self.connection.flush()
 
     def _content(self, wire: bytes, body: bytes) -> bytes:
         max_frame = self.connection.max_frame
@@ -489,6 +499,8 @@ class Channel:
     def deliver_reply(self, target: Target, wire: bytes, body: bytes) -> None:
         """A direct reply: to the consumer, past all queues."""
         assert self.reply_tag is not None
+        if self.connection.transport.is_overfull:
+            return  # nobody reads them; replies are a promise to nobody
         tag = self._lend(None, "", _NOTHING, True)
         self.send(m.BasicDeliver(self.reply_tag, tag, False, target.exchange, target.key))
         self.connection.write(self._content(wire, body))
@@ -586,12 +598,14 @@ class Channel:
 
     # -- publishing
 
-    def publishes(self, method: bytes, wire: bytes, bodies: list[bytes]) -> None:
+    def publishes(self, method: bytes, wires: bytes | list[bytes], bodies: list[bytes]) -> None:
+        """`wires`: the properties of all, or of each."""
         if self.is_closing:
             return
         if self.is_transactional:
-            self.connection.publisher.queues(*self._check_publish(method, wire))
-            self._held_publishes.append((method, wire, bodies))
+            for wire in [wires] if isinstance(wires, bytes) else wires:
+                self.connection.publisher.queues(*self._check_publish(method, wire))
+            self._held_publishes.append((method, wires, bodies))
             return
         connection = self.connection
         connection.is_publishing = True
@@ -599,37 +613,69 @@ class Channel:
         if self.is_confirming:
             self.published += len(bodies)
             connection.to_confirm[self] = None
-        try:
-            refused = self._publish(method, wire, bodies)
-        except DiskFull:
+        done, refused = self._publish_all(method, wires, bodies)
+        if done < len(bodies):
             connection.door.disk_is_full()
             if not self.is_confirming:
                 # Nobody would hear of it: the client has to wait until there is room.
-                connection.hold_publishes(self, method, wire, bodies)
-                return
-            refused = list(range(len(bodies)))
+                rest = wires if isinstance(wires, bytes) else wires[done:]
+                connection.hold_publishes(self, method, rest, bodies[done:])
+            refused += range(done, len(bodies))
         if refused and self.is_confirming:
             for at in refused:
                 self._confirm(first + at, False, False)
                 self._refused.add(first + at)
 
-    def try_again(self, method: bytes, wire: bytes, bodies: list[bytes]) -> bool:
-        """Publishes that were held back; False: there is still no room."""
-        try:
-            self._publish(method, wire, bodies)
-        except DiskFull:
-            return False
-        return True
+    def try_again(self, method: bytes, wires: bytes | list[bytes], bodies: list[bytes]) -> int:
+        """Publishes that were held back: how many there is room for now."""
+        return self._publish_all(method, wires, bodies)[0]
 
-    def _check_publish(self, method: bytes, wire: bytes) -> tuple[Target, Stamp]:
+    def _publish_all(
+        self, method: bytes, wires: bytes | list[bytes], bodies: list[bytes]
+    ) -> tuple[int, list[int]]:
+        """How many were dealt with before the disk was full, and which of them a queue refused."""
+        if isinstance(wires, bytes):
+            try:
+                return len(bodies), self._publish(method, wires, bodies)
+            except NoRoom as full:
+                return full.done, full.refused
+        publisher = self.connection.publisher
+        queue = publisher.only_queue(self._target(method))
+        refused: list[int] = []
+        at = 0
+        while at < len(bodies):
+            end = at
+            if queue is not None:
+                while end < len(bodies) and is_plain(wires[end]):
+                    end += 1
+            try:
+                if queue is None or end == at:
+                    end = at + 1
+                    refused += [at for _ in self._publish(method, wires[at], bodies[at:end])]
+                elif not publisher.put_each(self._target(method), queue, wires[at:end], bodies[at:end]):
+                    queue = None  # it is not what it was a moment ago
+                    continue
+            except NoRoom:
+                return at, refused
+            at = end
+        return at, refused
+
+    def _target(self, method: bytes) -> Target:
+        """What a publish is directed to, by somebody who may."""
         connection = self.connection
-        publisher = connection.publisher
-        target = publisher.target(method)
-        stamp = publisher.stamp(wire, target)
+        target = connection.publisher.target(method)
         if not target.exchange:
             connection.require("send", "queue", target.key, of_exchange="amq.default")
         else:
             connection.require("send", "exchange", target.exchange)
+        return target
+
+    def _check_publish(self, method: bytes, wire: bytes) -> tuple[Target, Stamp]:
+        target = self._target(method)
+        stamp = self.connection.publisher.stamp(wire, target)
+        if not target.exchange:
+            for key in stamp.keys:
+                self.connection.require("send", "queue", key, of_exchange="amq.default")
         return target, stamp
 
     def _publish(self, method: bytes, wire: bytes, bodies: list[bytes]) -> list[int]:
@@ -704,8 +750,11 @@ class Channel:
         publishes, self._held_publishes = self._held_publishes, []
         settlements, self._held_settlements = self._held_settlements, []
         broker = self.connection.broker
-        for publish in publishes:
-            if self._publish(*publish):
+        for method_bytes, wires, bodies in publishes:
+            done, refused = self._publish_all(method_bytes, wires, bodies)
+            if done < len(bodies):
+                raise AmqpError(RESOURCE_ERROR, "the disk is full; the transaction is only done in part")
+            if refused:
                 raise AmqpError(PRECONDITION_FAILED, "a queue is full; the transaction is only done in part")
         for is_ack, requeue, tags in settlements:
             if is_ack:

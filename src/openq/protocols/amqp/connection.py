@@ -48,7 +48,10 @@ GREETING, STARTING, CHECKING, TUNING, OPENING, RUNNING, CLOSING, CLOSED = range(
 
 
 class Transport(Protocol):
+    @property
+    def is_overfull(self) -> bool: ...
     def write(self, data: bytes) -> None: ...
+    def finish(self) -> None: ...
     def close(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
@@ -87,6 +90,7 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.out: list[bytes] = []
         self.can_write = True
+        self.is_stalled = False  # its answers are not taken, so it is not read on
         self.is_publishing = False
         self.is_told_blocked = False
         self.received = 0
@@ -99,7 +103,7 @@ class Connection:
         self._greeting = b""
         self._is_busy = False
         self._is_flushing = False
-        self._held: tuple[Channel, bytes, bytes, list[bytes]] | None = None
+        self._held: tuple[Channel, bytes, bytes | list[bytes], list[bytes]] | None = None
 
     # -- bytes
 
@@ -172,8 +176,26 @@ class Connection:
         self.reader.held = True
         self.transport.pause_reading()
 
+    def ease(self) -> None:
+        """After an answer much larger than the question: no more questions until the client took it."""
+        self.flush()
+        if not self.can_write and not self.is_stalled and self.stage == RUNNING:
+            self.is_stalled = True
+            self.hold()
+
+    def take_more(self) -> None:
+        """The client takes what is written again."""
+        self.can_write = True
+        for channel in self.channels.values():
+            for consumer in channel.consumers.values():
+                self.to_pump[consumer.outlet] = None
+        self.settle()
+        if self.is_stalled:
+            self.is_stalled = False
+            self.go_on()
+
     def go_on(self) -> None:
-        if self.stage == CLOSED:
+        if self.stage == CLOSED or self.is_stalled:
             return
         self.reader.held = False
         self._work(self.reader.resume)
@@ -244,8 +266,7 @@ class Connection:
         elif self.stage == RUNNING and isinstance(method, m.ConnectionClose):
             self.release()
             self.send(0, m.ConnectionCloseOk())
-            self.flush()
-            self.close_now()
+            self._part()
         elif self.stage == RUNNING and isinstance(method, m.ConnectionUpdateSecret):
             self._update_secret(method)
         else:
@@ -428,11 +449,15 @@ class Connection:
         self.channels.pop(channel.number, None)
         self.reader.forget_channel(channel.number)
 
-    def publishes(self, channel: int, method: bytes, wire: bytes, bodies: list[bytes]) -> None:
+    def begins(self, channel: int, payload: bytes) -> bool:
+        found = self._channel(channel, payload)
+        return found is not None and not found.is_closing
+
+    def publishes(self, channel: int, method: bytes, wires: bytes | list[bytes], bodies: list[bytes]) -> None:
         found = self._channel(channel, method)
         if found is not None:
             self.received += len(bodies)
-            self._on_channel(found, method, partial(found.publishes, method, wire, bodies))
+            self._on_channel(found, method, partial(found.publishes, method, wires, bodies))
 
     def acks(self, channel: int, tags: list[int]) -> None:
         found = self.channels.get(channel)
@@ -470,24 +495,28 @@ class Connection:
 
     # -- a full disk
 
-    def hold_publishes(self, channel: Channel, method: bytes, wire: bytes, bodies: list[bytes]) -> None:
-        self._held = (channel, method, wire, bodies)
+    def hold_publishes(
+        self, channel: Channel, method: bytes, wires: bytes | list[bytes], bodies: list[bytes]
+    ) -> None:
+        self._held = (channel, method, wires, bodies)
         self.hold()
 
     def try_held(self) -> None:
         """There may be room again."""
         if self._held is None or self.stage == CLOSED:
             return
-        channel, method, wire, bodies = self._held
-        done = True
+        channel, method, wires, bodies = self._held
+        self._held = None
+        done = len(bodies)
 
         def work() -> None:
             nonlocal done
-            done = channel.try_again(method, wire, bodies)
+            done = channel.try_again(method, wires, bodies)
 
         self._work(lambda: self._on_channel(channel, method, work))
-        if done:
-            self._held = None
+        if done < len(bodies):
+            self._held = channel, method, wires if isinstance(wires, bytes) else wires[done:], bodies[done:]
+        else:
             self.go_on()
 
     def tell_blocked(self, reason: str | None) -> None:
@@ -537,6 +566,15 @@ class Connection:
         for channel in channels:
             channel.release()
         self.door.released(self)
+
+    def _part(self) -> None:
+        """After the last word. What a client still had in hand is read and dropped until it hangs up, too:
+        to close on it would take the last word from it (amqplib sends `close` past what waits elsewhere).
+        """
+        self.flush()
+        self.stage = CLOSED
+        self.door.closing(self)
+        self.transport.finish()
 
     def close_now(self) -> None:
         if self.stage != CLOSED:

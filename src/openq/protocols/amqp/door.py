@@ -122,7 +122,7 @@ class AmqpDoor:
                 if now_s - socket.since_s > HANDSHAKE_S:
                     log.info("connection from %s: no handshake in %d s", connection.peer, HANDSHAKE_S)
                     socket.abort()
-            elif connection.stage == CLOSING:
+            elif connection.stage >= CLOSING:
                 if now_s - socket.closing_s > CLOSE_S:
                     socket.abort()
             elif connection.heartbeat_s:
@@ -456,11 +456,9 @@ class Socket(asyncio.Protocol):
         if connection is not None:
             connection.heard_s = self._loop_time()
             connection.data(data)
-            transport = self._transport
-            if not connection.can_write and transport is not None:
-                self._is_stalled = transport.get_write_buffer_size() > MAX_BUFFER
-                if self._is_stalled:
-                    self.pause_reading()
+            if not connection.can_write and self.is_overfull:
+                self._is_stalled = True
+                self.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         connection, self._connection = self._connection, None
@@ -476,22 +474,27 @@ class Socket(asyncio.Protocol):
     def resume_writing(self) -> None:
         connection = self._connection
         if connection is not None:
-            connection.can_write = True
             if self._is_stalled:
                 self._is_stalled = False
                 if not connection.reader.held:
                     self.resume_reading()
-            for channel in connection.channels.values():
-                for consumer in channel.consumers.values():
-                    connection.to_pump[consumer.outlet] = None
-            connection.settle()
+            connection.take_more()
 
     # -- what a connection may do with it
+
+    @property
+    def is_overfull(self) -> bool:
+        return self._transport is not None and self._transport.get_write_buffer_size() > MAX_BUFFER
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:
             self.wrote_s = self._loop_time()
             self._transport.write(data)
+
+    def finish(self) -> None:
+        """Nothing more is said; the client hangs up, or is hung up on after a while."""
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
 
     def close(self) -> None:
         if self._transport is not None:

@@ -33,6 +33,7 @@ HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 _HEAD = Struct(">BHI")
 _CONTENT = Struct(">HHQ")  # class, weight, body size
 _CONTENT_HEAD = Struct(">BHIHHQ")
+_MIDDLE = Struct(">IHHQ")  # length of a header frame, then class, weight and body size
 _U32 = Struct(">I")
 _U64 = Struct(">Q")
 _PUBLISH = b"\x00\x3c\x00\x28"
@@ -47,7 +48,10 @@ class Sink(Protocol):
     """Who is told. A call that raises ends the connection; what ends only a channel is the sink's affair."""
 
     def method(self, channel: int, payload: bytes) -> None: ...
-    def publishes(self, channel: int, method: bytes, wire: bytes, bodies: list[bytes]) -> None: ...
+    def begins(self, channel: int, payload: bytes) -> bool: ...
+    def publishes(self, channel: int, method: bytes, wires: bytes | list[bytes], bodies: list[bytes]) -> None:
+        """Messages of one method; their properties, those of all or of each, and their bodies."""
+
     def acks(self, channel: int, tags: list[int]) -> None: ...
     def heartbeat(self) -> None: ...
     def refuse_content(self, channel: int, error: AmqpError) -> None: ...
@@ -56,10 +60,11 @@ class Sink(Protocol):
 class _Content:
     """A publish whose properties or body have not arrived whole."""
 
-    __slots__ = ("got", "method", "parts", "size", "wire")
+    __slots__ = ("got", "is_wanted", "method", "parts", "size", "wire")
 
-    def __init__(self, method: bytes) -> None:
+    def __init__(self, method: bytes, is_wanted: bool) -> None:
         self.method = method
+        self.is_wanted = is_wanted  # else it is passed over
         self.wire: bytes | None = None  # None: its header has not come
         self.size = 0
         self.got = 0
@@ -67,24 +72,30 @@ class _Content:
 
 
 class _Run:
-    """How the next message looks if it is like the last one."""
+    """How the next message looks if it is like the last one: of the same method, at least."""
 
-    __slots__ = ("channel", "method", "middle", "same", "size", "start", "wire")
+    __slots__ = ("body_head", "channel", "method", "same", "size", "start", "wire")
 
     def __init__(self, channel: int, method: bytes, wire: bytes, size: int) -> None:
         self.channel = channel
         self.method = method
-        self.wire = wire
-        self.start = (
-            method_frame(channel, method)
-            + _CONTENT_HEAD.pack(HEADER, channel, _CONTENT.size + len(wire), _BASIC, 0, 0)[: -_U64.size]
-        )
-        self.middle = wire + END_BYTE + _HEAD.pack(BODY, channel, 0)[: -_U32.size]
-        self.set_size(size)
+        # Up to the length of the header frame; from its end to the length of the body frame.
+        self.start = method_frame(channel, method) + _HEAD.pack(HEADER, channel, 0)[: -_U32.size]
+        self.body_head = END_BYTE + _HEAD.pack(BODY, channel, 0)[: -_U32.size]
+        self.expect(wire, size)
 
-    def set_size(self, size: int) -> None:
+    def expect(self, wire: bytes, size: int) -> None:
+        self.wire = wire
         self.size = size
-        self.same = self.start + _U64.pack(size) + self.middle + _U32.pack(size)
+        self.same = b"".join(
+            (
+                self.start,
+                _MIDDLE.pack(_CONTENT.size + len(wire), _BASIC, 0, size),
+                wire,
+                self.body_head,
+                _U32.pack(size),
+            )
+        )
 
 
 class Reader:
@@ -160,50 +171,63 @@ class Reader:
             self._rest = data[at:] if at else data
 
     def _read_run(self, run: _Run, data: bytes, at: int) -> int:
-        """Whole messages like the last one, as many as there are; where they end."""
+        """Whole messages of the same method, as many as there are; where they end."""
         bodies: list[bytes] = []
+        wires: list[bytes] | None = None  # None: all have those of the run
         end = len(data)
         same = run.same
         size = run.size
         length = len(same)
-        before = 0
+        before: tuple[bytes, int] | None = None
+        start_of_run, body_head = run.start, run.body_head
+        to_middle = len(start_of_run)
         starts = data.startswith
         most = _MAX_RUN
         while most:
             if starts(same, at):
                 start = at + length
                 stop = start + size
+                wire = run.wire
             else:
-                if not starts(run.start, at):
+                # With other properties or of another size. What is wrong, or in several frames, is left to
+                # the long way, which says so.
+                middle = at + to_middle
+                if not starts(start_of_run, at) or middle + _MIDDLE.size > end:
                     break
-                start = at + len(run.start) + _U64.size
-                if not starts(run.middle, start):
+                header, class_id, weight, total = _MIDDLE.unpack_from(data, middle)
+                close = middle + _U32.size + header
+                if class_id != _BASIC or weight or header < _CONTENT.size + 2 or header > self.max_payload:
                     break
-                start += len(run.middle) + _U32.size
+                if not starts(body_head, close):
+                    break
+                start = close + len(body_head) + _U32.size
                 if start > end:
                     break
-                (size,) = _U32.unpack_from(data, start - _U32.size)
-                (total,) = _U64.unpack_from(data, at + len(run.start))
-                if total != size or size > self.max_payload or size > self.max_body or not size:
-                    break  # in several frames, or wrong: the long way says what
-                stop = start + size
-                if stop >= end:
+                (found,) = _U32.unpack_from(data, start - _U32.size)
+                if found != total or not found or found > self.max_payload or found > self.max_body:
                     break
-                if size == before:  # twice in a row: worth to be expected again
-                    run.set_size(size)
-                    same = run.same
-                    length = len(same)
-                before = size
-                size = run.size
+                stop = start + found
+                wire = data[middle + _MIDDLE.size : close]
+                if (wire, found) == before and stop < end:  # twice in a row: worth to be expected again
+                    if wires is None and wire != run.wire:
+                        wires = [run.wire] * len(bodies)
+                    run.expect(wire, found)
+                    same, size, length = run.same, found, len(run.same)
+                before = wire, found
             if stop >= end:
                 break
             if data[stop] != END:
                 raise AmqpError(FRAME_ERROR, f"frame of type 3 does not end with 206 but {data[stop]}")
+            if wires is not None:
+                wires.append(wire)
+            elif wire != run.wire:
+                wires = [run.wire] * len(bodies)
+                wires.append(wire)
             bodies.append(data[start:stop])
             at = stop + 1
             most -= 1
         if bodies:
-            self._sink.publishes(run.channel, run.method, run.wire, bodies)
+            self._sink.publishes(run.channel, run.method, run.wire if wires is None else wires, bodies)
         return at
 
     def _read_acks(self, data: bytes, at: int) -> int:
@@ -226,7 +250,8 @@ class Reader:
             raise _unexpected(content)
         start = payload[:4]
         if start == _PUBLISH:
-            self._contents[channel] = _Content(payload)
+            # Asked before anything is kept for it: nobody may fill the memory from outside.
+            self._contents[channel] = _Content(payload, self._sink.begins(channel, payload))
             return
         if start == _ACK and len(payload) == _ACK_PAYLOAD:
             if channel != self._ack_channel or not self._ack_head:
@@ -256,7 +281,8 @@ class Reader:
             )
         content.wire = payload[_CONTENT.size :]
         content.size = size
-        if size > self.max_body:
+        if size > self.max_body and content.is_wanted:
+            content.is_wanted = False
             # Its frames are on their way; the channel that sent it is closed and they are passed over.
             error = AmqpError(
                 PRECONDITION_FAILED, f"message size {size} is larger than configured max size {self.max_body}"
@@ -272,7 +298,7 @@ class Reader:
         content.got += len(payload)
         if content.got > content.size:
             raise _unexpected(content)
-        if content.size <= self.max_body:
+        if content.is_wanted:
             content.parts.append(payload)
         if content.got == content.size:
             self._complete(channel, content)
@@ -281,11 +307,12 @@ class Reader:
         del self._contents[channel]
         wire = content.wire
         assert wire is not None
-        if content.size > self.max_body:
+        if not content.is_wanted:
             return
         parts = content.parts
         body = parts[0] if len(parts) == 1 else b"".join(parts)
-        if len(parts) == 1:
+        run = self._run
+        if len(parts) == 1 and (run is None or run.channel != channel or run.method != content.method):
             self._run = _Run(channel, content.method, wire, content.size)
         self._sink.publishes(channel, content.method, wire, [body])
 

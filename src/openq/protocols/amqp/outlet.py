@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .outgoing import Route
 
 CHUNK = 500  # messages taken from the broker at a time
+CHUNK_BYTES = 4 * 1024 * 1024  # and no more than this, or one: they are all in memory at once
 UNLIMITED = 1 << 30
 
 
@@ -28,6 +29,7 @@ class Taker(Protocol):
     lent: int  # deliveries of all its consumers that are not settled
 
     def room(self) -> int: ...
+    def flush(self) -> None: ...
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None: ...
     def cancelled(self, consumer: Consumer) -> None: ...
 
@@ -102,6 +104,7 @@ class Outlet:
         self._turn = 0
         self._waiting = False
         self._loading = False
+        self._is_heavy = False  # what waits is more than may be taken at once
         self._waiter = Waiter(1, NO_DEADLINE, None, None, self._arrived)
         self._served = served
 
@@ -127,18 +130,38 @@ class Outlet:
     def _room(self) -> int:
         if len(self.consumers) == 1:
             return min(self.consumers[0].room(), CHUNK)
-        return min(sum([consumer.room() for consumer in self._active()]), CHUNK)
+        room = 0
+        for consumer in self._active():
+            room += consumer.room()
+            if room >= CHUNK:
+                return CHUNK
+        return room
+
+    def _most(self) -> int:
+        """How many to take, going by the mean size of what waits."""
+        queue = self.site.broker.engine.queues.get(self.full)
+        self._is_heavy = queue is not None and queue.waiting_bytes > CHUNK_BYTES
+        if queue is None or not self._is_heavy:
+            return CHUNK
+        return max(1, CHUNK_BYTES * max(queue.waiting_count, 1) // queue.waiting_bytes)
 
     def pump(self) -> None:
         """Take what is there, as much as the consumers have room for; then stand in line."""
+        taken = False
         while not self._loading:
             room = self._room()
+            if room > 0 and taken:
+                # Only what was written tells whether a client takes it.
+                for consumer in self._active():
+                    consumer.channel.flush()
+                room = self._room()
             if room <= 0:
                 self._stand_down()
                 return
-            self._waiter.limit = room
             if self._waiting:
+                self._waiter.limit = room
                 return
+            self._waiter.limit = min(room, self._most())
             self._waiter.consumer = self.consumers[0].label if len(self.consumers) == 1 else "amqp"
             self._waiting = True
             try:
@@ -150,7 +173,20 @@ class Outlet:
             if deliveries is None:
                 return
             self._waiting = False
+            if self._is_heavy:
+                deliveries = self._light(deliveries)
             self.take(deliveries)
+            taken = True
+
+    def _light(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """As many of them as may be in memory at once. The rest goes back to its place."""
+        total = 0
+        for at, delivery in enumerate(deliveries):
+            total += delivery.entry.size
+            if total > CHUNK_BYTES and at:
+                self._give_back(deliveries[at:])
+                return deliveries[:at]
+        return deliveries
 
     def _stand_down(self) -> None:
         if self._waiting and self.site.broker.leave(self.full, self._waiter):
@@ -221,6 +257,8 @@ class Outlet:
                 continue
             if consumer.room() - (len(shares.get(consumer, ())) if consumer.no_ack else 0) > 0:
                 best, best_at = consumer, at
+                if consumer.priority == consumers[0].priority:
+                    break  # there is none higher
         if best is not None:
             self._turn = best_at + 1
         return best

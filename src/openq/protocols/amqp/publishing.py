@@ -12,6 +12,7 @@ from typing import Any
 
 from ... import properties
 from ...engine.queue import Queue
+from ...errors import DiskFull
 from ...model import FORM_BYTES, MAX_SPAN_MS, Draft, Info, light_extra
 from ...names import full_name
 from ...properties import MalformedProperties, Properties
@@ -33,6 +34,15 @@ DELAY = "x-delay"
 OWN_DELAY = "openq.delay"
 _MAX_KEPT = 1000
 _NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+class NoRoom(Exception):
+    """The disk is full: after `done` messages, of which a queue refused some."""
+
+    def __init__(self, done: int, refused: list[int]) -> None:
+        super().__init__("the disk is full")
+        self.done = done
+        self.refused = refused
 
 
 class Target:
@@ -167,14 +177,39 @@ class Publisher:
             )
         return self._broker.where(target.full, [target.key, *stamp.keys], stamp.headers)
 
+    def only_queue(self, target: Target) -> Queue | None:
+        """The one queue that this leads to whatever the headers say, if plain messages go in as they are."""
+        broker = self._broker
+        if target.is_default:
+            queue = broker.engine.queues.get(full_name(self._account, target.key))
+        else:
+            router = broker.engine.router
+            names = router.fixed_route(target.full, target.key)
+            if names is None or len(names) != 1 or router.get(target.full).internal:
+                return None
+            queue = broker.engine.queues.get(names[0])
+        return queue if queue is not None and queue.simple else None
+
+    def put_each(self, target: Target, queue: Queue, wires: list[bytes], bodies: list[bytes]) -> bool:
+        """Plain messages with properties of their own. False: they must go one by one. Raises NoRoom."""
+        extra = None if target.is_default else light_extra((target.full, target.key))
+        infos = list(map(Info.of_wire, wires))
+        try:
+            return self._broker.publish_stamped(queue.name, bodies, FORM_BYTES, infos, extra)
+        except DiskFull:
+            raise NoRoom(0, []) from None
+
     def put(self, target: Target, stamp: Stamp, queues: Sequence[Queue], bodies: list[bytes]) -> list[int]:
-        """Into the queues. The indexes of those that a queue refused. Raises what the broker raises."""
+        """Into the queues. The indexes of those that a queue refused. Raises NoRoom."""
         if stamp.is_plain and len(queues) == 1:
             queue = queues[0]
             is_own = target.is_default and stamp.props.type is None
             extra = None if is_own else stamp.extra
-            if self._broker.publish_bodies(queue.name, bodies, FORM_BYTES, stamp.info, extra) is not None:
-                return []
+            try:
+                if self._broker.publish_bodies(queue.name, bodies, FORM_BYTES, stamp.info, extra) is not None:
+                    return []
+            except DiskFull:
+                raise NoRoom(0, []) from None
         draft = stamp.draft
         if DELAY in stamp.headers and self._topology.is_delayed(target.full):
             delay = stamp.headers[DELAY]
@@ -183,7 +218,10 @@ class Publisher:
         names = [queue.name for queue in queues]
         refused: list[int] = []
         for at, body in enumerate(bodies):
-            _, _, error = self._broker.route_to(names, Draft(body, FORM_BYTES, **draft))
+            try:
+                _, _, error = self._broker.route_to(names, Draft(body, FORM_BYTES, **draft))
+            except DiskFull:
+                raise NoRoom(at, refused) from None
             if error is not None:
                 refused.append(at)
         return refused
