@@ -15,12 +15,62 @@ from tests.serving import free_port, served
 
 _RECORDED = load()
 _STREAMS = "streams are refused: replay is how OpenQ reads a queue's history"
+_WORDS = "the same code in words of our own: RabbitMQ shows terms of Erlang"
+_TELLS = "the client is told what is wrong, where RabbitMQ hangs up or calls it an internal error"
+_TYPES = "a number's width is not kept once it is read, so an error cannot name it"
+_TRACE = "there is no firehose, so no exchange for it"
+_NACK = "a nack of one message, as the specification has it: nothing but that one is meant"
 MEANT = {
     "queue: x-queue-type = 'stream'": _STREAMS,
     "stream: declare": _STREAMS,
     "stream: transient": _STREAMS,
     "quorum: global prefetch": "a prefetch for the whole channel works on every queue",
     "dead letter: only the head expires": "every message expires on time, wherever it stands",
+    "length: zero": "a queue with room for nothing takes nothing, whoever waits",
+    "length: given back beyond the limit": "what was with a consumer is not thrown away when it comes back",
+    "length: reject-publish": _NACK,
+    "length: reject-publish at one of two queues": _NACK,
+    "dead letter: too many, reject-publish-dlx": _NACK,
+    "exchange: amq.rabbitmq.trace": _TRACE,
+    "checks: publish to amq.rabbitmq.trace": _TRACE,
+    **{f"checks: type {letter} of a number": _TYPES for letter in "lsbBui"},
+    "checks: type f is no number": _TYPES,
+    "handshake: tune frame_max 0": "0 means no limit of its own, as the specification has it",
+    "handshake: tune channel_max 0": "0 means no limit of its own, as the specification has it",
+    "handshake: protocol header of 0-8": "0-8 is another protocol, and nobody speaks it any more",
+    "handshake: channel method before open": _WORDS,
+    "channel: flow off": "a client may stop the messages for a while; RabbitMQ can no longer do that",
+    "queue: x-queue-master-locator = 'nope'": "there is one node, so it does not matter where the master is",
+    "reply-to: round trip": "an answer that was delivered is not returned as well",
+    "connection: body size beyond the limit": "refused when it is announced, not when it has come",
+    **{
+        f"connection: {name}": _TELLS
+        for name in (
+            "unknown class",
+            "unknown method",
+            "unknown method on channel 0",
+            "table with an unknown type",
+            "header with malformed properties",
+            "header with flags continued",
+        )
+    },
+    **{
+        f"connection: {name}": _WORDS
+        for name in (
+            "method frame too short",
+            "method frame with bytes left over",
+            "method frame of one byte",
+            "table longer than the frame",
+            "queue name is not UTF-8",
+            "unknown frame type",
+            "unknown frame type on channel 0",
+            "frame end is wrong",
+            "frame too large",
+            "heartbeat on channel 1",
+            "heartbeat with a payload",
+            "header too short",
+        )
+    },
 }
 
 

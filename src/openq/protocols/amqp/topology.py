@@ -183,6 +183,10 @@ class Topology:
             self.touch(full_name(account_of(vhost), name))
             return name
         if not name:
+            if queue_type(arguments or {}) == "quorum":
+                raise AmqpError(
+                    PRECONDITION_FAILED, "Cannot declare a server-named queue for type rabbit_quorum_queue"
+                )
             name = "amq.gen-" + secrets.token_urlsafe(16)
         elif name.startswith("amq."):
             raise AmqpError(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
