@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -75,8 +77,10 @@ def _wait_for_runs(application: Application) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100)
-    with tempfile.TemporaryDirectory() as place:
-        print(json.dumps(asdict(survive(parser.parse_args().count, Path(place)))))
+    place = Path(tempfile.mkdtemp(prefix="celery-restarts-"))
+    print(f"logs are in {place} until all went well", file=sys.stderr)
+    print(json.dumps(asdict(survive(parser.parse_args().count, place))))
+    shutil.rmtree(place)
 
 
 if __name__ == "__main__":

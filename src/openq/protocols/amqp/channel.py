@@ -665,6 +665,8 @@ class Channel:
         connection = self.connection
         target = connection.publisher.target(method)
         if not target.exchange:
+            if target.key.startswith(f"{REPLY_TO}."):
+                return target  # whoever knows such an address was asked for an answer
             connection.require("send", "queue", target.key, of_exchange="amq.default")
         else:
             connection.require("send", "exchange", target.exchange)

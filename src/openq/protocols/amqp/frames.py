@@ -38,6 +38,7 @@ _U32 = Struct(">I")
 _U64 = Struct(">Q")
 _PUBLISH = b"\x00\x3c\x00\x28"
 _ACK = b"\x00\x3c\x00\x50"
+_CLOSE_OK = b"\x00\x14\x00\x29"
 _ACK_PAYLOAD = 13
 _ACK_FRAME = 21
 _BASIC = 60
@@ -246,9 +247,11 @@ class Reader:
 
     def _method(self, channel: int, payload: bytes) -> None:
         content = self._contents.get(channel)
-        if content is not None:
-            raise _unexpected(content)
         start = payload[:4]
+        if content is not None:
+            if content.is_wanted or start != _CLOSE_OK:
+                raise _unexpected(content)
+            del self._contents[channel]  # it heard that its channel is closed, and stops in the middle
         if start == _PUBLISH:
             # Asked before anything is kept for it: nobody may fill the memory from outside.
             self._contents[channel] = _Content(payload, self._sink.begins(channel, payload))
