@@ -183,6 +183,7 @@ def unpack_value(data: bytes) -> Any:
 _WIRE = 1  # the first byte of an info in a protocol's own bytes; one in JSON begins with a bracket
 _WIRE_HEAD = Struct("<BH")  # that byte, and the length of the publisher's name
 _NOBODY = 0xFFFF
+_OWN_WIRE = Struct("<IBH")  # the length of an info, and its `_WIRE_HEAD`
 # What many messages share is one object again when they are read one by one. Both are emptied when full.
 _SHARED = 1024
 _SHARED_BYTES = 512
@@ -393,6 +394,11 @@ def encode(record: Record) -> bytes:
         form, body, info, extra = record[4:]
         if info is None and extra is None:
             return HEAD.pack(PUBLISH, form, 0, queue, seq, now_ms) + body  # type: ignore[no-any-return]
+        if extra is None and info.packed is None and info.wire is not None and info.publisher is None:
+            # Properties of its own and nothing else: as `_pack_content` does it, without the calls in between.
+            wire = info.wire
+            head = HEAD.pack(PUBLISH, form, _HAS_INFO, queue, seq, now_ms)
+            return b"".join((head, _OWN_WIRE.pack(_WIRE_HEAD.size + len(wire), _WIRE, _NOBODY), wire, body))
         flags, content = _pack_content(body, info, extra)
         return HEAD.pack(PUBLISH, form, flags, queue, seq, now_ms) + content
     if kind == ACK:
