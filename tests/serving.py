@@ -70,7 +70,8 @@ class Served:
 
     def wait(self) -> Served:
         assert self._ready.wait(READY_S), f"not ready in time: {self.lines} {self.log}"
-        assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.lines} {self.log}"
+        is_up = any("is ready" in line for line in (*self.lines, *self.log))
+        assert is_up, f"ended with {self.process.wait(READY_S)}: {self.lines} {self.log}"
         return self
 
     @property

@@ -332,7 +332,7 @@ def _first_lines(server: Server) -> list[str]:
     pika = []
     if server.amqp_url and server.guard.is_open:
         opened = f"pika.BlockingConnection(pika.URLParameters('{server.amqp_url}')).channel()"
-        pika = [f'  python -c "import pika; print({opened}.queue_declare(\'hello\', passive=True))"']
+        pika = [f"  python -c \"import pika; print({opened}.queue_declare('hello', passive=True))\""]
     return [
         f"  curl -X PUT {url}/api/v1/queues/hello{sign_in}",
         f'  curl {url}/api/v1/queues/hello/messages --json \'{{"payload": "hi"}}\'{sign_in}',

@@ -17,6 +17,7 @@ from ..errors import (
 )
 from ..model import (
     MAX_DEATHS,
+    MAX_SPAN_MS,
     Death,
     Entry,
     Extra,
@@ -408,6 +409,8 @@ class Core:
             return
         due_ms = max(now_ms + 1, min(kept_ms + queue.settings.retention_ms, MAX_TIME_MS))
         queue.retention_armed = due_ms
+        if queue.settings.retention_ms >= MAX_SPAN_MS:
+            return  # for ever: a timer would only keep a deleted queue in memory as long
         self.timers.add(due_ms, (RETENTION, queue, due_ms))
         self.woken.append(queue)  # whoever keeps the time must hear of it
 

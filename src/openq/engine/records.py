@@ -395,7 +395,7 @@ def encode(record: Record) -> bytes:
         if info is None and extra is None:
             return HEAD.pack(PUBLISH, form, 0, queue, seq, now_ms) + body  # type: ignore[no-any-return]
         if extra is None and info.packed is None and info.wire is not None and info.publisher is None:
-            # Properties of its own and nothing else: as `_pack_content` does it, without the calls in between.
+            # Properties of its own and nothing else: as `_pack_content` does it, without the calls between.
             wire = info.wire
             head = HEAD.pack(PUBLISH, form, _HAS_INFO, queue, seq, now_ms)
             return b"".join((head, _OWN_WIRE.pack(_WIRE_HEAD.size + len(wire), _WIRE, _NOBODY), wire, body))

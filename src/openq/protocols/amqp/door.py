@@ -35,9 +35,7 @@ MAX_CHANNELS = 2047
 HEARTBEAT_S = 60
 HANDSHAKE_S = 10.0  # from the first byte to an open connection
 CLOSE_S = 5.0  # for a client to hear why its connection ends
-STOP_S = (
-    1.0  # the same when the server stops: a client that only sends does not listen, and must not delay it
-)
+STOP_S = 0.5  # the same when the server stops: who only sends does not listen, and must not delay it
 TICK_S = 1.0
 ROOM_S = 0.2  # how often a full disk is looked at again
 BUFFER = 512 * 1024  # bytes a client may leave unread before it gets no more messages
