@@ -163,6 +163,34 @@ def test_reading_while_it_is_being_written(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_who_waits_for_a_record_that_is_being_written_is_told_with_it(tmp_path: Path) -> None:
+    gate = Gate()
+    journal = small(tmp_path, io=gate, segment_bytes=1 << 20, first_segment_bytes=1 << 20)
+    gate.arrived = threading.Semaphore(0)
+    gate.open_.clear()
+    told: list[int] = []
+    with journal.lock:
+        written = journal.append(b"being written")
+        journal.when_durable(lambda: None)
+    journal.flush()
+    gate.arrived.acquire()
+    with journal.lock:
+        pending = journal.append(b"pending")
+        assert journal.when_durable_at(written, lambda: told.append(journal.durable_at))
+        assert not journal.when_durable_at(pending, lambda: told.append(0))
+    assert told == []
+
+    gate.open_.set()
+    eventually(lambda: len(told) == 1)
+
+    assert written < told[0] <= pending
+    journal.wait(pending)
+    with journal.lock:
+        assert not journal.when_durable_at(written, lambda: told.append(0))
+    journal.close()
+    assert len(told) == 1
+
+
 def test_an_interrupted_commit_is_finished_by_the_writer(tmp_path: Path) -> None:
     class Interrupted(Io):
         armed = False

@@ -62,7 +62,7 @@ def show(site: Site, request: Request, queue: str, deliveries: list[Delivery], t
     else:
         # It holds messages now: a client that hangs up meanwhile is one that leaves, not one that listens.
         request.on_gone = _nothing
-        site.after_commit(loaded)
+        site.after_commit(loaded, max(each.entry.at for each in deliveries))
 
 
 def give_back(site: Site, queue: str, deliveries: list[Delivery]) -> None:

@@ -76,9 +76,10 @@ class Site:
         self.amqp: Amqp | None = None  # set by the server, for those who show who is connected
         self.polls: set[Ending] = set()  # who waits for messages, to be told when the server stops
 
-    def after_commit(self, callback: Callback) -> None:
+    def after_commit(self, callback: Callback, at: int | None = None) -> None:
         """On the loop, once everything done so far is on disk, or with the error that keeps it from that.
 
+        With `at`, what is stored there and before is enough: it may be in the commit that is under way.
         One list per group commit and one wake-up of the loop for all of it; the journal is asked to write
         when the present tick of the loop is over, so that its requests share a commit.
         """
@@ -89,7 +90,10 @@ class Site:
             return
         with broker.lock:
             error = journal.error
-            if error is None and journal.end_at > journal.durable_at:
+            awaited = journal.end_at - 1 if at is None else at
+            if error is None and awaited >= journal.durable_at:
+                if at is not None and journal.when_durable_at(at, partial(self._committed, [callback])):
+                    return
                 if journal.group != self._group:
                     callbacks: list[Callback] = []
                     journal.when_durable(partial(self._committed, callbacks))

@@ -49,6 +49,10 @@ class Journal(Protocol):
         """Lock held. Call back, without the lock, when all appended so far is durable or `error` is set."""
         ...
 
+    def when_durable_at(self, at: int, callback: Callable[[], None]) -> bool:
+        """Lock held. The same with the commit under way, if the record is in it; else False."""
+        ...
+
     def flush(self) -> None:
         """Lock held or not. Ask for a commit now; does not wait for it."""
         ...

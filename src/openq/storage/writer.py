@@ -219,6 +219,14 @@ class GroupWriter:
             self._awaken()
         self._callbacks.append(callback)
 
+    def when_durable_at(self, at: int, callback: Callable[[], None]) -> bool:
+        """The same for a record in the commit under way, with that one. False: it is not in it."""
+        busy = self._busy
+        if busy is None or not busy.blocks or at >= self._live[-1].origin:
+            return False
+        busy.callbacks.append(callback)  # `_finish` looks at them after it has moved `durable_at`
+        return True
+
     # -- waking and waiting
 
     def flush(self) -> None:

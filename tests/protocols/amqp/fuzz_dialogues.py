@@ -185,7 +185,7 @@ class Indoors:
 
     def feed(self, wire: Wire, data: bytes) -> None:
         """Once it is listened to, as a socket would."""
-        self.settle(lambda: wire.reading or wire.is_deaf)
+        self.settle(lambda: wire.reading or wire.is_deaf or wire.closed)
         if not wire.closed and wire.reading:
             wire.socket.data_received(data)
 
@@ -237,6 +237,7 @@ class Indoors:
             "watched": [name for name, queue in self.broker.engine.queues.items() if queue.watched],
         }
         if any(left.values()):
+            door._outlets.clear()  # said once
             raise Found(f"left of connections that ended: {[(k, v) for k, v in left.items() if v]}")
 
     def tidy(self) -> None:

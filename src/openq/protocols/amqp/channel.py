@@ -293,9 +293,6 @@ class Channel:
             raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
         connection.topology.check_access(connection.vhost, name, connection)
         full = full_name(connection.account, name)
-        outlet = connection.door.outlet(full)
-        if outlet.exclusive or (method.exclusive and (outlet.consumers or outlet.single_active)):
-            raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '{connection.vhost}' in exclusive use")
         priority = method.arguments.get("x-priority", 0)
         if isinstance(priority, bool) or not isinstance(priority, int):
             kind = type_of(priority)
@@ -310,6 +307,10 @@ class Channel:
                 f"invalid arg 'x-stream-offset' for queue '{name}' in vhost '{connection.vhost}' "
                 "of queue type rabbit_classic_queue",
             )
+        outlet = connection.door.outlet(full)
+        if outlet.exclusive or (method.exclusive and (outlet.consumers or outlet.single_active)):
+            connection.door.forget_outlet(outlet)
+            raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '{connection.vhost}' in exclusive use")
         consumer = Consumer(
             self,
             outlet,

@@ -195,8 +195,8 @@ class Connection:
             self.go_on()
 
     def go_on(self) -> None:
-        if self.stage == CLOSED or self.is_stalled:
-            return
+        if self.stage == CLOSED or self.is_stalled or self._held is not None:
+            return  # there is another reason to wait
         self.reader.held = False
         self._work(self.reader.resume)
         if not self.reader.held:
@@ -277,7 +277,7 @@ class Connection:
         self.client_properties = method.client_properties
         self.mechanism = method.mechanism
         name = method.client_properties.get("connection_name")
-        self.label = name if isinstance(name, str) and name else f"{self.peer}:{self.port}"
+        self.label = _label(name) if isinstance(name, str) and name else f"{self.peer}:{self.port}"
         try:
             user, password = self._credentials(method.mechanism, method.response)
         except (ValueError, MalformedProperties):
@@ -515,7 +515,9 @@ class Connection:
 
         self._work(lambda: self._on_channel(channel, method, work))
         if done < len(bodies):
-            self._held = channel, method, wires if isinstance(wires, bytes) else wires[done:], bodies[done:]
+            rest = wires if isinstance(wires, bytes) else wires[done:]
+            self._held = channel, method, rest, bodies[done:]
+            self.door.disk_is_full()  # so that it is looked at again
         else:
             self.go_on()
 
@@ -538,7 +540,7 @@ class Connection:
         if self.stage in (CLOSING, CLOSED):
             return
         if self.stage < OPENING and error.code != ACCESS_REFUSED:
-            log.info("connection from %s refused: %s", self.peer, error.reply_text)
+            log.info("connection from %s refused: %r", self.peer, error.reply_text)
             self.close_now()
             return
         self.release()
@@ -546,7 +548,7 @@ class Connection:
         self.stage = CLOSING
         self.send(0, m.ConnectionClose(error.code, error.reply_text, class_id, method_id))
         self.door.count_error(error.code)
-        log.info("connection %s ends: %s", self.label, error.reply_text)
+        log.info("connection %s ends: %r", self.label, error.reply_text)
         self.door.closing(self)
         if self.reader.held:
             self.reader.held = False
@@ -591,6 +593,11 @@ class Connection:
             outlets, self.to_pump = self.to_pump, {}
             for outlet in outlets:
                 outlet.pump()
+
+
+def _label(name: str) -> str:
+    """What a client calls itself, fit for a line of the log."""
+    return "".join(char if char.isprintable() else "?" for char in name[:100])
 
 
 _ACK = b"\x00\x3c\x00\x50" + bytes(9)

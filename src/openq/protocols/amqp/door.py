@@ -236,13 +236,18 @@ class AmqpDoor:
 
     def outlet(self, full: str) -> Outlet:
         outlet = self._outlets.get(full)
-        if outlet is None:
+        if outlet is None or not outlet.consumers:  # a queue of that name may have gone and come again
             arguments = self.topology.declaration(full).arguments
             is_single = arguments.get("x-single-active-consumer") is True
             outlet = self._outlets[full] = Outlet(self.site, full, is_single, self._served)
             # What is got one by one always tells, what is pushed only from the second time on.
             outlet.counting = min(self.counting(full), WHEN_AGAIN)
         return outlet
+
+    def forget_outlet(self, outlet: Outlet) -> None:
+        """It was only looked at: the next one may be another queue of that name."""
+        if not outlet.consumers:
+            self._outlets.pop(outlet.full, None)
 
     def counting(self, full: str) -> int:
         """RabbitMQ's classic queues do not tell how often a message was delivered; its quorum queues do."""

@@ -217,7 +217,7 @@ class Outlet:
                 self._hand_out(deliveries)
                 self.pump()
 
-        self.site.after_commit(committed)
+        self.site.after_commit(committed, max([each.entry.at for each in deliveries]))
 
     def _hand_out(self, deliveries: list[Delivery]) -> None:
         consumers = self._active()
