@@ -86,7 +86,7 @@ class Campaign:
         for n in range(KILLS // each):
             seed = self._seed + n
             path = self._fresh(self._disk) / "d"
-            loop = ServerLoop(path, seed, keeps_history=n % 2 == 0, swapped=n % 4 > 1)
+            loop = ServerLoop(path, seed, keeps_history=n % 2 == 0, shift=n % 3)
             verdict = loop.run(each, longest=1500)
             done = f"{each} kills, seed {seed}: {loop.ledger.confirmed} confirmed"
             yield done, "" if verdict.clean else str(verdict)
@@ -101,7 +101,7 @@ class Campaign:
             with LoopDisk(self._fresh(self._disk)) as disk:
                 path = disk.mounted / "d"
                 history = n % 2 == 0
-                loop = ServerLoop(path, seed, keeps_history=history, swapped=n % 4 > 1, after_death=disk.cut)
+                loop = ServerLoop(path, seed, keeps_history=history, shift=n % 3, after_death=disk.cut)
                 verdict = loop.run(each)
             done = f"{each} power cuts, seed {seed}: {loop.ledger.confirmed} confirmed"
             yield done, "" if verdict.clean else str(verdict)

@@ -1,4 +1,4 @@
-"""The kill loop against `openq serve`: clients come through SQS and REST, and come back after each death."""
+"""The kill loop against `openq serve`: clients come by every door, and come back after each death."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.crash.amqpdoor import AmqpDoor
 from tests.crash.client import Died
 from tests.crash.doors import RestDoor, SqsDoor
 from tests.crash.host import Answer, Call
@@ -28,8 +29,10 @@ class ServerProcess(Process):
     def __init__(
         self, path: Path, port: int, flags: tuple[str, ...], kill_after: int, dies_at_start: float | None
     ) -> None:
-        self._served: Served = start(path, *flags, port=port)
+        amqp_port = free_port()
+        self._served: Served = start(path, *flags, "--amqp-port", str(amqp_port), port=port)
         self._port = port
+        self._amqp_port = amqp_port
         self._kill_after = kill_after
         self._mutex = threading.Lock()
         self._doors: dict[int, RestDoor] = {}
@@ -49,13 +52,18 @@ class ServerProcess(Process):
         with self._mutex:
             door = self._doors.get(lane)
             if door is None:
-                door = self._doors[lane] = (SqsDoor if lane % 2 else RestDoor)(self._port)
+                door = self._doors[lane] = self._door(lane)
         answer = door.answer(call)
         with self._mutex:
             self.answers += 1
             if self.answers == self._kill_after:
                 self._served.process.kill()
         return answer
+
+    def _door(self, lane: int) -> RestDoor:
+        if lane % 3 == 2:
+            return AmqpDoor(self._port, self._amqp_port, is_transactional=lane % 2 == 1)
+        return (SqsDoor if lane % 3 else RestDoor)(self._port)
 
     def kill(self) -> None:
         self._served.process.kill()
@@ -113,7 +121,7 @@ class ServerLoop(KillLoop):
         *,
         keeps_history: bool = True,
         flags: tuple[str, ...] = (),
-        swapped: bool = False,
+        shift: int = 0,
         after_death: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(path, seed, keeps_history=keeps_history, after_death=after_death)
@@ -121,9 +129,8 @@ class ServerLoop(KillLoop):
         self._flags = (*FLAGS, *(() if keeps_history else FORGETFUL), *flags)
         self._starts = random.Random(f"{seed} starts")
         cast = [*CAST, ("brief", come_and_go), ("once", deduplicate)]
-        # Odd lanes are SQS: swapped, everyone comes through the other door.
-        first = 2 if swapped else 1
-        self._actors = [Actor(self, name, lane, act) for lane, (name, act) in enumerate(cast, first)]
+        # The lane chooses the door: shifted, everyone comes by another one.
+        self._actors = [Actor(self, name, lane, act) for lane, (name, act) in enumerate(cast, 1 + shift)]
         self._lives: list[ServerProcess] = []
 
     def start(self, path: Path, kill_after: int = 0) -> Process:

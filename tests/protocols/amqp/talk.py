@@ -40,11 +40,15 @@ class Talk(Connection):
     def __init__(self, port: int, *, heartbeat: int = 0, **options: Any) -> None:
         super().__init__("a", "127.0.0.1", port)
         self.heard: list[Answer] = []  # what came while something else was awaited
-        if heartbeat:
-            self._open_with(heartbeat)
-        else:
-            self.open(options)
-        self.open_channel(1)
+        try:
+            if heartbeat:
+                self._open_with(heartbeat)
+            else:
+                self.open(options)
+            self.open_channel(1)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Talk:
         return self

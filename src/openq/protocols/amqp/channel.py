@@ -77,7 +77,7 @@ class Channel:
         self._next_tag = 1
         self._heads: dict[tuple[bytes, int], bytes] = {}
         self._held_publishes: list[tuple[bytes, bytes | list[bytes], list[bytes]]] = []
-        self._held_settlements: list[tuple[bool, bool, list[int]]] = []  # is ack, requeue, tags
+        self._held_settlements: list[tuple[bool, bool, dict[int, Lent]]] = []  # is ack, requeue, by tag
 
     # -- what comes in
 
@@ -188,7 +188,7 @@ class Channel:
             self.reply(method.no_wait, m.QueueDeclareOk(name, 0, 1))
             return
         if not method.passive:
-            connection.require("manage", "queue", name)
+            connection.require("manage", "queue", name or f"amq.gen-{secrets.token_urlsafe(16)}")
             exchange = method.arguments.get("x-dead-letter-exchange")
             if isinstance(exchange, str):
                 connection.require("send", "exchange", exchange)
@@ -402,7 +402,10 @@ class Channel:
             connection.ease()
 
         def lost() -> None:
-            broker.release(full, receipt)
+            try:
+                broker.release(full, receipt)
+            except OpenQError:
+                pass  # the queue is gone, and the message with it
 
         if broker.is_loaded(deliveries):
             show()
@@ -513,8 +516,7 @@ class Channel:
         if self.is_closing:
             return
         if self.is_transactional:
-            self._check_tags(tags)
-            self._held_settlements.append((True, False, tags))
+            self._put_aside(tags, True, False)
             return
         self._settle(tags, self.connection.broker.ack)
 
@@ -568,10 +570,23 @@ class Channel:
         # Tags rise, so those up to this one come first.
         return list(takewhile(lambda each: each <= tag, self.unacked))
 
-    def _check_tags(self, tags: list[int]) -> None:
+    def _put_aside(self, tags: list[int], is_ack: bool, requeue: bool) -> None:
+        """Settled by the client, though not before it commits."""
+        aside: dict[int, Lent] = {}
+        self._held_settlements.append((is_ack, requeue, aside))
         for tag in tags:
-            if tag not in self.unacked:
+            lent = self.unacked.pop(tag, None)
+            if lent is None:
                 raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+            aside[tag] = lent
+
+    def _take_back(self) -> None:
+        """What was put aside is open again, each in its place."""
+        held, self._held_settlements = self._held_settlements, []
+        for _, _, aside in held:
+            self.unacked.update(aside)
+        if held:
+            self.unacked = dict(sorted(self.unacked.items()))
 
     def _ack(self, method: m.BasicAck) -> None:
         self.acks(self._up_to(method.delivery_tag, method.multiple))
@@ -584,8 +599,7 @@ class Channel:
 
     def _turn_down(self, tags: list[int], requeue: bool) -> None:
         if self.is_transactional:
-            self._check_tags(tags)
-            self._held_settlements.append((False, requeue, tags))
+            self._put_aside(tags, False, requeue)
             return
         broker = self.connection.broker
         self._settle(tags, broker.nack_many if requeue else broker.reject_many)
@@ -751,7 +765,6 @@ class Channel:
     def _commit(self, method: m.TxCommit) -> None:
         self._require_tx()
         publishes, self._held_publishes = self._held_publishes, []
-        settlements, self._held_settlements = self._held_settlements, []
         broker = self.connection.broker
         for method_bytes, wires, bodies in publishes:
             done, refused = self._publish_all(method_bytes, wires, bodies)
@@ -759,17 +772,19 @@ class Channel:
                 raise AmqpError(RESOURCE_ERROR, "the disk is full; the transaction is only done in part")
             if refused:
                 raise AmqpError(PRECONDITION_FAILED, "a queue is full; the transaction is only done in part")
-        for is_ack, requeue, tags in settlements:
+        while self._held_settlements:
+            is_ack, requeue, aside = self._held_settlements.pop(0)
+            self.unacked.update(aside)
             if is_ack:
-                self._settle(tags, broker.ack)
+                self._settle(aside, broker.ack)
             else:
-                self._settle(tags, broker.nack_many if requeue else broker.reject_many)
+                self._settle(aside, broker.nack_many if requeue else broker.reject_many)
         self.reply(False, m.TxCommitOk())
 
     def _rollback(self, method: m.TxRollback) -> None:
         self._require_tx()
         self._held_publishes = []
-        self._held_settlements = []
+        self._take_back()
         self.send(m.TxRollbackOk())
 
     # -- the end
@@ -789,7 +804,7 @@ class Channel:
         for consumer in consumers:
             self._retire(consumer)
         self._held_publishes = []
-        self._held_settlements = []
+        self._take_back()
         groups: dict[str, list[tuple[int, int]]] = {}
         for _, full, delivery in self.unacked.values():
             groups.setdefault(full, []).append((delivery.entry.seq, delivery.number))

@@ -83,6 +83,7 @@ class Connection:
         self.mechanism = ""
         self.user = ""
         self.principal: Principal | None = None
+        self.is_guest = False  # let in because nobody had to sign in
         self.vhost = ""
         self.account = ""
         self.label = peer
@@ -328,6 +329,7 @@ class Connection:
             self.close_now()
             return
         self.principal = principal
+        self.is_guest = self.site.guard.is_open
         self.stage = TUNING
         self.send(0, m.ConnectionTune(self.max_channels, self.door.max_frame, self.door.heartbeat_s))
 

@@ -146,7 +146,7 @@ class AmqpDoor:
         for connection in list(self.connections_open):
             if connection.stage != RUNNING or connection.principal is None or is_open:
                 continue
-            current = guard.current(connection.principal)
+            current = None if connection.is_guest else guard.current(connection.principal)
             if current is None or self.principal_in(current, connection.account) is None:
                 connection.end(CONNECTION_FORCED, f"user '{connection.user}' may not be here any more")
             else:
@@ -236,10 +236,10 @@ class AmqpDoor:
 
     def outlet(self, full: str) -> Outlet:
         outlet = self._outlets.get(full)
-        if outlet is None or not outlet.consumers:  # a queue of that name may have gone and come again
+        if outlet is None:
             arguments = self.topology.declaration(full).arguments
             is_single = arguments.get("x-single-active-consumer") is True
-            outlet = self._outlets[full] = Outlet(self.site, full, is_single, self._served)
+            outlet = self._outlets[full] = Outlet(self.site, full, is_single, self._served, self._forget)
             # What is got one by one always tells, what is pushed only from the second time on.
             outlet.counting = min(self.counting(full), WHEN_AGAIN)
         return outlet
@@ -263,7 +263,7 @@ class AmqpDoor:
     def consumer_left(self, outlet: Outlet) -> None:
         if outlet.consumers:
             return
-        self._outlets.pop(outlet.full, None)
+        self._forget(outlet)
         self.topology.touch(outlet.full)
         try:
             if self.topology.declaration(outlet.full).auto_delete:
@@ -272,9 +272,13 @@ class AmqpDoor:
             log.info("queue %r: %s", outlet.full, error)  # gone already, or it stays: the disk is full
 
     def queue_gone(self, full: str) -> None:
-        outlet = self._outlets.pop(full, None)
+        outlet = self._outlets.get(full)
         if outlet is not None:
             outlet.end()
+
+    def _forget(self, outlet: Outlet) -> None:
+        if self._outlets.get(outlet.full) is outlet:
+            del self._outlets[outlet.full]
 
     def _served(self, outlet: Outlet, deliveries: list[Delivery]) -> None:
         """The broker's lock is held; any thread."""

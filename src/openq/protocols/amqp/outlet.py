@@ -93,7 +93,12 @@ class Outlet:
     """One queue with consumers. `full` is the engine's name."""
 
     def __init__(
-        self, site: Site, full: str, single_active: bool, served: Callable[[Outlet, list[Delivery]], None]
+        self,
+        site: Site,
+        full: str,
+        single_active: bool,
+        served: Callable[[Outlet, list[Delivery]], None],
+        ended: Callable[[Outlet], None],
     ) -> None:
         self.site = site
         self.full = full
@@ -107,6 +112,7 @@ class Outlet:
         self._is_heavy = False  # what waits is more than may be taken at once
         self._waiter = Waiter(1, NO_DEADLINE, None, None, self._arrived)
         self._served = served
+        self._ended = ended
 
     def add(self, consumer: Consumer) -> None:
         at = len(self.consumers)
@@ -283,6 +289,7 @@ class Outlet:
 
     def end(self) -> None:
         """The queue is gone: whoever consumed from it is told."""
+        self._ended(self)
         for consumer in list(self.consumers):
             self.remove(consumer)
             consumer.channel.cancelled(consumer)

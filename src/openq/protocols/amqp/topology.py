@@ -70,9 +70,10 @@ _MATCHES = ("all", "any", "all-with-x", "any-with-x")
 
 
 class _Expiry:
-    __slots__ = ("after_s", "due", "timer")
+    __slots__ = ("after_s", "due", "number", "timer")
 
-    def __init__(self, after_s: float) -> None:
+    def __init__(self, number: int, after_s: float) -> None:
+        self.number = number  # of the queue that it is about: there may be another of its name one day
         self.after_s = after_s
         self.due = 0.0
         self.timer: asyncio.TimerHandle | None = None
@@ -83,7 +84,9 @@ class Topology:
         self.site = site
         self.broker = site.broker
         self.policies = Policies(site.config.path)
-        self.owners: dict[str, object] = {}  # exclusive queue -> the connection that declared it
+        # Exclusive queue -> the connection that declared it, and the number of that very queue: through
+        # another door it may be deleted, and one of the same name made.
+        self._owners: dict[str, tuple[object, int]] = {}
         self.in_use: Callable[[str], bool] = lambda full: False  # has it consumers?
         self.forgotten: Callable[[str], None] = lambda full: None  # a queue was deleted from here
         self._expiries: dict[str, _Expiry] = {}
@@ -196,7 +199,7 @@ class Topology:
         lasts = durable and not exclusive  # an exclusive queue never outlives its connection
         if found is not None:
             declared = declaration_of(found.settings)
-            if declared.exclusive != exclusive or not self._may_use(full, owner):
+            if declared.exclusive != exclusive or not self._may_use(found, owner):
                 raise _locked(name, vhost)
             require_same_queue(
                 name,
@@ -215,7 +218,7 @@ class Topology:
         declared = _under(policy, Declaration(lasts, auto_delete, exclusive, given))
         _told(self._create, full, declared)
         if exclusive and owner is not None:
-            self.owners[full] = owner
+            self._owners[full] = owner, self.broker.about(full).number
         self._arm(full)
         return name
 
@@ -228,7 +231,7 @@ class Topology:
         found = self._find(full)
         if found is None:
             raise AmqpError(NOT_FOUND, f"no {named('queue', name, vhost)}")
-        if full in self.owners and not self._may_use(full, owner):
+        if not self._may_use(found, owner):
             raise _locked(name, vhost)
         return found
 
@@ -260,21 +263,23 @@ class Topology:
             return 0
         count = found.ready_count
         _told(self.broker.delete, full)
-        self.owners.pop(full, None)
+        self._owners.pop(full, None)
         self._disarm(full)
         self.forgotten(full)
         return count
 
     def release(self, owner: object) -> list[str]:
         """The queues that only this connection could use go with it. Their engine's names."""
-        mine = [full for full, each in self.owners.items() if each is owner]
-        for full in mine:
+        mine = {full: number for full, (each, number) in self._owners.items() if each is owner}
+        for full, number in mine.items():
             try:
-                self.drop(full)
+                found = self._find(full)
+                if found is not None and found.number == number:
+                    self.drop(full)
             except AmqpError as error:  # a full disk, say: the next start deletes it
                 log.error("queue %r of a closed connection stays: %s", full, error.text)
-                self.owners.pop(full, None)
-        return mine
+            self._owners.pop(full, None)
+        return list(mine)
 
     def purge_queue(self, vhost: str, name: str, owner: object | None) -> int:
         """How many were ready; what is with consumers stays theirs."""
@@ -301,8 +306,9 @@ class Topology:
         except OpenQError as error:
             raise from_openq(error) from error
 
-    def _may_use(self, full: str, owner: object | None) -> bool:
-        return self.owners.get(full, owner) is owner
+    def _may_use(self, queue: Queue, owner: object | None) -> bool:
+        holder, number = self._owners.get(queue.name, (owner, 0))
+        return holder is owner or number != queue.number
 
     # -- queues that go when nobody uses them
 
@@ -317,11 +323,12 @@ class Topology:
         after_ms = None if found is None else expires_ms(declaration_of(found.settings))
         known = self._expiries.get(full)
         if known is not None:
-            if after_ms is not None and known.after_s == after_ms / 1000:
+            is_same = found is not None and known.number == found.number
+            if is_same and after_ms is not None and known.after_s == after_ms / 1000:
                 return
             self._disarm(full)
-        if after_ms is not None:
-            expiry = self._expiries[full] = _Expiry(after_ms / 1000)
+        if found is not None and after_ms is not None:
+            expiry = self._expiries[full] = _Expiry(found.number, after_ms / 1000)
             self.touch(full)
             expiry.timer = self.site.loop.call_later(expiry.after_s, self._expire, full)
 
@@ -335,7 +342,8 @@ class Topology:
         if expiry is None:
             return
         try:
-            if self._find(full) is None:  # deleted through another door
+            found = self._find(full)
+            if found is None or found.number != expiry.number:  # deleted through another door
                 self._disarm(full)
                 return
         except AmqpError:
