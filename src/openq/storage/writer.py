@@ -204,13 +204,29 @@ class GroupWriter:
             raise Closed()
 
     def can_publish(self, size: int) -> bool:
-        if not self._stock.full:
-            return True
         block = self._live[-1]
+        fits = len(block.buffer) + size <= block.room
+        if not self._stock.full:
+            return fits or bool(self._stock.spares) or self._may_plan()
         spare = block.segment.spare
         if spare is not None and spare.is_reserve:
             return False
-        return len(block.buffer) + size <= block.room or bool(self._stock.spares)
+        return fits or bool(self._stock.spares)
+
+    def _may_plan(self) -> bool:
+        """Whether publishing may go on into a segment that has no file yet, should the disk prove full now.
+
+        The reserve stands in for one such segment, not for two: whoever publishes faster than files are made
+        has to show that there is room.
+        """
+        planned = {
+            block.segment.number: block.segment.size
+            for block in self._live
+            if block.segment.spare is None and not block.segment.named
+        }
+        if not planned:
+            return True
+        return self._io.free_bytes(self.directory) > sum(planned.values()) + 2 * self._next_size
 
     def when_durable(self, callback: Callable[[], None]) -> None:
         if self._closing:

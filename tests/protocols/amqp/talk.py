@@ -38,8 +38,8 @@ class Talk(Connection):
     """Signed in, with channel 1 open."""
 
     def __init__(self, port: int, *, heartbeat: int = 0, **options: Any) -> None:
-        super().__init__("a", "127.0.0.1", port)
         self.heard: list[Answer] = []  # what came while something else was awaited
+        super().__init__("a", "127.0.0.1", port)
         try:
             if heartbeat:
                 self._open_with(heartbeat)
@@ -67,6 +67,12 @@ class Talk(Connection):
 
     def say(self, name: str, reply: str = "", channel: int = 1, **fields: Any) -> Answer:
         return self.ask(channel, name, fields, reply or f"{name}-ok")
+
+    def await_method(self, name: str) -> Answer:
+        """What else comes is kept."""
+        [answer, *more] = self.hear(name, 1)
+        self.heard[:0] = more
+        return answer
 
     def declare(self, queue: str, **fields: Any) -> int:
         """How many messages it has."""

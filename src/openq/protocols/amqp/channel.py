@@ -18,10 +18,11 @@ from ...model import NO_DEADLINE, Delivery
 from ...names import full_name
 from ...properties import is_plain
 from . import methods as m
-from .arguments import type_of
+from .arguments import shown, type_of
 from .errors import (
     ACCESS_REFUSED,
     COMMAND_INVALID,
+    INTERNAL_ERROR,
     NO_ROUTE,
     NOT_ALLOWED,
     NOT_FOUND,
@@ -32,8 +33,8 @@ from .errors import (
 )
 from .frames import CONTENT_OVERHEAD, END_BYTE, FRAME_OVERHEAD, content_frames, content_head
 from .outgoing import Route, fitted, route_of, wire_of
-from .outlet import UNLIMITED, Consumer
-from .publishing import REPLY_TO, NoRoom, Stamp, Target
+from .outlet import UNLIMITED, Consumer, park
+from .publishing import MAX_KEPT_BYTES, REPLY_TO, NoRoom, Stamp, Target
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -77,6 +78,7 @@ class Channel:
         self._next_tag = 1
         self._heads: dict[tuple[bytes, int], bytes] = {}
         self._held_publishes: list[tuple[bytes, bytes | list[bytes], list[bytes]]] = []
+        self._held_bytes = 0
         self._held_settlements: list[tuple[bool, bool, dict[int, Lent]]] = []  # is ack, requeue, by tag
 
     # -- what comes in
@@ -130,8 +132,8 @@ class Channel:
         if not method.passive:
             connection.require("manage", "exchange", method.exchange)
         alternate = method.arguments.get("alternate-exchange")
-        if isinstance(alternate, str) and not method.passive:
-            connection.require("send", "exchange", alternate)
+        if isinstance(alternate, str | bytes) and not method.passive:
+            connection.require("send", "exchange", shown(alternate))
         connection.topology.declare_exchange(
             connection.vhost,
             method.exchange,
@@ -190,8 +192,8 @@ class Channel:
         if not method.passive:
             connection.require("manage", "queue", name or f"amq.gen-{secrets.token_urlsafe(16)}")
             exchange = method.arguments.get("x-dead-letter-exchange")
-            if isinstance(exchange, str):
-                connection.require("send", "exchange", exchange)
+            if isinstance(exchange, str | bytes):
+                connection.require("send", "exchange", shown(exchange))
         name = connection.topology.declare_queue(
             connection.vhost,
             name,
@@ -389,7 +391,13 @@ class Channel:
         receipt = [(delivery.entry.seq, delivery.number)]
 
         def show() -> None:
-            broker.load(deliveries)
+            try:
+                broker.load(deliveries)
+            except OpenQError as error:
+                park(connection.site, full, delivery, error)
+                raise AmqpError(
+                    INTERNAL_ERROR, f"a message cannot be read: {error}", ends_connection=False
+                ) from error
             if method.no_ack:
                 broker.ack(full, receipt)
             tag = self._lend(None, full, delivery, method.no_ack)
@@ -469,10 +477,11 @@ class Channel:
             if 0 < size <= most:
                 head = heads.get((wire, size))
                 if head is None:
-                    if len(heads) >= _MAX_HEADS:
-                        heads.clear()
-                    room = most - CONTENT_OVERHEAD
-                    head = heads[wire, size] = content_head(self.number, fitted(wire, room), size)
+                    head = content_head(self.number, fitted(wire, most - CONTENT_OVERHEAD), size)
+                    if len(wire) <= MAX_KEPT_BYTES:
+                        if len(heads) >= _MAX_HEADS:
+                            heads.clear()
+                        heads[wire, size] = head
                 out += (start, pack(tag), _FLAGS[delivery.count > 1], tail, head, body, END_BYTE)
             else:
                 content = self._content(wire, body)
@@ -621,6 +630,9 @@ class Channel:
             for wire in [wires] if isinstance(wires, bytes) else wires:
                 self.connection.publisher.queues(*self._check_publish(method, wire))
             self._held_publishes.append((method, wires, bodies))
+            size = sum(map(len, bodies)) + (0 if isinstance(wires, bytes) else sum(map(len, wires)))
+            self.connection.hold_bytes(size + 100 * len(bodies))
+            self._held_bytes += size + 100 * len(bodies)
             return
         connection = self.connection
         connection.is_publishing = True
@@ -765,6 +777,7 @@ class Channel:
     def _commit(self, method: m.TxCommit) -> None:
         self._require_tx()
         publishes, self._held_publishes = self._held_publishes, []
+        self._let_go()
         broker = self.connection.broker
         for method_bytes, wires, bodies in publishes:
             done, refused = self._publish_all(method_bytes, wires, bodies)
@@ -784,8 +797,13 @@ class Channel:
     def _rollback(self, method: m.TxRollback) -> None:
         self._require_tx()
         self._held_publishes = []
+        self._let_go()
         self._take_back()
         self.send(m.TxRollbackOk())
+
+    def _let_go(self) -> None:
+        self.connection.hold_bytes(-self._held_bytes)
+        self._held_bytes = 0
 
     # -- the end
 
@@ -804,6 +822,7 @@ class Channel:
         for consumer in consumers:
             self._retire(consumer)
         self._held_publishes = []
+        self._let_go()
         self._take_back()
         groups: dict[str, list[tuple[int, int]]] = {}
         for _, full, delivery in self.unacked.values():

@@ -26,6 +26,7 @@ from .errors import (
     FRAME_ERROR,
     INTERNAL_ERROR,
     NOT_ALLOWED,
+    RESOURCE_ERROR,
     SYNTAX_ERROR,
     UNEXPECTED_FRAME,
     AmqpError,
@@ -102,6 +103,7 @@ class Connection:
         self.to_pump: dict[Outlet, None] = {}
         self.reader = Reader(self, FIRST_FRAME, door.max_body)
         self._greeting = b""
+        self._held_bytes = 0
         self._is_busy = False
         self._is_flushing = False
         self._held: tuple[Channel, bytes, bytes | list[bytes], list[bytes]] | None = None
@@ -493,6 +495,14 @@ class Connection:
             raise AmqpError(
                 ACCESS_REFUSED,
                 f"access to {kind} '{name}' in vhost '{self.vhost}' refused for user '{self.user}'",
+            )
+
+    def hold_bytes(self, more: int) -> None:
+        """What transactions hold in memory until they are committed; negative when they let go."""
+        self._held_bytes += more
+        if self._held_bytes > 2 * self.door.max_body:
+            raise AmqpError(
+                RESOURCE_ERROR, f"transactions hold more than {2 * self.door.max_body} bytes; commit earlier"
             )
 
     # -- a full disk

@@ -14,6 +14,7 @@ from .errors import (
     CHANNEL_ERROR,
     FRAME_ERROR,
     PRECONDITION_FAILED,
+    RESOURCE_ERROR,
     UNEXPECTED_FRAME,
     AmqpError,
 )
@@ -109,6 +110,7 @@ class Reader:
         self.held = False
         self._rest = b""
         self._contents: dict[int, _Content] = {}
+        self._pending = 0  # bytes of their bodies
         self._run: _Run | None = None
         self._ack_head = b""  # of the channel that acked last
         self._ack_channel = 0
@@ -120,7 +122,9 @@ class Reader:
 
     def forget_channel(self, channel: int) -> None:
         """It was closed in the middle of a content: the rest of that does not come."""
-        self._contents.pop(channel, None)
+        content = self._contents.pop(channel, None)
+        if content is not None and content.is_wanted:
+            self._pending -= content.got
 
     def feed(self, data: bytes) -> None:
         if self._rest:
@@ -251,7 +255,7 @@ class Reader:
         if content is not None:
             if content.is_wanted or start != _CLOSE_OK:
                 raise _unexpected(content)
-            del self._contents[channel]  # it heard that its channel is closed, and stops in the middle
+            self.forget_channel(channel)  # it heard that its channel is closed, and stops in the middle
         if start == _PUBLISH:
             # Asked before anything is kept for it: nobody may fill the memory from outside.
             self._contents[channel] = _Content(payload, self._sink.begins(channel, payload))
@@ -303,11 +307,14 @@ class Reader:
             raise _unexpected(content)
         if content.is_wanted:
             content.parts.append(payload)
+            self._pending += len(payload)
+            if self._pending > 2 * self.max_body:
+                raise AmqpError(RESOURCE_ERROR, "the unfinished messages of all channels are too large")
         if content.got == content.size:
             self._complete(channel, content)
 
     def _complete(self, channel: int, content: _Content) -> None:
-        del self._contents[channel]
+        self.forget_channel(channel)
         wire = content.wire
         assert wire is not None
         if not content.is_wanted:

@@ -6,11 +6,12 @@ however many messages come at once. Everything here runs on the loop.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ...broker.waiters import Waiter
-from ...errors import OpenQError
+from ...errors import Closed, OpenQError, QueueNotFound
 from ...model import NO_DEADLINE, Delivery
 from ...names import split_name
 from ..site import Site
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 CHUNK = 500  # messages taken from the broker at a time
 CHUNK_BYTES = 4 * 1024 * 1024  # and no more than this, or one: they are all in memory at once
 UNLIMITED = 1 << 30
+RETRY_S = 0.5
+PARK_MS = 60_000
+
+log = logging.getLogger("openq.amqp")
 
 
 class Taker(Protocol):
@@ -89,6 +94,16 @@ class Consumer:
             self.channel.lent += count
 
 
+def park(site: Site, full: str, delivery: Delivery, error: OpenQError) -> None:
+    """Keep a message out of the way that cannot be read, until somebody may have mended the disk."""
+    name = site.broker.message_id(delivery.entry)
+    log.error("queue %r: message %s cannot be read and is kept back for a minute: %s", full, name, error)
+    try:
+        site.broker.extend(full, (delivery.entry.seq, delivery.number), PARK_MS)
+    except OpenQError:
+        pass  # the queue is gone, or the broker is
+
+
 class Outlet:
     """One queue with consumers. `full` is the engine's name."""
 
@@ -109,6 +124,7 @@ class Outlet:
         self._turn = 0
         self._waiting = False
         self._loading = False
+        self._is_retrying = False
         self._is_heavy = False  # what waits is more than may be taken at once
         self._waiter = Waiter(1, NO_DEADLINE, None, None, self._arrived)
         self._served = served
@@ -172,9 +188,13 @@ class Outlet:
             self._waiting = True
             try:
                 deliveries = self.site.broker.attend(self.full, self._waiter)
-            except OpenQError:
+            except (QueueNotFound, Closed):
                 self._waiting = False
                 self.end()
+                return
+            except OpenQError as error:  # a disk that is full to the last byte, or broken
+                self._waiting = False
+                self._try_later(error)
                 return
             if deliveries is None:
                 return
@@ -183,6 +203,17 @@ class Outlet:
                 deliveries = self._light(deliveries)
             self.take(deliveries)
             taken = True
+
+    def _try_later(self, error: OpenQError) -> None:
+        if not self._is_retrying:
+            log.error("queue %r: nothing can be handed out now: %s", self.full, error)
+            self._is_retrying = True
+            self.site.loop.call_later(RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._is_retrying = False
+        if self.consumers:
+            self.pump()
 
     def _light(self, deliveries: list[Delivery]) -> list[Delivery]:
         """As many of them as may be in memory at once. The rest goes back to its place."""
@@ -207,7 +238,7 @@ class Outlet:
         if not deliveries:
             self.end()  # the queue is gone, or the broker closes
             return
-        self.take(deliveries)
+        self.take(self._light(deliveries))
         self.pump()
 
     def take(self, deliveries: list[Delivery]) -> None:
@@ -273,13 +304,29 @@ class Outlet:
         broker = self.site.broker
         try:
             broker.load(deliveries)
-            if consumer.no_ack:
-                broker.ack(self.full, [(each.entry.seq, each.number) for each in deliveries])
         except OpenQError:
-            consumer.reserve(-len(deliveries))
-            self._give_back(deliveries)
-            return
-        consumer.channel.deliver(consumer, deliveries)
+            readable = [each for each in deliveries if self._is_readable(each)]
+            consumer.reserve(len(readable) - len(deliveries))
+            deliveries = readable
+        if consumer.no_ack and deliveries:
+            try:
+                broker.ack(self.full, [(each.entry.seq, each.number) for each in deliveries])
+            except OpenQError as error:
+                self._give_back(deliveries)
+                self._try_later(error)
+                return
+        if deliveries:
+            consumer.channel.deliver(consumer, deliveries)
+
+    def _is_readable(self, delivery: Delivery) -> bool:
+        """Whether its body can be had. One that cannot is not tried again for a while: it must not stand in
+        the way of the others."""
+        try:
+            self.site.broker.load([delivery])
+        except OpenQError as error:
+            park(self.site, self.full, delivery, error)
+            return False
+        return True
 
     def _give_back(self, deliveries: list[Delivery]) -> None:
         try:

@@ -33,6 +33,7 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 DELAY = "x-delay"
 OWN_DELAY = "openq.delay"
 _MAX_KEPT = 1000
+MAX_KEPT_BYTES = 512  # properties of more than that are hardly ever the same again
 _NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
@@ -158,9 +159,10 @@ class Publisher:
                     f"user_id property set to '{props.user_id}' but authenticated user was '{self._user}'",
                 )
             stamp = Stamp(wire, props, target)
-            if len(self._stamps) >= _MAX_KEPT:
-                self._stamps.clear()
-            self._stamps[wire, target] = stamp
+            if len(wire) <= MAX_KEPT_BYTES:
+                if len(self._stamps) >= _MAX_KEPT:
+                    self._stamps.clear()
+                self._stamps[wire, target] = stamp
         return stamp
 
     def queues(self, target: Target, stamp: Stamp) -> list[Queue]:

@@ -1,0 +1,135 @@
+"""What one client can make the server hold, and what a broken disk can make it do, has an end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
+
+from openq.protocols.amqp import methods as m
+from openq.protocols.amqp.errors import AmqpError
+from openq.protocols.amqp.frames import Reader, method_frame
+from tests.protocols.amqp.test_frames import HEADER, MAX_FRAME, Told, frame
+from tests.serving import Served, served_amqp, until
+
+LARGEST = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[tuple[Served, int]]:
+    with served_amqp(None, "--max-message-bytes", str(LARGEST)) as found:
+        yield found
+
+
+def connect(port: int) -> BlockingConnection:
+    return BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
+
+
+def test_a_transaction_that_is_never_committed_has_an_end(door: tuple[Served, int]) -> None:
+    connection = connect(door[1])
+    channel = connection.channel()
+    channel.queue_declare("held", exclusive=True)
+    channel.tx_select()
+
+    def go_on_for_ever() -> None:
+        while True:
+            channel.basic_publish("", "held", b"x" * (LARGEST // 4))
+            connection.process_data_events(0)
+
+    with pytest.raises(ConnectionClosedByBroker, match="commit earlier"):
+        go_on_for_ever()
+
+
+def test_transactions_that_are_committed_may_be_as_many_as_one_likes(door: tuple[Served, int]) -> None:
+    connection = connect(door[1])
+    channel = connection.channel()
+    channel.queue_declare("committed", exclusive=True)
+    channel.tx_select()
+
+    for number in range(30):
+        channel.basic_publish("", "committed", b"x" * (LARGEST // 4))
+        if number % 3 == 1:
+            channel.tx_rollback()
+        if number % 3 == 2:
+            channel.tx_commit()
+
+    assert channel.queue_declare("committed", passive=True).method.message_count == 10
+    connection.close()
+
+
+def test_unfinished_messages_of_all_channels_have_an_end_together() -> None:
+    reader = Reader(Told(), MAX_FRAME, 10_000)
+    publish = m.encode(m.BasicPublish("", "q", False, False))
+    begun = b"\x00\x3c\x00\x00" + (10_000).to_bytes(8, "big") + b"\x00\x00"
+
+    def begin_on_every_channel() -> None:
+        for channel in range(1, 100):
+            reader.feed(method_frame(channel, publish) + frame(HEADER, channel, begun))
+            reader.feed(frame(3, channel, b"x" * 4000) * 2)
+
+    with pytest.raises(AmqpError) as caught:
+        begin_on_every_channel()
+
+    assert caught.value.code == 506
+
+
+def test_a_message_that_cannot_be_read_does_not_stand_in_the_way_of_the_others(tmp_path: Path) -> None:
+    count = 1500
+    with served_amqp(tmp_path) as (server, port):
+        connection = connect(port)
+        channel = connection.channel()
+        _fill(channel, count)
+        _damage(tmp_path, b"%05d" % 1200 * 300)
+
+        consumer = connection.channel()
+        got: list[bytes] = []
+        consumer.basic_consume("q", lambda *told: got.append(told[3][:5]), auto_ack=True)
+        until(lambda: connection.process_data_events(0.1) or len(got) == count - 1, 60)
+
+        assert got == [b"%05d" % number for number in range(count) if number != 1200]
+        assert any("cannot be read" in line for line in server.log)
+        assert server.get("/livez")[0] == 200
+        connection.close()
+        server.kill()
+
+
+def _fill(channel: BlockingChannel, count: int) -> None:
+    """One by one: each has a block of its own on disk, and those at the end are in memory no more."""
+    channel.queue_declare("q", durable=True)
+    channel.confirm_delivery()
+    for number in range(count):
+        channel.basic_publish("", "q", b"%05d" % number * 300)
+
+
+def _damage(data: Path, body: bytes) -> None:
+    """As a bad sector would: the bytes before a body, under the running server."""
+    for segment in (data / "journal").glob("*.seg"):
+        at = segment.read_bytes().find(body)
+        if at > 0:
+            with open(segment, "r+b") as file:
+                file.seek(at - 60)
+                file.write(b"\xff" * 60)
+            return
+    raise AssertionError("the body is not on disk")
+
+
+def test_a_message_that_cannot_be_read_is_not_got(tmp_path: Path) -> None:
+    with served_amqp(tmp_path) as (server, port):
+        connection = connect(port)
+        channel = connection.channel()
+        _fill(channel, 1500)
+        _damage(tmp_path, b"%05d" % 1200 * 300)
+        for _ in range(1200):
+            channel.basic_get("q", auto_ack=True)
+
+        with pytest.raises(ChannelClosedByBroker, match="cannot be read"):
+            channel.basic_get("q")
+
+        again = connection.channel()
+        assert again.basic_get("q", auto_ack=True)[2][:5] == b"01201"
+        connection.close()
+        server.kill()
