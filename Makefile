@@ -8,7 +8,7 @@ RUN    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run sample test check check-pure format bench crash clean
+.PHONY: help setup run sample test check check-pure format bench crash fuzz clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,11 @@ bench: $(STAMP) ## measure
 
 crash: $(STAMP) ## kill and restart, many times, and look for what was lost (MINUTES=60 SEED=1)
 	$(RUN) -m tests.crash.campaign $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+fuzz: $(STAMP) ## hostile requests, frames and dialogues by chance (MINUTES=10 SEED=1, by each door)
+	$(RUN) -m tests.protocols.fuzz $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	$(RUN) -m tests.protocols.amqp.fuzz_codec $(if $(SEED),--seed $(SEED))
+	$(RUN) -m tests.protocols.amqp.fuzz_dialogues $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov

@@ -1,4 +1,4 @@
-"""The calls of the crash tests through AMQP: publishes with confirms, gets and consumers, acks and transactions.
+"""The calls of the crash tests through AMQP: confirms, gets and consumers, acks and transactions.
 
 An ack is not answered. What is answered after it covers it: a commit where the channel is transactional,
 else the answer to a question about the queue. A lease lasts as long as its connection, which is as long as
@@ -13,24 +13,13 @@ from typing import Any
 from tests.crash.client import Died
 from tests.crash.doors import CLOCK_MS, RestDoor, Unwell, now_ms
 from tests.crash.host import Answer, Call
-from tests.protocols.amqp.dialogue import METHOD, Ended
+from tests.protocols.amqp.dialogue import Ended
 from tests.protocols.amqp.dialogue import Answer as Frame
-from tests.protocols.amqp.talk import Talk, method, publish
+from tests.protocols.amqp.talk import Whole, method, publish
 
 REACHED = {"fan": ["fan-a", "fan-b"]}  # a confirm does not tell where it went
 PUBLISHING, TAKING = 1, 2
 MENDED_MS = 2000  # who delays for so long wants the id, which a confirm does not tell
-
-
-class Whole(Talk):
-    """With whole bodies."""
-
-    def _take(self, kind: int, channel: int, payload: bytes) -> Frame | None:
-        pending = self._contents.get(channel)
-        answer = super()._take(kind, channel, payload)
-        if answer is not None and kind != METHOD and pending is not None:
-            answer[-1] = bytes(pending[2]).decode()
-        return answer
 
 
 class AmqpDoor(RestDoor):

@@ -402,7 +402,9 @@ class Speaker:
     def _topology(self) -> Iterator[bytes]:
         fixed = {"passive": False, "durable": True, "internal": False, "exclusive": False}
         for queue in "qrs":
-            yield self.method(1, "queue.declare", queue=queue, **{k: fixed[k] for k in ("passive", "durable")})
+            yield self.method(
+                1, "queue.declare", queue=queue, **{k: fixed[k] for k in ("passive", "durable")}
+            )
         del fixed["exclusive"]
         yield self.method(1, "exchange.declare", exchange="y", type="fanout", arguments={}, **fixed)
         yield self.method(1, "exchange.declare", exchange="x", type="direct", arguments={}, **fixed)
@@ -424,9 +426,9 @@ class Speaker:
         if roll < 0.03:
             return frame(METHOD, channel, encode_method("channel.close-ok", {}))
         name = chance.choice(_COMMON) if roll < 0.99 else chance.choice(_ALL)
-        if name in ("basic.ack", "basic.nack", "basic.reject") and not self._lent.get(channel):
-            if chance.random() > RARELY:
-                name = "basic.get"
+        is_settling = name in ("basic.ack", "basic.nack", "basic.reject")
+        if is_settling and not self._lent.get(channel) and chance.random() > RARELY:
+            name = "basic.get"
         if name == "channel.close":
             return self.reopen(channel, "channel.close")
         if name.startswith("connection.") and chance.random() < 0.9:

@@ -149,6 +149,17 @@ class Talk(Connection):
         self.send(self._unsent)
 
 
+class Whole(Talk):
+    """With whole bodies."""
+
+    def _take(self, kind: int, channel: int, payload: bytes) -> Answer | None:
+        pending = self._contents.get(channel)
+        answer = super()._take(kind, channel, payload)
+        if answer is not None and kind != METHOD and pending is not None:
+            answer[-1] = bytes(pending[2]).decode()
+        return answer
+
+
 def resident_bytes(pid: int) -> int:
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * 4096

@@ -18,6 +18,7 @@ import pytest
 from tests.protocols.amqp.dialogue import PROTOCOL_HEADER, Ended, encode_method
 from tests.protocols.amqp.talk import (
     Talk,
+    Whole,
     body_frame,
     caught,
     content_start,
@@ -232,6 +233,39 @@ def test_one_who_never_acks_costs_no_bodies(house: tuple[Served, int]) -> None:
         assert resident_bytes(server.pid) - before < 110 * MIB  # they are 240 MB
         miser.close()
         until(lambda: talk.declare("q") == count)
+
+
+def test_what_is_held_for_long_is_whole_when_it_comes_again_by_whatever_way(
+    house: tuple[Served, int],
+) -> None:
+    """Bodies of many open deliveries are on disk only: returned, dead-lettered, or got by another door."""
+    server, port = house
+    bodies = [f"{n} " + "x" * 200 for n in range(3_000)]
+    with Talk(port).confirming() as talk, Whole(port) as miser:
+        talk.declare("dead")
+        talk.declare("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+        talk.publish_all("q", [body.encode() for body in bodies], properties={"message_id": "m"})
+        miser.send(method(1, "basic.consume", queue="q", consumer_tag="c"))
+        assert len(miser.hear("basic.deliver", 3_000)) == 3_000
+        miser.say("basic.cancel", consumer_tag="c")
+
+        miser.send(method(1, "basic.nack", delivery_tag=1_500, multiple=True, requeue=False))
+        miser.send(method(1, "basic.nack", delivery_tag=2_999, multiple=True, requeue=True))
+        assert miser.declare("dead") == 1_500
+        seen: dict[str, list[str]] = {}
+        for queue, count in (("dead", 1_500), ("q", 1_499)):
+            miser.send(method(1, "basic.consume", queue=queue, consumer_tag=queue))
+            found = miser.hear("basic.deliver", count)
+            seen[queue] = [each[4] for each in found]
+            assert {each[3]["message_id"] for each in found} == {"m"}
+            miser.say("basic.cancel", consumer_tag=queue)
+        miser.close()
+        until(lambda: talk.declare("q") == 1_500)
+        status, answer = server.get("/api/v1/queues/q/messages?limit=1")
+
+        assert seen == {"dead": bodies[:1_500], "q": bodies[1_500:2_999]}
+        assert status == 200
+        assert bodies[1_500].encode() in answer
 
 
 def test_a_consumer_that_vanished_is_cut_and_its_messages_return_in_order(house: tuple[Served, int]) -> None:

@@ -227,6 +227,8 @@ class Channel:
         connection = self.connection
         name = self._named(method.queue)
         connection.require("manage", "queue", name)
+        if method.exchange:
+            connection.require("manage", "exchange", method.exchange)
         connection.topology.unbind_queue(
             connection.vhost, name, method.exchange, method.routing_key, method.arguments, connection
         )

@@ -513,10 +513,10 @@ class Connection:
         self._held = (channel, method, wires, bodies)
         self.hold()
 
-    def try_held(self) -> None:
-        """There may be room again."""
+    def try_held(self) -> bool:
+        """There may be room again. Whether nothing is held back any more."""
         if self._held is None or self.stage == CLOSED:
-            return
+            return True
         channel, method, wires, bodies = self._held
         self._held = None
         done = len(bodies)
@@ -529,9 +529,9 @@ class Connection:
         if done < len(bodies):
             rest = wires if isinstance(wires, bytes) else wires[done:]
             self._held = channel, method, rest, bodies[done:]
-            self.door.disk_is_full()  # so that it is looked at again
-        else:
-            self.go_on()
+            return False
+        self.go_on()
+        return self._held is None  # what came behind it may be held back in its turn
 
     def tell_blocked(self, reason: str | None) -> None:
         """`reason` None: no more."""

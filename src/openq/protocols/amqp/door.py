@@ -328,14 +328,17 @@ class AmqpDoor:
         self.site.loop.call_later(ROOM_S, self._look_for_room)
 
     def _look_for_room(self) -> None:
-        if self.site.broker.health().disk_full:
+        is_full = self.site.broker.health().disk_full
+        if not is_full:
+            # What was held back may need more room than there is.
+            is_full = not all([connection.try_held() for connection in list(self.connections_open)])
+        if is_full:
             self.site.loop.call_later(ROOM_S, self._look_for_room)
             return
         self._is_full = False
         log.warning("there is room on the disk again")
         for connection in list(self.connections_open):
             connection.tell_blocked(None)
-            connection.try_held()
 
     # -- looking
 

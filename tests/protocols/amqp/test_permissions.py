@@ -1,0 +1,198 @@
+"""Who may do what through AMQP: every method, with all the rights it needs and with each of them missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from openq.broker.local import LocalBroker
+from openq.config import Config
+from openq.security.policy import Rule
+from openq.security.store import Store
+from tests.protocols.amqp.dialogue import _BY_NAME, Ended
+from tests.protocols.amqp.talk import Talk, method, publish
+from tests.server.inprocess import indoors
+from tests.serving import free_port
+
+Right = tuple[str, str]  # action, name
+ALTERNATE = {"alternate-exchange": "other"}
+LETTERS = {"x-dead-letter-exchange": "other"}
+
+# The method, what it says, what it is answered with, and what it takes.
+GUARDED: list[tuple[str, dict[str, Any], str, list[Right]]] = [
+    ("exchange.declare", {"exchange": "new", "type": "direct"}, "", [("manage", "new")]),
+    (
+        "exchange.declare",
+        {"exchange": "new", "type": "direct", "arguments": ALTERNATE},
+        "",
+        [("manage", "new"), ("send", "other")],
+    ),
+    ("exchange.delete", {"exchange": "x"}, "", [("manage", "x")]),
+    ("exchange.bind", {"destination": "x", "source": "y"}, "", [("manage", "x"), ("manage", "y")]),
+    ("exchange.unbind", {"destination": "x", "source": "y"}, "", [("manage", "x"), ("manage", "y")]),
+    ("queue.declare", {"queue": "new"}, "", [("manage", "new")]),
+    (
+        "queue.declare",
+        {"queue": "new", "arguments": LETTERS},
+        "",
+        [("manage", "new"), ("send", "other")],
+    ),
+    ("queue.bind", {"queue": "q", "exchange": "x"}, "", [("manage", "q"), ("manage", "x")]),
+    ("queue.unbind", {"queue": "q", "exchange": "x"}, "", [("manage", "q"), ("manage", "x")]),
+    ("queue.purge", {"queue": "q"}, "", [("manage", "q")]),
+    ("queue.delete", {"queue": "q"}, "", [("manage", "q")]),
+    ("basic.consume", {"queue": "q"}, "", [("receive", "q")]),
+    ("basic.get", {"queue": "q"}, "basic.get-empty", [("receive", "q")]),
+    ("basic.publish", {"routing_key": "q"}, "basic.ack", [("send", "q")]),
+    ("basic.publish", {"exchange": "x"}, "basic.ack", [("send", "x")]),
+    (
+        "basic.publish",
+        {"routing_key": "q", "headers": {"CC": ["r"]}},
+        "basic.ack",
+        [("send", "q"), ("send", "r")],
+    ),
+    (
+        "basic.publish",
+        {"routing_key": "q", "headers": {"BCC": ["r"]}},
+        "basic.ack",
+        [("send", "q"), ("send", "r")],
+    ),
+]
+# These take nothing but to be there: they are about the channel, or about what one holds already.
+FREE: list[tuple[str, dict[str, Any], str]] = [
+    ("access.request", {}, ""),
+    ("basic.cancel", {"consumer_tag": "none"}, ""),
+    ("basic.qos", {"prefetch_count": 1}, ""),
+    ("basic.recover", {"requeue": True}, ""),
+    ("basic.recover-async", {"requeue": True}, "none"),
+    ("channel.close", {}, ""),
+    ("channel.flow", {"active": True}, ""),
+    ("confirm.select", {}, ""),
+    ("exchange.declare", {"exchange": "x", "passive": True}, ""),
+    ("queue.declare", {"queue": "q", "passive": True}, ""),
+    ("tx.select", {}, ""),
+    ("connection.update-secret", {"new_secret": "s", "reason": "r"}, ""),
+]
+# Refused for other reasons than rights, in `test_dialogues`, or part of the handshake.
+ELSEWHERE = {
+    *("basic.ack", "basic.nack", "basic.reject", "tx.commit", "tx.rollback", "channel.open"),
+    *("connection.start-ok", "connection.secure-ok", "connection.tune-ok", "connection.open"),
+    *("connection.close", "connection.close-ok", "channel.close-ok", "channel.flow-ok", "basic.cancel-ok"),
+    *("connection.blocked", "connection.unblocked"),
+}
+FROM_SERVERS = {"connection.start", "connection.secure", "connection.tune", "basic.return", "basic.deliver"}
+PASSWORD = "a long secret"
+
+
+class House:
+    def __init__(self, port: int, store: Store) -> None:
+        self.port = port
+        self.store = store
+        store.add_user("root", password=PASSWORD, role="admin", is_root=True)
+        store.add_user("user", password=PASSWORD)
+
+    def allow(self, rights: Sequence[Right], account: str | None = None) -> None:
+        rules = [Rule("allow", frozenset([action]), name, account) for action, name in rights]
+        # Something, so that it may come in at all.
+        rules.append(Rule("allow", frozenset(["receive"]), "elsewhere", account))
+        self.store.set_rules("user", rules)
+
+    def sign_in(self, name: str, vhost: str = "/") -> Talk:
+        return Talk(self.port, user=name, password=PASSWORD, vhost=vhost)
+
+    def prepare(self) -> None:
+        with self.sign_in("root") as root:
+            for exchange in ("x", "y", "other"):
+                root.say("exchange.declare", exchange=exchange, type="fanout", durable=True)
+            for queue in ("q", "r"):
+                root.declare(queue)
+                root.say("queue.purge", queue=queue)
+            root.say("queue.delete", queue="new")
+            root.say("exchange.delete", exchange="new")
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[House]:
+    port = free_port()
+    config = Config(memory=True, drain_timeout_s=1, amqp_port=port)
+    with indoors(LocalBroker(), config) as server:
+        yield House(port, server.server.guard.store)
+
+
+def does(talk: Talk, name: str, fields: dict[str, Any], answer: str) -> None:
+    if name == "basic.publish":
+        talk.confirming()
+        more = dict(fields)
+        headers = more.pop("headers", None)
+        properties = {"headers": headers} if headers else {}
+        key = more.pop("routing_key", "k")
+        talk.send(publish(1, key, b"x", properties=properties, **more))
+        talk.settled(1)
+    elif answer == "none":
+        talk.send(method(1, name, **fields))
+        talk.say("basic.qos")
+    else:
+        channel = 0 if name.startswith("connection.") else 1
+        talk.say(name, answer, channel=channel, **fields)
+
+
+def label(case: Any) -> str:
+    return f"{case[0]} {' '.join(map(str, case[1].values()))}"
+
+
+@pytest.mark.parametrize("case", GUARDED, ids=label)
+def test_a_method_needs_each_of_its_rights(house: House, case: Any) -> None:
+    name, fields, answer, rights = case
+    for missing in range(len(rights)):
+        house.prepare()
+        # The other actions on the same name are no substitute, nor is the right action on another one.
+        action, on = rights[missing]
+        wrong = [(other, on) for other in ("send", "receive", "peek", "manage") if other != action]
+        wrong = [right for right in wrong if right not in rights]
+        house.allow([*rights[:missing], *rights[missing + 1 :], *wrong, (action, f"{on}-not")])
+        with house.sign_in("user") as talk, pytest.raises(Ended, match=r"403.*ACCESS_REFUSED - access to"):
+            does(talk, name, fields, answer)
+    house.prepare()
+    house.allow(rights)
+    with house.sign_in("user") as talk:
+        does(talk, name, fields, answer)
+
+
+@pytest.mark.parametrize("case", FREE, ids=label)
+def test_a_method_that_touches_nobody_needs_no_right(house: House, case: Any) -> None:
+    house.prepare()
+    house.allow([])
+    with house.sign_in("user") as talk:
+        does(talk, *case)
+
+
+def test_no_method_was_forgotten() -> None:
+    answers = {name for name in _BY_NAME if name.endswith(("-ok", "-empty"))}
+    checked = {case[0] for case in GUARDED} | {case[0] for case in FREE}
+
+    assert set(_BY_NAME) - answers - FROM_SERVERS - ELSEWHERE == checked - answers
+
+
+@pytest.mark.parametrize(("account", "vhost"), [("other", "/"), (None, "other")])
+def test_a_right_in_one_vhost_opens_no_other(house: House, account: str | None, vhost: str) -> None:
+    if house.store.user("neighbour") is None:
+        house.store.add_user("neighbour", account="other", password=PASSWORD, role="manager")
+    house.allow([("send", "q")])
+    name = "user" if account is None else "neighbour"
+
+    with pytest.raises(Ended, match=f"530.*access to vhost '{vhost}' refused for user '{name}'"):
+        house.sign_in(name, vhost).close()
+
+
+def test_queues_of_the_same_name_in_two_vhosts_are_two(house: House) -> None:
+    if house.store.user("neighbour") is None:
+        house.store.add_user("neighbour", account="other", password=PASSWORD, role="manager")
+    house.prepare()
+    with house.sign_in("neighbour", "other") as there, house.sign_in("root") as here:
+        there.declare("q")
+        here.confirming().publish_all("q", [b"here"])
+
+        assert there.declare("q") == 0
+        assert here.declare("q") == 1
