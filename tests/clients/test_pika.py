@@ -405,6 +405,47 @@ def test_only_one_of_several_consumers_is_active_where_the_queue_says_so(connect
     assert got == ["one", "one", "two"]
 
 
+def test_the_active_consumer_stays_whoever_comes(connect: Connect) -> None:
+    channel = connect().channel()
+    queue = declared(channel, single_active_consumer=True)
+    got: list[tuple[str, bytes]] = []
+
+    def take(_: object, method: Any, __: object, body: bytes) -> None:
+        got.append((method.consumer_tag, body))
+
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume(queue, take, consumer_tag="low")
+    channel.basic_consume(queue, take, consumer_tag="high", arguments={"x-priority": 10})
+    send(channel, queue, "1", "2")
+    while not got:
+        channel.connection.process_data_events(1)
+    channel.connection.process_data_events(0.2)
+    assert got == [("low", b"1")]
+
+    channel.basic_cancel("low")
+    while len(got) < 2:
+        channel.connection.process_data_events(1)
+    assert got[1] == ("high", b"2")
+
+
+def test_an_empty_key_stays_one_in_the_history_of_a_dead_letter(connect: Connect) -> None:
+    channel = connect().channel()
+    dead = declared(channel)
+    queue = declared(channel, dead_letter_exchange="", dead_letter_routing_key=dead)
+    exchange = fresh("fanout")
+    channel.exchange_declare(exchange, "fanout", auto_delete=True)
+    channel.queue_bind(queue, exchange)
+    channel.basic_publish(exchange, "", b"x")
+    method, _, _ = channel.basic_get(queue)
+    channel.basic_reject(method.delivery_tag, requeue=False)
+
+    _, properties, _ = channel.basic_get(dead, auto_ack=True)
+    while properties is None:
+        _, properties, _ = channel.basic_get(dead, auto_ack=True)
+
+    assert properties.headers["x-death"][0]["routing-keys"] == [""]
+
+
 def test_a_consumer_is_told_when_its_queue_is_deleted(
     connect: Connect, channel: BlockingChannel, queue: str
 ) -> None:
@@ -770,10 +811,14 @@ def test_an_exchange_for_delayed_messages_keeps_them_until_their_time(
     exchange = fresh()
     channel.exchange_declare(exchange, "x-delayed-message", arguments={"x-delayed-type": "direct"})
     channel.queue_bind(queue, exchange, "k")
-    for body, delay in (("later", 400), ("soon", 20), ("now", 0)):
+    for body, delay in (("later", 400), ("soon", "20"), ("now", 0), ("also now", "soon")):
         channel.basic_publish(exchange, "k", body.encode(), pika.BasicProperties(headers={"x-delay": delay}))
 
-    assert [wait_for(channel, queue)[2] for _ in range(3)] == [b"now", b"soon", b"later"]
+    found = [wait_for(channel, queue) for _ in range(4)]
+
+    assert [each[2] for each in found] == [b"now", b"also now", b"soon", b"later"]
+    # Published again as it came, it is not delayed again.
+    assert found[3][1].headers == {"x-delay": -400}
 
 
 def test_an_exchange_declared_otherwise_or_in_use_is_refused(

@@ -13,8 +13,8 @@ from typing import Any
 from tests.crash.client import Died
 from tests.crash.doors import CLOCK_MS, RestDoor, Unwell, now_ms
 from tests.crash.host import Answer, Call
-from tests.protocols.amqp.dialogue import Ended
 from tests.protocols.amqp.dialogue import Answer as Frame
+from tests.protocols.amqp.dialogue import Ended
 from tests.protocols.amqp.talk import Whole, method, publish
 
 REACHED = {"fan": ["fan-a", "fan-b"]}  # a confirm does not tell where it went

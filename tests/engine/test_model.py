@@ -177,8 +177,11 @@ class EngineAndModel(RuleBasedStateMachine):
         if queue is None:
             return
         wanted = wanted.with_(fifo=queue.settings.fifo)
+        changes = queue.settings != wanted
         self.engine.change_queue(name, wanted, self.now)
         queue.change(wanted)
+        if changes:
+            self.model.overflow(queue)  # a lower limit counts at once
         self.tick(1)  # a shorter retention takes effect with the next moment
 
     @rule(name=names, chance=st.integers(0, 9))

@@ -138,6 +138,7 @@ class Core:
         if queue.settings != settings:
             self.tell((QUEUE, now_ms, queue.number, 0, name, settings.to_json(), queue.created_ms))
             self._settle_settings(queue, settings, now_ms)
+            self._overflow(queue, now_ms)
         return queue
 
     def _settle_settings(self, queue: Queue, settings: QueueSettings, now_ms: int) -> None:

@@ -260,7 +260,7 @@ def test_what_is_held_for_long_is_whole_when_it_comes_again_by_whatever_way(
             assert {each[3]["message_id"] for each in found} == {"m"}
             miser.say("basic.cancel", consumer_tag=queue)
         miser.close()
-        until(lambda: talk.declare("q") == 1_500)
+        until(lambda: talk.declare("q", passive=True) == 1_500)
         status, answer = server.get("/api/v1/queues/q/messages?limit=1")
 
         assert seen == {"dead": bodies[:1_500], "q": bodies[1_500:2_999]}

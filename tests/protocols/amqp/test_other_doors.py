@@ -23,6 +23,7 @@ def ask(server: Served, method: str, path: str, body: object = None) -> int:
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{server.url}/api/v1{path}", data, headers, method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
+        answer.read()
         return int(answer.status)
 
 
@@ -105,6 +106,44 @@ def test_how_a_queue_hands_out_is_not_left_to_the_next_of_its_name(door: tuple[S
 
     assert sorted(got) == ["one", "two"]
     connection.close()
+
+
+def test_a_queue_from_which_another_door_receives_is_in_use(door: tuple[Served, int]) -> None:
+    server, port = door
+    connection = connect(port)
+    channel = connection.channel()
+    channel.queue_declare("read", durable=True, arguments={"x-expires": 600})
+    channel.queue_declare("unread", durable=True, arguments={"x-expires": 600})
+    for _ in range(100):
+        channel.basic_publish("", "read", b"x")
+
+    def unread_is_gone() -> bool:
+        ask(server, "POST", "/queues/read/receive", {})
+        return not _is_there(connection, "unread")
+
+    until(unread_is_gone)
+
+    assert _is_there(connection, "read")
+    connection.close()
+
+
+def test_a_vhost_takes_its_connections_with_it(door: tuple[Served, int]) -> None:
+    server, port = door
+    manage(server, "PUT", "/vhosts/passing")
+    connection = connect(port, virtual_host="passing")
+    channel = connection.channel()
+
+    manage(server, "DELETE", "/vhosts/passing")
+
+    with pytest.raises(ConnectionClosedByBroker, match="passing"):
+        channel.queue_declare("too-late")
+    assert b"passing" not in server.get("/api/vhosts")[1]
+
+
+def manage(server: Served, method: str, path: str) -> None:
+    request = urllib.request.Request(f"{server.url}/api{path}", method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        answer.read()
 
 
 def lend(channel: BlockingChannel, queue: str, count: int) -> None:

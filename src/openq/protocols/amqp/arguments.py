@@ -203,6 +203,7 @@ def check_queue(
             NOT_IMPLEMENTED,
             f"{what} cannot be a stream: declare it as classic or quorum; "
             "what went through any queue can be read again with OpenQ's replay",
+            ends_connection=False,  # whoever has other channels goes on with them
         )
     checks = _QUORUM if kind == "quorum" else _CLASSIC
     for argument, check in checks.items():

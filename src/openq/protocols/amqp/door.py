@@ -90,6 +90,7 @@ class AmqpDoor:
         }
         topology.in_use = lambda full: self.consumer_count(full) > 0
         topology.forgotten = self.queue_gone
+        topology.vhost_gone = self._end_vhost
 
     # -- the life of the door
 
@@ -151,6 +152,11 @@ class AmqpDoor:
                 connection.end(CONNECTION_FORCED, f"user '{connection.user}' may not be here any more")
             else:
                 connection.principal = current
+
+    def _end_vhost(self, vhost: str) -> None:
+        for connection in list(self.connections_open):
+            if connection.stage == RUNNING and connection.vhost == vhost:
+                connection.end(CONNECTION_FORCED, f"vhost '{vhost}' is deleted")
 
     def watch(self, connection: Connection) -> None:
         connection.heard_s = self.site.loop.time()
@@ -331,7 +337,8 @@ class AmqpDoor:
         is_full = self.site.broker.health().disk_full
         if not is_full:
             # What was held back may need more room than there is.
-            is_full = not all([connection.try_held() for connection in list(self.connections_open)])
+            tried = [connection.try_held() for connection in list(self.connections_open)]
+            is_full = not all(tried)
         if is_full:
             self.site.loop.call_later(ROOM_S, self._look_for_room)
             return
@@ -355,7 +362,7 @@ class AmqpDoor:
     def consumers(self) -> list[dict[str, Any]]:
         found = []
         for outlet in self._outlets.values():
-            for at, consumer in enumerate(outlet.consumers):
+            for consumer in outlet.consumers:
                 channel = cast(Channel, consumer.channel)
                 found.append(
                     {
@@ -365,7 +372,7 @@ class AmqpDoor:
                         "ack_required": not consumer.no_ack,
                         "exclusive": consumer.exclusive,
                         "prefetch_count": consumer.prefetch,
-                        "active": not outlet.single_active or at == 0,
+                        "active": outlet.is_active(consumer),
                         "arguments": consumer.arguments,
                     }
                 )

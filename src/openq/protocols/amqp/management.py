@@ -21,6 +21,7 @@ from ... import properties as properties_of
 from ..._version import __version__
 from ...engine.routing import Binding, Exchange, is_default
 from ...errors import OpenQError
+from ...model import Delivery
 from ...names import full_name, split_name
 from ...properties import MalformedProperties, Properties, Timestamp
 from ...security.errors import Refused
@@ -42,6 +43,7 @@ PREFIX = "/api/"
 DEFAULT_EXCHANGE = "amq.default"  # in paths, where an empty name cannot be
 GUEST = "guest"
 MAX_GET = 1000
+MAX_GET_BYTES = 4 * 1024 * 1024  # of their bodies: all are in memory at once
 GET_LEASE_MS = 30_000
 
 
@@ -571,6 +573,8 @@ class Management:
 
         def work() -> list[Json]:
             deliveries = broker.receive(full, min(count or 1, MAX_GET), GET_LEASE_MS, "management")
+            deliveries, rest = _lightest(deliveries)
+            broker.release(full, [(each.entry.seq, each.number) for each in rest])
             left = broker.about(full).ready_count
             broker.load(deliveries)
             is_quorum = queue_type(declaration_of(broker.settings(full)).arguments) == "quorum"
@@ -1016,6 +1020,16 @@ def _about_binding(binding: Binding) -> Json:
     source = fields.pop("source")
     vhost = vhost_of(split_name(binding.source)[0])
     return {"source": source, "vhost": vhost, **fields, "properties_key": _key_of(binding)}
+
+
+def _lightest(deliveries: list[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
+    """As many as may be shown in one answer, at least one; and the others."""
+    total = 0
+    for at, delivery in enumerate(deliveries):
+        total += delivery.entry.size
+        if total > MAX_GET_BYTES and at:
+            return deliveries[:at], deliveries[at:]
+    return deliveries, []
 
 
 def _payload(data: bytes, encoding: str) -> tuple[str, str]:

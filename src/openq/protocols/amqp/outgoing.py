@@ -123,12 +123,12 @@ def _death_headers(extra: Extra, wire: bytes) -> dict[str, object]:
 
 
 def _table(death: Death) -> dict[str, object]:
-    queue = split_name(death.queue)[1]
+    queue, exchange = split_name(death.queue)[1], split_name(death.exchange)[1]
     return {
         "count": Long(death.times),
         "reason": _REASONS.get(death.kind, "rejected"),
         "queue": queue,
         "time": Timestamp((death.first_ms or death.time_ms) // 1000),
-        "exchange": split_name(death.exchange)[1],
-        "routing-keys": [death.key or queue],
+        "exchange": exchange,
+        "routing-keys": [death.key if death.key or exchange else queue],
     }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .outgoing import Route
 
 CHUNK = 500  # messages taken from the broker at a time
+CHUNKS = 4  # of them before others have their turn
 CHUNK_BYTES = 4 * 1024 * 1024  # and no more than this, or one: they are all in memory at once
 UNLIMITED = 1 << 30
 RETRY_S = 0.5
@@ -120,6 +121,7 @@ class Outlet:
         self.account, self.queue = split_name(full)
         self.single_active = single_active
         self.consumers: list[Consumer] = []  # by priority, then in the order they came
+        self._chosen: Consumer | None = None  # of a queue with a single active one
         self.counting = 0  # see `outgoing`
         self._turn = 0
         self._waiting = False
@@ -139,6 +141,8 @@ class Outlet:
     def remove(self, consumer: Consumer) -> None:
         consumer.gone = True
         self.consumers.remove(consumer)
+        if consumer is self._chosen:
+            self._chosen = None
         if not self.consumers:
             self._stand_down()
 
@@ -147,11 +151,16 @@ class Outlet:
         return any(consumer.exclusive for consumer in self.consumers)
 
     def _active(self) -> list[Consumer]:
-        return self.consumers[:1] if self.single_active else self.consumers
+        if not self.single_active:
+            return self.consumers
+        if self._chosen is None and self.consumers:
+            self._chosen = self.consumers[0]  # it stays until it goes, whoever comes
+        return [] if self._chosen is None else [self._chosen]
+
+    def is_active(self, consumer: Consumer) -> bool:
+        return not self.single_active or consumer is self._chosen
 
     def _room(self) -> int:
-        if len(self.consumers) == 1:
-            return min(self.consumers[0].room(), CHUNK)
         room = 0
         for consumer in self._active():
             room += consumer.room()
@@ -169,9 +178,15 @@ class Outlet:
 
     def pump(self) -> None:
         """Take what is there, as much as the consumers have room for; then stand in line."""
-        taken = False
+        taken = 0
         while not self._loading:
             room = self._room()
+            if taken == CHUNKS and room > 0:
+                # Others have their turn on the loop, however fast this client reads.
+                if not self._is_retrying:
+                    self._is_retrying = True
+                    self.site.loop.call_soon(self._try_again)
+                return
             if room > 0 and taken:
                 # Only what was written tells whether a client takes it.
                 for consumer in self._active():
@@ -202,7 +217,7 @@ class Outlet:
             if self._is_heavy:
                 deliveries = self._light(deliveries)
             self.take(deliveries)
-            taken = True
+            taken += 1
 
     def _try_later(self, error: OpenQError) -> None:
         if not self._is_retrying:

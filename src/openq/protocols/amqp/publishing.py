@@ -81,8 +81,8 @@ class Stamp:
             self.draft["group"] = group
         if dedup := properties.dedup_of(headers):
             self.draft["dedup"] = dedup
-        delay = headers.get(OWN_DELAY)
-        if isinstance(delay, int) and not isinstance(delay, bool) and 0 < delay <= MAX_SPAN_MS:
+        delay = _delay(headers.get(OWN_DELAY))
+        if delay:
             self.draft["delay_ms"] = delay
         self.is_plain = not self.draft and not self.keys and DELAY not in headers
         if props.type is not None:
@@ -103,6 +103,16 @@ def _keys(headers: dict[str, Any], name: str) -> list[str]:
             f'invalid message: {{unacceptable_type_in_header,"{name}",{type_of(value)}}}',
         )
     return [each for each in value if isinstance(each, str)]
+
+
+def _delay(value: object) -> int:
+    """Milliseconds, as a number or as text; 0 for whatever is no delay."""
+    if isinstance(value, str):
+        found = _NUMBER.fullmatch(value.strip()[:20])
+        value = int(value) if found else 0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0
+    return int(value) if 0 < value <= MAX_SPAN_MS else 0
 
 
 def _expiration(text: str) -> int:
@@ -214,9 +224,11 @@ class Publisher:
                 raise NoRoom(0, []) from None
         draft = stamp.draft
         if DELAY in stamp.headers and self._topology.is_delayed(target.full):
-            delay = stamp.headers[DELAY]
-            if isinstance(delay, int) and not isinstance(delay, bool) and 0 < delay <= MAX_SPAN_MS:
-                draft = {**draft, "delay_ms": delay}
+            delay = _delay(stamp.headers[DELAY])
+            if delay:
+                # Told the other way round: who publishes it again does not delay it again.
+                wire = properties.with_headers(stamp.wire, {DELAY: -delay})
+                draft = {**draft, "delay_ms": delay, "info": Info.of_wire(wire)}
         names = [queue.name for queue in queues]
         refused: list[int] = []
         for at, body in enumerate(bodies):

@@ -70,9 +70,10 @@ _MATCHES = ("all", "any", "all-with-x", "any-with-x")
 
 
 class _Expiry:
-    __slots__ = ("after_s", "due", "number", "timer")
+    __slots__ = ("after_s", "delivered", "due", "number", "timer")
 
     def __init__(self, number: int, after_s: float) -> None:
+        self.delivered = 0  # messages handed out when it was last looked at, through whatever door
         self.number = number  # of the queue that it is about: there may be another of its name one day
         self.after_s = after_s
         self.due = 0.0
@@ -89,6 +90,7 @@ class Topology:
         self._owners: dict[str, tuple[object, int]] = {}
         self.in_use: Callable[[str], bool] = lambda full: False  # has it consumers?
         self.forgotten: Callable[[str], None] = lambda full: None  # a queue was deleted from here
+        self.vhost_gone: Callable[[str], None] = lambda vhost: None  # its connections have to go
         self._expiries: dict[str, _Expiry] = {}
 
     def startup(self) -> None:
@@ -151,6 +153,7 @@ class Topology:
             raise AmqpError(ACCESS_REFUSED, "the vhost '/' is always there")
         if not self.vhost_exists(vhost):
             return False
+        self.vhost_gone(vhost)
         for full in self.queues(vhost):
             self.drop(full)
         for exchange in self.exchanges(vhost):
@@ -329,6 +332,7 @@ class Topology:
             self._disarm(full)
         if found is not None and after_ms is not None:
             expiry = self._expiries[full] = _Expiry(found.number, after_ms / 1000)
+            expiry.delivered = found.counters.delivered
             self.touch(full)
             expiry.timer = self.site.loop.call_later(expiry.after_s, self._expire, full)
 
@@ -348,7 +352,8 @@ class Topology:
                 return
         except AmqpError:
             return  # the server stops
-        if self.in_use(full):
+        if self.in_use(full) or found.watched or found.counters.delivered != expiry.delivered:
+            expiry.delivered = found.counters.delivered
             self.touch(full)
         left = expiry.due - self.site.loop.time()
         if left > 0:
