@@ -43,6 +43,15 @@ class NoCredentials(InvalidSetting):
     code = "no_credentials"
 
 
+class PortTaken(InvalidSetting):
+    code = "port_taken"
+
+    def __init__(self, text: str, port: int, flag: str) -> None:
+        super().__init__(text)
+        self.port = port
+        self.flag = flag  # that chooses another
+
+
 class Server:
     """One process: one loop, one broker, one HTTP port."""
 
@@ -111,12 +120,7 @@ class Server:
                 self.listener.make, config.host.strip("[]"), config.port, ssl=context, backlog=4096
             )
         except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            advice = "stop the other program, or choose --port (0 picks a free one)"
-            raise InvalidSetting(
-                f"cannot listen on {config.host} port {config.port}: {error.strerror or error}; "
-                + (advice if taken else "choose --host, an address of this machine")
-            ) from error
+            raise self._cannot_listen("port", config.port, "", error) from error
         self.listener.start(self.loop)
         self.url = f"{config.scheme}://{self._address_of(self._listening)}"
         await self._start_amqp(context)
@@ -164,12 +168,17 @@ class Server:
             if error.errno == errno.EADDRINUSE and config.origin(key) == "default":
                 log.warning("port %d is taken: AMQP is not served; --amqp-port chooses another", port)
                 return None
-            raise InvalidSetting(
-                f"cannot listen on {config.host} port {port} for AMQP: {error.strerror or error}; "
-                f"stop the other program, or choose another with {flag_of(key)} (0 picks a free one)"
-            ) from error
+            raise self._cannot_listen(key, port, " for AMQP", error) from error
         self._amqp_listening.append(listening)
         return self._address_of(listening)
+
+    def _cannot_listen(self, key: str, port: int, what_for: str, error: OSError) -> InvalidSetting:
+        text = f"cannot listen on {self.config.host} port {port}{what_for}: {error.strerror or error}; "
+        if error.errno != errno.EADDRINUSE:
+            return InvalidSetting(text + "choose --host, an address of this machine")
+        flag = flag_of(key)
+        advice = f"stop the other program, or choose another with {flag} (0 picks a free one)"
+        return PortTaken(text + advice, port, flag)
 
     def _declare_queues(self) -> None:
         for name, named in self.config.queues.items():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -40,6 +42,17 @@ def queues_only(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def nobody_in(tmp_path: Path) -> Path:
+    """Users of whom none is an administrator, but guest."""
+    source = json.loads(EXPORTED.read_text())
+    source["users"] = [each for each in source["users"] if each["name"] != "boss"]
+    source["permissions"] = [each for each in source["permissions"] if each["user"] != "boss"]
+    path = tmp_path / "nobody.json"
+    path.write_text(json.dumps(source))
+    return path
+
+
 def test_a_running_server_takes_over_a_rabbitmq(server: Served, queues_only: Path) -> None:
     done = inside(*IMPORT, queues_only, "--url", server.url)
     assert done.code == 0
@@ -56,22 +69,49 @@ def test_a_running_server_takes_over_a_rabbitmq(server: Served, queues_only: Pat
 def test_users_close_the_server_and_the_report_says_so(server: Served) -> None:
     done = inside(*IMPORT, EXPORTED, "--url", server.url)
     assert done.code == 0
-    assert "openq user passwd worker" in done.err
     assert "everybody has to sign in" in done.err
     refused = inside(*EXPORT, "--url", server.url)
     assert refused.code != 0
     assert "Login failed" in refused.err
 
 
+def test_whoever_was_administrator_of_the_rabbitmq_still_gets_in(server: Served) -> None:
+    inside(*IMPORT, EXPORTED, "--url", server.url)
+    login = b64encode(b"boss:boss-pass-9").decode()
+    for _ in range(2):  # the second time by a hash of our own
+        request = Request(f"{server.url}/api/users", headers={"Authorization": f"Basic {login}"})
+        with urlopen(request) as answer:
+            assert {each["name"] for each in json.load(answer)} == {"boss", "u", "worker"}
+
+
+def test_a_server_stays_open_if_nobody_could_sign_in_as_administrator(
+    server: Served, data: Path, nobody_in: Path
+) -> None:
+    done = inside(*IMPORT, nobody_in, "--url", server.url)
+    assert done.code == 0
+    assert "left out: all 2 users ('u', 'worker')" in done.err
+    assert inside(*EXPORT, "--url", server.url).code == 0
+    for flags in (("--url", server.url), ("--data", data)):
+        assert inside(*IMPORT, nobody_in, "--strict", *flags).code == 1
+    assert Store(str(data / "users.json")).users() == []
+
+
+def test_definitions_at_the_start_do_not_lock_everybody_out(tmp_path: Path, nobody_in: Path) -> None:
+    flags = ("--amqp-port", str(free_port()), "--definitions", str(nobody_in))
+    with served(tmp_path / "served", *flags) as server:
+        assert inside(*EXPORT, "--url", server.url).code == 0
+        assert any("the server stays open" in line for line in server.log)
+
+
 def test_a_data_directory_needs_no_server(data: Path) -> None:
     assert inside(*IMPORT, EXPORTED, "--data", data).code == 0
     users = Store(str(data / "users.json")).users()
-    assert {user.name for user in users} == {"u", "worker"}
+    assert {user.name for user in users} == {"u", "worker", "boss"}
     exported = inside(*EXPORT, "--data", data)
     assert exported.code == 0
     found = json.loads(exported.out)
     assert {each["name"] for each in found["policies"]} == {"pol", "ha"}
-    assert {each["name"] for each in found["users"]} == {"u", "worker"}
+    assert {each["name"] for each in found["users"]} == {"u", "worker", "boss"}
     with served(data, "--amqp-port", str(free_port())) as server:
         busy = inside(*IMPORT, EXPORTED, "--data", data)
         assert busy.code == 1
@@ -98,6 +138,7 @@ def test_strict_fails_when_something_is_left_out(data: Path) -> None:
         ("{", "is no JSON"),
         ("[]", "definitions are an object"),
         ('{"queues": [{}]}', "queues[0].name is missing"),
+        ('{"queues": [{"name": "q", "vhost": "shop"}]}', "queues[0].vhost: there is no vhost 'shop'"),
     ],
 )
 def test_a_bad_file_is_one_line_that_names_the_place(

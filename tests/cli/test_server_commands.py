@@ -659,6 +659,15 @@ def test_a_taken_port_is_named_with_who_has_it(server: Served) -> None:
 
     assert (done.code, done.out) == (1, "")
     assert f"port {server.port} is taken by process {server.pid}" in done.err
+    assert "--port" in done.err
+
+
+def test_a_taken_amqp_port_is_named_with_who_has_it_and_the_flag_for_another(server: Served) -> None:
+    done = openq("serve", "--memory", "--port", "0", "--amqp-port", str(server.port))
+
+    assert (done.code, done.out) == (1, "")
+    assert f"port {server.port} is taken by process {server.pid}" in done.err
+    assert "take another with --amqp-port (0" in done.err
 
 
 def test_a_free_port_is_picked_and_printed() -> None:

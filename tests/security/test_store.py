@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from openq.errors import InvalidSetting
 from openq.security.errors import StoreDamaged, UnknownName
 from openq.security.guard import Guard, write_secret_file
 from openq.security.policy import Rule
-from openq.security.store import Store, check_password, hash_password
+from openq.security.store import Store, check_password, hash_password, rabbitmq_hash
 
 SEND = Rule("allow", frozenset({"send"}), "orders*")
 
@@ -176,6 +177,7 @@ def test_a_full_disk_changes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch
 def test_changes_of_two_processes_do_not_lose_each_other(file: Path) -> None:
     program = """
 import sys
+import time
 from openq.security.store import Store
 store = Store(sys.argv[1])
 for number in range(20):
@@ -362,3 +364,74 @@ def test_a_password_is_right_or_wrong() -> None:
     assert not check_password("x" * 5000, hashed)
     assert not check_password("anything", None)
     assert hash_password("pässword") != hashed
+
+
+# Made by RabbitMQ 3.10.8.
+RABBITMQ_HASHES = [
+    ("sha256", "IsfWBAHKnHObuVuDh7S8K0RZlqosstAdce4z4obQVY6Q5YAi", "boss-pass-9"),
+    ("sha256", "5y7c4QulugzAQ+Y9TdSV+KX6/+MV8+pn0KwT+KCKYdZ67PXA", "wätch-pass"),
+    (
+        "sha512",
+        "MNuwrGX9uQt3MWNDiVIOCk+MreOv9EBoXkYeAfT53EnogJU4U/bJyE5YBjkfVaKlsAZNdp5YWr01ogWGuxTgqeGTeZo=",
+        "long-pass",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "password"), RABBITMQ_HASHES)
+def test_what_rabbitmq_hashed_is_checked_kept_and_replaced_by_our_own(
+    tmp_path: Path, kind: str, text: str, password: str
+) -> None:
+    hashed = rabbitmq_hash(text, f"rabbit_password_hashing_{kind}")
+    assert hashed.startswith(f"rabbitmq-{kind}$")
+    assert check_password(password, hashed)
+    for wrong in (password + "x", password[:-1], "", text, hashed):
+        assert not check_password(wrong, hashed)
+    path = tmp_path / "users.json"
+    Store(path).add_user("boss", password_hash=hashed)
+    guard = Guard(Store(path), time.time)
+    assert guard.basic("boss", password).user == "boss"
+    boss = Store(path).user("boss")
+    assert boss is not None
+    assert boss.password_hash is not None
+    assert boss.password_hash.startswith("scrypt$")
+    assert guard.basic("boss", password).user == "boss"
+
+
+def test_a_foreign_hash_serves_even_where_the_file_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, text, password = RABBITMQ_HASHES[0]
+    store = Store(tmp_path / "users.json")
+    store.add_user("boss", password_hash=rabbitmq_hash(text, "rabbit_password_hashing_sha256"))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("openq.security.store._replace_file", full)
+    assert Guard(store, time.time).basic("boss", password).user == "boss"
+
+
+def test_a_password_that_was_changed_meanwhile_is_not_changed_back(tmp_path: Path) -> None:
+    _, text, password = RABBITMQ_HASHES[0]
+    hashed = rabbitmq_hash(text, "rabbit_password_hashing_sha256")
+    store = Store(tmp_path / "users.json")
+    store.add_user("boss", password_hash=hashed)
+    store.set_password("boss", "new")
+    store.strengthen("boss", password, hashed)
+    boss = store.user("boss")
+    assert boss is not None
+    assert check_password("new", boss.password_hash)
+
+
+@pytest.mark.parametrize(
+    "damaged", ["rabbitmq-sha256$00$00", "rabbitmq-md5$00000000$" + "00" * 16, "rabbitmq-"]
+)
+def test_a_foreign_hash_that_is_none_is_damage(tmp_path: Path, damaged: str) -> None:
+    path = tmp_path / "users.json"
+    Store(path).add_user("boss", password="secret")
+    source = json.loads(path.read_text())
+    source["users"][0]["password"] = damaged
+    path.write_text(json.dumps(source))
+    with pytest.raises(StoreDamaged):
+        Store(path)

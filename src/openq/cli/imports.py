@@ -47,8 +47,9 @@ def _add_import(name: str, verbs: Verbs, help: str) -> None:
             (f"openq import {KIND} broker.json --strict", "exit code 1 if anything was left out"),
         ],
         "The file is what RabbitMQ's `rabbitmqctl export_definitions` or its page /api/definitions gives.\n"
-        "To do it again changes nothing. Messages are not in it. RabbitMQ's password hashes cannot be used:\n"
-        "users come without a password, `openq user passwd` sets one.",
+        "To do it again changes nothing. Messages are not in it. Users keep their passwords. Where\n"
+        "they would be the first users, and none of them is an administrator with a password, they are left\n"
+        "out, and the server stays open.",
     )
     parser.add_argument("file", metavar="FILE", help="definitions as JSON; - for stdin")
     parser.add_argument("--strict", action="store_true", help="exit code 1 if anything was left out")

@@ -291,11 +291,12 @@ def _tell(options: Namespace, queue: dict[str, Any]) -> None:
 
 
 def _shown(key: str, value: object) -> object:
+    from ..model import MAX_SPAN_MS
     from .show import span_text
     from .terminal import size_text
 
     if value is not None and key in _TIMES and isinstance(value, int | float):
-        return span_text(value)
+        return "for ever" if value * 1000 >= MAX_SPAN_MS else span_text(value)
     if value is not None and key in _SIZES and isinstance(value, int):
         return size_text(value)
     if key == "retry" and isinstance(value, dict):

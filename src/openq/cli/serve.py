@@ -62,24 +62,18 @@ def read_settings(options: Namespace) -> Config:
 
 
 def _serve(options: Namespace) -> int:
-    import errno
-
-    from ..errors import OpenQError
-
     if options.json and options.log_format is None:
         options.log_format = "json"
     config = read_settings(options)
-    from ..server import run
+    from ..server import PortTaken, run
 
     try:
         return run(config) or OK
-    except (OSError, OpenQError) as error:
-        cause = error if isinstance(error, OSError) else error.__cause__
-        if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
-            raise
+    except PortTaken as taken:
         from .doctor import who_listens
 
-        holder = who_listens(config.port)
+        holder = who_listens(taken.port)
         by = f" by {holder}" if holder else ""
-        say(f"port {config.port} is taken{by}; end that, or take another with --port (0 picks a free one)")
+        another = f"take another with {taken.flag} (0 picks a free one)"
+        say(f"port {taken.port} is taken{by}; end that, or {another}")
         return FAILED

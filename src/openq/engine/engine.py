@@ -204,7 +204,8 @@ class Engine(Lending):
     ) -> tuple[str, list[str], OpenQError | None]:
         """Into all queues of these names, each once, as one record; `draft.route` says how it came.
 
-        Returns the id, the queues reached, and the error of one that refused because it is full. A name
+        Returns the id, the queues reached, and the error of one that refused: it is full, or takes no bodies
+        of that size, though a single queue that does not take it raises. A name
         without a queue is passed over, as is a queue that had the message already.
         """
         targets: list[Queue] = []
@@ -214,6 +215,10 @@ class Engine(Lending):
         for name in names if len(names) < 2 else dict.fromkeys(names):
             queue = self.queues.get(name)
             if queue is None:
+                continue
+            if len(names) > 1 and not _fits(queue, draft):
+                # One of several: it must not keep the message from the others.
+                refused = _too_large(queue, draft)
                 continue
             own = self._extra(queue, draft, now_ms)
             known = self._known(queue, draft, own, now_ms)
@@ -291,10 +296,8 @@ class Engine(Lending):
     def _extra(self, queue: Queue, draft: Draft, now_ms: int) -> Extra | None:
         """Checks the draft and works out everything that depends on the queue's settings."""
         settings = queue.settings
-        if settings.max_body is not None and len(draft.body) > settings.max_body:
-            raise InvalidSetting(
-                f"a body of {len(draft.body)} bytes; queue {queue.name!r} takes at most {settings.max_body}"
-            )
+        if not _fits(queue, draft):
+            raise _too_large(queue, draft)
         extra = _base_extra(draft, now_ms)
         if not extra.due_ms and draft.delay_ms is None and settings.delay_ms:
             _delay(extra, settings.delay_ms, now_ms)
@@ -362,6 +365,16 @@ class Engine(Lending):
 
 
 _NO_PAST = Extra()
+
+
+def _fits(queue: Queue, draft: Draft) -> bool:
+    most = queue.settings.max_body
+    return most is None or len(draft.body) <= most
+
+
+def _too_large(queue: Queue, draft: Draft) -> InvalidSetting:
+    most = queue.settings.max_body
+    return InvalidSetting(f"a body of {len(draft.body)} bytes; queue {queue.name!r} takes at most {most}")
 
 
 def _delay(extra: Extra, delay_ms: int, now_ms: int) -> None:

@@ -14,10 +14,12 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 from typing import Protocol
 
+from ..errors import OpenQError
 from ..names import DEFAULT_ACCOUNT
 from .errors import (
     InvalidPolicy,
@@ -43,7 +45,7 @@ from .policy import (
     parse,
 )
 from .sigv4 import Headers, KeyInfo, Verifier
-from .store import Store, User, check_password, write_private
+from .store import Store, User, check_password, is_foreign, write_private
 
 MAX_FAILURES = 10
 FAILURE_SPAN_S = 60
@@ -268,6 +270,10 @@ class Guard:
         if not is_right or found is None or found.is_disabled:
             raise LoginRefused
         self._failures.give_back(peer, now_s)
+        if hashed is not None and is_foreign(hashed):
+            # Whoever is right gets in, though the file cannot be written just now: then it stays as it is.
+            with suppress(OSError, OpenQError):
+                self.store.strengthen(user, password, hashed)
         if generation == self.store.generation:
             if len(self._passwords) >= _MAX_REMEMBERED:
                 self._passwords.clear()
@@ -380,6 +386,13 @@ class Guard:
                     self._decisions.clear()
                 self._decisions[key] = decision
         return decision
+
+    def may_everywhere(self, principal: Principal, action: str, account: str) -> bool:
+        """Whether there is no queue of this account to which the principal may not do that by its rules."""
+        if principal.is_root and principal.account == account:
+            return True
+        is_denied = any(rule.effect == "deny" and action in rule.actions for rule in principal.rules)
+        return not is_denied and self.may(principal, action, account, None)
 
     def _decide(
         self,

@@ -5,13 +5,16 @@ the old one or the new one, whatever happens to the writer. Several processes ma
 command line); each change reads what is there, under a lock on a file beside it.
 
 What is kept of a secret depends on what the secret is for:
-- of a password a salted scrypt hash, slow to guess from;
+- of a password a salted scrypt hash, slow to guess from; of one that RabbitMQ knew, RabbitMQ's own hash until
+  it is first used here, since nobody can make the other from it;
 - of a token its SHA-256: with 256 random bits there is nothing to guess, so a slow hash would only cost time;
 - a secret access key as it is, because whoever checks a signature must be able to compute it.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import fcntl
 import hashlib
 import hmac
@@ -37,6 +40,9 @@ TOKEN_PREFIX = "oq_"
 MAX_PASSWORD_BYTES = 1024
 
 _SCRYPT = (2**14, 8, 1)
+_RABBITMQ = "rabbitmq-"  # and the name of the algorithm: what RabbitMQ hashed
+_RABBITMQ_SALT_BYTES = 4
+_RABBITMQ_DIGEST_BYTES = {"sha256": 32, "sha512": 64}
 _KEY_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _SECRET_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _USER_NAME = re.compile(r"[A-Za-z0-9_.@+=,-]{1,64}")
@@ -206,8 +212,10 @@ class Store:
         role: str = "none",
         rules: Iterable[Rule] = (),
         is_root: bool = False,
+        password_hash: str | None = None,
     ) -> User:
-        hashed = None if password is None else hash_password(password)
+        """With a password, or with the hash of one that `rabbitmq_hash` made."""
+        hashed = password_hash if password is None else hash_password(password)
         user = User(name, account, role, tuple(rules), hashed, False, is_root, self._now_ms())
         with self._change() as state:
             if name in state.users:
@@ -231,6 +239,15 @@ class Store:
         """None takes it away: then only keys and tokens let this user in."""
         hashed = None if password is None else hash_password(password)
         return self._replace(name, lambda user: replace(user, password_hash=hashed))
+
+    def strengthen(self, name: str, password: str, known: str) -> None:
+        """A hash of our own in place of this one, for the same password, if it is still this one."""
+        hashed = hash_password(password)
+        with self._change() as state:
+            user = state.users.get(name)
+            if user is not None and user.password_hash == known:
+                changed = replace(user, password_hash=hashed)
+                self._commit(replace(state, users={**state.users, name: changed}))
 
     def set_role(self, name: str, role: str) -> User:
         return self._replace(name, lambda user: replace(user, role=role))
@@ -410,11 +427,36 @@ _NOBODY_HASH = f"scrypt${_SCRYPT[0]}${_SCRYPT[1]}${_SCRYPT[2]}${'00' * 16}${'00'
 def check_password(password: str, hashed: str | None) -> bool:
     """In the same time whether there is such a user or not."""
     data = password.encode()
-    if len(data) > MAX_PASSWORD_BYTES:
+    if not data or len(data) > MAX_PASSWORD_BYTES:
         return False
+    if hashed is not None and is_foreign(hashed):
+        check_password(password, None)  # or it would be quick, and tell that there is such a user
+        kind, salt, wanted = hashed.removeprefix(_RABBITMQ).split("$")
+        found = hashlib.new(kind, bytes.fromhex(salt) + data).digest()
+        return hmac.compare_digest(found, bytes.fromhex(wanted))
     _, n, r, p, salt, wanted = (hashed or _NOBODY_HASH).split("$")
     found = _scrypt(data, bytes.fromhex(salt), int(n), int(r), int(p))
     return hmac.compare_digest(found, bytes.fromhex(wanted)) and hashed is not None
+
+
+def is_foreign(hashed: str) -> bool:
+    """Whether RabbitMQ made it: quicker to guess from than our own."""
+    return hashed.startswith(_RABBITMQ)
+
+
+def rabbitmq_hash(text: str, algorithm: str) -> str:
+    """What RabbitMQ's definitions call `password_hash`, as it is kept here. Raises InvalidSetting."""
+    kind = algorithm.removeprefix("rabbit_password_hashing_")
+    if kind not in _RABBITMQ_DIGEST_BYTES:
+        raise InvalidSetting(f"a password hashed by {algorithm!r} cannot be checked here")
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    salt, digest = data[:_RABBITMQ_SALT_BYTES], data[_RABBITMQ_SALT_BYTES:]
+    if len(digest) != _RABBITMQ_DIGEST_BYTES[kind]:
+        raise InvalidSetting(f"its password_hash is none of {algorithm!r}")
+    return f"{_RABBITMQ}{kind}${salt.hex()}${digest.hex()}"
 
 
 def _scrypt(password: bytes, salt: bytes, n: int, r: int, p: int) -> bytes:
@@ -560,6 +602,12 @@ def _password(value: object) -> str | None:
     if value is None:
         return None
     text = _text(value)
+    if is_foreign(text):
+        kind, salt, hashed = text.removeprefix(_RABBITMQ).split("$")
+        sizes = len(bytes.fromhex(salt)), len(bytes.fromhex(hashed))
+        if sizes != (_RABBITMQ_SALT_BYTES, _RABBITMQ_DIGEST_BYTES[kind]):
+            raise ValueError("not a password hash")
+        return text
     kind, n, r, p, salt, hashed = text.split("$")
     # Bounds on the cost: a file that was tampered with must not stall the server at every login.
     if kind != "scrypt" or not 2 <= int(n) <= 2**17 or int(r) != 8 or not 1 <= int(p) <= 4:

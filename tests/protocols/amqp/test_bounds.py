@@ -8,12 +8,13 @@ from pathlib import Path
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
-from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, NackError
 
 from openq.protocols.amqp import methods as m
 from openq.protocols.amqp.errors import AmqpError
 from openq.protocols.amqp.frames import Reader, method_frame
 from tests.protocols.amqp.test_frames import HEADER, MAX_FRAME, Told, frame
+from tests.protocols.amqp.test_other_doors import ask
 from tests.serving import Served, served_amqp, until
 
 LARGEST = 1 << 20
@@ -133,3 +134,35 @@ def test_a_message_that_cannot_be_read_is_not_got(tmp_path: Path) -> None:
         assert again.basic_get("q", auto_ack=True)[2][:5] == b"01201"
         connection.close()
         server.kill()
+
+
+def test_arguments_that_are_kept_for_ever_have_an_end(door: tuple[Served, int]) -> None:
+    connection = connect(door[1])
+
+    def declare(size: int) -> None:
+        connection.channel().queue_declare(f"wordy-{size}", arguments={"note": "x" * size})
+
+    declare(10_000)
+    with pytest.raises(ChannelClosedByBroker, match="at most 16384 are kept"):
+        declare(20_000)
+    connection.close()
+
+
+def test_a_queue_that_takes_no_large_bodies_does_not_keep_them_from_others(
+    door: tuple[Served, int],
+) -> None:
+    server, port = door
+    connection = connect(port)
+    channel = connection.channel()
+    ask(server, "PUT", "/queues/small", {"max_body": 10})
+    channel.queue_declare("large", exclusive=True)
+    for queue in ("small", "large"):
+        channel.queue_bind(queue, "amq.fanout")
+    channel.confirm_delivery()
+
+    with pytest.raises(NackError):  # one of them refused it
+        channel.basic_publish("amq.fanout", "", b"x" * 100)
+
+    assert channel.queue_declare("large", passive=True).method.message_count == 1
+    assert channel.queue_declare("small", passive=True).method.message_count == 0
+    connection.close()

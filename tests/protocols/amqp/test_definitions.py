@@ -16,11 +16,16 @@ from hypothesis import strategies as st
 from openq.model import Draft, QueueSettings
 from openq.protocols.amqp import definitions
 from openq.protocols.amqp.definitions import InvalidDefinitions, Report, globs_of
+from openq.security.errors import LoginRefused
 from openq.security.policy import Rule, matches
 
 from .places import Place
 
-EXPORTED = Path(__file__).with_name("rabbitmq_definitions.json")  # by Debian's RabbitMQ 3.10.8
+# By Debian's RabbitMQ 3.10.8; `boss` comes from another export of the same, for the password.
+EXPORTED = Path(__file__).with_name("rabbitmq_definitions.json")
+BOSS = ("boss", "boss-pass-9")
+# What RabbitMQ 3.10.8 made of passwords: `rabbitmqctl add_user`, then `rabbitmqctl export_definitions`.
+SHA256 = ("5y7c4QulugzAQ+Y9TdSV+KX6/+MV8+pn0KwT+KCKYdZ67PXA", "wätch-pass")
 
 
 @pytest.fixture
@@ -45,7 +50,7 @@ def test_what_rabbitmq_exports_works_here(place: Place) -> None:
         "exchanges": 2,
         "queues": 3,
         "bindings": 6,
-        "users": 2,
+        "users": 3,
     }
     work = place.settings("@v/work")
     assert (work.max_receives, work.dead_letter_exchange, work.ttl_ms) == (4, "@v/dead", 3_600_000)
@@ -70,8 +75,10 @@ def test_what_cannot_be_taken_over_is_named_and_nothing_else(place: Place) -> No
         assert what in told
     assert len(report.not_converted) == 5
     hints = "\n".join(report.hints)
-    assert "openq user passwd worker" in hints
+    assert "user 'boss': administrator is the role admin here, which may use every vhost" in hints
+    assert "user 'u': monitoring is the role viewer here" in hints
     assert "everybody has to sign in" in hints
+    assert "passwd" not in hints
 
 
 def test_a_second_import_changes_nothing(place: Place) -> None:
@@ -95,7 +102,7 @@ def test_what_went_in_comes_out(place: Place) -> None:
     for kind in ("vhosts", "exchanges", "bindings", "policies"):
         assert set_of(exported[kind]) == set_of(source[kind])
     assert set_of(exported["queues"]) == set_of([each for each in source["queues"] if each["name"] != "log"])
-    assert {each["name"] for each in exported["users"]} == {"u", "worker"}
+    assert {each["name"] for each in exported["users"]} == {"u", "worker", "boss"}
     assert all(each["password_hash"] == "" for each in exported["users"])
 
 
@@ -104,6 +111,7 @@ def test_an_export_can_be_imported_elsewhere(place: Place) -> None:
     place.broker.declare("foreign", QueueSettings(ttl_ms=5, dead_letter="q1", fifo=True))
     exported = json.loads(json.dumps(definitions.export(place.topology, place.store)))
     with closing(Place()) as other:
+        other.store.add_user("boss", role="admin", password="secret")  # an export has no passwords
         report = imported(other, exported)
         assert report.not_converted == []
         assert other.settings("foreign").ttl_ms == 5
@@ -116,7 +124,7 @@ def test_users_get_the_rules_that_their_permissions_were(place: Place) -> None:
     imported(place, json.loads(EXPORTED.read_text()))
     worker = place.store.user("worker")
     assert worker is not None
-    assert (worker.account, worker.role, worker.password_hash) == ("v", "none", None)
+    assert (worker.account, worker.role) == ("v", "none")
     assert set(worker.rules) == {
         Rule("allow", frozenset(("send",)), "dead", "v"),
         Rule("allow", frozenset(("send",)), "work", "v"),
@@ -132,6 +140,112 @@ def test_administrators_stay_administrators_and_a_password_in_the_clear_counts(p
     assert boss.role == "admin"
     assert boss.password_hash is not None
     assert any("bad name!" in line for line in report.not_converted)
+    assert any("tag 'x' of user 'boss'" in line for line in report.not_converted)
+
+
+def test_users_sign_in_with_the_passwords_that_rabbitmq_knew(place: Place) -> None:
+    users = [{"name": "watch", "password_hash": SHA256[0], "tags": ["management"]}]
+    source = json.loads(EXPORTED.read_text())
+    imported(place, {**source, "users": [*source["users"], *users]})
+    guard = place.site.guard
+    for name, password in (BOSS, ("watch", SHA256[1])):
+        with pytest.raises(LoginRefused):
+            guard.basic(name, password + "x")
+        assert guard.basic(name, password).user == name
+
+
+@pytest.mark.parametrize(
+    ("user", "told"),
+    [
+        ({"password_hash": "AAAA"}, "its password_hash is none of 'rabbit_password_hashing_sha256'"),
+        ({"password_hash": "no base64"}, "its password_hash is none of"),
+        ({"password_hash": SHA256[0], "hashing_algorithm": "rabbit_password_hashing_md5"}, "hashing_md5'"),
+        ({"password_hash": SHA256[0], "hashing_algorithm": "rabbit_password_hashing_sha512"}, "is none of"),
+    ],
+)
+def test_a_hash_that_cannot_be_used_is_told_and_what_to_do(
+    place: Place, user: dict[str, str], told: str
+) -> None:
+    place.store.add_user("root", role="admin")
+    report = imported(place, {"users": [{"name": "old", **user}]})
+    assert "password of user 'old'" in report.not_converted[0]
+    assert told in report.not_converted[0]
+    assert "`openq user passwd old`" in report.hints[0]
+    old = place.store.user("old")
+    assert old is not None
+    assert old.password_hash is None
+
+
+@pytest.mark.parametrize(
+    "users",
+    [
+        [{"name": "boss", "tags": "administrator"}],
+        [{"name": "boss", "tags": "administrator", "password_hash": ""}],
+        [{"name": "boss", "tags": "administrator", "password": ""}],
+        [{"name": "boss", "tags": "administrator", "password": "x" * 2000}],
+        [{"name": "boss", "tags": "administrator", "password_hash": "AAAA"}],
+        [{"name": "bad name!", "tags": "administrator", "password_hash": SHA256[0]}],
+        [{"name": "watch", "tags": "monitoring", "password_hash": SHA256[0]}],
+        [{"name": "guest", "tags": "administrator", "password_hash": SHA256[0]}, {"name": "watch"}],
+    ],
+)
+def test_users_among_whom_no_administrator_could_sign_in_do_not_close_an_open_server(
+    place: Place, users: list[dict[str, str]]
+) -> None:
+    permissions = [{"user": users[0]["name"], "vhost": "/", "configure": "", "write": "a", "read": ""}]
+    report = imported(place, {"users": users, "permissions": permissions})
+    assert place.store.users() == []
+    assert place.site.guard.is_open
+    assert "none of them is an administrator with a password" in report.not_converted[-1]
+    assert "openq user add" in report.not_converted[-1]
+    assert "users" not in report.made
+    place.store.add_user("root", role="admin", password="secret")
+    imported(place, {"users": [{"name": "watch", "password_hash": SHA256[0]}]})
+    assert place.store.user("watch") is not None
+
+
+def test_tags_become_roles_and_what_they_do_not_cover_is_told(place: Place) -> None:
+    place.store.add_user("root", role="admin")
+    users = [
+        {"name": tags.replace(",", "-"), "tags": tags, "password_hash": SHA256[0]}
+        for tags in ("monitoring", "management", "policymaker", "management,administrator", "impersonator")
+    ]
+    report = imported(place, {"users": users})
+    roles = {user.name: user.role for user in place.store.users()}
+    assert roles == {
+        "root": "admin",
+        "monitoring": "viewer",
+        "management": "viewer",
+        "policymaker": "viewer",
+        "management-administrator": "admin",
+        "impersonator": "none",
+    }
+    assert len(report.hints) == 4
+    assert [line.partition(":")[0] for line in report.not_converted] == [
+        "tag 'policymaker' of user 'policymaker'",
+        "tag 'impersonator' of user 'impersonator'",
+    ]
+
+
+_AT = {
+    "queues": {"name": "q"},
+    "exchanges": {"name": "x", "type": "fanout"},
+    "bindings": {"source": "x", "destination": "q", "destination_type": "queue"},
+    "policies": {"name": "p", "pattern": ".", "definition": {"max-length": 1}},
+    "permissions": {"user": "u", "configure": "", "write": "", "read": ""},
+}
+
+
+@pytest.mark.parametrize("kind", _AT)
+def test_a_vhost_that_is_neither_in_the_file_nor_here_is_an_error_that_names_the_place(
+    place: Place, kind: str
+) -> None:
+    source = {kind: [{**_AT[kind], "vhost": "/"}, {**_AT[kind], "vhost": "shop"}]}
+    with pytest.raises(InvalidDefinitions, match=rf"{kind}\[1\]\.vhost: there is no vhost 'shop'"):
+        imported(place, {**source, "vhosts": [{"name": "other"}]})
+    assert place.topology.vhosts() == ["/"]
+    imported(place, {**source, "vhosts": [{"name": "shop"}]})
+    imported(place, source)  # known by now
 
 
 def test_a_user_who_is_there_keeps_password_and_role_and_gets_what_is_missing(place: Place) -> None:
@@ -198,6 +312,8 @@ def test_a_binding_to_what_could_not_be_made_is_told_and_stops_nothing(place: Pl
             r"bindings\[0\]\.destination_type must be queue or exchange",
         ),
         ({"users": [{"name": "a", "tags": 5}]}, r"users\[0\]\.tags"),
+        ({"users": [{"name": "a", "password_hash": 5}]}, r"users\[0\]\.password_hash must be text"),
+        ({"users": [{"name": "a", "hashing_algorithm": 5}]}, r"users\[0\]\.hashing_algorithm must be text"),
         ({"permissions": [{"user": "a", "vhost": "/"}]}, r"permissions\[0\]\.configure is missing"),
         ({"policies": [None]}, r"policies\[0\] must be an object, not null"),
     ],
@@ -234,7 +350,10 @@ def test_whatever_json_it_is_only_a_clear_error_comes_of_it(source: Any) -> None
     except InvalidDefinitions:
         return
     with closing(Place()) as place:
-        definitions.apply_topology(place.topology, wanted, Report())
+        try:
+            definitions.apply_topology(place.topology, wanted, Report())
+        except InvalidDefinitions:
+            return
         definitions.apply_users(place.store, wanted, Report())
         json.dumps(definitions.export(place.topology, place.store))
 

@@ -39,6 +39,33 @@ GUARDED: list[tuple[str, dict[str, Any], str, list[Right]]] = [
         "",
         [("manage", "new"), ("send", "other")],
     ),
+    (
+        "queue.declare",
+        {"queue": "new", "arguments": {"x-dead-letter-exchange": {"!x": b"other".hex()}}},
+        "",
+        [("manage", "new"), ("send", "other")],
+    ),
+    (
+        "queue.declare",
+        {
+            "queue": "new",
+            "arguments": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "other"},
+        },
+        "",
+        [("manage", "new"), ("send", "other")],
+    ),
+    (
+        "queue.declare",
+        {"queue": "new", "arguments": {"x-dead-letter-exchange": ""}},
+        "",
+        [("manage", "new"), ("send", "*")],
+    ),
+    (
+        "exchange.declare",
+        {"exchange": "new", "type": "direct", "arguments": {"alternate-exchange": ""}},
+        "",
+        [("manage", "new"), ("send", "*")],
+    ),
     ("queue.bind", {"queue": "q", "exchange": "x"}, "", [("manage", "q"), ("manage", "x")]),
     ("queue.unbind", {"queue": "q", "exchange": "x"}, "", [("manage", "q"), ("manage", "x")]),
     ("queue.purge", {"queue": "q"}, "", [("manage", "q")]),

@@ -129,9 +129,17 @@ class Ask:
         if not self.may(action, full, is_queue=is_queue):
             raise refused()
 
-    def require_target(self, name: object) -> None:
-        """Who leads messages to an exchange must be allowed to send there, or to change it."""
-        if isinstance(name, str):
+    def require_target(self, name: object, key: object = None) -> None:
+        """Who leads messages to an exchange must be allowed to send there, or to change it.
+
+        The default exchange is the queue that the key names; without one, any queue.
+        """
+        if name == "" and isinstance(key, str):
+            self.require("send", self.full(key), is_queue=True)
+        elif name == "":
+            if not self.site.guard.may_everywhere(self.principal, "send", account_of(self.names[0])):
+                raise refused()
+        elif isinstance(name, str):
             full = self.full(name)
             if not any(self.may(action, full, is_queue=False) for action in ("send", "manage")):
                 raise refused()

@@ -18,7 +18,7 @@ from ...model import NO_DEADLINE, Delivery
 from ...names import full_name
 from ...properties import is_plain
 from . import methods as m
-from .arguments import shown, type_of
+from .arguments import type_of
 from .errors import (
     ACCESS_REFUSED,
     COMMAND_INVALID,
@@ -47,6 +47,7 @@ _METHOD_HEAD = Struct(">BHI")
 _DELIVER = b"\x00\x3c\x00\x3c"
 _FLAGS = (b"\x00", b"\x01")
 _MAX_HEADS = 256
+MAX_CONSUMERS = 5000
 _MAX_LOADED = 1000  # open deliveries of a channel whose bodies stay in memory
 _HEAVY = 64 * 1024
 
@@ -131,9 +132,7 @@ class Channel:
         connection = self.connection
         if not method.passive:
             connection.require("manage", "exchange", method.exchange)
-        alternate = method.arguments.get("alternate-exchange")
-        if isinstance(alternate, str | bytes) and not method.passive:
-            connection.require("send", "exchange", shown(alternate))
+            connection.require_onward(method.arguments.get("alternate-exchange"), None)
         connection.topology.declare_exchange(
             connection.vhost,
             method.exchange,
@@ -191,9 +190,8 @@ class Channel:
             return
         if not method.passive:
             connection.require("manage", "queue", name or f"amq.gen-{secrets.token_urlsafe(16)}")
-            exchange = method.arguments.get("x-dead-letter-exchange")
-            if isinstance(exchange, str | bytes):
-                connection.require("send", "exchange", shown(exchange))
+            onward = method.arguments.get("x-dead-letter-exchange")
+            connection.require_onward(onward, method.arguments.get("x-dead-letter-routing-key"))
         name = connection.topology.declare_queue(
             connection.vhost,
             name,
@@ -293,6 +291,8 @@ class Channel:
         name = self._named(method.queue)
         connection.require("receive", "queue", name)
         tag = method.consumer_tag or self._new_tag()
+        if len(self.consumers) >= MAX_CONSUMERS:
+            raise AmqpError(NOT_ALLOWED, f"more than {MAX_CONSUMERS} consumers on one channel")
         if tag in self.consumers or tag == self.reply_tag:
             raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
         connection.topology.check_access(connection.vhost, name, connection)
@@ -833,8 +833,10 @@ class Channel:
         for full, receipts in groups.items():
             try:
                 self.connection.broker.nack_many(full, receipts)
+            except DiskFull:
+                self.connection.door.return_later(full, receipts)
             except OpenQError:
-                pass  # the queue is gone; or the disk is full to the last byte: a restart returns them
+                pass  # the queue is gone, or the broker is
 
 
 _NOTHING: Any = None

@@ -17,6 +17,7 @@ from ...properties import MalformedProperties, decode_table
 from ...security.errors import Refused
 from ...security.guard import Principal
 from . import methods as m
+from .arguments import shown
 from .channel import Channel
 from .errors import (
     ACCESS_REFUSED,
@@ -485,6 +486,10 @@ class Connection:
 
     # -- permissions
 
+    def _signed(self) -> Principal:
+        assert self.principal is not None
+        return self.principal
+
     def require(self, action: str, kind: str, name: str, of_exchange: str | None = None) -> None:
         assert self.principal is not None
         if self.principal.is_root and self.door.is_own(self.principal, self.account, kind, name):
@@ -495,6 +500,22 @@ class Connection:
             raise AmqpError(
                 ACCESS_REFUSED,
                 f"access to {kind} '{name}' in vhost '{self.vhost}' refused for user '{self.user}'",
+            )
+
+    def require_onward(self, exchange: object, key: object) -> None:
+        """For messages that are to go on from here by themselves: dead letters, and those with no queue."""
+        if not isinstance(exchange, str | bytes):
+            return
+        name = shown(exchange)
+        if name:
+            self.require("send", "exchange", name)
+        elif isinstance(key, str | bytes):
+            self.require("send", "queue", shown(key))
+        elif not self.site.guard.may_everywhere(self._signed(), "send", self.account):
+            # Whatever key a message comes with names the queue it goes to.
+            raise AmqpError(
+                ACCESS_REFUSED,
+                f"access to exchange 'amq.default' in vhost '{self.vhost}' refused for user '{self.user}'",
             )
 
     def hold_bytes(self, more: int) -> None:

@@ -17,7 +17,7 @@ from ...engine.routing import Binding, Exchange, is_default
 from ...errors import InvalidSetting, OpenQError, QueueNotFound
 from ...names import full_name, split_name
 from ...security.policy import Rule
-from ...security.store import Store, User
+from ...security.store import MAX_PASSWORD_BYTES, Store, User, rabbitmq_hash
 from .arguments import Arguments, account_of, declaration_of, named, plain, vhost_of
 from .errors import AmqpError
 from .policies import InvalidPolicy, Policy
@@ -34,6 +34,9 @@ ACTIONS_OF = {
     "write": frozenset(("send",)),
     "read": frozenset(("receive", "peek")),
 }
+# Of RabbitMQ's tags those that mean something to it, and the role that comes nearest.
+ROLE_OF = {"administrator": "admin", "monitoring": "viewer", "policymaker": "viewer", "management": "viewer"}
+DEFAULT_ALGORITHM = "rabbit_password_hashing_sha256"
 _OWN_PARAMETERS = ("internal_cluster_id", "cluster_name", "cluster_tags")
 
 
@@ -99,7 +102,27 @@ class BindingOf:
 class UserOf:
     name: str
     tags: tuple[str, ...]
-    password: str | None = field(repr=False)
+    password: str | None = field(default=None, repr=False)
+    password_hash: str = field(default="", repr=False)  # as RabbitMQ writes it; empty if there is none
+    algorithm: str = DEFAULT_ALGORITHM
+
+    @property
+    def role(self) -> str:
+        roles = {ROLE_OF.get(tag, "none") for tag in self.tags}
+        return next((role for role in ("admin", "viewer") if role in roles), "none")
+
+    def kept_hash(self) -> str | None:
+        """Raises InvalidSetting for one that cannot be used here."""
+        return rabbitmq_hash(self.password_hash, self.algorithm) if self.password_hash else None
+
+    def could_sign_in(self, account: str) -> bool:
+        try:
+            User(self.name, account)
+            if self.password is not None:
+                return 0 < len(self.password.encode()) <= MAX_PASSWORD_BYTES
+            return self.kept_hash() is not None
+        except ValueError:
+            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +142,7 @@ class Definitions:
     bindings: list[BindingOf] = field(default_factory=list)
     policies: list[Policy] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    mentioned: dict[str, str] = field(default_factory=dict)  # a vhost, and the first place that names it
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -127,12 +151,13 @@ class Definitions:
 class _Place:
     """One object of the file, and where it is."""
 
-    def __init__(self, source: object, where: str, vhost: str | None) -> None:
+    def __init__(self, source: object, where: str, vhost: str | None, mentioned: dict[str, str]) -> None:
         if not isinstance(source, Mapping):
             raise InvalidDefinitions(f"{where} must be an object, not {_kind(source)}")
         self.source = source
         self.where = where
         self._vhost = vhost
+        self._mentioned = mentioned
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self.source.get(name, default)
@@ -158,6 +183,7 @@ class _Place:
         vhost = self.text("vhost", self._vhost)
         if not vhost:
             raise InvalidDefinitions(f"{self.where}.vhost must not be empty")
+        self._mentioned.setdefault(vhost, f"{self.where}.vhost")
         return vhost
 
     def wrong(self, name: str, wanted: str, value: object) -> InvalidDefinitions:
@@ -178,13 +204,14 @@ def read(source: object, vhost: str | None = None) -> Definitions:
     if not isinstance(source, Mapping):
         raise InvalidDefinitions(f"definitions are an object, not {_kind(source)}")
     default = "/" if vhost is None else vhost
+    mentioned: dict[str, str] = {}
 
     def places(name: str) -> Iterable[_Place]:
         items = source.get(name, [])
         if not isinstance(items, list):
             raise InvalidDefinitions(f"{name} must be a list, not {_kind(items)}")
         for at, item in enumerate(items):
-            yield _Place(item, f"{name}[{at}]", default)
+            yield _Place(item, f"{name}[{at}]", default, mentioned)
 
     found = Definitions(
         vhosts=[each.text("name") for each in places("vhosts")],
@@ -223,7 +250,10 @@ def read(source: object, vhost: str | None = None) -> Definitions:
             )
             for each in places("bindings")
         ],
+        mentioned=mentioned,
     )
+    if vhost is not None:
+        found.vhosts.append(vhost)
     for each in places("policies"):
         name = each.text("name")
         try:
@@ -261,7 +291,11 @@ def _user(place: _Place) -> UserOf:
     password = place.source.get("password")
     if password is not None and not isinstance(password, str):
         raise place.wrong("password", "text", password)
-    return UserOf(place.text("name"), tuple(tags), password)
+    algorithm = place.source.get("hashing_algorithm")
+    if algorithm is not None and not isinstance(algorithm, str):
+        raise place.wrong("hashing_algorithm", "text", algorithm)
+    hashed = place.text("password_hash", "")
+    return UserOf(place.text("name"), tuple(tags), password, hashed, algorithm or DEFAULT_ALGORITHM)
 
 
 def _permission(place: _Place) -> PermissionOf:
@@ -273,9 +307,17 @@ def _permission(place: _Place) -> PermissionOf:
 
 
 def apply_topology(topology: Topology, wanted: Definitions, report: Report) -> None:
-    """All but users. On the loop; policies are in force, and not yet saved."""
+    """All but users. On the loop; policies are in force, and not yet saved.
+
+    Raises InvalidDefinitions, before anything is changed, if a vhost is meant that nobody knows.
+    """
+    for vhost, where in wanted.mentioned.items():
+        if vhost not in wanted.vhosts and not topology.vhost_exists(vhost):
+            raise InvalidDefinitions(
+                f"{where}: there is no vhost {vhost!r}, neither among those of the file nor on the server"
+            )
     report.not_converted += wanted.left_out
-    for vhost in dict.fromkeys([*wanted.vhosts, *_vhosts_of(wanted)]):
+    for vhost in dict.fromkeys(wanted.vhosts):
         try:
             report.count("vhosts", topology.add_vhost(vhost))
         except AmqpError as error:
@@ -294,14 +336,6 @@ def apply_topology(topology: Topology, wanted: Definitions, report: Report) -> N
             f"{named(kind, binding.destination, binding.vhost)} by '{binding.key}'"
         )
         _try(report, "bindings", what, _add_binding, topology, binding)
-
-
-def _vhosts_of(wanted: Definitions) -> Iterable[str]:
-    """Those that are only mentioned are meant too."""
-    placed: list[ExchangeOf | QueueOf | BindingOf | PermissionOf | Policy] = []
-    for group in (wanted.exchanges, wanted.queues, wanted.bindings, wanted.permissions, wanted.policies):
-        placed += group
-    return [each.vhost for each in placed]
 
 
 def _try(
@@ -389,15 +423,14 @@ def load_json(path: str) -> Any:
 def apply_users(store: Store, wanted: Definitions, report: Report) -> None:
     """In a thread: the store writes its file."""
     had_users = bool(store.users())
+    if not had_users and _would_lock_out(wanted, report):
+        return
     granted: dict[str, list[PermissionOf]] = {}
     for permission in wanted.permissions:
         granted.setdefault(permission.user, []).append(permission)
     for user in wanted.users:
         if user.name == GUEST and store.user(GUEST) is None:
-            report.not_converted.append(
-                "user 'guest': a server without users knows guest already, one with users gives nobody a "
-                "well-known password"
-            )
+            report.not_converted.append(_NO_GUEST)
             granted.pop(GUEST, None)
             continue
         try:
@@ -415,29 +448,94 @@ def apply_users(store: Store, wanted: Definitions, report: Report) -> None:
         report.hints.append("there are users now: everybody has to sign in")
 
 
+_NO_GUEST = (
+    "user 'guest': a server without users knows guest already, one with users gives nobody a "
+    "well-known password"
+)
+
+
+def _would_lock_out(wanted: Definitions, report: Report) -> bool:
+    """Whether these would be the first users, and none of them could let anybody else in.
+
+    The first user ends that everybody may do everything; then somebody must be able to.
+    """
+    coming = [each for each in wanted.users if each.name != GUEST]
+    if not coming or any(
+        user.role == "admin"
+        and user.could_sign_in(_account_of(each for each in wanted.permissions if each.user == user.name))
+        for user in coming
+    ):
+        return False
+    if len(coming) < len(wanted.users):
+        report.not_converted.append(_NO_GUEST)
+    names = ", ".join(repr(each.name) for each in coming[:5]) + (", ..." if len(coming) > 5 else "")
+    report.not_converted.append(
+        f"all {len(coming)} users ({names}) and their permissions: none of them is an administrator with a "
+        "password, and with users everybody has to sign in; the server stays open. "
+        "`openq user add NAME --role admin` makes one who can, then import again"
+    )
+    return True
+
+
 def _add_user(store: Store, wanted: UserOf, permissions: list[PermissionOf], report: Report) -> None:
     rules = _rules_of(permissions, report)
     known = store.user(wanted.name)
-    is_admin = "administrator" in wanted.tags
     if known is None:
-        accounts = [account_of(each.vhost) for each in permissions] or [account_of("/")]
-        account = account_of("/") if account_of("/") in accounts else accounts[0]
+        hashed = _hash_of(wanted, report)
         store.add_user(
             wanted.name,
-            account=account,
-            role="admin" if is_admin else "none",
+            account=_account_of(permissions),
+            role=wanted.role,
             rules=rules,
             password=wanted.password,
+            password_hash=hashed,
         )
-        if wanted.password is None:
+        _tell_of_tags(wanted, report)
+        if wanted.password is None and hashed is None:
             report.hints.append(
-                f"user {wanted.name!r} has no password: RabbitMQ's hashes cannot be used here; "
-                f"`openq user passwd {wanted.name}` sets one"
+                f"user {wanted.name!r} has no password; `openq user passwd {wanted.name}` sets one"
             )
     else:
         for rule in rules:
             store.grant(wanted.name, rule)
     report.count("users", known is None)
+
+
+def _account_of(permissions: Iterable[PermissionOf]) -> str:
+    accounts = [account_of(each.vhost) for each in permissions] or [account_of("/")]
+    return account_of("/") if account_of("/") in accounts else accounts[0]
+
+
+def _hash_of(wanted: UserOf, report: Report) -> str | None:
+    if wanted.password is not None:
+        return None
+    try:
+        return wanted.kept_hash()
+    except InvalidSetting as error:
+        report.not_converted.append(f"password of user {wanted.name!r}: {error}")
+        return None
+
+
+def _tell_of_tags(wanted: UserOf, report: Report) -> None:
+    """Roles are not tags: what one means more or less than the other."""
+    viewing = [tag for tag in wanted.tags if ROLE_OF.get(tag) == "viewer"]
+    if wanted.role == "admin":
+        report.hints.append(
+            f"user {wanted.name!r}: administrator is the role admin here, which may use every vhost and "
+            "do everything there"
+        )
+    elif viewing:
+        report.hints.append(
+            f"user {wanted.name!r}: {', '.join(viewing)} is the role viewer here, which may look at what is "
+            "in its own vhost, messages too"
+        )
+        if "policymaker" in viewing:
+            report.not_converted.append(
+                f"tag 'policymaker' of user {wanted.name!r}: only the role admin sets policies here"
+            )
+    for tag in wanted.tags:
+        if tag not in ROLE_OF:
+            report.not_converted.append(f"tag {tag!r} of user {wanted.name!r}: it means nothing here")
 
 
 def _rules_of(permissions: Iterable[PermissionOf], report: Report) -> list[Rule]:

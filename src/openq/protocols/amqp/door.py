@@ -11,7 +11,8 @@ from collections import Counter
 from typing import Any, cast
 
 from ..._version import __version__
-from ...errors import OpenQError
+from ...broker.base import Receipt
+from ...errors import DiskFull, OpenQError
 from ...model import Delivery
 from ...names import full_name
 from ...security.errors import LoginRefused
@@ -75,6 +76,7 @@ class AmqpDoor:
         self._replies: dict[str, Channel] = {}
         self._thread = threading.get_ident()
         self._arrivals: list[tuple[Outlet, list[Delivery]]] = []
+        self._unreturned: list[tuple[str, list[Receipt]]] = []
         self._is_full = False
         self._generation = site.guard.store.generation
         self._ticker: asyncio.TimerHandle | None = None
@@ -135,6 +137,8 @@ class AmqpDoor:
                 if now_s - socket.wrote_s >= connection.heartbeat_s / 2:
                     connection.beat()
         self._check_users()
+        if self._unreturned:
+            self._return()
         self._ticker = loop.call_later(TICK_S, self._tick)
 
     def _check_users(self) -> None:
@@ -245,7 +249,7 @@ class AmqpDoor:
         if outlet is None:
             arguments = self.topology.declaration(full).arguments
             is_single = arguments.get("x-single-active-consumer") is True
-            outlet = self._outlets[full] = Outlet(self.site, full, is_single, self._served, self._forget)
+            outlet = self._outlets[full] = Outlet(self, full, is_single)
             # What is got one by one always tells, what is pushed only from the second time on.
             outlet.counting = min(self.counting(full), WHEN_AGAIN)
         return outlet
@@ -269,7 +273,7 @@ class AmqpDoor:
     def consumer_left(self, outlet: Outlet) -> None:
         if outlet.consumers:
             return
-        self._forget(outlet)
+        self.forget(outlet)
         self.topology.touch(outlet.full)
         try:
             if self.topology.declaration(outlet.full).auto_delete:
@@ -282,11 +286,25 @@ class AmqpDoor:
         if outlet is not None:
             outlet.end()
 
-    def _forget(self, outlet: Outlet) -> None:
+    def forget(self, outlet: Outlet) -> None:
         if self._outlets.get(outlet.full) is outlet:
             del self._outlets[outlet.full]
 
-    def _served(self, outlet: Outlet, deliveries: list[Delivery]) -> None:
+    def return_later(self, full: str, receipts: list[Receipt]) -> None:
+        """Messages that nobody holds any more, though the disk is too full to say so."""
+        self._unreturned.append((full, receipts))
+
+    def _return(self) -> None:
+        unreturned, self._unreturned = self._unreturned, []
+        for full, receipts in unreturned:
+            try:
+                self.site.broker.nack_many(full, receipts)
+            except DiskFull:
+                self._unreturned.append((full, receipts))
+            except OpenQError:
+                pass  # the queue is gone, or the broker is
+
+    def served(self, outlet: Outlet, deliveries: list[Delivery]) -> None:
         """The broker's lock is held; any thread."""
         if threading.get_ident() != self._thread:
             try:

@@ -527,7 +527,9 @@ class Management:
         full = ask.full(name)
         ask.require("manage", full, is_queue=True)
         arguments = _arguments(body)
-        ask.require_target(arguments.get("x-dead-letter-exchange"))
+        ask.require_target(
+            arguments.get("x-dead-letter-exchange"), arguments.get("x-dead-letter-routing-key")
+        )
         is_new = not self.topology.has_queue(full)
         self.topology.declare_queue(
             vhost,

@@ -7,11 +7,11 @@ however many messages come at once. Everything here runs on the loop.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from ...broker.base import Receipt
 from ...broker.waiters import Waiter
-from ...errors import Closed, OpenQError, QueueNotFound
+from ...errors import Closed, DiskFull, OpenQError, QueueNotFound
 from ...model import NO_DEADLINE, Delivery
 from ...names import split_name
 from ..site import Site
@@ -38,6 +38,18 @@ class Taker(Protocol):
     def flush(self) -> None: ...
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None: ...
     def cancelled(self, consumer: Consumer) -> None: ...
+
+
+class House(Protocol):
+    """The door, as an outlet sees it."""
+
+    site: Site
+
+    def served(self, outlet: Outlet, deliveries: list[Delivery]) -> None:
+        """The broker's lock is held; any thread."""
+
+    def forget(self, outlet: Outlet) -> None: ...
+    def return_later(self, full: str, receipts: list[Receipt]) -> None: ...
 
 
 class Consumer:
@@ -108,15 +120,9 @@ def park(site: Site, full: str, delivery: Delivery, error: OpenQError) -> None:
 class Outlet:
     """One queue with consumers. `full` is the engine's name."""
 
-    def __init__(
-        self,
-        site: Site,
-        full: str,
-        single_active: bool,
-        served: Callable[[Outlet, list[Delivery]], None],
-        ended: Callable[[Outlet], None],
-    ) -> None:
-        self.site = site
+    def __init__(self, house: House, full: str, single_active: bool) -> None:
+        self.site = house.site
+        self._house = house
         self.full = full
         self.account, self.queue = split_name(full)
         self.single_active = single_active
@@ -129,8 +135,6 @@ class Outlet:
         self._is_retrying = False
         self._is_heavy = False  # what waits is more than may be taken at once
         self._waiter = Waiter(1, NO_DEADLINE, None, None, self._arrived)
-        self._served = served
-        self._ended = ended
 
     def add(self, consumer: Consumer) -> None:
         at = len(self.consumers)
@@ -148,7 +152,7 @@ class Outlet:
 
     @property
     def exclusive(self) -> bool:
-        return any(consumer.exclusive for consumer in self.consumers)
+        return len(self.consumers) == 1 and self.consumers[0].exclusive  # where one is, there is no other
 
     def _active(self) -> list[Consumer]:
         if not self.single_active:
@@ -246,7 +250,7 @@ class Outlet:
 
     def _arrived(self, deliveries: list[Delivery]) -> None:
         """The broker's lock is held; any thread."""
-        self._served(self, deliveries)
+        self._house.served(self, deliveries)
 
     def arrived(self, deliveries: list[Delivery]) -> None:
         self._waiting = False
@@ -344,14 +348,17 @@ class Outlet:
         return True
 
     def _give_back(self, deliveries: list[Delivery]) -> None:
+        receipts = [(each.entry.seq, each.number) for each in deliveries]
         try:
-            self.site.broker.release(self.full, [(each.entry.seq, each.number) for each in deliveries])
+            self.site.broker.release(self.full, receipts)
+        except DiskFull:
+            self._house.return_later(self.full, receipts)
         except OpenQError:
             pass  # the queue is gone, or the broker is: nothing is held any more
 
     def end(self) -> None:
         """The queue is gone: whoever consumed from it is told."""
-        self._ended(self)
+        self._house.forget(self)
         for consumer in list(self.consumers):
             self.remove(consumer)
             consumer.channel.cancelled(consumer)

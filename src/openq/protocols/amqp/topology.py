@@ -17,6 +17,7 @@ from ...engine.queue import Queue
 from ...engine.routing import PREDECLARED, Binding, Exchange, Kind, is_default
 from ...errors import OpenQError, QueueNotFound
 from ...names import DEFAULT_ACCOUNT, full_name, split_name
+from ...properties import encode_table
 from ..site import Site
 from .arguments import (
     Arguments,
@@ -65,6 +66,7 @@ _BUILT_IN: tuple[tuple[str, Kind], ...] = (
     ("amq.headers", "headers"),
     ("amq.match", "headers"),
 )
+MAX_ARGUMENTS = 16 * 1024
 _LINE_ENDS = str.maketrans("", "", "\r\n")
 _MATCHES = ("all", "any", "all-with-x", "any-with-x")
 
@@ -216,6 +218,7 @@ class Topology:
             self.touch(full)
             return name
         given = dict(arguments or {})
+        _check_size(given)
         check_queue(name, vhost, given, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         policy = self.policies.for_(vhost, queue_type(given), name)
         declared = _under(policy, Declaration(lasts, auto_delete, exclusive, given))
@@ -425,6 +428,7 @@ class Topology:
             return
         if name.startswith("amq."):
             raise AmqpError(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
+        _check_size(given)
         alternate = given.get("alternate-exchange")
         if "alternate-exchange" in given and not isinstance(alternate, str | bytes):
             raise AmqpError(
@@ -626,7 +630,18 @@ def _told(act: Callable[P, T], *given: P.args, **more: P.kwargs) -> T:
 def _binding(
     source: str, destination: str, to_exchange: bool, key: str, arguments: Arguments | None
 ) -> Binding:
+    _check_size(arguments or {})
     return _told(Binding, source, destination, to_exchange, key, plain(arguments or {}))
+
+
+def _check_size(arguments: Arguments) -> None:
+    """They are kept, and written again at the beginning of every journal file."""
+    try:
+        size = len(encode_table(arguments))
+    except OpenQError as error:
+        raise from_openq(error) from error
+    if size > MAX_ARGUMENTS:
+        raise AmqpError(PRECONDITION_FAILED, f"arguments of {size} bytes; at most {MAX_ARGUMENTS} are kept")
 
 
 def kind_of(exchange: Exchange) -> str:

@@ -154,7 +154,9 @@ def _read_delay(draft: _Draft, text: str) -> None:
 def _read_retention(draft: _Draft, text: str) -> None:
     limits = draft.limits
     seconds = _whole("MessageRetentionPeriod", text, limits.min_retention_s, limits.max_retention_s)
-    draft.fields["retention_ms"] = seconds * 1000
+    # Who writes back what was shown wants no change: a queue that keeps messages for ever shows the longest time.
+    if str(seconds) != _show_retention(draft.base, limits):
+        draft.fields["retention_ms"] = seconds * 1000
 
 
 def _read_size(draft: _Draft, text: str) -> None:
@@ -424,6 +426,11 @@ def _seconds(ms: int) -> str:
     return str(-(-ms // 1000))
 
 
+def _show_retention(settings: QueueSettings, limits: Limits) -> str:
+    """Queues of other doors may keep messages longer than SQS can say."""
+    return _seconds(min(settings.retention_ms, limits.max_retention_s * 1000))
+
+
 def _show_redrive(call: Call, settings: QueueSettings) -> str | None:
     if settings.dead_letter is None or settings.max_receives is None:
         return None
@@ -445,7 +452,7 @@ def described(call: Call, full: str, settings: QueueSettings, limits: Limits) ->
         "LastModifiedTimestamp": notes.get(_MODIFIED, created_s),
         "VisibilityTimeout": _seconds(settings.visibility_ms),
         "MaximumMessageSize": str(max_message_size(settings, limits)),
-        "MessageRetentionPeriod": _seconds(settings.retention_ms),
+        "MessageRetentionPeriod": _show_retention(settings, limits),
         "DelaySeconds": _seconds(settings.delay_ms),
         "ReceiveMessageWaitTimeSeconds": notes.get(_WAIT, "0"),
         "Policy": notes.get(POLICY),
