@@ -414,6 +414,22 @@ def test_peeking_changes_nothing(cli: Cli, q: str) -> None:
     assert cli.lines("recv", q)[0]["receive_count"] == 1
 
 
+def test_peeking_tells_who_has_a_message(cli: Cli, q: str) -> None:
+    cli("send", q, "busy")
+    with Connection(cli.url) as connection:
+        taken = connection.request("POST", f"/api/v1/queues/{q}/receive", b'{"consumer": "mill"}')
+    assert taken.status == 200
+    assert "in flight with mill, received 1x" in cli("peek", q, "--state", "in_flight").out
+
+
+def test_a_queue_that_keeps_messages_for_ever_says_so(cli: Cli) -> None:
+    with Connection(cli.url) as connection:
+        made = connection.request("PUT", f"/api/queues/%2F/{cli.name}", b'{"durable": true}')
+    assert made.status == 201
+    shown = dict(line.split("  ", 1) for line in cli("queue", "show", cli.name).out.splitlines())
+    assert shown["retention"].strip() == "for ever"
+
+
 def test_more_messages_than_one_page_are_all_peeked(cli: Cli, q: str) -> None:
     cli("send", q, "--lines", answer="".join(f"{number}\n" for number in range(2100)))
 

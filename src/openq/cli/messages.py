@@ -543,7 +543,8 @@ def _print_rows(messages: Sequence[dict[str, Any]], as_json: bool) -> None:
         when = message.get("timestamp") or message.get("time")
         notes = [str(message.get("message_type") or "")]
         if message.get("state") not in (None, "ready"):
-            notes.append(str(message["state"]).replace("_", " "))
+            holder = message.get("consumer")
+            notes.append(str(message["state"]).replace("_", " ") + (f" with {holder}" if holder else ""))
         if message.get("receive_count"):
             notes.append(f"received {message['receive_count']}x")
         if message.get("reason"):

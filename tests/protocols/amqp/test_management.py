@@ -502,12 +502,25 @@ def test_changes_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_connections_are_listed_while_they_last(api: Api, amqp_port: int) -> None:
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", amqp_port))
+    named = {"connection_name": "mill"}
+    connection = pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", amqp_port, client_properties=named)
+    )
     channel = connection.channel()
     channel.queue_declare("live", exclusive=True)
     channel.basic_consume("live", lambda *_: None, consumer_tag="me")
     [found] = [each for each in api("GET", "/api/connections")[1] if each["user"] == "guest"]
-    assert api("GET", f"/api/connections/{quote(found['name'], safe='')}")[0] == 200
+    path = f"/api/connections/{quote(found['name'], safe='')}"
+    assert api("GET", path)[0] == 200
+    assert found["name"] == f"127.0.0.1:{found['peer_port']} -> 127.0.0.1:{amqp_port}"
+    assert (found["host"], found["port"], found["user_provided_name"]) == ("127.0.0.1", amqp_port, "mill")
+    assert found["node"] == api("GET", "/api/nodes")[1][0]["name"]
+    assert api("GET", f"{path}?columns=user,host,client_properties.product")[1] == {
+        "user": "guest",
+        "host": "127.0.0.1",
+        "client_properties": {"product": "Pika Python Client Library"},
+    }
+    assert api("GET", "/api/queues/%2F/live?columns=name,vhost")[1] == {"name": "live", "vhost": "/"}
     assert len(api("GET", "/api/vhosts/%2F/connections")[1]) == 1
     assert [each["consumer_tag"] for each in api("GET", "/api/consumers")[1]] == ["me"]
     queue = api("GET", "/api/queues/%2F/live")[1]

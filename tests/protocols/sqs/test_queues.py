@@ -7,7 +7,7 @@ from pathlib import Path
 import botocore.session
 import pytest
 
-from openq.model import QueueSettings
+from openq.model import MAX_SPAN_MS, QueueSettings
 from openq.names import full_name
 from openq.protocols.sqs import limits, settings
 from openq.protocols.sqs.queues import QUEUE_ACTIONS
@@ -389,6 +389,25 @@ def test_a_queue_that_another_door_made_is_shown_sensibly(sqs: Service) -> None:
     assert json.loads(found["RedrivePolicy"]) == {"deadLetterTargetArn": ARN + "dead", "maxReceiveCount": 2}
     assert found["SqsManagedSseEnabled"] == "true"
     assert sqs.attributes(f"http://{HOST}/000000000000/no-count", "RedrivePolicy") == {}
+
+
+def test_a_queue_that_keeps_messages_for_ever_shows_the_longest_time_and_keeps_it_when_that_is_written_back(
+    sqs: Service,
+) -> None:
+    sqs.broker.declare("kept", QueueSettings(retention_ms=MAX_SPAN_MS))
+    url = sqs.do("GetQueueUrl", queue_name="kept")["QueueUrl"]
+    shown = sqs.attributes(url)["MessageRetentionPeriod"]
+    assert shown == "1209600"
+
+    written = {"MessageRetentionPeriod": shown, "DelaySeconds": "5"}
+    sqs.do("SetQueueAttributes", queue_url=url, attributes=written)
+    assert sqs.create("kept", MessageRetentionPeriod=shown) == url
+    found = sqs.broker.settings("kept")
+    assert (found.retention_ms, found.delay_ms) == (MAX_SPAN_MS, 5_000)
+
+    sqs.do("SetQueueAttributes", queue_url=url, attributes={"MessageRetentionPeriod": "1209599"})
+    sqs.do("SetQueueAttributes", queue_url=url, attributes={"MessageRetentionPeriod": "1209600"})
+    assert sqs.broker.settings("kept").retention_ms == 1_209_600_000
 
 
 def test_what_another_door_changed_is_shown_and_not_what_was_sent_once(sqs: Service) -> None:

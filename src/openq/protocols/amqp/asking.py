@@ -161,6 +161,11 @@ class Ask:
     def answer(self, value: object, status: int = 200, headers: bytes = b"") -> None:
         self.request.answer(status, json.dumps(value).encode(), _JSON, headers)
 
+    def one(self, value: object) -> None:
+        """An object, or those of its fields that were asked for."""
+        columns = self.query.get("columns")
+        self.answer(_columns(value, columns.split(",")) if columns and isinstance(value, dict) else value)
+
     def done(self, is_new: bool = False, location: str | None = None) -> None:
         """Something changed: said when it is on disk."""
         headers = b"" if location is None else b"location: " + location.encode("ascii") + b"\r\n"
@@ -189,7 +194,7 @@ class Ask:
         self.site.run(work, finished)
 
     def look(self, work: Callable[[], object]) -> None:
-        self.work(work, self.answer)
+        self.work(work, self.one)
 
     def list(self, work: Callable[[], list[Json]]) -> None:
         self.work(lambda: page_of(work(), self.query), self.answer)

@@ -490,7 +490,6 @@ class Channel:
                 out += (start, pack(tag), _FLAGS[delivery.count > 1], tail, content)
             tag += 1
         self._next_tag = tag
-        connection.delivered += len(deliveries)
         if keeps and (len(unacked) > _MAX_LOADED or deliveries[-1].entry.size > _HEAVY):
             broker.unload(deliveries)  # they may stay open for days
         connection.flush_soon()
@@ -556,6 +555,7 @@ class Channel:
                 settle(full, group)
             except DiskFull:
                 unacked.update(taken)  # to the last byte: they are still lent
+                self.unacked = dict(sorted(unacked.items()))
                 raise
             except OpenQError:
                 continue  # the queue is gone, and its messages with it
@@ -637,7 +637,6 @@ class Channel:
             self._held_bytes += size + 100 * len(bodies)
             return
         connection = self.connection
-        connection.is_publishing = True
         first = self.published + 1
         if self.is_confirming:
             self.published += len(bodies)
@@ -781,12 +780,12 @@ class Channel:
         publishes, self._held_publishes = self._held_publishes, []
         self._let_go()
         broker = self.connection.broker
+        is_whole = True
         for method_bytes, wires, bodies in publishes:
             done, refused = self._publish_all(method_bytes, wires, bodies)
             if done < len(bodies):
                 raise AmqpError(RESOURCE_ERROR, "the disk is full; the transaction is only done in part")
-            if refused:
-                raise AmqpError(PRECONDITION_FAILED, "a queue is full; the transaction is only done in part")
+            is_whole = is_whole and not refused
         while self._held_settlements:
             is_ack, requeue, aside = self._held_settlements.pop(0)
             self.unacked.update(aside)
@@ -794,6 +793,8 @@ class Channel:
                 self._settle(aside, broker.ack)
             else:
                 self._settle(aside, broker.nack_many if requeue else broker.reject_many)
+        if not is_whole:
+            raise AmqpError(PRECONDITION_FAILED, "partial tx completion")
         self.reply(False, m.TxCommitOk())
 
     def _rollback(self, method: m.TxRollback) -> None:

@@ -17,7 +17,7 @@ from ...properties import MalformedProperties, decode_table
 from ...security.errors import Refused
 from ...security.guard import Principal
 from . import methods as m
-from .arguments import shown
+from .arguments import shown, vhost_of
 from .channel import Channel
 from .errors import (
     ACCESS_REFUSED,
@@ -72,6 +72,7 @@ class Connection:
         self.transport = transport
         self.peer = peer
         self.port = port
+        self.local = ("", 0)  # this server's end; told by the door
         self.certified = certified
         self.is_tls = is_tls
         self.token = os.urandom(12).hex()
@@ -94,11 +95,8 @@ class Connection:
         self.out: list[bytes] = []
         self.can_write = True
         self.is_stalled = False  # its answers are not taken, so it is not read on
-        self.is_publishing = False
         self.is_told_blocked = False
-        self.received = 0
         self.sent = 0
-        self.delivered = 0
         # What is to be done when everything that was read has been looked at; dicts keep the order.
         self.to_confirm: dict[Channel, None] = {}
         self.to_pump: dict[Outlet, None] = {}
@@ -373,7 +371,7 @@ class Connection:
         self.principal = self.door.principal_in(self.principal, account)
         if self.principal is None:
             raise AmqpError(NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{self.user}'")
-        self.vhost = vhost
+        self.vhost = vhost_of(account)  # by its one name
         self.account = account
         self.publisher = Publisher(self.site, self.topology, vhost, account, self.user)
         self.stage = RUNNING
@@ -461,7 +459,6 @@ class Connection:
     def publishes(self, channel: int, method: bytes, wires: bytes | list[bytes], bodies: list[bytes]) -> None:
         found = self._channel(channel, method)
         if found is not None:
-            self.received += len(bodies)
             self._on_channel(found, method, partial(found.publishes, method, wires, bodies))
 
     def acks(self, channel: int, tags: list[int]) -> None:
@@ -544,7 +541,8 @@ class Connection:
 
         def work() -> None:
             nonlocal done
-            done = channel.try_again(method, wires, bodies)
+            if not channel.is_closing:
+                done = channel.try_again(method, wires, bodies)
 
         self._work(lambda: self._on_channel(channel, method, work))
         if done < len(bodies):

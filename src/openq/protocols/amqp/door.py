@@ -34,7 +34,7 @@ log = logging.getLogger("openq.amqp")
 MAX_FRAME = 131_072
 MAX_CHANNELS = 2047
 HEARTBEAT_S = 60
-HANDSHAKE_S = 10.0  # from the first byte to an open connection
+HANDSHAKE_S = 10.0  # from the connect to an open connection
 CLOSE_S = 5.0  # for a client to hear why its connection ends
 STOP_S = 0.5  # the same when the server stops: who only sends does not listen, and must not delay it
 TICK_S = 1.0
@@ -70,7 +70,6 @@ class AmqpDoor:
         self.topology = topology
         self.max_body = site.config.max_message_bytes
         self.connections_open: dict[Connection, Socket] = {}
-        self.total = 0
         self.errors: Counter[int] = Counter()
         self._outlets: dict[str, Outlet] = {}
         self._replies: dict[str, Channel] = {}
@@ -246,7 +245,7 @@ class AmqpDoor:
 
     def outlet(self, full: str) -> Outlet:
         outlet = self._outlets.get(full)
-        if outlet is None:
+        if outlet is None or not outlet.consumers:  # one that nobody came to, or of a queue that was
             arguments = self.topology.declaration(full).arguments
             is_single = arguments.get("x-single-active-consumer") is True
             outlet = self._outlets[full] = Outlet(self, full, is_single)
@@ -401,7 +400,11 @@ _FULL = "low on disk"
 
 
 def _name_of(connection: Connection) -> str:
-    return f"{connection.peer}:{connection.port} -> {connection.token[:8]}"
+    return f"{_end(connection.peer, connection.port)} -> {_end(*connection.local)}"
+
+
+def _end(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _channel_details(channel: Channel) -> dict[str, Any]:
@@ -417,8 +420,12 @@ def _channel_details(channel: Channel) -> dict[str, Any]:
 
 
 def _about_connection(connection: Connection) -> dict[str, Any]:
+    name = connection.client_properties.get("connection_name")
     return {
         "name": _name_of(connection),
+        **({"user_provided_name": name} if isinstance(name, str) else {}),
+        "host": connection.local[0],
+        "port": connection.local[1],
         "user": connection.user,
         "vhost": connection.vhost,
         "state": "blocked" if connection.is_told_blocked else "running",
@@ -482,9 +489,10 @@ class Socket(asyncio.Protocol):
         self._connection = Connection(
             door, self, str(address[0]), int(address[1]), _common_name(certificate), is_tls
         )
+        own = transport.get_extra_info("sockname") or ("", 0)
+        self._connection.local = str(own[0]), int(own[1])
         self._connection.heard_s = self.since_s
         door.connections_open[self._connection] = self
-        door.total += 1
 
     def data_received(self, data: bytes) -> None:
         connection = self._connection

@@ -139,11 +139,12 @@ class Management:
 
     def _live(self, what: str) -> list[Json]:
         """What only the AMQP door knows."""
-        door = getattr(self.site, "amqp", None)
-        return [] if door is None else getattr(door, what)()
+        door = self.site.amqp
+        found: list[Json] = [] if door is None else getattr(door, what)()
+        return found if what == "consumers" else [{**each, "node": self.node} for each in found]
 
     def _consumers_of(self, full: str) -> int:
-        door = getattr(self.site, "amqp", None)
+        door = self.site.amqp
         return 0 if door is None else door.consumer_count(full)
 
     def _visible(self, ask: Ask, vhost: str | None) -> list[str]:
@@ -468,7 +469,7 @@ class Management:
     @_route("GET", "users/*")
     def user(self, ask: Ask) -> None:
         ask.require_admin()
-        ask.answer(_only([each for each in self._users() if each["name"] == ask.names[0]]))
+        ask.one(_only([each for each in self._users() if each["name"] == ask.names[0]]))
 
     @_route("GET", "permissions")
     def permissions(self, ask: Ask) -> None:
@@ -484,7 +485,7 @@ class Management:
     def permission(self, ask: Ask) -> None:
         ask.require_admin()
         names = {"vhost": ask.names[0], "user": ask.names[1]}
-        ask.answer(_only([each for each in self._permissions() if names.items() <= each.items()]))
+        ask.one(_only([each for each in self._permissions() if names.items() <= each.items()]))
 
     # -- queues
 
@@ -660,7 +661,7 @@ class Management:
     @_route("GET", "exchanges/*/*")
     def exchange(self, ask: Ask) -> None:
         found = self._exchange_of(ask, "peek", ask.names[1])
-        ask.answer({**self._about_exchange(found), "incoming": [], "outgoing": []})
+        ask.one({**self._about_exchange(found), "incoming": [], "outgoing": []})
 
     @_route("PUT", "exchanges/*/*")
     def put_exchange(self, ask: Ask) -> None:
@@ -811,7 +812,7 @@ class Management:
     @_route("GET", "bindings/*/e/*/*/*/*")
     def binding(self, ask: Ask) -> None:
         found = [_about_binding(each) for each in self._bound(ask, "peek")]
-        ask.answer(_only([each for each in found if _is_key(each["properties_key"], ask.names[4])]))
+        ask.one(_only([each for each in found if _is_key(each["properties_key"], ask.names[4])]))
 
     @_route("POST", "bindings/*/e/*/*/*")
     def bind(self, ask: Ask) -> None:
@@ -852,7 +853,7 @@ class Management:
         found = self.topology.policies.get(ask.vhost(), ask.names[1])
         if found is None:
             raise not_found()
-        ask.answer(found.to_json())
+        ask.one(found.to_json())
 
     @_route("PUT", "policies/*/*")
     def put_policy(self, ask: Ask) -> None:
@@ -877,11 +878,21 @@ class Management:
 
     # -- connections, channels, consumers
 
+    def _sees(self, ask: Ask, one: Json) -> bool:
+        """One's own, and those of others for who may look into every queue of the vhost."""
+        vhost = _vhost_in(one)
+        if not ask.sees_vhost(vhost):
+            return False
+        guard = self.site.guard
+        return (
+            guard.is_open
+            or _user_in(one) == ask.principal.user
+            or guard.may_everywhere(ask.principal, "peek", account_of(vhost))
+        )
+
     def _list_live(self, ask: Ask, what: str, vhost: str | None = None) -> None:
         found = [
-            each
-            for each in self._live(what)
-            if ask.sees_vhost(_vhost_in(each)) and vhost in (None, _vhost_in(each))
+            each for each in self._live(what) if vhost in (None, _vhost_in(each)) and self._sees(ask, each)
         ]
         ask.answer(page_of([json_of(each) for each in found], ask.query))
 
@@ -903,9 +914,9 @@ class Management:
     def live_one(self, ask: Ask) -> None:
         what = ask.request.path[len(PREFIX) :].partition("/")[0]
         found = [each for each in self._live(what) if each.get("name") == ask.names[0]]
-        if not found or not ask.sees_vhost(_vhost_in(found[0])):
+        if not found or not self._sees(ask, found[0]):
             raise not_found()
-        ask.answer(json_of(found[0]))
+        ask.one(json_of(found[0]))
 
     # -- definitions
 
@@ -998,6 +1009,12 @@ def _vhost_in(item: Json) -> str:
     if vhost is None:
         vhost = field_of(item, "queue.vhost")
     return str(vhost)
+
+
+def _user_in(item: Json) -> str:
+    """Of a connection or channel, or of a consumer by its channel."""
+    user = item.get("user")
+    return str(field_of(item, "channel_details.user") if user is None else user)
 
 
 def _key_of(binding: Binding) -> str:

@@ -180,7 +180,7 @@ class Publisher:
         if target.is_default:
             names = dict.fromkeys(full_name(self._account, key) for key in (target.key, *stamp.keys))
             return [queue for queue in map(self._broker.engine.queues.get, names) if queue is not None]
-        elif not self._broker.engine.router.__contains__(target.full):
+        elif target.full not in self._broker.engine.router:
             raise AmqpError(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{self._vhost}'")
         elif self._broker.engine.router.get(target.full).internal:
             raise AmqpError(

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 from ...engine.queue import Queue
 from ...engine.routing import PREDECLARED, Binding, Exchange, Kind, is_default
-from ...errors import OpenQError, QueueNotFound
+from ...errors import ExchangeNotFound, OpenQError, QueueNotFound
 from ...names import DEFAULT_ACCOUNT, full_name, split_name
 from ...properties import encode_table
 from ..site import Site
@@ -372,21 +372,21 @@ class Topology:
     # -- exchanges
 
     def has_exchange(self, full: str) -> bool:
-        with self.broker.lock:
-            return full in self.broker.engine.router
+        try:
+            self.broker.exchange(full)
+        except ExchangeNotFound:
+            return False
+        return True
 
     def exchange(self, vhost: str, name: str) -> Exchange:
         """Raises 404."""
-        with self.broker.lock:
-            router = self.broker.engine.router
-            full = full_name(account_of(vhost), name)
-            if full in router:
-                return router.get(full)
-        raise AmqpError(NOT_FOUND, f"no {named('exchange', name, vhost)}")
+        try:
+            return self.broker.exchange(full_name(account_of(vhost), name))
+        except ExchangeNotFound:
+            raise AmqpError(NOT_FOUND, f"no {named('exchange', name, vhost)}") from None
 
     def exchanges(self, vhost: str | None = None) -> list[Exchange]:
-        with self.broker.lock:
-            found = self.broker.engine.router.exchanges()
+        found = self.broker.exchanges()
         return found if vhost is None else [each for each in found if _is_in(each.name, vhost)]
 
     def is_delayed(self, full: str) -> bool:
@@ -493,8 +493,7 @@ class Topology:
 
     def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
         """By the engine's names."""
-        with self.broker.lock:
-            return self.broker.engine.router.bindings(source, destination)
+        return self.broker.bindings(source, destination)
 
     def bind_queue(
         self,

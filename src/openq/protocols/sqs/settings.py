@@ -154,8 +154,9 @@ def _read_delay(draft: _Draft, text: str) -> None:
 def _read_retention(draft: _Draft, text: str) -> None:
     limits = draft.limits
     seconds = _whole("MessageRetentionPeriod", text, limits.min_retention_s, limits.max_retention_s)
-    # Who writes back what was shown wants no change: a queue that keeps messages for ever shows the longest time.
-    if str(seconds) != _show_retention(draft.base, limits):
+    # Who writes back what was shown wants no change: a queue that keeps messages longer than SQS can say
+    # shows the longest time there is.
+    if seconds < limits.max_retention_s or draft.base.retention_ms < seconds * 1000:
         draft.fields["retention_ms"] = seconds * 1000
 
 
