@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import resource
+import shlex
 import signal
 import ssl
 import sys
@@ -343,12 +344,22 @@ def _first_lines(server: Server) -> list[str]:
         opened = f"pika.BlockingConnection(pika.URLParameters('{server.amqp_url}')).channel()"
         pika = [f"  python -c \"import pika; print({opened}.queue_declare('hello', passive=True))\""]
     return [
+        *_activation(),
         f"  curl -X PUT {url}/api/v1/queues/hello{sign_in}",
         f'  curl {url}/api/v1/queues/hello/messages --json \'{{"payload": "hi"}}\'{sign_in}',
         f"  {keys}aws sqs list-queues --endpoint-url {url} --region {region}",
         f'  {keys}python -c "{python}"',
         *pika,
     ]
+
+
+def _activation() -> list[str]:
+    """Where `openq` and what the lines import are, if not everywhere."""
+    script = os.path.join(sys.prefix, "bin", "activate")
+    if sys.prefix == sys.base_prefix or not os.path.exists(script):
+        return []
+    near = os.path.relpath(script)
+    return [f"  . {shlex.quote(script if near.startswith(os.pardir) else near)}"]
 
 
 async def _serve(server: Server, out: TextIO, ready: Callable[[Server], None] | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,10 +33,17 @@ class Strike:
             return None
         if event == "line" and not self.struck:
             self._left -= 1
-            if self._left <= 0:
+            if self._left <= 0 and not _is_leaving(frame):
                 self.struck = True
                 raise KeyboardInterrupt
         return self
+
+
+def _is_leaving(frame: FrameType) -> bool:
+    """The line of a `with` is traced once more when its block ends. No signal is looked for there, between the
+    last call of the block and its exit, so none can strike."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+    return line.startswith("with self._lock") and frame.f_locals["self"]._lock.locked()
 
 
 def struck(n: int, verb: Callable[[], object]) -> bool:

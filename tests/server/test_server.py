@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from openq.server import _activation
 from tests.certificates import make_certificate
 from tests.serving import free_port, served, start, until
 
@@ -49,6 +50,20 @@ def test_it_says_where_it_is_and_what_is_safe_when_it_stops(tmp_path: Path) -> N
 
     assert server.process.returncode == 0
     assert server.lines[-1] == f"stopped; 3 messages are safe on disk in {tmp_path / 'data'}"
+
+
+def test_what_it_says_to_copy_begins_with_the_environment_that_has_what_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "my env" / "bin" / "activate"
+    script.parent.mkdir(parents=True)
+    script.touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "my env"))
+    assert _activation() == [f"  . '{script}'"]
+    monkeypatch.chdir(tmp_path)
+    assert _activation() == ["  . 'my env/bin/activate'"]
+    script.unlink()
+    assert _activation() == []
 
 
 def test_port_0_picks_one_and_says_which() -> None:

@@ -47,7 +47,7 @@ _METHOD_HEAD = Struct(">BHI")
 _DELIVER = b"\x00\x3c\x00\x3c"
 _FLAGS = (b"\x00", b"\x01")
 _MAX_HEADS = 256
-MAX_CONSUMERS = 5000
+MAX_CONSUMERS = 10_000
 _MAX_LOADED = 1000  # open deliveries of a channel whose bodies stay in memory
 _HEAVY = 64 * 1024
 
