@@ -40,8 +40,8 @@ class Strike:
 
 
 def _is_leaving(frame: FrameType) -> bool:
-    """The line of a `with` is traced once more when its block ends. No signal is looked for there, between the
-    last call of the block and its exit, so none can strike."""
+    """The line of a `with` is traced once more when its block ends. No signal is looked for there, between
+    the last call of the block and its exit, so none can strike."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
     return line.startswith("with self._lock") and frame.f_locals["self"]._lock.locked()
 
