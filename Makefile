@@ -21,8 +21,9 @@ run: $(STAMP) ## start the server on http://127.0.0.1:9324 (ARGS="--memory --por
 sample: $(STAMP) ## run the sample: a producer, a consumer, ten messages; ends by itself
 	$(RUN) -m openq.sample
 
+# Two at a time: half of what a test does is to wait, for a process to start or a disk to sync.
 test: $(STAMP) ## run all tests
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n 2 --dist loadfile
 
 check: $(STAMP) ## format, lint, types, layers and the pure tests, in seconds
 	$(RUN) -m ruff format --check .

@@ -194,6 +194,9 @@ class Engine(Lending):
         headers = draft.attributes if draft.info is None else draft.info
         draft.route = (exchange, key)
         names = self.router.route(exchange, key, headers)
+        for queue in map(self.queues.get, names):
+            if queue is not None and not _fits(queue, draft):
+                raise _too_large(queue, draft)  # the caller hears of it, and nothing is half done
         message_id, reached, refused = self.route_to(names, draft, now_ms)
         if refused is not None and not reached:
             raise refused
@@ -205,8 +208,8 @@ class Engine(Lending):
         """Into all queues of these names, each once, as one record; `draft.route` says how it came.
 
         Returns the id, the queues reached, and the error of one that refused: it is full, or takes no bodies
-        of that size, though a single queue that does not take it raises. A name
-        without a queue is passed over, as is a queue that had the message already.
+        of that size (where it is the only one, that is raised). A name without a queue is passed over, as is
+        a queue that had the message already.
         """
         targets: list[Queue] = []
         extra: Extra | None = None

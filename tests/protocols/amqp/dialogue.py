@@ -27,7 +27,7 @@ METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE
 FRAME_MAX = 131_072
 # How long a broker may take before an answer counts as missing, and how long silence means "that was all".
-PATIENCE_S = 10.0
+PATIENCE_S = 4.0
 FIRST_ANSWER_S = 0.5
 SILENCE_S = 0.12
 
