@@ -206,7 +206,7 @@ def test_a_hostile_nesting_ends_at_the_limit() -> None:
         Decimal(1 << 31),
         Decimal("99999999999"),
         "\ud800",
-        object(),
+        pytest.param(object(), id="an object"),
         {1, 2},
         {"x" * 256: 1},
         {1: 1},

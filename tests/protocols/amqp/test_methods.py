@@ -237,7 +237,10 @@ _LETTERS = {
 
 @pytest.mark.parametrize(
     ("number", "form"),
-    [pytest.param(number, form, id=METHODS[number].NAME) for number, form in py_amqp_formats().items()],
+    [
+        pytest.param(number, form, id=METHODS[number].NAME)
+        for number, form in sorted(py_amqp_formats().items())
+    ],
 )
 def test_py_amqp_reads_what_the_server_sends(number: tuple[int, int], form: str) -> None:
     method = sample(METHODS[number])
