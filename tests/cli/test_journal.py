@@ -173,8 +173,10 @@ def test_repair_says_when_intact_records_have_lost_their_queue(data: Path) -> No
     assert done.code == 1
     assert json.loads(done.out)["orphans"] == 9
     assert "9 intact records cannot be reached" in done.err
-    shown = lines(openq("journal", "dump", data, "--bodies", "--limit", "1").out)
-    assert (shown[0]["queue"], shown[0]["body"]) == ("#2", "order 0")
+    shown = lines(openq("journal", "dump", data, "--bodies", "--limit", "5").out)
+    # How the writer grouped them into blocks decides whether another record comes first.
+    first = next(line for line in shown if "body" in line)
+    assert (first["queue"], first["body"]) == ("#2", "order 0")
 
 
 def test_repair_as_json(damaged: Path) -> None:
