@@ -811,14 +811,21 @@ def test_an_exchange_for_delayed_messages_keeps_them_until_their_time(
     exchange = fresh()
     channel.exchange_declare(exchange, "x-delayed-message", arguments={"x-delayed-type": "direct"})
     channel.queue_bind(queue, exchange, "k")
-    for body, delay in (("later", 400), ("soon", "20"), ("now", 0), ("also now", "soon")):
+    no_number = "1" * 20 + "x"
+    for body, delay in (
+        ("later", 400),
+        ("soon", "20"),
+        ("now", 0),
+        ("also now", "soon"),
+        ("and now", no_number),
+    ):
         channel.basic_publish(exchange, "k", body.encode(), pika.BasicProperties(headers={"x-delay": delay}))
 
-    found = [wait_for(channel, queue) for _ in range(4)]
+    found = [wait_for(channel, queue) for _ in range(5)]
 
-    assert [each[2] for each in found] == [b"now", b"also now", b"soon", b"later"]
+    assert [each[2] for each in found] == [b"now", b"also now", b"and now", b"soon", b"later"]
     # Published again as it came, it is not delayed again.
-    assert found[3][1].headers == {"x-delay": -400}
+    assert found[4][1].headers == {"x-delay": -400}
 
 
 def test_an_exchange_declared_otherwise_or_in_use_is_refused(

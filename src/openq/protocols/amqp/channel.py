@@ -21,6 +21,7 @@ from . import methods as m
 from .arguments import type_of
 from .errors import (
     ACCESS_REFUSED,
+    CHANNEL_ERROR,
     COMMAND_INVALID,
     INTERNAL_ERROR,
     NO_ROUTE,
@@ -51,6 +52,7 @@ MAX_CONSUMERS = 10_000
 _MAX_LOADED = 1000  # open deliveries of a channel whose bodies stay in memory
 _HEAVY = 64 * 1024
 
+Settle = Callable[[str, list[tuple[int, int]]], object]  # with receipts of a queue: a verb of the broker
 Lent = tuple["Consumer | None", str, Delivery]  # who got it (None: by get), the engine's queue, the delivery
 
 
@@ -80,7 +82,7 @@ class Channel:
         self._heads: dict[tuple[bytes, int], bytes] = {}
         self._held_publishes: list[tuple[bytes, bytes | list[bytes], list[bytes]]] = []
         self._held_bytes = 0
-        self._held_settlements: list[tuple[bool, bool, dict[int, Lent]]] = []  # is ack, requeue, by tag
+        self._held_settlements: list[tuple[Settle, dict[int, Lent]]] = []  # what is to be done, by tag
 
     # -- what comes in
 
@@ -107,7 +109,7 @@ class Channel:
         self.connection.answer_when_safe(self, lambda: self.send(method))
 
     def _open(self, method: m.ChannelOpen) -> None:
-        raise AmqpError(504, "second 'channel.open' seen")
+        raise AmqpError(CHANNEL_ERROR, "second 'channel.open' seen")
 
     def _close(self, method: m.ChannelClose) -> None:
         self.release()
@@ -121,7 +123,7 @@ class Channel:
         self.is_flowing = method.active
         self.send(m.ChannelFlowOk(method.active))
         if method.active:
-            self._pump()
+            self.pump()
 
     def _access_request(self, method: m.AccessRequest) -> None:
         self.send(m.AccessRequestOk())
@@ -278,7 +280,7 @@ class Channel:
             raise AmqpError(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
             self.shared_prefetch = method.prefetch_count
-            self._pump()
+            self.pump()
         else:
             self.prefetch = method.prefetch_count
         self.send(m.BasicQosOk())
@@ -402,7 +404,9 @@ class Channel:
                 ) from error
             if method.no_ack:
                 broker.ack(full, receipt)
-            tag = self._lend(None, full, delivery, method.no_ack)
+            tag = self._new_delivery_tag()
+            if not method.no_ack:
+                self.unacked[tag] = (None, full, delivery)
             queue = broker.about(full)
             exchange, key = route_of(delivery.entry, name)
             redelivered = delivery.count > 1
@@ -422,12 +426,9 @@ class Channel:
         else:
             connection.answer_when_safe(self, show, lost)
 
-    def _lend(self, consumer: Consumer | None, full: str, delivery: Delivery, no_ack: bool) -> int:
-        tag = self._next_tag
-        self._next_tag = tag + 1
-        if not no_ack:
-            self.unacked[tag] = (consumer, full, delivery)
-        return tag
+    def _new_delivery_tag(self) -> int:
+        self._next_tag += 1
+        return self._next_tag - 1
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Messages to a consumer, bodies loaded, room reserved."""
@@ -515,7 +516,7 @@ class Channel:
         assert self.reply_tag is not None
         if self.connection.transport.is_overfull:
             return  # nobody reads them; replies are a promise to nobody
-        tag = self._lend(None, "", _NOTHING, True)
+        tag = self._new_delivery_tag()
         self.send(m.BasicDeliver(self.reply_tag, tag, False, target.exchange, target.key))
         self.connection.write(self._content(wire, body))
         self.connection.flush_soon()
@@ -525,12 +526,15 @@ class Channel:
     def acks(self, tags: list[int]) -> None:
         if self.is_closing:
             return
-        if self.is_transactional:
-            self._put_aside(tags, True, False)
-            return
-        self._settle(tags, self.connection.broker.ack)
+        self._settle_or_hold(tags, self.connection.broker.ack)
 
-    def _settle(self, tags: Iterable[int], settle: Callable[[str, list[tuple[int, int]]], object]) -> None:
+    def _settle_or_hold(self, tags: list[int], settle: Settle) -> None:
+        if self.is_transactional:
+            self._put_aside(tags, settle)
+        else:
+            self._settle(tags, settle)
+
+    def _settle(self, tags: Iterable[int], settle: Settle) -> None:
         """Take these out of the open ones, and tell the broker queue by queue."""
         unacked = self.unacked
         connection = self.connection
@@ -566,8 +570,7 @@ class Channel:
                 if not consumer.gone:
                     connection.to_pump[consumer.outlet] = None
         if self.shared_prefetch:
-            for consumer in self.consumers.values():
-                connection.to_pump[consumer.outlet] = None
+            self.pump()
         if unknown is not None:
             raise AmqpError(PRECONDITION_FAILED, f"unknown delivery tag {unknown}")
 
@@ -581,10 +584,10 @@ class Channel:
         # Tags rise, so those up to this one come first.
         return list(takewhile(lambda each: each <= tag, self.unacked))
 
-    def _put_aside(self, tags: list[int], is_ack: bool, requeue: bool) -> None:
+    def _put_aside(self, tags: list[int], settle: Settle) -> None:
         """Settled by the client, though not before it commits."""
         aside: dict[int, Lent] = {}
-        self._held_settlements.append((is_ack, requeue, aside))
+        self._held_settlements.append((settle, aside))
         for tag in tags:
             lent = self.unacked.pop(tag, None)
             if lent is None:
@@ -594,7 +597,7 @@ class Channel:
     def _take_back(self) -> None:
         """What was put aside is open again, each in its place."""
         held, self._held_settlements = self._held_settlements, []
-        for _, _, aside in held:
+        for _, aside in held:
             self.unacked.update(aside)
         if held:
             self.unacked = dict(sorted(self.unacked.items()))
@@ -609,11 +612,8 @@ class Channel:
         self._turn_down(self._up_to(method.delivery_tag, method.multiple), method.requeue)
 
     def _turn_down(self, tags: list[int], requeue: bool) -> None:
-        if self.is_transactional:
-            self._put_aside(tags, False, requeue)
-            return
         broker = self.connection.broker
-        self._settle(tags, broker.nack_many if requeue else broker.reject_many)
+        self._settle_or_hold(tags, broker.nack_many if requeue else broker.reject_many)
 
     def _recover(self, method: m.BasicRecover | m.BasicRecoverAsync) -> None:
         if not method.requeue:
@@ -779,7 +779,6 @@ class Channel:
         self._require_tx()
         publishes, self._held_publishes = self._held_publishes, []
         self._let_go()
-        broker = self.connection.broker
         is_whole = True
         for method_bytes, wires, bodies in publishes:
             done, refused = self._publish_all(method_bytes, wires, bodies)
@@ -787,12 +786,9 @@ class Channel:
                 raise AmqpError(RESOURCE_ERROR, "the disk is full; the transaction is only done in part")
             is_whole = is_whole and not refused
         while self._held_settlements:
-            is_ack, requeue, aside = self._held_settlements.pop(0)
+            settle, aside = self._held_settlements.pop(0)
             self.unacked.update(aside)
-            if is_ack:
-                self._settle(aside, broker.ack)
-            else:
-                self._settle(aside, broker.nack_many if requeue else broker.reject_many)
+            self._settle(aside, settle)
         if not is_whole:
             raise AmqpError(PRECONDITION_FAILED, "partial tx completion")
         self.reply(False, m.TxCommitOk())
@@ -810,7 +806,8 @@ class Channel:
 
     # -- the end
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
+        """All its consumers may have room now."""
         for consumer in self.consumers.values():
             self.connection.to_pump[consumer.outlet] = None
 
@@ -839,8 +836,6 @@ class Channel:
             except OpenQError:
                 pass  # the queue is gone, or the broker is
 
-
-_NOTHING: Any = None
 
 _ACTS: dict[type[m.Method], Callable[[Channel, Any], None]] = {
     m.ChannelOpen: Channel._open,

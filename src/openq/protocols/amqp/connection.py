@@ -137,11 +137,14 @@ class Connection:
             tags = [(channel, channel.published) for channel in self.to_confirm]
             self.to_confirm = {}
             self.site.after_commit(partial(self._safe, tags))
+        self._pump()
+        self.flush()
+
+    def _pump(self) -> None:
         while self.to_pump:
             outlets, self.to_pump = self.to_pump, {}
             for outlet in outlets:
                 outlet.pump()
-        self.flush()
 
     def _safe(self, tags: list[tuple[Channel, int]], error: OpenQError | None) -> None:
         for channel, tag in tags:
@@ -189,8 +192,7 @@ class Connection:
         """The client takes what is written again."""
         self.can_write = True
         for channel in self.channels.values():
-            for consumer in channel.consumers.values():
-                self.to_pump[consumer.outlet] = None
+            channel.pump()
         self.settle()
         if self.is_stalled:
             self.is_stalled = False
@@ -620,10 +622,7 @@ class Connection:
         self.stage = CLOSED
         self.out = []
         self.release()
-        while self.to_pump:
-            outlets, self.to_pump = self.to_pump, {}
-            for outlet in outlets:
-                outlet.pump()
+        self._pump()
 
 
 def _label(name: str) -> str:

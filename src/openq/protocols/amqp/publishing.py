@@ -30,8 +30,7 @@ from .errors import (
 from .topology import Topology
 
 REPLY_TO = "amq.rabbitmq.reply-to"
-DELAY = "x-delay"
-OWN_DELAY = "openq.delay"
+DELAY, OWN_DELAY = properties.DELAY_HEADERS
 _MAX_KEPT = 1000
 MAX_KEPT_BYTES = 512  # properties of more than that are hardly ever the same again
 _NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -108,8 +107,8 @@ def _keys(headers: dict[str, Any], name: str) -> list[str]:
 def _delay(value: object) -> int:
     """Milliseconds, as a number or as text; 0 for whatever is no delay."""
     if isinstance(value, str):
-        found = _NUMBER.fullmatch(value.strip()[:20])
-        value = int(value) if found else 0
+        text = value.strip()
+        value = int(text) if len(text) <= 20 and _NUMBER.fullmatch(text) else 0
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
     return int(value) if 0 < value <= MAX_SPAN_MS else 0
