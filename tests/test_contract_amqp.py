@@ -18,7 +18,7 @@ import amqp
 import pika
 import pytest
 import trustme
-from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, ProbableAuthenticationError
+from pika.exceptions import AMQPConnectionError, AMQPError, ChannelClosedByBroker, ProbableAuthenticationError
 
 from openq import OpenQ
 from tests.clients.boto import fresh
@@ -171,12 +171,16 @@ def test_O4_a_copy_needs_the_same_permission_as_the_message(guarded: Any) -> Non
 
         def known() -> bool:
             try:
-                sign_in(port, name).close()
-            except AMQPConnectionError:
+                with sign_in(port, name) as sender:
+                    channel = sender.channel()
+                    channel.confirm_delivery()
+                    channel.basic_publish("", own, "first")
+            except AMQPError:
                 return False
             return True
 
-        until(known)  # a user that another process made is noticed within a second
+        # What another process writes is noticed within a second: first the user, then what he may do.
+        until(known)
         with sign_in(port, name) as sender:
             for header in ("CC", "BCC"):
                 channel = sender.channel()

@@ -22,10 +22,11 @@ class Wire:
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
-    def _start(self, work: object, *args: object) -> None:
+    def _start(self, work: object, *args: object) -> threading.Thread:
         thread = threading.Thread(target=work, args=args, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
+        return thread
 
     def _accept(self) -> None:
         while True:
@@ -37,14 +38,14 @@ class Wire:
 
     def _pass_on(self, client: socket.socket) -> None:
         with client, socket.create_connection(self._target) as server, suppress(OSError):
-            self._start(self._back, server, client)
+            back = self._start(self._back, server, client)
             while data := client.recv(1 << 20):
                 if data[:5] in (b"POST ", b"GET /", b"PUT /", b"PATCH", b"DELET"):
                     self.requests.append(data.partition(b" HTTP")[0])
                 server.sendall(data)
             server.shutdown(socket.SHUT_WR)
             # The other direction ends when the server hangs up in turn.
-            self._threads[-1].join(0)
+            back.join(10)
 
     def _back(self, server: socket.socket, client: socket.socket) -> None:
         with suppress(OSError):

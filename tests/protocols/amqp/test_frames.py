@@ -177,6 +177,25 @@ def test_what_is_wrong_ends_the_connection(before: bytes, wrong: bytes, code: in
     assert caught.value.ends_connection
 
 
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+def test_behind_a_mistake_the_last_word_is_still_heard(step: int) -> None:
+    publishing = method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
+    get = method_frame(1, m.encode(m.BasicGet("q", True)))
+    last = m.encode(m.ConnectionCloseOk())
+    data = publishing * 2 + get + publishing + get + method_frame(0, last)
+    told = Told()
+    reader = Reader(told, MAX_FRAME, 1 << 20)
+
+    for start in range(0, len(data), step):
+        try:
+            reader.feed(data[start : start + step])
+        except AmqpError:
+            reader.end()
+    reader.feed(b"")
+
+    assert told.told == [("method", 0, last)]
+
+
 def test_a_body_in_several_frames_may_be_interrupted_by_another_channel_only() -> None:
     long = publish("long", b"y" * 9000)
     cut = long.index(b"\xce\x03", 100) + 1

@@ -583,6 +583,7 @@ class Connection:
         self.door.count_error(error.code)
         log.info("connection %s ends: %r", self.label, error.reply_text)
         self.door.closing(self)
+        self.reader.end()
         if self.reader.held:
             self.reader.held = False
             self.transport.resume_reading()

@@ -114,6 +114,14 @@ class Reader:
         self._run: _Run | None = None
         self._ack_head = b""  # of the channel that acked last
         self._ack_channel = 0
+        self._is_ending = False
+
+    def end(self) -> None:
+        """The client was told of the end: only what it says of the connection itself still counts."""
+        self._is_ending = True
+        self._contents.clear()
+        self._run = None
+        self._ack_head = b""
 
     def resume(self) -> None:
         self.held = False
@@ -132,46 +140,60 @@ class Reader:
             self._rest = b""
         at = 0
         end = len(data)
-        while at < end and not self.held:
-            if not self._contents:  # in the middle of a content, what comes now is to be looked at closely
-                run = self._run
-                if run is not None and data.startswith(run.start, at):
-                    after = self._read_run(run, data, at)
-                    if after != at:
-                        at = after
-                        continue
-                if self._ack_head and data.startswith(self._ack_head, at):
-                    after = self._read_acks(data, at)
-                    if after != at:
-                        at = after
-                        continue
-            if end - at < _HEAD.size:
-                break
-            kind, channel, size = _HEAD.unpack_from(data, at)
-            # Refused on the head alone: a peer must not make us wait for 4 GiB.
-            if size > self.max_payload:
-                raise AmqpError(FRAME_ERROR, f"frame too large: {size} bytes, {self.max_payload} are allowed")
-            start = at + _HEAD.size
-            stop = start + size
-            if stop >= end:
-                break
-            if data[stop] != END:
-                raise AmqpError(FRAME_ERROR, f"frame of type {kind} does not end with 206 but {data[stop]}")
-            at = stop + 1
-            if kind == METHOD:
-                self._method(channel, data[start:stop])
-            elif kind == HEADER:
-                self._header(channel, data[start:stop])
-            elif kind == BODY:
-                self._body(channel, data[start:stop])
-            elif kind == HEARTBEAT_KIND:
-                if channel:
-                    raise AmqpError(UNEXPECTED_FRAME, f"heartbeat on channel {channel}")
-                if size:
-                    raise AmqpError(FRAME_ERROR, f"heartbeat with {size} bytes")
-                self._sink.heartbeat()
-            else:
-                raise AmqpError(FRAME_ERROR, f"unknown frame type {kind}")
+        try:
+            while at < end and not self.held:
+                if (
+                    not self._contents
+                ):  # in the middle of a content, what comes now is to be looked at closely
+                    run = self._run
+                    if run is not None and data.startswith(run.start, at):
+                        after = self._read_run(run, data, at)
+                        if after != at:
+                            at = after
+                            continue
+                    if self._ack_head and data.startswith(self._ack_head, at):
+                        after = self._read_acks(data, at)
+                        if after != at:
+                            at = after
+                            continue
+                if end - at < _HEAD.size:
+                    break
+                kind, channel, size = _HEAD.unpack_from(data, at)
+                # Refused on the head alone: a peer must not make us wait for 4 GiB.
+                if size > self.max_payload:
+                    raise AmqpError(
+                        FRAME_ERROR, f"frame too large: {size} bytes, {self.max_payload} are allowed"
+                    )
+                start = at + _HEAD.size
+                stop = start + size
+                if stop >= end:
+                    break
+                if data[stop] != END:
+                    raise AmqpError(
+                        FRAME_ERROR, f"frame of type {kind} does not end with 206 but {data[stop]}"
+                    )
+                at = stop + 1
+                if self._is_ending:
+                    if kind == METHOD and not channel:
+                        self._sink.method(channel, data[start:stop])
+                elif kind == METHOD:
+                    self._method(channel, data[start:stop])
+                elif kind == HEADER:
+                    self._header(channel, data[start:stop])
+                elif kind == BODY:
+                    self._body(channel, data[start:stop])
+                elif kind == HEARTBEAT_KIND:
+                    if channel:
+                        raise AmqpError(UNEXPECTED_FRAME, f"heartbeat on channel {channel}")
+                    if size:
+                        raise AmqpError(FRAME_ERROR, f"heartbeat with {size} bytes")
+                    self._sink.heartbeat()
+                else:
+                    raise AmqpError(FRAME_ERROR, f"unknown frame type {kind}")
+        except AmqpError:
+            # Behind what is wrong may come the client's last word, unless frames cannot be told apart.
+            self._rest = b"" if self._is_ending else data[at:]
+            raise
         if at < end:
             self._rest = data[at:] if at else data
 
