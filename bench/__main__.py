@@ -13,9 +13,11 @@ from pathlib import Path
 
 from .harness import Row, Run, refuse_memory_disk, table
 
-BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "restart", "pause", "server", "amqp"]
+BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "restart", "pause"]
+BENCHES += ["server", "amqp", "spark"]
 PARTS = ["server_send", "server_rivals", "server_backlog", "server_weight", "server_crowd"]  # of "server"
 PARTS += ["amqp_flow", "amqp_pika", "amqp_cost", "amqp_weight"]  # of "amqp"
+PARTS += ["spark_read", "spark_write", "spark_jobs", "spark_stream"]  # of "spark"
 
 
 def main() -> int:

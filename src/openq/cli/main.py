@@ -58,6 +58,10 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
         ),
     ),
     (
+        "data pipelines on Spark",
+        (("pipeline", "pipeline", "archive, analyse, triage, replay, and pipelines of your own"),),
+    ),
+    (
         "users and permissions",
         (
             ("user", "users", "add, list or remove users, set passwords"),

@@ -90,7 +90,7 @@ def connect(options: Namespace) -> Server:
 def connection_of(options: Namespace) -> Connection:
     environ = os.environ
     url = options.url or environ.get("OPENQ_URL") or DEFAULT_URL
-    token = _token(options)
+    token = token_of(options)
     user = password = None
     if token is None:
         user = options.user or environ.get("OPENQ_USER") or None
@@ -108,7 +108,7 @@ def connection_of(options: Namespace) -> Connection:
     return connection
 
 
-def _token(options: Namespace) -> str | None:
+def token_of(options: Namespace) -> str | None:
     if options.token and options.token_file:
         raise ConfigError("--token and --token-file contradict each other: give one of them")
     if options.token:

@@ -1,0 +1,102 @@
+"""`openq pipeline ...`: the group, and what its commands share: where the history is, and which Spark.
+
+Each command has its parsers in a module of its own beside this one, and its work in `openq.pipeline`.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+
+from .parsing import Parser, Verbs, add_server, pair
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from typing import Any
+
+    from pyspark.sql import SparkSession
+
+MODULES = ("pipeline_archive", "pipeline_analytics", "pipeline_jobs", "pipeline_state")
+
+
+def add(name: str, verbs: Verbs, help: str) -> None:
+    group = verbs.add(
+        name,
+        None,
+        help,
+        [
+            ("openq pipeline archive run", "the journal's past as Parquet, verified"),
+            ("openq pipeline analytics --open", "rates, waits, failures; an HTML report"),
+            ("openq pipeline triage", "dead letters by what went wrong"),
+            ("openq pipeline replay --from orders --since 1h --to orders", "publish again, exactly once"),
+            (
+                'openq pipeline sql "INSERT INTO queue(b) SELECT body FROM stream(queue(a))"',
+                "a pipeline in a line",
+            ),
+        ],
+        "Jobs on Spark, in this process or on a cluster (--master). They need `pip install 'openq[spark]'`\n"
+        "and Java 17 or later (or `pip install 'openq[spark-java]'`).",
+    ).group()
+    for module in MODULES:
+        if find_spec(f"openq.cli.{module}") is not None:
+            import_module(f"openq.cli.{module}").add(group)
+
+
+def add_history(parser: Parser) -> None:
+    """Where the history is: a data directory on this machine, or a server."""
+    where = parser.add_argument_group("history")
+    where.add_argument("--data", metavar="DIR", help="read this data directory, beside its server or without")
+    where.add_argument("--archive", metavar="DIR", help="the archive (default: DIR/archive of the data)")
+    add_server(parser)
+
+
+def add_spark(parser: Parser) -> None:
+    spark = parser.add_argument_group("Spark")
+    spark.add_argument(
+        "--master",
+        metavar="URL",
+        help="local[*] (default), spark://, yarn, k8s:// or sc:// (OPENQ_SPARK_MASTER)",
+    )
+    spark.add_argument(
+        "--conf", metavar="NAME=VALUE", action="append", type=pair, help="a setting of Spark; may be repeated"
+    )
+
+
+def session_of(options: Namespace) -> SparkSession:
+    from ..pipeline.session import session
+
+    master = options.master or os.environ.get("OPENQ_SPARK_MASTER") or None
+    spark = session(master, **dict(options.conf or ()))
+    before = getattr(options, "close", None)
+
+    def close() -> None:
+        spark.stop()
+        if before is not None:
+            before()
+
+    options.close = close  # called when the command is over, however it ends
+    return spark
+
+
+def place_of(options: Namespace) -> dict[str, Any]:
+    """`path=` and `archive=`, or `url=` and `token=`, for the functions of `openq.pipeline`."""
+    from .remote import token_of
+
+    place: dict[str, Any] = {}
+    if options.data:
+        place["path"] = options.data
+        if options.url:
+            place["url"] = options.url
+    else:
+        from ..config import DEFAULT_URL
+
+        place["url"] = options.url or os.environ.get("OPENQ_URL") or DEFAULT_URL
+    if options.archive:
+        place["archive"] = options.archive
+    if "url" in place:
+        token = token_of(options)
+        if token is not None:
+            place["token"] = token
+    return place
