@@ -1,0 +1,356 @@
+"""What stands before a body: extras and infos, read for many messages at once.
+
+An extra (group, priority, times, own id, ...) is bytes in a fixed order: numpy reads one field of all of them
+in a few steps. An info (attributes, or the properties of a protocol) is decoded once for each distinct value.
+Everything works on one verified buffer; what lies outside of it is an error and never a crash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from openq.columns.files import Array, gather
+from openq.columns.schema import arrow_schema
+from openq.engine.records import _unpack_info, unpack_value
+from openq.model import Info
+from openq.properties import MalformedProperties, decode
+
+HAS_EXTRA = 1
+HAS_INFO = 2
+
+_EXTRA_HEAD = 7  # which fields follow, priority, receive count
+_TEXTS = ("group", "type", "dedup", "unique", "id", "reason")
+_NUMBERS = ("due_ms", "expires_ms", "number", "first_ms", "born_ms")
+_DEATHS_BIT = 1 << 11
+_ROUTE_BIT = 1 << 12
+
+
+class OutOfBounds(Exception):
+    """The index or a length leads out of the verified bytes: they do not belong together."""
+
+
+def checked(view: Array, at: Array, size: int) -> Array:
+    """`gather` for places that come from stored lengths."""
+    if len(at) and (int(at.min()) < 0 or int(at.max()) + size > len(view)):
+        raise OutOfBounds
+    return gather(view, at, size)
+
+
+def slices(view: Array, starts: Array, sizes: Array, valid: Array | None = None) -> pa.BinaryArray:
+    """One binary array of many pieces of a buffer. Rows that are not `valid` become null.
+
+    The pieces are made the elements of an array over the buffer itself, in turn with what lies between them,
+    and one `take` copies those that are wanted. They must be in the order of the buffer for that; where they
+    are not, or where the same piece is wanted twice, they are sorted first.
+    """
+    count = len(starts)
+    chosen = np.arange(count) if valid is None else np.flatnonzero(valid)
+    first = starts[chosen].astype(np.int64)
+    last = first + sizes[chosen].astype(np.int64)
+    if len(chosen) and (int(first.min()) < 0 or int(last.max()) > len(view) or bool((last < first).any())):
+        raise OutOfBounds
+    places = np.arange(len(chosen), dtype=np.int64)
+    if bool((first[1:] < last[:-1]).any()):
+        order = np.lexsort((last, first))
+        first, last = first[order], last[order]
+        fresh = np.ones(len(first), dtype=bool)
+        fresh[1:] = (first[1:] != first[:-1]) | (last[1:] != last[:-1])
+        places = np.empty(len(order), dtype=np.int64)
+        places[order] = np.cumsum(fresh) - 1
+        first, last = first[fresh], last[fresh]
+        if bool((first[1:] < last[:-1]).any()):
+            raise OutOfBounds
+    offsets = np.empty(2 * len(first) + 1, dtype=np.int32)
+    offsets[0:-1:2] = first
+    offsets[1:-1:2] = last
+    offsets[-1] = last[-1] if len(last) else 0
+    whole = pa.BinaryArray.from_buffers(
+        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(view)]
+    )
+    if len(chosen) == count:
+        return whole.take(pa.array(places * 2))
+    indices = np.zeros(count, dtype=np.int64)
+    indices[chosen] = places * 2
+    mask = np.ones(count, dtype=bool)
+    mask[chosen] = False
+    return whole.take(pa.array(indices, mask=mask))
+
+
+def texts(data: pa.BinaryArray) -> pa.StringArray:
+    """As text; what is no UTF-8 is written with question marks."""
+    try:
+        return data.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array(
+            [
+                None if each is None else clean(each.decode("utf-8", "surrogatepass"))
+                for each in data.to_pylist()
+            ],
+            pa.string(),
+        )
+
+
+def clean(text: str) -> str:
+    """Text that can be encoded: a lone surrogate becomes a question mark."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+class Extras:
+    """The extras of some messages: one value for each row, of rows without one nothing."""
+
+    def __init__(self, view: Array, starts: Array, sizes: Array, has: Array) -> None:
+        self._view = view
+        self._has = has
+        self._count = len(has)
+        self._at = starts[has].astype(np.int64)
+        self._end = self._at + sizes[has].astype(np.int64)
+        if len(self._at) and int((self._end - self._at).min()) < _EXTRA_HEAD:
+            raise OutOfBounds
+        self._bits = checked(view, self._at, 2)
+
+    @cached_property
+    def _fields(self) -> dict[str, tuple[Array, Array]]:
+        """For each field: where its bytes begin, and how many they are (-1: it is not there)."""
+        at = self._at + _EXTRA_HEAD
+        found: dict[str, tuple[Array, Array]] = {}
+        for place, name in enumerate((*_TEXTS, *_NUMBERS, "deaths", "route")):
+            has = (self._bits & (1 << place)) != 0
+            sizes = np.full(len(at), -1, dtype=np.int64)
+            if name in _NUMBERS:
+                sizes[has] = 8
+                found[name] = at, sizes
+                at = at + np.where(has, 8, 0)
+                continue
+            sizes[has] = checked(self._view, at[has], 4)
+            found[name] = at + 4, sizes
+            at = at + np.where(has, sizes + 4, 0)
+            # Each field has its length before it: one that is too long must not lead the next astray.
+            if bool((at > self._end).any()):
+                raise OutOfBounds
+        return found
+
+    def _spread(self, values: Array, default: int) -> Array:
+        out = np.full(self._count, default, dtype=np.int64)
+        out[self._has] = values
+        return out
+
+    @property
+    def priorities(self) -> Array:
+        return self._spread(self._view[self._at + 2], 0)
+
+    @property
+    def counts(self) -> Array:
+        return self._spread(checked(self._view, self._at + 3, 4), 0)
+
+    def has_field(self, name: str) -> Array:
+        out = np.zeros(self._count, dtype=bool)
+        out[self._has] = self._fields[name][1] >= 0
+        return out
+
+    def numbers(self, name: str) -> Array:
+        """0 where there is none."""
+        at, sizes = self._fields[name]
+        has = sizes >= 0
+        values = np.zeros(len(at), dtype=np.int64)
+        values[has] = checked(self._view, at[has], 8).astype(np.int64)
+        return self._spread(values, 0)
+
+    def texts(self, name: str) -> pa.StringArray:
+        return texts(self.raw(name))
+
+    def raw(self, name: str) -> pa.BinaryArray:
+        at, sizes = self._fields[name]
+        starts = self._spread(at, 0)
+        lengths = self._spread(sizes, -1)
+        valid = lengths >= 0
+        if not valid.any():
+            return pa.nulls(self._count, pa.binary())
+        return slices(self._view, starts, lengths, valid)
+
+    def routes(self) -> tuple[pa.StringArray, pa.StringArray]:
+        """Exchange and routing key."""
+        encoded = self.raw("route").dictionary_encode()
+        pairs = [_route(each) for each in encoded.dictionary.to_pylist()]
+        exchanges, keys = (pa.array([pair[i] for pair in pairs], pa.string()) for i in (0, 1))
+        return exchanges.take(encoded.indices), keys.take(encoded.indices)
+
+
+def _route(data: bytes) -> tuple[str, str]:
+    try:
+        exchange, key = unpack_value(data)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise OutOfBounds from None
+    return clean(str(exchange)), clean(str(key))
+
+
+# -- infos ----------------------------------------------------------------------------------------
+
+
+Attribute = tuple[str, str | None, bytes | None]  # type, string, binary
+
+
+class Told(NamedTuple):
+    """What one info says, in the columns of the table messages."""
+
+    content_type: str | None = None
+    attributes: list[tuple[str, Attribute]] | None = None
+    headers: list[tuple[str, str | None]] | None = None
+    trace_id: str | None = None
+    producer: str | None = None
+    replay_of: str | None = None
+    replay_count: int | None = None
+    batch: str | None = None
+
+
+_COLUMN_TYPES = {name: arrow_schema("messages").field(name).type for name in Told._fields}
+_ATTRIBUTE_TYPES = (pa.string(), pa.string(), pa.binary())
+_TYPES = "openq.sqs-types"
+_MAX_COUNT = (1 << 31) - 1
+_cache: dict[tuple[bytes, bool], Told] = {}
+_CACHED = 4096
+_CACHED_BYTES = 1024
+
+
+def infos(data: pa.BinaryArray, wanted: Callable[[str], bool]) -> dict[str, pa.Array]:
+    """The columns of `Told` that are wanted, from the bytes of infos; rows without one are null."""
+    names = [name for name in Told._fields if wanted(name)]
+    if not names:
+        return {}
+    encoded = data.dictionary_encode()
+    # Reading a protocol's properties is the dearest thing here: headers only if somebody wants them.
+    headers = "headers" in names or "trace_id" in names
+    told = [_told(each, headers) for each in encoded.dictionary.to_pylist()]
+    found = {}
+    for name in names:
+        values = [getattr(each, name) for each in told]
+        if name == "attributes":
+            column = _attribute_map(values)
+        elif name == "headers":
+            column = _map(values, pa.string())
+        else:
+            column = pa.array(values, _COLUMN_TYPES[name])
+        found[name] = column.take(encoded.indices)
+    return found
+
+
+def _attribute_map(values: list[list[tuple[str, Attribute]] | None]) -> pa.MapArray:
+    """Columns first: Arrow takes many times as long to make structs out of Python's."""
+    each = [attribute for value in values if value is not None for _, attribute in value]
+    parts = [pa.array([attribute[i] for attribute in each], kind) for i, kind in enumerate(_ATTRIBUTE_TYPES)]
+    return _map(values, pa.StructArray.from_arrays(parts, fields=list(_COLUMN_TYPES["attributes"].item_type)))
+
+
+def _map(values: Sequence[list[tuple[str, Any]] | None], items: pa.DataType | pa.Array) -> pa.MapArray:
+    """A map for each value; `items` are those of all of them in turn, or their type."""
+    pairs = [pair for value in values if value is not None for pair in value]
+    if not isinstance(items, pa.Array):
+        items = pa.array([item for _, item in pairs], items)
+    keys = pa.array([key for key, _ in pairs], pa.string())
+    sizes = [0 if value is None else len(value) for value in values]
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    missing = np.array([*(value is None for value in values), False])
+    return pa.MapArray.from_arrays(pa.array(offsets, mask=missing), keys, items)
+
+
+def _told(data: bytes, with_headers: bool) -> Told:
+    known = _cache.get((data, with_headers))
+    if known is None:
+        try:
+            known = told(_unpack_info(data), with_headers)
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+            known = Told()  # properties that nobody can read; the message itself is whole
+        if len(data) <= _CACHED_BYTES:
+            if len(_cache) >= _CACHED:
+                _cache.clear()
+            _cache[data, with_headers] = known
+    return known
+
+
+def told(info: Info, with_headers: bool = True) -> Told:
+    headers: dict[str, Any] = {}
+    if info.wire is not None and with_headers:
+        try:
+            headers = decode(info.wire).headers or {}
+        except MalformedProperties:
+            return Told(producer=_text(info.publisher))
+    attributes = info.attributes
+    types = attributes.get(_TYPES)
+    if not isinstance(types, Mapping):
+        types = {}
+    shown = [
+        (clean(str(name)), _attribute(value, types.get(name)))
+        for name, value in attributes.items()
+        if value is not None and name != _TYPES
+    ]
+    replays = attributes.get("openq.replay_count")
+    return Told(
+        content_type=_text(attributes.get("content_type")),
+        attributes=shown or None,
+        headers=[(clean(name), _text(value)) for name, value in headers.items()] or None,
+        trace_id=_trace(attributes) or _trace(headers),
+        producer=_text(info.publisher),
+        replay_of=_text(attributes.get("openq.replay_of")),
+        replay_count=_count(replays),
+        batch=_text(attributes.get("openq.batch")),
+    )
+
+
+def _attribute(value: object, kind: object) -> Attribute:
+    if isinstance(value, bytes):
+        default, text, data = "Binary", None, value
+    else:
+        text, data = _text(value), None
+        if isinstance(value, str):
+            default = "String"
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            default = "Number"
+        else:
+            default = "Json"
+    return clean(kind) if isinstance(kind, str) else default, text, data
+
+
+def _text(value: object) -> str | None:
+    """Text as it is, everything else as JSON would write it."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(int(value))
+    try:
+        return clean(json.dumps(value, default=_text, ensure_ascii=False))
+    except (ValueError, TypeError, RecursionError):
+        return clean(str(value))
+
+
+def _count(value: object) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 11:
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT:
+        return value
+    return None
+
+
+def _trace(values: Mapping[str, Any]) -> str | None:
+    """The id of the trace that a message is part of, in the ways that are in use."""
+    parent = values.get("traceparent")
+    if isinstance(parent, str) and parent.count("-") >= 2:
+        return clean(parent.split("-")[1]) or None
+    for name in ("AWSTraceHeader", "X-Amzn-Trace-Id", "x-amzn-trace-id", "openq.trace"):
+        text = values.get(name)
+        if isinstance(text, str):
+            for part in text.split(";"):
+                key, _, value = part.strip().partition("=")
+                if key == "Root" and value:
+                    return clean(value)
+    return _text(values.get("trace_id"))

@@ -1,0 +1,272 @@
+"""The process that reads history for a server: it decodes, so that the server only passes bytes on.
+
+    python -m openq.columns.worker FD
+
+FD is one end of a pair of sockets. Both sides send frames: a length (4 bytes, little endian) and JSON. The
+server sends one task; this side may ask which queues the caller may see, and ends with `done` or `failed`.
+With `done` comes a file descriptor: the answer's bytes are in that file, which has no name. When the server
+goes, however it goes, the socket ends and so does this process.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
+
+MAX_FRAME = 64 << 20
+MAX_ANSWER = 1 << 30
+MISSING = "columns_missing"
+
+
+class Channel:
+    """Frames over a socket, one after the other."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def receive(self) -> Any:
+        """None when the other side is gone."""
+        head = self._take(4)
+        data = None if head is None else self._take(int.from_bytes(head, "little"))
+        return None if data is None else json.loads(data)
+
+    def _take(self, size: int) -> bytes | None:
+        parts = []
+        while size:
+            data = self._end.recv(min(size, 1 << 20))
+            if not data:
+                return None
+            parts.append(data)
+            size -= len(data)
+        return b"".join(parts)
+
+    def send(self, value: Any, handle: int | None = None) -> None:
+        data = frame(value)
+        if handle is not None:
+            sent = socket.send_fds(self._end, [data], [handle])
+            data = data[sent:]
+        self._end.sendall(data)
+
+
+def frame(value: Any) -> bytes:
+    data = json.dumps(value, separators=(",", ":")).encode()
+    return len(data).to_bytes(4, "little") + data
+
+
+class Gone(Exception):
+    """The server hung up."""
+
+
+def unnamed_file() -> int:
+    """Bytes that only descriptors lead to; in memory where the system can."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("openq-rows", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class Reader:
+    """Carries out the tasks of one server."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._histories: dict[tuple[str, str | None], Any] = {}
+        self._judged: dict[str, bool] = {}  # in this task
+
+    def work(self, task: dict[str, Any]) -> None:
+        self._judged = {}
+        handle = unnamed_file()
+        try:
+            try:
+                {"snapshot": self._snapshot, "rows": self._rows}[task["do"]](task, handle)
+            except OpenQError as error:
+                self._channel.send({"failed": error.code, "detail": str(error)})
+            except ImportError as error:
+                self._channel.send({"failed": MISSING, "detail": str(error)})
+            except (OSError, MemoryError) as error:
+                self._channel.send({"failed": "internal_error", "detail": f"{type(error).__name__}: {error}"})
+            else:
+                self._channel.send({"done": os.fstat(handle).st_size}, handle)
+        finally:
+            os.close(handle)
+
+    def _history(self, task: dict[str, Any]) -> Any:
+        from openq.columns.history import LocalHistory
+
+        key = (task["data"], task["archive"])
+        if key not in self._histories:
+            self._histories = {key: LocalHistory(*key)}
+        return self._histories[key]
+
+    def _may_see(self, names: set[str]) -> set[str]:
+        """Those of the names whose rows the caller may see; the server knows."""
+        unknown = sorted(names - self._judged.keys())
+        if unknown:
+            self._channel.send({"ask": unknown})
+            answer = self._channel.receive()
+            if answer is None:
+                raise Gone
+            self._judged |= dict.fromkeys(unknown, False) | dict.fromkeys(answer["allowed"], True)
+        return {name for name in names if self._judged[name]}
+
+    def _selection(self, task: dict[str, Any]) -> Any:
+        from dataclasses import replace
+
+        from openq.columns.select import Selection
+
+        selection = Selection.from_json(task["selection"] or {})
+        end: int = task["end"]
+        if selection.end_position is None or selection.end_position > end:
+            first = selection.first_position
+            # Only what is durable is shown; who asks for what comes later gets nothing yet.
+            selection = replace(
+                selection,
+                end_position=end,
+                first_position=None if first is None else min(first, end),
+            )
+        return selection
+
+    def _snapshot(self, task: dict[str, Any], handle: int) -> None:
+        from dataclasses import replace
+
+        history, selection = self._history(task), self._selection(task)
+        snapshot = history.snapshot(selection, as_of=_moment(task["as_of"]), max_bytes=task["max_bytes"])
+        files = [piece for piece in snapshot.pieces if piece.kind == "file"]
+        segments = [piece for piece in snapshot.pieces if piece.kind == "segment"]
+        queues: dict[str, list[str]] = {}
+        if files:
+            manifest = history.archive.read(snapshot.archive_version)
+            queues = {file.path: file.queues for file in manifest.files}
+        seen = self._may_see({name for piece in files for name in queues[piece.path]})
+        pieces = [piece for piece in files if seen & set(queues[piece.path])]
+        # A segment knows all queues of its time; who may see one of them may see that there is a segment.
+        if any(self._may_see(history.names(number)) for number in _newest(segments)):
+            pieces += segments
+        shown = replace(snapshot, pieces=tuple(pieces))
+        write(handle, json.dumps(shown.to_json(), separators=(",", ":")).encode())
+
+    def _rows(self, task: dict[str, Any], handle: int) -> None:
+        from dataclasses import replace
+
+        import pyarrow as pa
+
+        from openq.columns.history import Piece
+        from openq.columns.schema import arrow_schema
+
+        history, selection = self._history(task), self._selection(task)
+        piece = checked(Piece.from_json(task["piece"]), history, task["end"])
+        schema = arrow_schema(selection.table, selection.names, selection.body)
+        wide = selection
+        if "queue" not in selection.names:
+            wide = replace(selection, columns=(*selection.names, "queue"))
+        options = pa.ipc.IpcWriteOptions(compression=task["compression"])
+        with (
+            pa.PythonFile(open(handle, "wb", buffering=0, closefd=False), "w") as sink,
+            pa.ipc.new_stream(sink, schema, options=options) as writer,
+        ):
+            for batch in self._visible(history.read(piece, wide)):
+                writer.write_batch(batch.select(schema.names).replace_schema_metadata(schema.metadata))
+                if sink.tell() > MAX_ANSWER:
+                    raise InvalidSetting("this piece is too large to be sent; read by path, or no bodies")
+
+    def _visible(self, batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            encoded = batch.column("queue").dictionary_encode()
+            names = encoded.dictionary.to_pylist()
+            seen = self._may_see(set(names))
+            if len(seen) < len(names):
+                mask = pa.array([name in seen for name in names], pa.bool_()).take(encoded.indices)
+                batch = batch.filter(mask)
+            if batch.num_rows:
+                yield batch
+
+
+def _newest(pieces: list[Any]) -> list[int]:
+    return sorted({piece.segment for piece in pieces}, reverse=True)
+
+
+def checked(piece: Any, history: Any, end: int) -> Any:
+    """A piece that a client sent back. Whoever made it up gets what is there anyway, or a refusal."""
+    from dataclasses import replace
+
+    if piece.kind == "segment":
+        if piece.start >= end:
+            raise HistoryUnavailable(f"the history ends at {end}, before {piece.start}")
+        return replace(piece, stop=min(piece.stop, end))
+    if all(file.path != piece.path for file in history.archive.read(piece.version).files):
+        raise InvalidSetting(f"{piece.path[:200]!r} is not in version {piece.version} of the archive")
+    return piece
+
+
+def _moment(text: str | None) -> Any:
+    from datetime import datetime
+
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit() and len(text) < 19:
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidSetting(
+            f"as_of must be a version or a time such as 2026-01-31T12:00Z, not {text[:60]!r}"
+        ) from None
+
+
+def write(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def serve(end: socket.socket, prepare: Callable[[], None]) -> None:
+    channel = Channel(end)
+    reader = Reader(channel)
+    prepare()
+    while True:
+        task = channel.receive()
+        if task is None:
+            return
+        reader.work(task)
+
+
+def prepare() -> None:
+    """Load what every task needs before the first one comes; who lacks it says so when it is asked."""
+    try:
+        import pyarrow as pa
+
+        import openq.columns.history  # noqa: F401
+    except ImportError:
+        return
+    # The cores belong to the server: one worker is one thread.
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    # What is loaded now stays: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> int:
+    # The terminal's Ctrl-C is for the server, which ends this in its own time.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with socket.socket(fileno=int(sys.argv[1])) as end:
+            serve(end, prepare)
+    except (Gone, BrokenPipeError, ConnectionResetError):
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""Queue traffic and its history in Spark: sources, sinks and the jobs over them. Needs `openq[spark]`.
+
+The public names are loaded when they are first asked for. Some are called like the file they are in:
+`openq.pipeline.history` is always the function, also after somebody has imported from that file.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .history import history as history
+    from .session import reason as reason
+    from .session import session as session
+
+_HOME = {
+    "session": "session",
+    "reason": "session",
+    "history": "history",
+}
+
+__all__ = [*_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
+
+
+class _Package(ModuleType):
+    """Python sets a file that was imported as an attribute of its package; the public names go before."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _HOME and isinstance(value, ModuleType):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
