@@ -160,6 +160,7 @@ def dump(tape: Tape, engine: Engine, now_ms: int, *, exact: bool = True) -> dict
         "queues": {name: queue_dump(tape, queue, now_ms, exact=exact) for name, queue in queues},
         "numbered": sorted(engine.numbered),
         "router": engine.router.dump(),
+        "marks": engine.marks,
         "next": (engine.next_seq, engine.next_number, engine.next_queue),
     }
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from openq.engine import admin
+from openq.engine import admin, marks
 from openq.engine.apply import checkpoint
 from openq.engine.engine import Engine
 from openq.engine.order import Shared
@@ -633,6 +633,10 @@ class EngineAndModel(RuleBasedStateMachine):
     @rule()
     def rebuild_timers(self) -> None:
         self.engine.rebuild_timers()
+
+    @rule(job=st.sampled_from("ab"), batch=st.integers(0, 3), is_last=st.booleans())
+    def mark(self, job: str, batch: int, is_last: bool) -> None:
+        marks.mark(self.engine, job, "", batch, batch + 1, is_last, 0, self.now)
 
     # -- restarts -----------------------------------------------------------------------------
 

@@ -99,6 +99,7 @@ RECORDS = {
     "unqueue": record(r.UNQUEUE),
     "exchange": record(r.EXCHANGE, st.dictionaries(texts, values, max_size=3)),
     "checkpoint": record(r.CHECKPOINT, st.dictionaries(texts, values, max_size=3)),
+    "mark": record(r.MARK, texts, texts, times, times, st.booleans(), times),
 }
 WITH_CONTENT = ("publish", "route", "edit", "copy")
 

@@ -30,8 +30,11 @@ from ..model import Delivery, Entry
 from ..storage.files import FileJournal
 from ..storage.snapshots import load_newest
 from .base import Health
+from .cursors import Cursors
 from .history import FileHistory, History, MemoryHistory
 from .housekeeping import Housekeeper
+from .state_file import StateFile
+from .subscriptions import Subscriptions
 from .ticker import Ticker
 from .waiters import Waiter, Waiters
 
@@ -95,6 +98,9 @@ class Foundation:
         self._now = self._clock.now_ms
         self._ticker = Ticker(self._tick)
         self._clock.on_advance(self.tick)
+        data_path, io = (None, None) if journal is None else (journal.path, journal.io)
+        self.cursors = Cursors(StateFile(data_path, "cursors.json", io), journal, self._now)
+        self.subscriptions = Subscriptions(self, StateFile(data_path, "subscriptions.json", io))
         if journal is not None:
             self._housekeeper = Housekeeper(self, journal, history_bytes)
             self._ticker.start()

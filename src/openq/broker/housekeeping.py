@@ -153,6 +153,8 @@ class Housekeeper:
             now_ms = self._broker.now_ms()
             full = not self._journal.can_publish(_ROOM)
             queues = list(self._broker.engine.queues.values())
+        # Readers that are known by a cursor are waited for, within the limits of each.
+        held = None if full else self._broker.cursors.held_from(segments, now_ms)
         # On a full disk the past gives way, so that publishing can go on.
         history_ms = 0 if full else max((each.settings.history_ms for each in queues), default=0)
         dedup_ms = max((each.settings.dedup_window_ms for each in queues if each.dedup), default=0)
@@ -165,7 +167,7 @@ class Housekeeper:
             if not by_history and age_ms > dedup_ms:
                 break
             kept_from = segment.number
-        return kept_from
+        return kept_from if held is None else min(kept_from, held)
 
     def _copy_forward(self, frozen: Frozen, segment: int) -> None:
         """Write the live messages of one old segment again; the next round frees it."""

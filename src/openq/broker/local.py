@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ..engine import admin
 from ..engine.queue import Queue
@@ -14,8 +15,13 @@ from .foundation import LARGE
 from .operations import Operations
 from .waiters import Waiter
 
+if TYPE_CHECKING:
+    from .staging import Staging
+
 
 class LocalBroker(Operations):
+    _staging: Staging | None = None
+
     def declare(self, queue: str, settings: QueueSettings, *, change: bool = False) -> QueueSettings:
         with self._lock, self._watch:
             if self._closed:
@@ -181,6 +187,38 @@ class LocalBroker(Operations):
                 engine.publish_plain(found, body, form, now_ms, info, extra)
             self._after()
             return True
+
+    def atomically(self, measure: Callable[[], int], put: Callable[[int], None]) -> None:
+        """What `put(now_ms)` tells lies in one block of the journal: a crash leaves all of it or nothing.
+
+        `measure` says first how many bytes of records that will be at most. Both are called under the lock.
+        """
+        with self._lock, self._watch:
+            if self._closed:
+                raise self.halted or Closed()
+            size = measure()
+            self._room(size)
+            if self._journal is None:
+                self._weigh(size)
+            else:
+                self._journal.make_room(size)
+            now_ms = self._now()
+            self.engine.held = []
+            try:
+                put(now_ms)
+            finally:
+                self.engine.end_hold(now_ms)
+            self._after()
+
+    @property
+    def staging(self) -> Staging:
+        """Batches that come in parts. Made when first asked for: few need it."""
+        if self._staging is None:
+            from .staging import Staging
+
+            with self._lock:
+                self._staging = self._staging or Staging(self)
+        return self._staging
 
     def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]:
         with self._lock, self._watch:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import OpenQError
 from ..model import Delivery, Entry, Extra, Info, QueueSettings
+from . import marks
 from .admin import apply_exchange, purge_state, reschedule_state
 from .engine import Engine
 from .queue import Queue
@@ -25,6 +26,7 @@ from .records import (
     EXCHANGE,
     EXTEND,
     LEND,
+    MARK,
     MOVE,
     PUBLISH,
     PURGE,
@@ -216,6 +218,11 @@ def _exchange(engine: Engine, record: Record, at: int) -> None:
         return
 
 
+def _mark(engine: Engine, record: Record, at: int) -> None:
+    _, now_ms, _, _, job, owner, batch, rows, is_last, rejected = record
+    marks.note(engine, job, marks.Mark(owner, batch, rows, is_last, rejected, now_ms))
+
+
 def checkpoint(engine: Engine, now_ms: int) -> Record:
     """Queues, exchanges and counters: what a journal needs to begin at this record."""
     state = {
@@ -225,6 +232,7 @@ def checkpoint(engine: Engine, now_ms: int) -> Record:
         "queue": engine.next_queue,
         "queues": [[q.number, q.name, q.settings.to_json(), q.created_ms] for q in engine.queues.values()],
         "router": engine.router.dump(),
+        "marks": marks.dump(engine),
     }
     return (CHECKPOINT, now_ms, 0, 0, state)
 
@@ -236,6 +244,7 @@ def _checkpoint(engine: Engine, record: Record, at: int) -> None:
     engine.next_seq = max(engine.next_seq, state["seq"])
     engine.next_number = max(engine.next_number, state["number"])
     engine.next_queue = max(engine.next_queue, state["queue"])
+    marks.load(engine, state.get("marks", ()))
     if not engine.queues or engine.orphans:
         engine.router.load(state["router"])
     for number, name, settings, created_ms in state["queues"]:
@@ -274,6 +283,7 @@ _WITHOUT_QUEUE: dict[int, Callable[[Engine, Record, int], None]] = {
     QUEUE: _queue,
     EXCHANGE: _exchange,
     CHECKPOINT: _checkpoint,
+    MARK: _mark,
 }
 _APPLY: dict[int, Callable[[Engine, Queue, Record, int], None]] = {
     PUBLISH: _publish,

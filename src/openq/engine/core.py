@@ -26,6 +26,7 @@ from ..model import (
     check_name,
 )
 from ..names import full_name, split_name
+from .marks import Mark
 from .queue import Queue
 from .records import (
     DEAD_EXPIRED,
@@ -79,6 +80,8 @@ class Core:
         self.woken: list[Queue] = []  # watched queues that may have something to hand out
         self.brief: list[tuple[int, Queue, int]] = []  # since when, and which: those with no time to live
         self.orphans: set[int] = set()  # numbers of queues whose definition was lost to damage
+        self.marks: dict[str, Mark] = {}  # job -> how far it is; see marks.py
+        self.held: list[Queue] | None = None  # queues to look at for overflow later; None: at once
         self.observer: Event | None = None
         self.load_info: Callable[[int], Info | None] | None = None  # what is stored at a location
 
@@ -264,9 +267,18 @@ class Core:
         if queue.watched:
             self.woken.append(queue)
 
+    def end_hold(self, now_ms: int) -> None:
+        """From here on a full queue lets go at once again; those that were spared so far do it now."""
+        held, self.held = self.held or (), None
+        for queue in dict.fromkeys(held):
+            self._overflow(queue, now_ms)
+
     def _overflow(self, queue: Queue, now_ms: int, cascade: int = 0) -> None:
         settings = queue.settings
         if (settings.max_length is None and settings.max_bytes is None) or settings.overflow in REFUSING:
+            return
+        if self.held is not None:
+            self.held.append(queue)
             return
         while (settings.max_length is not None and queue.waiting_count > settings.max_length) or (
             settings.max_bytes is not None and queue.waiting_bytes > settings.max_bytes

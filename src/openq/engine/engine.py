@@ -159,16 +159,22 @@ class Engine(Lending):
         if not queue.retention_armed:
             self._arm_retention(queue, now_ms)
 
-    def publish(self, queue: Queue, draft: Draft, now_ms: int, again: bool = False) -> Published:
-        """`again` is for replays: the window remembers the message, and that must not keep it out."""
-        extra = self._extra(queue, draft, now_ms)
+    def publish(
+        self, queue: Queue, draft: Draft, now_ms: int, again: bool = False, is_promised: bool = False
+    ) -> Published:
+        """`again` is for replays: the window remembers the message, and that must not keep it out.
+
+        One that `is_promised` was let in before: whatever limits the queue has by now, it takes it.
+        """
+        extra = self._extra(queue, draft, now_ms, is_promised)
         if again and extra is not None:
             extra.dedup = None
         known = self._known(queue, draft, extra, now_ms)
         if known is not None:
             queue.counters.deduplicated += 1
             return known, True
-        self._check_room(queue, draft, extra, now_ms)
+        if not is_promised:
+            self._check_room(queue, draft, extra, now_ms)
         return self._publish(queue, draft, extra, now_ms), False
 
     def _publish(self, queue: Queue, draft: Draft, extra: Extra | None, now_ms: int) -> str:
@@ -296,10 +302,10 @@ class Engine(Lending):
         self._enter(queue, entry, now_ms)
         return entry
 
-    def _extra(self, queue: Queue, draft: Draft, now_ms: int) -> Extra | None:
+    def _extra(self, queue: Queue, draft: Draft, now_ms: int, is_promised: bool = False) -> Extra | None:
         """Checks the draft and works out everything that depends on the queue's settings."""
         settings = queue.settings
-        if not _fits(queue, draft):
+        if not is_promised and not _fits(queue, draft):
             raise _too_large(queue, draft)
         extra = _base_extra(draft, now_ms)
         if not extra.due_ms and draft.delay_ms is None and settings.delay_ms:
@@ -393,6 +399,11 @@ def make_info(draft: Draft) -> Info | None:
     if draft.attributes is None and draft.publisher is None:
         return None
     return Info(plain(draft.attributes or {}), draft.publisher)
+
+
+def check_draft(draft: Draft, now_ms: int) -> None:
+    """Raises InvalidSetting for what no queue would take."""
+    _base_extra(draft, now_ms)
 
 
 def _base_extra(draft: Draft, now_ms: int) -> Extra:

@@ -445,6 +445,19 @@ class Lending(Core):
         self._extended(queue, delivery, until_ms, now_ms)
         return until_ms
 
+    def extend_many(
+        self, queue: Queue, receipts: Iterable[tuple[int, int]], now_ms: int, until_ms: int
+    ) -> int:
+        """One deadline for many, as one record; late ones are passed over. How many there were."""
+        given = self._live(queue, receipts, now_ms)
+        if given:
+            seqs = tuple([delivery.entry.seq for delivery in given])
+            self.tell((EXTEND, now_ms, queue.number, 0, until_ms, seqs))
+            for delivery in given:
+                delivery.until_ms = until_ms
+            self._arm_leases(queue, seqs, until_ms, now_ms)
+        return len(given)
+
     def _extended(self, queue: Queue, delivery: Delivery, until_ms: int, now_ms: int) -> None:
         delivery.until_ms = until_ms
         if until_ms:

@@ -12,6 +12,7 @@ from .queue import Queue, new_order
 
 
 def mend(engine: Engine) -> None:
+    engine.held = None
     for queue in engine.queues.values():
         _mend_queue(queue)
     engine.rebuild_timers()

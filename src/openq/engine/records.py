@@ -41,6 +41,7 @@ EXCHANGE = 16  # operation as JSON
 CHECKPOINT = 17  # all queues, exchanges and counters as JSON: first record of each segment
 ITEM = 18  # one message inside a RUN, addressed by its own location
 ITEM_STAMPED = 19  # the same with an info or an extra, so that it can be read without the others
+MARK = 20  # job, owner, batch, rows, whether they are all, rejected   see marks.py
 ITEMS = (ITEM, ITEM_STAMPED)
 
 KIND_NAMES = {
@@ -61,6 +62,7 @@ KIND_NAMES = {
     UNQUEUE: "queue deleted",
     EXCHANGE: "exchange",
     CHECKPOINT: "checkpoint",
+    MARK: "marked",
 }
 
 # Why a message came back to its queue.
@@ -542,6 +544,7 @@ _ENCODERS = {
     QUEUE: _encode_json,
     EXCHANGE: _encode_json,
     CHECKPOINT: _encode_json,
+    MARK: _encode_json,
 }
 
 
@@ -596,7 +599,7 @@ def decode(data: bytes) -> Record:
     if kind in (EDIT, COPY):
         (sent_ms,) = _U64.unpack_from(data, position)
         return (*head, sent_ms, form, *_unpack_content(data, position + 8, flags))
-    if kind in (QUEUE, EXCHANGE, CHECKPOINT):
+    if kind in (QUEUE, EXCHANGE, CHECKPOINT, MARK):
         return (*head, *unpack_value(data[position:]))
     raise ValueError(f"unknown record kind {kind}")
 

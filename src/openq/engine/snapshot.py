@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import InvalidSetting
 from ..model import Delivery, Entry, Extra, QueueSettings
+from . import marks
 from .engine import Engine
 from .lane import Page
 from .queue import Queue
@@ -62,6 +63,7 @@ class Frozen:
             "number": engine.next_number,
             "queue": engine.next_queue,
             "router": engine.router.dump(),
+            "marks": marks.dump(engine),
         }
         self.queues = [FrozenQueue(queue) for queue in engine.queues.values()]
 
@@ -181,6 +183,7 @@ def _load_head(engine: Engine, head: dict[str, Any]) -> int:
     engine.next_number = head["number"]
     engine.next_queue = head["queue"]
     engine.router.load(head["router"])
+    marks.load(engine, head.get("marks", ()))
     return int(head["now"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from .._version import __version__
+from ..broker.local import LocalBroker
 from ..errors import OpenQError
 from ..names import DEFAULT_ACCOUNT, split_name
 from ..observe.metrics import Family, render
@@ -144,4 +145,36 @@ class HealthDoor:
         if journal is not None:
             size = sum(segment.bytes for segment in journal.segments())
             families.append(Family("openq_journal_size_bytes", "gauge", "Bytes on disk.", [({}, size)]))
+        families += _readers(broker, all_accounts)
         return render(families)
+
+
+def _readers(broker: LocalBroker, all_accounts: bool) -> list[Family]:
+    """Those who read whole queues, or the journal."""
+    held = []
+    for name, _, count in broker.subscriptions.open_messages():
+        account, subscription = split_name(name)
+        if all_accounts or account == DEFAULT_ACCOUNT:
+            held.append(({"account": account, "subscription": subscription}, count))
+    cursors = broker.cursors.states()
+    return [
+        Family("openq_subscription_open_messages", "gauge", "Messages in open batches.", held),
+        Family(
+            "openq_cursor_lag_bytes",
+            "gauge",
+            "Bytes of the journal that a cursor has not passed.",
+            [({"cursor": each.cursor.name}, each.lag_bytes) for each in cursors],
+        ),
+        Family(
+            "openq_cursor_lag_seconds",
+            "gauge",
+            "At most how old the first record is that a cursor has not passed.",
+            [({"cursor": each.cursor.name}, each.lag_s) for each in cursors],
+        ),
+        Family(
+            "openq_cursor_lost",
+            "gauge",
+            "1: the journal is not kept for this cursor any more.",
+            [({"cursor": each.cursor.name}, int(each.lost is not None)) for each in cursors],
+        ),
+    ]

@@ -123,8 +123,20 @@ class GroupWriter:
             self._awaken()
         self._renew()
         if len(self._buffer) + len(record) > self._room:
-            return self._roll(record)
+            return self._roll(FRAME_BYTES + len(record), record)
         return self.append(record)
+
+    def make_room(self, size: int) -> None:
+        """Records of so many bytes, their frames included, come into one block: under one hold of the lock.
+
+        A block is whole or not there at all, and so are they. Raises DiskFull before any change.
+        """
+        self._refuse_if_over()
+        if self._asleep:
+            self._awaken()
+        self._renew()
+        if len(self._buffer) + size > self._room + FRAME_BYTES:
+            self._roll(size)
 
     def _renew(self) -> None:
         """Derive anew what `append` needs of the open block. `_room` goes first and comes last."""
@@ -136,11 +148,11 @@ class GroupWriter:
         if not (self._asleep or self._closing or self.error is not None):
             self._room = block.room
 
-    def _roll(self, record: bytes) -> int:
-        """Go on in the next segment, with `record`."""
+    def _roll(self, size: int, record: bytes | None = None) -> int:
+        """Go on in the next segment, which has room for so many bytes, with `record` or without."""
         # What opens a segment must be known before the record that made it necessary.
         first = self.opening() if self.opening is not None else None
-        need = HEADER_BYTES + BLOCK_BYTES + FRAME_BYTES + len(record)
+        need = HEADER_BYTES + BLOCK_BYTES + size
         if first is not None:
             need += FRAME_BYTES + len(first)
         if need > MAX_BLOCK:
@@ -156,7 +168,7 @@ class GroupWriter:
             fresh = Block(segment, HEADER_BYTES, block.number + 1)
         if first is not None:
             fresh.add(first)
-        at = fresh.add(record)
+        at = fresh.add(record) if record is not None else fresh.origin
         spare = segment.spare
         self._room = -1
         try:

@@ -119,6 +119,12 @@ class Call:
         if not self.may(action, name, asked):
             raise Problem("forbidden", f"{self.principal.user} may not {action} {name[:100]!r}")
 
+    def may_peek(self, full: str) -> bool:
+        """Of any account, unless the address names one."""
+        account, name = split_name(full)
+        is_meant = account == self.account or "/accounts/" not in self.request.path
+        return is_meant and self._may("peek", account, name, None)
+
     def may_fill(self, full: str) -> bool:
         """Whoever directs messages to a queue or an exchange sends to it, or manages it; its policy is
         asked about sending either way."""

@@ -82,6 +82,9 @@ def _operation(route: Route, shape_of: dict[int, dict[str, Any]]) -> dict[str, A
             "required": True,
             "content": {media: {"schema": schema} for media in _MEDIA},
         }
+    if route.takes:
+        binary = {"schema": {"type": "string", "format": "binary"}}
+        operation["requestBody"] = {"required": True, "content": dict.fromkeys(route.takes, binary)}
     content: dict[str, Any] = {media: {} for media in route.media}
     if route.reply is not None:
         content = {media: {"schema": shape_of[id(route.reply)]} for media in _MEDIA}

@@ -8,6 +8,7 @@ What a permission is asked for (`about`):
     each      every single thing in the answer: what the caller may not see is left out
     body      what the body names; the handler asks
     task      the queue that a task is about; a task of others answers like one that does not exist
+    subscription    the queue that a subscription reads; one of others answers the same way
     server    the whole server
     caller    nothing but a valid sign-in
     nobody    not even that
@@ -28,15 +29,27 @@ from ...names import DEFAULT_ACCOUNT
 from ...security.guard import Principal, read_basic
 from ..http import Request
 from ..site import Site
-from . import dead, exchanges, history, messages, queues, server_api, tasks_api, users_api
+from . import (
+    columns_api,
+    dead,
+    exchanges,
+    history,
+    messages,
+    pipeline_api,
+    queues,
+    server_api,
+    stages,
+    tasks_api,
+    users_api,
+)
 from . import schemas as s
 from .call import Asked, Call, answer_problem
-from .formats import explained, sent, wanted
+from .formats import JSON, explained, sent, wanted
 from .problems import Problem
 
 Handler = Callable[[Call], None]
 Permission = Literal["send", "receive", "peek", "manage", "admin", "none"]
-About = Literal["queue", "query", "each", "body", "task", "server", "caller", "nobody"]
+About = Literal["queue", "query", "each", "body", "task", "subscription", "server", "caller", "nobody"]
 
 PREFIX = "/api/v1/"
 _MAX_KNOWN = 4096
@@ -57,6 +70,7 @@ class Route:
     status: tuple[int, ...] = (200,)
     reads_itself: bool = False  # the handler decodes the body
     media: tuple[str, ...] = ()  # of the answer, where it is neither JSON nor msgpack
+    takes: tuple[str, ...] = ()  # the same of the request
 
     @property
     def asked(self) -> Asked:
@@ -487,6 +501,40 @@ TABLE: tuple[Route, ...] = (
     ),
     Route(
         "GET",
+        "history/snapshot",
+        "peek",
+        "each",
+        columns_api.show_snapshot,
+        "What there is of a selection, in pieces to be read",
+        None,
+        s.HistorySnapshot,
+        s.SnapshotQuery,
+    ),
+    Route(
+        "GET",
+        "history/rows",
+        "peek",
+        "each",
+        columns_api.read_rows,
+        "The rows of a piece, as an Arrow stream",
+        None,
+        None,
+        s.RowsQuery,
+        media=("application/vnd.apache.arrow.stream",),
+    ),
+    Route(
+        "GET",
+        "history/end",
+        "none",
+        "caller",
+        columns_api.show_end,
+        "How far the history reaches; with after and wait, once there is more",
+        None,
+        s.HistoryEnd,
+        s.EndQuery,
+    ),
+    Route(
+        "GET",
         "export",
         "peek",
         "query",
@@ -496,6 +544,141 @@ TABLE: tuple[Route, ...] = (
         None,
         s.Export,
         media=("application/x-ndjson",),
+    ),
+    # Subscriptions and cursors.
+    Route(
+        "GET",
+        "pipeline/subscriptions",
+        "receive",
+        "each",
+        pipeline_api.list_subscriptions,
+        "Queues that are read in batches",
+        None,
+        s.SubscriptionList,
+    ),
+    Route(
+        "POST",
+        "pipeline/subscriptions/{name}/batches",
+        "receive",
+        "body",
+        pipeline_api.form_batch,
+        "The next batch, waiting if need be",
+        s.BatchWanted,
+        s.BatchFormed,
+    ),
+    Route(
+        "GET",
+        "pipeline/subscriptions/{name}/batches/{number}",
+        "receive",
+        "subscription",
+        pipeline_api.read_batch,
+        "The rows of a batch",
+        None,
+        None,
+        s.BatchPart,
+        media=("application/x-openq-rows",),
+    ),
+    Route(
+        "POST",
+        "pipeline/subscriptions/{name}/ack",
+        "receive",
+        "subscription",
+        pipeline_api.ack_batches,
+        "Finish batches",
+        s.BatchAck,
+        s.BatchAcked,
+    ),
+    Route(
+        "POST",
+        "pipeline/subscriptions/{name}/extend",
+        "receive",
+        "subscription",
+        pipeline_api.extend_batches,
+        "Extend the leases of open batches",
+        s.BatchExtend,
+        s.BatchLeases,
+    ),
+    Route(
+        "DELETE",
+        "pipeline/subscriptions/{name}",
+        "receive",
+        "subscription",
+        pipeline_api.delete_subscription,
+        "Give all batches back",
+        None,
+        s.Returned,
+    ),
+    Route(
+        "GET",
+        "pipeline/cursors",
+        "peek",
+        "server",
+        pipeline_api.list_cursors,
+        "Readers of the journal, and how far they are",
+        None,
+        s.CursorList,
+    ),
+    Route(
+        "PUT",
+        "pipeline/cursors/{name}",
+        "peek",
+        "server",
+        pipeline_api.put_cursor,
+        "Move a cursor; the journal is kept from there on",
+        s.CursorMove,
+        s.CursorView,
+    ),
+    Route(
+        "DELETE",
+        "pipeline/cursors/{name}",
+        "peek",
+        "server",
+        pipeline_api.delete_cursor,
+        "Forget a cursor",
+        None,
+        s.CursorView,
+    ),
+    # Batches that come in parts.
+    Route(
+        "GET",
+        "pipeline/stages",
+        "send",
+        "each",
+        stages.list_stages,
+        "Batches that are not published yet",
+        None,
+        s.StageList,
+    ),
+    Route(
+        "PUT",
+        "pipeline/stages/{job}/{batch}/parts/{part}",
+        "send",
+        "body",
+        stages.put_part,
+        "A part of a batch, as packed rows",
+        None,
+        s.StagePart,
+        takes=("application/x-openq-rows",),
+    ),
+    Route(
+        "POST",
+        "pipeline/stages/{job}/{batch}/commit",
+        "send",
+        "body",
+        stages.commit_batch,
+        "Publish a batch, once",
+        s.StageCommit,
+        s.BatchCommitted,
+    ),
+    Route(
+        "DELETE",
+        "pipeline/stages/{job}/{batch}",
+        "send",
+        "body",
+        stages.abort_batch,
+        "Drop the parts of a batch",
+        None,
+        s.StageAborted,
     ),
     # Users, keys and tokens.
     Route("GET", "users", "admin", "server", users_api.list_users, "List users", None, s.UserList),
@@ -614,8 +797,20 @@ _ASKED: dict[Handler, Asked] = {
     exchanges.list_bindings: ("GetQueueAttributes",),
     exchanges.bind: ("SetQueueAttributes",),
     exchanges.unbind: ("SetQueueAttributes",),
+    stages.list_stages: ("SendMessage",),
+    stages.put_part: ("SendMessage",),
+    stages.commit_batch: ("SendMessage",),
+    stages.abort_batch: ("SendMessage",),
     history.list_past: ("ReceiveMessage",),
     history.export: ("ReceiveMessage",),
+    pipeline_api.list_subscriptions: ("ReceiveMessage", "DeleteMessage"),
+    pipeline_api.form_batch: ("ReceiveMessage", "DeleteMessage"),
+    pipeline_api.read_batch: ("ReceiveMessage", "DeleteMessage"),
+    pipeline_api.ack_batches: ("ReceiveMessage", "DeleteMessage"),
+    pipeline_api.extend_batches: ("ReceiveMessage", "DeleteMessage"),
+    pipeline_api.delete_subscription: ("ReceiveMessage", "DeleteMessage"),
+    columns_api.show_snapshot: ("ReceiveMessage",),
+    columns_api.read_rows: ("ReceiveMessage",),
 }
 
 
@@ -760,7 +955,7 @@ class RestDoor:
     def _follow(self, call: Call) -> None:
         request, route = call.request, call.route
         try:
-            call.sent = sent(request)
+            call.sent = JSON if route.takes else sent(request)
             call.format = wanted(request, call.sent)
             if request.query or route.query not in _OFTEN_EMPTY:
                 call.query = _read_query(request.query, route.query)

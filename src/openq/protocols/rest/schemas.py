@@ -616,10 +616,155 @@ class PastMessages(Reply, kw_only=True):
     next_seq: int | UnsetType = UNSET  # as `after_seq` of the next request
 
 
+class HistoryEnd(Reply, kw_only=True):
+    """Every message that comes later has at least this position."""
+
+    position: int
+    time: str
+
+
+class EndQuery(Query, kw_only=True):
+    """With `after` and `wait`: as soon as the end is beyond that, at the latest after so many seconds."""
+
+    after: Size | None = None
+    wait: Annotated[float, Meta(ge=0, le=60)] = 0
+
+
+class HistoryPiece(Reply, kw_only=True, omit_defaults=True):
+    """Rows that can be read at once; to be sent back as it is."""
+
+    kind: Literal["segment", "file"]
+    rows: int
+    bytes: int
+    journal: str
+    start: int = 0
+    stop: int = 0
+    version: int = 0
+    path: str = ""
+    first_group: int = 0
+    end_group: int = 0
+
+
+class HistorySnapshot(Reply, kw_only=True):
+    end_position: int
+    archive_version: int | None
+    pieces: list[HistoryPiece]
+    gap: list[int] | None  # what was asked for and is kept nowhere: from, to
+    oldest_position: int
+    journal: str
+
+
+class SnapshotQuery(Query, kw_only=True):
+    selection: str = ""  # JSON: table, queues, since_us, until_us, ids, columns, body, ...
+    as_of: Word | None = None  # a version of the archive, or a time
+    max_bytes: Count | None = None  # of a piece
+
+
+class RowsQuery(Query, kw_only=True):
+    piece: str  # JSON, as a snapshot gave it
+    selection: str = ""
+    compression: Literal["lz4", "zstd"] | None = None
+
+
 class Export(Query, kw_only=True):
     queue: Name
     after: str = ""
     limit: Limit = 1000
+
+
+# -- subscriptions and cursors ------------------------------------------------------------------
+
+Owner = Annotated[str, Meta(min_length=1, max_length=255)]
+LeaseS = Annotated[float, Meta(ge=0.001, le=604_800)]
+
+
+class BatchWanted(Request, kw_only=True):
+    queue: Name
+    after: Size = 0  # the number of the last batch that is known
+    limit: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
+    max_bytes: Count | None = None
+    lease_s: LeaseS | None = None  # 300 at first, then as it was
+    owner: Owner | None = None
+    wait: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0.0
+
+
+class BatchFormed(Reply, kw_only=True):
+    batch: int
+    count: int
+    bytes: int
+    lease_until: str | None = None
+
+
+class BatchPart(Query, kw_only=True):
+    part: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    parts: Annotated[int, Meta(ge=1, le=100_000)] = 1
+
+
+class BatchAck(Request, kw_only=True):
+    through: Size
+    owner: Owner | None = None
+
+
+class BatchAcked(Reply, kw_only=True):
+    acked: int
+    lost: int  # messages of these batches that were gone before
+
+
+class BatchExtend(Request, kw_only=True):
+    owner: Owner | None = None
+    lease_s: LeaseS | None = None
+
+
+class BatchLeases(Reply, kw_only=True):
+    messages: int
+
+
+class Returned(Reply, kw_only=True):
+    messages: int
+
+
+class OpenBatch(Reply, kw_only=True):
+    number: int
+    count: int
+    bytes: int
+    lease_until: str
+
+
+class SubscriptionView(Reply, kw_only=True):
+    name: str
+    queue: str
+    owner: str | None
+    lease_s: float
+    first_open: int | None
+    messages: int
+    batches: list[OpenBatch]
+
+
+class SubscriptionList(Reply, kw_only=True):
+    subscriptions: list[SubscriptionView]
+
+
+class CursorMove(Request, kw_only=True):
+    position: Annotated[int, Meta(ge=0, le=(1 << 62))]
+    hold_bytes: Size | None = None  # 8 GiB at first, then as it was
+    hold_s: Seconds | None = None  # 7 days at first, then as it was
+
+
+class CursorView(Reply, kw_only=True):
+    name: str
+    position: int
+    moved: str
+    owner: str
+    hold_bytes: int
+    hold_s: float
+    lag_bytes: int
+    lag_s: float  # at most: how old what is unread can be
+    lost: bool
+    detail: str
+
+
+class CursorList(Reply, kw_only=True):
+    cursors: list[CursorView]
 
 
 # -- the server and its users -------------------------------------------------------------------
@@ -721,3 +866,44 @@ class TokenView(Reply, kw_only=True):
 
 class TokenList(Reply, kw_only=True):
     tokens: list[TokenView]
+
+
+# -- batches that come in parts -----------------------------------------------------------------
+
+
+class StagePart(Reply, kw_only=True):
+    rows: int
+    bytes: int
+
+
+class StageCommit(Request, kw_only=True):
+    """Which parts count, in the order in which their rows are published."""
+
+    parts: Annotated[list[Word], Meta(max_length=100_000)]
+    rows: Size | None = None  # how many they must have together
+    queue: Name | None = None  # for rows that name none
+    on_error: Literal["fail", "dlq"] = "fail"
+    dlq: Name | None = None
+
+
+class BatchCommitted(Reply, kw_only=True):
+    published: int
+    rejected: int  # rows that went to the dlq
+    repeated: bool  # the batch was published before: nothing was done now
+
+
+class StageAborted(Reply, kw_only=True):
+    committed: bool  # too late: the batch is published, or will be
+
+
+class Stage(Reply, kw_only=True):
+    job: str
+    batch: int
+    parts: int
+    bytes: int
+    updated: Moment
+    committed: bool
+
+
+class StageList(Reply, kw_only=True):
+    stages: list[Stage]

@@ -1,0 +1,225 @@
+"""Named cursors: how far readers of the journal have come, and what is kept for them.
+
+A cursor holds the journal from its position on, within limits: a reader that falls too far behind, or is
+not heard of for too long, loses its hold, so that a forgotten one never fills the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..errors import InvalidSetting, OpenQError
+from ..model import check_name
+from ..storage.files import FileJournal
+from ..storage.journal import SegmentInfo
+from ..storage.segment import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    BadHeader,
+    location,
+    offset_of,
+    segment_of,
+    unpack_header,
+)
+from .state_file import StateFile
+
+HOLD_BYTES = 8 << 30
+HOLD_S = 7 * 86_400
+MAX_CURSORS = 1_000
+_MAX_MARKS = 512
+
+
+class CursorNotFound(OpenQError):
+    code = "cursor_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"cursor {name!r} does not exist")
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Everything before `position` has been read."""
+
+    name: str
+    position: int
+    moved_ms: int
+    owner: str
+    hold_bytes: int = HOLD_BYTES
+    hold_s: float = HOLD_S
+
+
+@dataclass(frozen=True, slots=True)
+class CursorState:
+    """A cursor as it stands now. `lag_s` is an upper bound: how old what is unread can be."""
+
+    cursor: Cursor
+    lag_bytes: int
+    lag_s: float
+    lost: str | None  # why it does not hold the journal any more
+
+
+class Cursors:
+    def __init__(self, file: StateFile, journal: FileJournal | None, now_ms: Callable[[], int]) -> None:
+        self._file = file
+        self._journal = journal
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._cursors: dict[str, Cursor] = {}
+        # Where the journal ended at some moments: what lies behind one of them came after its time.
+        self._marks: deque[tuple[int, int]] = deque(maxlen=_MAX_MARKS)
+        self._created: dict[int, int] = {}  # segment -> when it was begun
+        for name, fields in file.read().items():
+            try:
+                self._cursors[name] = Cursor(name, **fields)
+            except TypeError:
+                continue  # of a later version
+        self._mark()
+
+    def get(self, name: str) -> Cursor | None:
+        return self._cursors.get(name)
+
+    def put(
+        self,
+        name: str,
+        position: int,
+        owner: str,
+        *,
+        hold_bytes: int | None = None,
+        hold_s: float | None = None,
+    ) -> CursorState:
+        """Move a cursor, or make it; on disk when this returns. What is None stays as it was."""
+        check_name(name, "cursor")
+        self._mark()
+        journal = self._journal
+        if journal is not None:
+            if not 0 <= position <= journal.durable_at:
+                raise InvalidSetting(
+                    f"position {position} is beyond the end of the journal, {journal.durable_at}"
+                )
+            # "From the beginning" is where the journal begins now, not what was freed long ago.
+            position = position or location(journal.segments()[0].number, HEADER_BYTES)
+        with self._lock:
+            known = self._cursors.get(name)
+            if known is None:
+                if len(self._cursors) >= MAX_CURSORS:
+                    raise InvalidSetting(f"there are {MAX_CURSORS} cursors; remove one that is not needed")
+                known = Cursor(name, position, 0, owner)
+            moved = replace(
+                known,
+                position=position,
+                moved_ms=self._now_ms(),
+                hold_bytes=known.hold_bytes if hold_bytes is None else hold_bytes,
+                hold_s=known.hold_s if hold_s is None else hold_s,
+            )
+            cursors = {**self._cursors, name: moved}
+            self._save(cursors)
+            self._cursors = cursors
+        return self._state(moved, self._segments(), self._now_ms())
+
+    def remove(self, name: str) -> Cursor:
+        with self._lock:
+            cursors = dict(self._cursors)
+            gone = cursors.pop(name, None)
+            if gone is None:
+                raise CursorNotFound(name)
+            self._save(cursors)
+            self._cursors = cursors
+        return gone
+
+    def _save(self, cursors: dict[str, Cursor]) -> None:
+        self._file.write({name: _fields(cursor) for name, cursor in cursors.items()})
+
+    def states(self) -> list[CursorState]:
+        self._mark()
+        segments, now_ms = self._segments(), self._now_ms()
+        return [self._state(cursor, segments, now_ms) for _, cursor in sorted(self._cursors.items())]
+
+    def held_from(self, segments: Sequence[SegmentInfo], now_ms: int) -> int | None:
+        """The first segment that a cursor still holds; None: none does."""
+        held = [
+            max(segment_of(cursor.position), segments[0].number)
+            for cursor in self._cursors.values()
+            if self._over(cursor, _behind(cursor.position, segments), now_ms) is None
+        ]
+        return min(held, default=None)
+
+    def _over(self, cursor: Cursor, lag_bytes: int, now_ms: int) -> str | None:
+        if lag_bytes > cursor.hold_bytes:
+            return f"it is {lag_bytes} bytes behind, more than its {cursor.hold_bytes}"
+        idle_s = (now_ms - cursor.moved_ms) / 1000
+        if idle_s > cursor.hold_s:
+            return f"it was not moved for {idle_s:.0f} s, more than its {cursor.hold_s:g}"
+        return None
+
+    def _state(self, cursor: Cursor, segments: Sequence[SegmentInfo], now_ms: int) -> CursorState:
+        if not segments:
+            return CursorState(cursor, 0, 0.0, self._over(cursor, 0, now_ms))
+        lag_bytes = _behind(cursor.position, segments)
+        oldest = segments[0].number
+        if segment_of(cursor.position) < oldest:
+            first = location(oldest, HEADER_BYTES)
+            lost: str | None = f"positions {cursor.position} to {first} are not kept any more"
+        else:
+            lost = self._over(cursor, lag_bytes, now_ms)
+        since_ms = self._since_ms(cursor.position, segments, now_ms) if lag_bytes else now_ms
+        return CursorState(cursor, lag_bytes, max(0, now_ms - since_ms) / 1000, lost)
+
+    def _segments(self) -> list[SegmentInfo]:
+        return [] if self._journal is None else self._journal.segments()
+
+    def _mark(self) -> None:
+        journal = self._journal
+        if journal is None:
+            return
+        # Where the last block ends; `durable_at` is behind the head of the next one.
+        end_at, now_ms = journal.durable_at - BLOCK_BYTES, self._now_ms()
+        if self._marks and self._marks[-1][0] == end_at:
+            self._marks.pop()  # nothing came meanwhile: the later time says more
+        self._marks.append((end_at, now_ms))
+
+    def _since_ms(self, position: int, segments: Sequence[SegmentInfo], now_ms: int) -> int:
+        """A time before which nothing behind `position` was written; the latest that is known."""
+        times = [time_ms for end_at, time_ms in list(self._marks) if end_at <= position]
+        before = [segment for segment in segments if segment.number <= segment_of(position)]
+        times += [segment.first_ms for segment in before if segment.first_ms is not None]
+        if not times:
+            times.append(self._created_ms((before or segments[:1])[-1]))
+        return min(max(times), now_ms)
+
+    def _created_ms(self, segment: SegmentInfo) -> int:
+        known = self._created.get(segment.number)
+        if known is not None:
+            return known
+        try:
+            fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                created_ms = unpack_header(os.pread(fd, HEADER_BYTES, 0)).created_ms
+            finally:
+                os.close(fd)
+        except (OSError, BadHeader):
+            return segment.first_ms or 0  # freed in this moment
+        if len(self._created) > 10_000:
+            self._created.clear()
+        self._created[segment.number] = created_ms
+        return created_ms
+
+
+def _fields(cursor: Cursor) -> dict[str, Any]:
+    fields = asdict(cursor)
+    del fields["name"]
+    return fields
+
+
+def _behind(position: int, segments: Sequence[SegmentInfo]) -> int:
+    """How many bytes of the journal come after a position."""
+    number = segment_of(position)
+    behind = sum(segment.bytes for segment in segments if segment.number >= number)
+    if any(segment.number == number for segment in segments):
+        behind -= offset_of(position)
+    return max(0, behind)

@@ -1,0 +1,475 @@
+"""Batches of a subscription: the same while they are open, also after a restart; back when forgotten."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from openq.broker.batch_columns import KINDS, columns_of
+from openq.broker.local import LocalBroker
+from openq.broker.subscriptions import SubscriptionInUse, SubscriptionNotFound, SubscriptionTaken
+from openq.broker.waiters import Waiter
+from openq.clock import VirtualClock
+from openq.errors import InvalidSetting, QueueNotFound
+from openq.model import Draft, Info, QueueSettings
+from openq.packed import pack, unpack
+from openq.properties import Properties, encode
+
+SEGMENT = 1 << 16
+
+
+class Place:
+    """A broker on small segments whose clock is moved by hand, with a queue `q`."""
+
+    def __init__(self, path: Path | None, **settings: object) -> None:
+        self.path = path
+        self.clock = VirtualClock()
+        self.broker = self.open()
+        self.broker.declare("q", QueueSettings(**settings))  # type: ignore[arg-type]
+
+    def open(self) -> LocalBroker:
+        self.broker = LocalBroker(self.path, clock=self.clock, seed=1, segment_bytes=SEGMENT)
+        return self.broker
+
+    def publish(self, *bodies: bytes) -> None:
+        self.broker.publish_bodies("q", bodies, 0) or [
+            self.broker.publish("q", Draft(body)) for body in bodies
+        ]
+
+    def crashed(self, to: Path) -> Place:
+        """Another one on a copy of the disk as it is now: nothing was closed."""
+        assert self.path is not None
+        self.broker.sync()
+        shutil.copytree(self.path, to, ignore=shutil.ignore_patterns("LOCK", "*.idx", "*.tmp"))
+        other = Place.__new__(Place)
+        other.path = to
+        other.clock = VirtualClock()
+        other.clock.advance((self.clock.now_ms() - other.clock.now_ms()) / 1000)
+        other.broker = other.open()
+        return other
+
+    def form(self, after: int = 0, **options: object) -> tuple[int, int] | None:
+        formed = self.broker.subscriptions.form("s", "q", after, **options)  # type: ignore[arg-type]
+        self.broker.sync()
+        return None if formed is None else (formed.batch, formed.count)
+
+    def bodies(self, number: int, part: int = 0, parts: int = 1) -> list[bytes | None] | None:
+        """None: it is gone."""
+        rows = self.broker.subscriptions.rows("s", number, part, parts)
+        return None if rows.expired else [entry.body for entry in rows.entries]
+
+    def ready(self) -> int:
+        return self.broker.stats("q").ready
+
+
+@pytest.fixture(params=["disk", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return Place(tmp_path / "data" if request.param == "disk" else None)
+
+
+@pytest.fixture
+def durable(tmp_path: Path) -> Place:
+    return Place(tmp_path / "data")
+
+
+BODIES = [b"%d" % i for i in range(5_000)]
+
+
+def test_a_batch_is_the_same_every_time_it_is_asked_for_or_read(place: Place) -> None:
+    place.publish(*BODIES)
+
+    assert place.form(0, limit=3_000) == (1, 3_000)
+    assert place.form(0, limit=10) == (1, 3_000)
+    assert place.bodies(1) == place.bodies(1) == BODIES[:3_000]
+    assert place.form(1, limit=5_000) == (2, 2_000)
+    assert place.form(2) is None
+    assert place.bodies(1) == BODIES[:3_000]
+    assert place.bodies(2) == BODIES[3_000:]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7, 100])
+def test_the_parts_of_a_batch_are_the_batch(place: Place, parts: int) -> None:
+    place.publish(*BODIES[:50])
+    place.form(0)
+
+    pieces = [place.bodies(1, part, parts) for part in range(parts)]
+
+    assert [body for piece in pieces for body in piece or []] == BODIES[:50]
+    with pytest.raises(InvalidSetting):
+        place.bodies(1, parts, parts)
+
+
+def test_a_batch_ends_before_it_is_larger_than_asked_for(place: Place) -> None:
+    place.publish(b"x" * 900, b"x" * 90, b"x" * 20, b"x" * 5)
+
+    assert place.form(0, max_bytes=1_000) == (1, 2)
+    assert place.form(1, max_bytes=1) == (2, 1)  # one at least
+    assert place.form(2, max_bytes=1_000) == (3, 1)
+
+
+def test_acknowledged_batches_are_done_once_and_for_all(place: Place) -> None:
+    place.publish(*BODIES[:10])
+    for after in range(3):
+        place.form(after, limit=3)
+
+    assert place.broker.subscriptions.ack("s", 2, None) == (6, 0)
+    assert place.broker.subscriptions.ack("s", 2, None) == (0, 0)
+    assert place.bodies(1) is place.bodies(2) is None
+    assert place.bodies(3) == BODIES[6:9]
+    stats = place.broker.stats("q")
+    assert (stats.ready, stats.in_flight, stats.counters["acked"]) == (1, 3, 6)
+
+
+def test_a_restart_brings_back_what_was_open(durable: Place, tmp_path: Path) -> None:
+    durable.publish(*BODIES)
+    durable.form(0, limit=100, owner="first")
+    durable.form(1, limit=3_000)
+    durable.form(2, limit=7)
+    durable.broker.subscriptions.ack("s", 1, "first")
+
+    again = durable.crashed(tmp_path / "copy")
+
+    assert again.bodies(1) is None
+    assert again.bodies(2) == BODIES[100:3_100]
+    assert again.bodies(3) == BODIES[3_100:3_107]
+    assert again.form(1) == (2, 3_000)
+    [state] = again.broker.subscriptions.states()
+    assert (state.name, state.queue, state.owner) == ("s", "q", "first")
+    assert [batch.batch for batch in state.batches] == [2, 3]
+    assert again.broker.subscriptions.ack("s", 3, "first") == (3_007, 0)
+    assert again.ready() == 5_000 - 3_107
+
+    # By a snapshot as well as by records.
+    again.broker.subscriptions.form("s", "q", 3, limit=50)
+    again.broker.close()
+    again.open()
+    assert again.bodies(4) == BODIES[3_107:3_157]
+
+
+def test_half_of_a_batch_that_nobody_heard_of_is_a_batch(durable: Place, tmp_path: Path) -> None:
+    durable.publish(*BODIES)
+    assert durable.broker.subscriptions.form("other", "q", 0, limit=1) is not None  # the file is there
+    durable.broker.receive("q", 7, 60_000, "batch:other:2")
+    again = durable.crashed(tmp_path / "copy")
+
+    formed = again.broker.subscriptions.form("other", "q", 1, limit=5_000)
+
+    assert formed is not None
+    assert (formed.batch, formed.count) == (2, 7)
+
+
+def test_a_forgotten_batch_returns_counted_and_its_number_is_empty(place: Place) -> None:
+    place.publish(*BODIES[:5])
+    place.form(0, lease_ms=10_000)
+
+    place.clock.advance(9.999)
+    assert place.broker.stats("q").ready == 0
+    place.clock.advance(0.001)
+
+    assert place.bodies(1) is None
+    assert place.broker.subscriptions.ack("s", 1, None)[0] == 0
+    assert place.form(1) == (2, 5)
+    rows = place.broker.subscriptions.rows("s", 2)
+    assert [delivery.count for delivery in rows.deliveries] == [2] * 5
+
+
+def test_a_batch_in_use_does_not_run_out(place: Place) -> None:
+    place.publish(*BODIES[:5])
+    place.form(0, lease_ms=10_000)
+
+    for _ in range(4):
+        place.clock.advance(9)
+        assert place.bodies(1) == BODIES[:5]
+    for _ in range(4):
+        place.clock.advance(9)
+        assert place.form(0) == (1, 5)
+    for _ in range(4):
+        place.clock.advance(9)
+        assert place.broker.subscriptions.extend("s", None) == 5
+    assert place.broker.subscriptions.ack("s", 1, None) == (5, 0)
+
+
+def test_extended_leases_survive_a_restart(durable: Place, tmp_path: Path) -> None:
+    durable.publish(*BODIES[:5])
+    durable.form(0, lease_ms=10_000)
+    durable.broker.subscriptions.extend("s", None, 100_000)
+    again = durable.crashed(tmp_path / "copy")
+
+    again.clock.advance(99)
+
+    assert again.bodies(1) == BODIES[:5]
+
+
+def test_a_new_owner_takes_over_and_the_old_one_is_refused(durable: Place, tmp_path: Path) -> None:
+    durable.publish(*BODIES[:5])
+    durable.form(0, owner="a", limit=2)
+    assert durable.form(0, owner="b") == (1, 2)
+
+    again = durable.crashed(tmp_path / "copy")
+    for place in (durable, again):
+        subscriptions = place.broker.subscriptions
+        with pytest.raises(SubscriptionTaken):
+            place.form(0, owner="a")
+        with pytest.raises(SubscriptionTaken):
+            subscriptions.ack("s", 1, "a")
+        with pytest.raises(SubscriptionTaken):
+            subscriptions.extend("s", "a")
+        assert place.form(1, owner="b", limit=1) == (2, 1)
+        assert subscriptions.ack("s", 1, "c") == (2, 0)
+        with pytest.raises(SubscriptionTaken):
+            subscriptions.ack("s", 2, "b")
+
+
+def test_who_counts_otherwise_leaves_the_batches_of_others_to_run_out(place: Place) -> None:
+    place.publish(*BODIES[:4])
+    place.form(100, limit=1, lease_ms=10_000)
+
+    assert place.form(5, limit=1) == (6, 1)
+    for _ in range(3):
+        place.clock.advance(8)
+        assert place.broker.subscriptions.extend("s", None) == 1
+
+    assert place.bodies(101) is None
+    assert place.bodies(6) == BODIES[1:2]
+
+
+def test_groups_in_a_batch_are_locked_until_it_is_acknowledged(tmp_path: Path) -> None:
+    place = Place(tmp_path / "data", fifo=True)
+    for i in range(6):
+        place.broker.publish("q", Draft(b"%d" % i, group="ab"[i % 2]))
+
+    assert place.form(0, limit=3) == (1, 3)
+    held = place.bodies(1)
+    assert place.form(1) is None
+    place.broker.subscriptions.ack("s", 1, None)
+    assert place.form(1) == (2, 3)
+
+    rest = place.bodies(2) or []
+    assert sorted([*(held or []), *rest], key=lambda body: body or b"") == [b"%d" % i for i in range(6)]
+    for group in (0, 1):
+        seen = [int(body or b"") for body in [*(held or []), *rest] if int(body or b"") % 2 == group]
+        assert seen == sorted(seen)
+
+
+def test_a_message_whose_batches_are_never_acknowledged_becomes_a_dead_letter(tmp_path: Path) -> None:
+    place = Place(tmp_path / "data", max_receives=2, dead_letter="dead")
+    place.broker.declare("dead", QueueSettings())
+    place.publish(b"poison")
+
+    for after in range(2):
+        assert place.form(after, lease_ms=1_000) == (after + 1, 1)
+        place.clock.advance(1)
+
+    assert place.form(2) is None
+    assert place.broker.stats("dead").ready == 1
+
+
+def test_a_batch_whose_queue_is_purged_or_deleted_is_gone(place: Place) -> None:
+    place.publish(*BODIES[:3])
+    place.form(0)
+    place.broker.purge("q")
+    assert place.bodies(1) is None
+    assert place.broker.subscriptions.ack("s", 1, None) == (0, 3)
+    assert place.form(1) is None
+
+    place.publish(*BODIES[:3])
+    assert place.form(1) == (2, 3)
+    place.broker.delete("q")
+    assert place.bodies(2) is None
+    assert place.broker.subscriptions.ack("s", 2, None) == (0, 3)
+    with pytest.raises(QueueNotFound):
+        place.form(2)
+
+    place.broker.declare("q", QueueSettings())
+    place.publish(b"new")
+    assert place.form(2) == (3, 1)
+
+
+def test_what_somebody_settles_by_its_receipt_is_missing_and_said_to_be(place: Place) -> None:
+    place.publish(*BODIES[:4])
+    place.form(0)
+    [settled] = [each for each in place.broker.deliveries("q") if each.entry.body == BODIES[1]]
+
+    place.broker.ack("q", [(settled.entry.seq, settled.number)])
+
+    rows = place.broker.subscriptions.rows("s", 1)
+    assert [entry.body for entry in rows.entries] == [BODIES[0], BODIES[2], BODIES[3]]
+    assert (rows.expired, rows.lost) == (False, 1)
+    assert place.broker.subscriptions.ack("s", 1, None) == (3, 1)
+
+
+def test_a_deleted_subscription_gives_everything_back(durable: Place, tmp_path: Path) -> None:
+    durable.publish(*BODIES[:5])
+    durable.form(0, limit=2)
+    durable.form(1, limit=2)
+
+    assert durable.broker.subscriptions.delete("s") == 4
+
+    for place in (durable, durable.crashed(tmp_path / "copy")):
+        assert place.ready() == 5
+        assert place.broker.subscriptions.states() == []
+        with pytest.raises(SubscriptionNotFound):
+            place.broker.subscriptions.ack("s", 1, None)
+        assert [delivery.count for delivery in place.broker.receive("q", 5)] == [2, 2, 2, 2, 1]
+
+
+def test_a_subscription_reads_one_queue_at_a_time(place: Place) -> None:
+    place.broker.declare("other", QueueSettings())
+    place.publish(b"x")
+    place.form(0)
+
+    with pytest.raises(SubscriptionInUse):
+        place.broker.subscriptions.form("s", "other", 1)
+    place.broker.subscriptions.ack("s", 1, None)
+
+    assert place.broker.subscriptions.form("s", "other", 1) is None
+    with pytest.raises(QueueNotFound):
+        place.broker.subscriptions.form("new", "nowhere", 0)
+    with pytest.raises(InvalidSetting):
+        place.broker.subscriptions.form("s", "other", 1, limit=100_001)
+    assert [state.name for state in place.broker.subscriptions.states()] == ["s"]
+
+
+def test_who_waits_is_told_and_takes_nothing_from_those_behind(place: Place) -> None:
+    told: list[str] = []
+    served: list[bytes | None] = []
+    waiter = Waiter(1, None, None, None, lambda _: told.append("told"), only_told=True)
+    assert place.form(0, waiter=waiter) is None
+    behind = Waiter(1, None, None, None, lambda lent: served.extend(each.entry.body for each in lent))
+    assert place.broker.attend("q", behind) is None
+
+    place.publish(b"one", b"two")
+
+    assert (told, served) == (["told"], [b"one"])
+    assert place.form(0, waiter=waiter) == (1, 1)
+    assert place.bodies(1) == [b"two"]
+
+
+def test_old_segments_may_go_while_a_batch_is_open(durable: Place, tmp_path: Path) -> None:
+    durable.broker.declare("q", QueueSettings(history_ms=0), change=True)
+    durable.publish(*[b"%d" % i * 100 for i in range(100)])
+    durable.form(0, limit=50)
+    expected = durable.bodies(1)
+    keeper = durable.broker._housekeeper
+    assert keeper is not None
+    for _ in range(40):
+        durable.publish(*[b"x" * 1_000] * 40)
+        lent = durable.broker.receive("q", 90)
+        durable.broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+        durable.broker.sync()
+        durable.clock.advance(1)
+        keeper.work()
+
+    journal = durable.broker.journal
+    assert journal is not None
+    assert journal.segments()[0].number > 1
+    assert durable.bodies(1) == expected
+    assert durable.crashed(tmp_path / "copy").bodies(1) == expected
+
+
+def test_rows_say_all_that_is_known_of_a_message(place: Place) -> None:
+    wire = encode(Properties(content_type="text/plain", headers={"n": 7, "traceparent": "00-abc-def-01"}))
+    place.broker.publish("q", Draft(b"plain"))
+    place.broker.publish(
+        "q",
+        Draft(
+            b"rich",
+            type="order",
+            group="g",
+            priority=0,
+            id="own",
+            ttl_ms=60_000,
+            attributes={
+                "color": "red",
+                "n": 5,
+                "raw": b"\x00",
+                "openq.replay_of": "x",
+                "openq.replay_count": 2,
+            },
+            publisher="ann",
+        ),
+    )
+    place.broker.publish("q", Draft(b"wire", info=Info.of_wire(wire), route=("ex", "key\udc80")))
+    place.form(0)
+    rows = place.broker.subscriptions.rows("s", 1)
+
+    columns = unpack(pack(columns_of(place.broker.id_prefix, "q", rows.deliveries, rows.entries), KINDS))
+
+    by_body = {columns["body"][i]: {name: column[i] for name, column in columns.items()} for i in range(3)}
+    plain, rich, wired = by_body[b"plain"], by_body[b"rich"], by_body[b"wire"]
+    assert (plain["message_id"], plain["queue"], plain["receive_count"], plain["size"]) == (
+        place.broker.id_of(plain["seq"]),
+        "q",
+        1,
+        5,
+    )
+    assert plain["ts_us"] == place.clock.now_ms() * 1000
+    assert plain["attributes"] is plain["type"] is plain["trace_id"] is None
+    assert (rich["message_id"], rich["type"], rich["group"], rich["producer"]) == ("own", "order", "g", "ann")
+    assert rich["expires_us"] == (place.clock.now_ms() + 60_000) * 1000
+    assert (rich["replay_of"], rich["replay_count"]) == ("x", 2)
+    assert rich["attributes"]["color"] == {"type": "String", "string": "red", "binary": None}
+    assert rich["attributes"]["n"] == {"type": "Number", "string": "5", "binary": None}
+    assert rich["attributes"]["raw"] == {"type": "Binary", "string": None, "binary": "AA=="}
+    assert (wired["exchange"], wired["routing_key"]) == ("ex", "key?")
+    assert (wired["content_type"], wired["trace_id"]) == ("text/plain", "abc")
+    assert wired["headers"]["n"] == "7"
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        Info({"a": "b", "n": 1.5, "raw": b"\xff", "deep": {"x": [1]}, "yes": True, "none": None}, "ann"),
+        Info({"n": "5", "raw": b"x", "openq.sqs-types": {"n": "Number.int", "raw": "Binary.png"}}),
+        Info({"AWSTraceHeader": "Root=1-2-3;Parent=4", "content_type": "text/plain"}),
+        Info({"openq.trace": "Root=1-2-3", "openq.replay_of": "x", "openq.replay_count": "7"}),
+        Info({"trace_id": "t", "openq.batch": "job/1", "openq.replay_count": -1}),
+        Info({}),
+        Info.of_wire(encode(Properties(content_type="a/b", headers={"traceparent": "00-ab-cd-01"})), "bob"),
+        Info.of_wire(encode(Properties(headers={"n": 7, "t": {"x": b"y"}, "l": [1, "a"]}, app_id="app"))),
+        Info.of_wire(b"\x20\x00\x00\x00", "eve"),
+    ],
+    ids=range(9),
+)
+def test_rows_say_what_the_history_says(place: Place, info: Info) -> None:
+    from openq.columns.stamps import told
+
+    place.broker.publish("q", Draft(b"x", info=info))
+    place.form(0)
+    rows = place.broker.subscriptions.rows("s", 1)
+    columns = columns_of(place.broker.id_prefix, "q", rows.deliveries, rows.entries)
+
+    found = {name: columns.get(name, [None])[0] for name in told(info)._fields}
+
+    expected = told(info)._asdict()
+    for name in ("attributes", "headers"):
+        expected[name] = None if expected[name] is None else dict(expected[name])
+    for shown in (found["attributes"] or {}).values():
+        shown["binary"] = None if shown["binary"] is None else base64.b64decode(shown["binary"])
+    assert found == expected
+
+
+def test_readers_that_ask_at_once_get_the_same_batch(place: Place) -> None:
+    place.publish(*BODIES)
+    answers: list[tuple[int, int] | None] = []
+    together = threading.Barrier(4)
+
+    def ask() -> None:
+        together.wait()
+        answers.append(place.form(0, limit=4_000))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert answers == [(1, 4_000)] * 4
+
+
+def test_no_rows_are_packed_rows_too() -> None:
+    assert unpack(pack(columns_of("", "q", (), ()), KINDS))["body"] == []

@@ -1,0 +1,90 @@
+"""How far the batches of jobs are: remembered over restarts, and forgotten some day."""
+
+from __future__ import annotations
+
+from openq.engine import marks
+from openq.engine.apply import apply, checkpoint
+from openq.engine.engine import Engine
+from openq.engine.marks import KEPT_MS, MOST_JOBS, Mark, mark
+from openq.engine.records import decode, encode
+from openq.model import Draft
+from tests.engine.support import PREFIX, Tape, from_snapshot, queue_of, through_snapshot
+
+
+def test_a_batch_is_done_with_its_last_rows_and_so_are_all_before_it() -> None:
+    known = Mark("", 7, 100, False, 0, 1_000)
+
+    assert known.is_done(6)
+    assert not known.is_done(7)
+    assert not known.is_done(8)
+    assert known._replace(is_last=True).is_done(7)
+
+
+def test_marks_survive_a_restart_a_snapshot_and_the_loss_of_all_before_a_checkpoint() -> None:
+    tape = Tape()
+    engine = Engine(PREFIX, log=tape)
+    mark(engine, "a", "ann", 1, 10, False, 0, 1_000)
+    mark(engine, "b", "", 5, 3, True, 2, 1_001)
+    mark(engine, "a", "ann", 1, 20, True, 0, 1_002)
+    only_checkpoint = Engine(PREFIX)
+    apply(only_checkpoint, decode(encode(checkpoint(engine, 1_003))), 0)
+
+    wanted = {"b": Mark("", 5, 3, True, 2, 1_001), "a": Mark("ann", 1, 20, True, 0, 1_002)}
+    for found in (engine, tape.rebuilt(), from_snapshot(through_snapshot(engine, 1_003)), only_checkpoint):
+        assert list(found.marks.items()) == list(wanted.items())  # the order says which goes first
+
+
+def test_a_checkpoint_does_not_undo_what_is_known() -> None:
+    engine = Engine(PREFIX)
+    mark(engine, "a", "", 1, 10, True, 0, 1_000)
+    old = checkpoint(engine, 1_000)
+    mark(engine, "a", "", 2, 5, False, 0, 1_001)
+
+    apply(engine, old, 0)
+
+    assert engine.marks["a"].batch == 2
+
+
+def test_jobs_that_are_long_over_are_forgotten() -> None:
+    engine = Engine(PREFIX)
+    mark(engine, "old", "", 1, 1, True, 0, 1_000)
+    mark(engine, "young", "", 1, 1, True, 0, 2_000)
+
+    mark(engine, "new", "", 1, 1, True, 0, 1_001 + KEPT_MS)
+
+    assert list(engine.marks) == ["young", "new"]
+
+
+def test_only_so_many_jobs_are_remembered() -> None:
+    engine = Engine(PREFIX)
+    for number in range(MOST_JOBS + 2):
+        marks.note(engine, f"j{number}", Mark("", 0, 0, True, 0, 1_000))
+
+    assert len(engine.marks) == MOST_JOBS
+    assert next(iter(engine.marks)) == "j2"
+
+
+def test_while_held_a_queue_goes_over_its_limit_and_lets_go_afterwards() -> None:
+    tape = Tape()
+    engine = Engine(PREFIX, log=tape)
+    queue = queue_of(engine, max_length=2)
+    engine.held = []
+
+    for body in (b"a", b"b", b"c", b"d"):
+        engine.publish(queue, Draft(body), 1_000)
+
+    assert queue.waiting_count == 4
+    engine.end_hold(1_000)
+    assert [entry.body for entry in queue.ready] == [b"c", b"d"]
+    engine.publish(queue, Draft(b"e"), 1_000)
+    assert [entry.body for entry in queue.ready] == [b"d", b"e"]
+
+
+def test_a_queue_takes_what_was_promised_whatever_its_limits_are() -> None:
+    engine = Engine(PREFIX)
+    queue = queue_of(engine, max_length=1, overflow="reject", max_body=3)
+
+    for _ in range(3):
+        engine.publish(queue, Draft(b"large"), 1_000, is_promised=True)
+
+    assert queue.waiting_count == 3
