@@ -79,7 +79,7 @@ def test_a_flag_goes_before_the_environment_that_before_the_file(tmp_path: Path)
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_reads_the_same_from_all_three_sources(key: str, tmp_path: Path) -> None:
     value = getattr(Config(), key)
-    named = {"hosts": ("a.example", "b.example"), "amqps_port": 5671, "definitions": "d.json"}
+    named = {"hosts": ("a.example", "b.example"), "amqps_port": 5671, "definitions": "d.json", "archive": "a"}
     value = {**named, "tls_cert": "c.pem", "tls_key": "k.pem", "tls_ca": "ca.pem"}.get(key, value)
     needed = {"tls_cert": ["tls_key"], "tls_key": ["tls_cert"], "amqps_port": ["tls_cert", "tls_key"]}
     beside = needed.get(key, [])

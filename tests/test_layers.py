@@ -20,10 +20,11 @@ SOURCE = Path(__file__).parent.parent / "src" / "openq"
 # not know each other. "openq" is the package's `__init__`: the public names.
 LAYERS = [
     ["errors", "_version", "clock", "names"],
-    ["properties"],
+    ["properties", "packed"],
     ["model"],
     ["engine", "security", "observe", "config"],
     ["storage"],
+    ["columns"],
     ["broker"],
     ["protocols", "client"],
     ["openq", "aio"],
@@ -43,7 +44,7 @@ IMPURE_MODULES = {
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
 
 # These parts stand on the standard library alone (docs/decisions/0003).
-STANDARD_LIBRARY_ONLY = {"errors", "_version", "names", "properties", "model", "engine", "storage"}
+STANDARD_LIBRARY_ONLY = {"errors", "_version", "names", "packed", "properties", "model", "engine", "storage"}
 
 
 class Import(NamedTuple):
@@ -162,7 +163,7 @@ def test_importing_openq_loads_no_server(capsys: pytest.CaptureFixture[str]) -> 
 
     with capsys.disabled():
         print(f" [import openq: {seconds * 1000:.0f} ms]", end="")
-    heavy = {"asyncio", "uvloop", "httptools", "msgspec", "redis", "hiredis", "pyspark", "pyarrow"}
+    heavy = {"asyncio", "uvloop", "httptools", "msgspec", "redis", "hiredis", "pyspark", "pyarrow", "numpy"}
     assert heavy.intersection(modules) == set()
 
 

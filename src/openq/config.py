@@ -182,6 +182,9 @@ _seconds = _within(read_seconds, 0.001, 1e9, "a time of more than 0 seconds, suc
 KEYS: dict[str, Key] = {
     "data": Key(read_text, "the data directory: everything acknowledged is on disk there", "DIR"),
     "memory": Key(read_flag, "keep nothing on disk: all is gone when the server ends", None),
+    "archive": Key(
+        read_text, "where the archive of the history is; default: archive in the data directory", "DIR"
+    ),
     "host": Key(read_text, "the address to listen on; another than loopback needs users", "ADDRESS"),
     "port": Key(
         _within(read_whole, 0, 65535, "a port, 0 to 65535; 0 picks a free one"), "0 picks a free one", "N"
@@ -348,6 +351,7 @@ class Config:
 
     data: str = "./openq-data"
     memory: bool = False
+    archive: str | None = None
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     amqp_port: int | None = DEFAULT_AMQP_PORT

@@ -38,6 +38,7 @@ from .security.store import Store
 log = logging.getLogger("openq.server")
 
 REFRESH_S = 1.0  # how soon a change of users made by another process is noticed
+SWEEP_S = 60.0  # how often staged batches are looked through
 
 
 class NoCredentials(InvalidSetting):
@@ -101,6 +102,7 @@ class Server:
         self._listening: asyncio.AbstractServer | None = None
         self._amqp_listening: list[asyncio.AbstractServer] = []
         self._refresher: asyncio.TimerHandle | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
 
     def _refuse_open_door(self) -> None:
         config = self.config
@@ -134,6 +136,7 @@ class Server:
         if journal is not None:
             journal.announce(self.url)
         self._refresh()
+        self._sweep()
 
     def _address_of(self, listening: asyncio.AbstractServer) -> str:
         """As a client on this machine reaches it."""
@@ -201,8 +204,20 @@ class Server:
             self.router.forget_hosts()
         self._refresher = self.loop.call_later(REFRESH_S, self._refresh)
 
+    def _sweep(self) -> None:
+        """Staged batches: what was promised before a restart is published, what nobody commits goes."""
+        self.site.run(self.broker.staging.sweep, self._swept)
+
+    def _swept(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            log.error("staged batches", exc_info=error)
+        if not self.listener.draining:
+            self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+
     async def drain(self) -> int:
         """Let what is running end, then make everything safe. How many messages are kept."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         if self._refresher is not None:
             self._refresher.cancel()
         if self._listening is not None:

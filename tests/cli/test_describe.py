@@ -156,6 +156,10 @@ CASES: dict[str, tuple[r.Record, dict[str, object]]] = {
         (r.CHECKPOINT, NOW_MS, 0, 0, {"queues": [[2, "b", {}, 0], [3, "a", {}, 0]], "seq": 9}),
         {"kind": "checkpoint", "queues": ["a", "b"], "next_seq": 9},
     ),
+    "mark": (
+        (r.MARK, NOW_MS, 0, 0, "load", "ann", 7, 100, True, 2),
+        {"kind": "marked", "job": "load", "batch": 7, "rows": 100, "is_last": True, "rejected": 2},
+    ),
 }
 
 

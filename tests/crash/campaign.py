@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from openq.storage import writer
@@ -25,6 +26,8 @@ from tests.crash.host import Host
 from tests.crash.killloop import KillLoop
 from tests.crash.loopdisk import LoopDisk, why_not
 from tests.crash.mutants import Specimen, examine
+from tests.crash.pipeline import KINDS as KILLED
+from tests.crash.pipeline import PipelineLoop
 from tests.crash.powercut import CutAfterAnswers
 from tests.crash.seeds import chosen_seed
 from tests.crash.serverloop import ServerLoop
@@ -32,6 +35,7 @@ from tests.crash.serverloop import ServerLoop
 MUTANTS = 20_000
 KILLS = 200
 POWER_CUTS = 100
+PIPELINE_KILLS = 50
 
 Result = tuple[str, str]  # what was done, and the complaint, empty if there is none
 
@@ -54,6 +58,7 @@ class Campaign:
             ("power cut", self.power_cuts()),
             ("server-kill", self.server_kills()),
             ("server-power", self.server_power_cuts()),
+            ("pipeline", self.pipeline_kills()),
             ("model of a power cut", self.model_cuts()),
             ("every call", self.every_call()),
             ("damage", self.damage()),
@@ -105,6 +110,17 @@ class Campaign:
                 verdict = loop.run(each)
             done = f"{each} power cuts, seed {seed}: {loop.ledger.confirmed} confirmed"
             yield done, "" if verdict.clean else str(verdict)
+
+    def pipeline_kills(self, each: int = 5) -> Iterator[Result]:
+        if find_spec("pyspark") is None:
+            yield "skipped: needs pip install 'openq[spark,spark-java]'", ""
+            return
+        for n in range(PIPELINE_KILLS // each):
+            seed = self._seed + n
+            chance = random.Random(seed)
+            loop = PipelineLoop(self._fresh(self._disk), seed, messages=10_000, limit=500)
+            complaint = loop.run([chance.choice(KILLED) for _ in range(each)])
+            yield f"{each} kills, seed {seed}: {dict(loop.killed)}, 10,000 messages each way", complaint
 
     def model_cuts(self) -> Iterator[Result]:
         cutter = CutAfterAnswers(self._fresh(self._scratch), Host, frozenset())

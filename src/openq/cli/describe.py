@@ -115,6 +115,9 @@ class Describer:
                 return {"settings": rest[1], "created": time_text(rest[2])}
             case r.EXCHANGE:
                 return {"operation": rest[0]}
+            case r.MARK:
+                job, _, batch, rows, is_last, rejected = rest
+                return {"job": job, "batch": batch, "rows": rows, "is_last": is_last, "rejected": rejected}
             case r.CHECKPOINT:
                 state = rest[0]
                 return {"queues": sorted(row[1] for row in state["queues"]), "next_seq": state["seq"]}

@@ -1,0 +1,342 @@
+"""The analytics job: rates, waits, retries, failures and who is answerable, per queue and window.
+
+    analytics(spark, path="data", window="5m", out="figures")
+
+A run reads what is new since the last one and adds it to what that had found (`lives`), then writes a whole
+new version of the results beside the old one; a pointer file, replaced at once, says which one counts. A run
+that is killed leaves the last results as they were.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..client.times import from_ms, iso
+from ..columns.select import Selection
+from ..config import read_seconds
+from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
+from .figures import write_figures
+from .place import Place, queue_list
+from .report import render
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT = 1  # of the pointer, the cells and the tables
+POINTER = "current.json"
+_VERSIONS = "versions"
+_KEPT = 2  # versions: the current one, and the one that somebody may still be reading
+_US = 1_000_000
+
+
+class ResultsBusy(OpenQError):
+    code = "results_busy"
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(f"another run is writing to {out}: wait for it, or choose another directory (out)")
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run has found, and where it is."""
+
+    out: Path
+    version: int
+    directory: Path
+    summary: dict[str, Any]
+    first_position: int  # of what this run read; 0: from the beginning
+    end_position: int
+    repeated: bool = False  # nothing was new
+
+    @property
+    def report(self) -> Path:
+        return self.out / "report.html"
+
+    def table(self, name: str) -> Any:
+        """One of `figures.TABLES` as an Arrow table."""
+        import pyarrow.parquet as pq
+
+        return pq.read_table(self.directory / f"{name}.parquet")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do."""
+
+    out: Path
+    first_position: int
+    end_position: int
+    anew: str | None  # why it begins at the beginning; None if it goes on from the last results
+    journal: str = ""
+
+    @property
+    def nothing(self) -> bool:
+        return self.anew is None and self.first_position >= self.end_position
+
+
+def analytics(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | None = None,
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    archive: str | os.PathLike[str] | None = None,
+    window: str | float = "5m",
+    since: datetime | float | str | None = None,
+    until: datetime | float | str | None = None,
+    queues: str | Sequence[str] = (),
+    out: str | os.PathLike[str] | None = None,
+    incremental: bool = True,
+    top: int = 20,
+    progress: Callable[[str], None] | None = None,
+) -> Results:
+    """Analyse the history of a data directory (`path`) or of a server (`url`); results go to `out`.
+
+    Results of an earlier run with the same settings are gone on with, unless `incremental` is false. `queues`
+    are names or patterns with * and ?. Returns when the new results are in place.
+    """
+    place = Place(path, url, token, archive, since, until)
+    job = Job(_out(out, path), window_us(window), place.since_us, place.until_us, queue_list(queues), top)
+    return job.run(_Source(place, spark), incremental, progress or (lambda text: None))
+
+
+def plan(
+    path: str | os.PathLike[str] | None = None,
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    archive: str | os.PathLike[str] | None = None,
+    window: str | float = "5m",
+    since: datetime | float | str | None = None,
+    until: datetime | float | str | None = None,
+    queues: str | Sequence[str] = (),
+    out: str | os.PathLike[str] | None = None,
+    incremental: bool = True,
+) -> Plan:
+    """What `analytics` with the same arguments would read; needs no Spark and writes nothing."""
+    place = Place(path, url, token, archive, since, until)
+    job = Job(_out(out, path), window_us(window), place.since_us, place.until_us, queue_list(queues))
+    return job.plan(_Source(place, None), incremental)
+
+
+# -- settings ----------------------------------------------------------------------------------------
+
+
+def window_us(window: str | float) -> int:
+    try:
+        seconds = read_seconds(window)
+    except ValueError as error:
+        raise InvalidSetting(f"window must be {error}, not {window!r}") from None
+    if not 1 <= seconds <= 366 * 86_400:
+        raise InvalidSetting(f"window must be from 1s to 366d, not {window!r}")
+    return round(seconds * _US)
+
+
+def _out(out: str | os.PathLike[str] | None, path: str | os.PathLike[str] | None) -> Path:
+    if out is not None:
+        return Path(out)
+    return Path(path) / "analytics" if path is not None else Path("openq-analytics")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Both tables of one history, between two positions."""
+
+    place: Place
+    spark: SparkSession | None
+
+    def snapshot(self, first_position: int) -> Any:
+        return self.place.snapshot(first_position)
+
+    def tables(self, first_position: int, end_position: int) -> tuple[DataFrame, DataFrame, DataFrame]:
+        """`messages`, the `events` that are steps of lives, and those that emptied a queue."""
+        from .lives import EVENT_COLUMNS, MESSAGE_COLUMNS, PURGES, STEPS
+
+        assert self.spark is not None
+        read = self.place.reader(self.spark, first_position, end_position)
+        return (
+            read(table="messages", columns=MESSAGE_COLUMNS, body=False),
+            read(table="events", columns=EVENT_COLUMNS, events=STEPS),
+            read(table="events", columns=EVENT_COLUMNS, events=PURGES),
+        )
+
+
+# -- a run ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """Results in one directory, and the settings they were made with."""
+
+    out: Path
+    window_us: int
+    since_us: int | None = None
+    until_us: int | None = None
+    queues: tuple[str, ...] = ()
+    top: int = 20
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What results must agree in to be added up."""
+        return {
+            "format": FORMAT,
+            "window_us": self.window_us,
+            "since_us": self.since_us,
+            "until_us": self.until_us,
+            "queues": list(self.queues),
+        }
+
+    def pointer(self) -> dict[str, Any] | None:
+        """What the pointer file says; None if there are no results yet."""
+        path = self.out / POINTER
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return {
+                **found,
+                "version": int(found["version"]),
+                "position": int(found["position"]),
+                "journal": found["journal"],
+            }
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidSetting(
+                f"{path} cannot be read ({error}): remove it to begin anew, or choose another directory (out)"
+            ) from None
+
+    def plan(self, source: Any, incremental: bool) -> Plan:
+        """Raises HistoryUnavailable or InvalidSetting where going on would lose or mix up something."""
+        last = self.pointer()
+        anew = None
+        if last is None:
+            anew = "there are no results yet"
+        elif not incremental:
+            anew = "asked for"
+        elif last["settings"] != self.settings:
+            anew = "the settings are others than those of the last results"
+        first = 0 if anew is not None or last is None else last["position"]
+        snapshot = source.snapshot(first)
+        if anew is None and last is not None:
+            if last["journal"] != snapshot.journal or first > snapshot.end_position:
+                raise InvalidSetting(
+                    f"the results in {self.out} are those of another history: choose another directory "
+                    "(out), or begin anew (incremental=False, --anew)"
+                )
+            if snapshot.gap is not None:
+                raise HistoryUnavailable(
+                    f"positions {snapshot.gap[0]} to {snapshot.gap[1]}, since the last results, are neither "
+                    "in the journal nor in the archive any more: begin anew (incremental=False, --anew), and "
+                    "archive in time"
+                )
+        return Plan(self.out, first, snapshot.end_position, anew, snapshot.journal)
+
+    def run(self, source: Any, incremental: bool, progress: Callable[[str], None]) -> Results:
+        with self._alone():
+            chosen = self.plan(source, incremental)
+            if chosen.nothing:
+                return self._last(chosen)
+            progress(f"reading everything: {chosen.anew}" if chosen.anew else "reading what is new")
+            return self._new_version(source, chosen, progress)
+
+    def _new_version(self, source: Any, chosen: Plan, progress: Callable[[str], None]) -> Results:
+        from . import lives
+
+        last = self.pointer()
+        version = (last["version"] if last is not None else 0) + 1
+        directory = self.out / _VERSIONS / f"{version:08d}"
+        shutil.rmtree(directory, ignore_errors=True)  # of a run that was killed
+        directory.mkdir(parents=True)
+        messages, events, purges = source.tables(chosen.first_position, chosen.end_position)
+        before = None
+        if chosen.anew is None and last is not None:
+            old = self.out / _VERSIONS / f"{last['version']:08d}" / "cells"
+            before = events.sparkSession.read.schema(lives.CELL).parquet(str(old.absolute()))
+        purged = lives.purges_of(purges)
+        found = lives.cells(messages, events, self.window_us, before, purged, self.queues)
+        # Each queue in one file and one stretch of it: `figures` holds one queue at a time.
+        placed = found.repartition("queue").sortWithinPartitions("queue", "kind", "window_us")
+        cells = directory / "cells"
+        placed.write.option("compression", "zstd").parquet(str(cells.absolute()))
+        progress("drawing figures")
+        selection = Selection(queues=self.queues)
+        summary = write_figures(cells, directory, self.window_us, selection.matches_queue, self.top)
+        now_ms = time.time_ns() // 1_000_000
+        summary = {
+            "version": version,
+            "made": iso(from_ms(now_ms)),
+            "position": chosen.end_position,
+            "selected": list(self.queues),
+            **summary,
+        }
+        _write(directory / "summary.json", json.dumps(summary, indent=1))
+        _write(directory / "report.html", render(summary))
+        pointer = {
+            "version": version,
+            "position": chosen.end_position,
+            "journal": chosen.journal,
+            "settings": self.settings,
+        }
+        _write(self.out / POINTER, json.dumps(pointer, indent=1))
+        # For people: the same place after every run. What counts is the pointer.
+        for name in ("summary.json", "report.html"):
+            _write(self.out / name, (directory / name).read_text(encoding="utf-8"))
+        self._forget(version)
+        return Results(
+            self.out, version, directory, summary, chosen.first_position, chosen.end_position, repeated=False
+        )
+
+    def _last(self, chosen: Plan) -> Results:
+        last = self.pointer()
+        assert last is not None
+        directory = self.out / _VERSIONS / f"{last['version']:08d}"
+        summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+        return Results(
+            self.out,
+            last["version"],
+            directory,
+            summary,
+            chosen.first_position,
+            chosen.end_position,
+            repeated=True,
+        )
+
+    def _forget(self, version: int) -> None:
+        for path in (self.out / _VERSIONS).iterdir():
+            if path.name.isdigit() and int(path.name) <= version - _KEPT:
+                shutil.rmtree(path, ignore_errors=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.out / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise InvalidSetting(f"results cannot be written to {self.out}: {error.strerror}") from None
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ResultsBusy(self.out) from None
+            yield
+        finally:
+            os.close(handle)
+
+
+def _write(path: Path, text: str) -> None:
+    """At once: a reader sees the old text or the new one."""
+    temporary = path.with_name(path.name + ".new")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

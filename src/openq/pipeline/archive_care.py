@@ -1,0 +1,420 @@
+"""Looking after the archive: small files into large ones, messages erased for good, old versions removed.
+
+Nothing is changed in place. New files are written, one manifest puts them in the place of old ones, and
+whoever reads an older version goes on with its files until `vacuum` takes them away.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..columns.archive import Archive, ArchiveFile, Manifest
+from ..columns.schema import arrow_schema, ddl
+from ..columns.select import Selection
+from ..errors import HistoryUnavailable, InvalidSetting
+from .archive_files import MIB, Numbers, Sum, Sums, Written, add_sums, sums_of, write_rows
+from .archive_tasks import Progress, alone, archive_place, on_executors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TARGET_BYTES = 192 * MIB
+MEMORY_BYTES = 512 * MIB  # rows of a file to be, before they are compressed: a task holds them
+KEEP_S = 7 * 86_400.0
+# What events say of a message in words from outside. The rest is numbers and names of ours.
+WORDS = ("error_text", "error_signature", "group", "dedup_id")
+
+
+def latest_of(archive: Archive) -> Manifest:
+    manifest = archive.latest()
+    if manifest is None:
+        raise HistoryUnavailable(
+            f"{archive.path} holds no archive yet: `openq pipeline archive run` makes the first version"
+        )
+    return manifest
+
+
+# -- segments: what manifests say of them --------------------------------------------------------
+
+
+def entry_sum(entry: dict[str, Any], table: str, erased: bool = False) -> Sum:
+    return Sum.from_json((entry.get("erased") or {}).get(table) if erased else entry.get(table))
+
+
+def with_erased(segments: Sequence[dict[str, Any]], erased: Sums) -> list[dict[str, Any]]:
+    """The entries of a manifest after these rows of `messages` were taken out."""
+    changed = []
+    for entry in segments:
+        gone = erased.get(entry["segment"])
+        if gone is not None:
+            before = entry_sum(entry, "messages", erased=True)
+            entry = {
+                **entry,
+                "messages": (entry_sum(entry, "messages") - gone).to_json(),
+                "erased": {"messages": (before + gone).to_json()},
+            }
+        changed.append(entry)
+    return changed
+
+
+# -- compacting ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Compacted:
+    version: int | None  # None: nothing was changed
+    before: int  # files that were (or would be) replaced
+    after: int
+    bytes: int  # of the new files
+
+
+def compact(
+    spark: SparkSession | None,
+    *,
+    path: str | None = None,
+    archive: str | None = None,
+    target_bytes: int = TARGET_BYTES,
+    memory_bytes: int = MEMORY_BYTES,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Compacted:
+    """Small files of a day become large ones, in a new version of the archive."""
+    if target_bytes < 1 or memory_bytes < 1:
+        raise InvalidSetting("target_bytes and memory_bytes must be 1 or more")
+    place = Archive(archive_place(path, archive))
+    latest_of(place)
+    with alone(place.path):
+        manifest = latest_of(place)
+        groups = small_files(manifest.files, target_bytes, memory_bytes)
+        total = sum(len(group) for group in groups)
+        if dry_run or not groups:
+            return Compacted(None, total, len(groups), 0)
+        tick = partial(_tell, progress, [len(group) for group in groups])
+        merged = on_executors(spark, partial(_merge, place.path), groups, tick)
+        replaced = {file.path for group in groups for file in group}
+        files = [file for file in manifest.files if file.path not in replaced]
+        made = [each.file for written in merged for each in written]
+        version = place.commit(manifest.next(files=files + made))
+    return Compacted(version, total, len(made), sum(file.bytes for file in made))
+
+
+def small_files(
+    files: Sequence[ArchiveFile], target_bytes: int, memory_bytes: int
+) -> list[list[ArchiveFile]]:
+    """Those of one table and day that fit together into one file, in the order of the journal."""
+    days: dict[str, list[ArchiveFile]] = {}
+    for file in files:
+        if file.bytes < target_bytes // 2:
+            days.setdefault(os.path.dirname(file.path), []).append(file)
+    groups = []
+    for day in sorted(days):
+        group: list[ArchiveFile] = []
+        for file in sorted(days[day], key=lambda each: (each.first_position or 0, each.path)):
+            filled = sum(each.bytes for each in group) + file.bytes > target_bytes
+            if group and (filled or sum(map(_weight, group)) + _weight(file) > memory_bytes):
+                groups.append(group)
+                group = []
+            group.append(file)
+        groups.append(group)
+    return [group for group in groups if len(group) > 1]
+
+
+def _weight(file: ArchiveFile) -> int:
+    return file.raw_bytes or 8 * file.bytes
+
+
+def _merge(archive: str, files: list[ArchiveFile]) -> list[Written]:
+    place = Archive(archive)
+    for file in files:
+        place.verify(file)  # damage must not be carried into a file with a fresh checksum
+    table = files[0].table
+    rows = (batch for file in files for batch in place.read_file(file, Selection(table)))
+    return write_rows(archive, table, rows)
+
+
+# -- erasing -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Erased:
+    version: int | None  # None: nothing was changed
+    messages: int  # taken out (or found, in a dry run)
+    events: int  # events that lost their words
+    files: int  # files rewritten
+    journal: int  # of the messages, those that the journal still holds too
+    waiting: int | None  # matching messages that are not archived yet; None: nobody could look
+    versions: list[int] = field(default_factory=list)  # older ones that hold them until `vacuum`
+
+
+@dataclass(frozen=True)
+class Found:
+    """Messages to erase; rows of the three columns belong together."""
+
+    seqs: Numbers
+    positions: Numbers
+    ids: pa.Array
+    first_us: int | None
+
+
+def erase(
+    spark: SparkSession | None,
+    *,
+    path: str | None = None,
+    archive: str | None = None,
+    message_ids: Sequence[str] = (),
+    queues: Sequence[str] = (),
+    where: str | None = None,
+    before_us: int | None = None,
+    by: str = "",
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Erased:
+    """Take messages out of the archive: all that is given must hold. `where` is a predicate of Spark SQL.
+
+    Their rows go, with bodies and attributes; their events stay, without texts. Older versions of the archive
+    hold them until `vacuum`, and the journal until it drops their segments: the answer tells both.
+    """
+    if not (message_ids or queues or where):
+        raise InvalidSetting("what shall be erased? give message ids, queues or a predicate")
+    if where and spark is None:
+        raise InvalidSetting("a predicate is evaluated by Spark: give a session")
+    selection = Selection("messages", tuple(queues), ids=tuple(message_ids), until_us=before_us)
+    selection.validate()
+    place = Archive(archive_place(path, archive))
+    latest_of(place)
+    with alone(place.path):
+        manifest = latest_of(place)
+        found = _find(spark, place, manifest, selection, where)
+        in_journal, waiting = _in_journal(path, place, manifest, selection, where, found)
+        if dry_run or not len(found.seqs):
+            return Erased(None, len(found.seqs), 0, 0, in_journal, waiting)
+        jobs = _rewrites(manifest, found)
+        rewritten = on_executors(
+            spark,
+            partial(_rewrite, place.path),
+            jobs,
+            partial(_tell, progress, [1] * len(jobs)),
+            sum(file.bytes for file, _ in jobs),
+        )
+        gone: Sums = {}
+        files = {file.path: [file] for file in manifest.files}
+        events = changed = 0
+        for (file, _), answer in zip(jobs, rewritten, strict=True):
+            if answer is None:
+                continue
+            written, sums, touched = answer
+            files[file.path] = [each.file for each in written]
+            add_sums(gone, sums)
+            events += touched
+            changed += 1
+        count = sum(each.rows for each in gone.values())
+        # The audit names no ids: they may be what must be forgotten.
+        entry = {
+            "time_us": time.time_ns() // 1000,
+            "by": by,
+            "queues": list(queues),
+            "ids": len(message_ids),
+            "where": bool(where),
+            "before_us": before_us,
+            "messages": count,
+            "events": events,
+            "from_version": manifest.version,
+        }
+        version = place.commit(
+            manifest.next(
+                files=[each for kept in files.values() for each in kept],
+                erased=[*manifest.erased, entry],
+                segments=with_erased(manifest.segments, gone),
+            )
+        )
+    older = [each for each in place.versions() if each < version]
+    return Erased(version, count, events, changed, in_journal, waiting, older)
+
+
+_LOOKED_AT = ("seq", "position", "message_id", "ts")
+
+
+def _find(
+    spark: SparkSession | None, place: Archive, manifest: Manifest, selection: Selection, where: str | None
+) -> Found:
+    files = manifest.pick(selection)
+    if where is None:
+        weight = sum(file.bytes for file in files)
+        parts = on_executors(spark, partial(_find_in, place.path, selection), files, weight=weight)
+        rows = pa.concat_tables(parts) if parts else _nothing()
+    elif not files:
+        rows = _nothing()
+    else:
+        assert spark is not None
+        rows = _find_where(spark, place, files, selection, where)
+    ts = pc.min(rows["ts"].cast(pa.int64())).as_py()
+    ids = rows["message_id"].combine_chunks()
+    return Found(rows["seq"].to_numpy(), rows["position"].to_numpy(), ids, ts)
+
+
+def _nothing() -> pa.Table:
+    return arrow_schema("messages", _LOOKED_AT).empty_table()
+
+
+def _find_in(archive: str, selection: Selection, file: ArchiveFile) -> pa.Table:
+    narrow = Selection(
+        "messages", selection.queues, ids=selection.ids, until_us=selection.until_us, columns=_LOOKED_AT
+    )
+    return pa.Table.from_batches(Archive(archive).read_file(file, narrow), _nothing().schema)
+
+
+def _find_where(
+    spark: SparkSession, place: Archive, files: Sequence[ArchiveFile], selection: Selection, where: str
+) -> pa.Table:
+    from pyspark.errors import AnalysisException, ParseException
+
+    rows = spark.read.schema(ddl("messages")).parquet(*(f"file://{place.path_of(file)}" for file in files))
+    try:
+        kept = rows.where(where)
+        if selection.ids:
+            kept = kept.where(rows["message_id"].isin(list(selection.ids)))
+        if selection.queues:
+            names = {name for file in files for name in file.queues if selection.matches_queue(name)}
+            kept = kept.where(rows["queue"].isin(sorted(names)))
+        if selection.until_us is not None:
+            kept = kept.where(f"unix_micros(ts) < {selection.until_us}")
+        return kept.select(*_LOOKED_AT).toArrow().cast(_nothing().schema)
+    except (AnalysisException, ParseException) as error:
+        first = str(error).strip().splitlines()[0][:300]
+        raise InvalidSetting(f"the predicate {where!r} cannot be evaluated: {first}") from None
+
+
+def _rewrites(manifest: Manifest, found: Found) -> list[tuple[ArchiveFile, Any]]:
+    """The files that may hold something to take out, each with what it is."""
+    seqs = np.sort(found.seqs)
+    jobs: list[tuple[ArchiveFile, Any]] = []
+    for file in manifest.files:
+        if file.table == "messages":
+            if file.first_seq is None or file.last_seq is None:
+                continue
+            begin, end = np.searchsorted(seqs, [file.first_seq, file.last_seq + 1])
+            if end > begin:
+                jobs.append((file, seqs[begin:end]))
+        elif file.last_us is None or found.first_us is None or file.last_us >= found.first_us:
+            jobs.append((file, found.ids))
+    return jobs
+
+
+def _rewrite(archive: str, job: tuple[ArchiveFile, Any]) -> tuple[list[Written], Sums, int] | None:
+    """New files in the place of one, the sums of the messages taken out, and how many events were changed."""
+    file, wanted = job
+    place = Archive(archive)
+    place.verify(file)
+    if file.table == "messages":
+        gone: Sums = {}
+        if not any(_is_in(batch["seq"], wanted).true_count for batch in _narrow(place, file, ("seq",))):
+            return None
+        return write_rows(archive, file.table, _without(place, file, wanted, gone)), gone, 0
+    words = ("message_id", *WORDS)
+    touched = sum(_speaks(batch, wanted).true_count for batch in _narrow(place, file, words))
+    if not touched:
+        return None
+    return write_rows(archive, file.table, _silenced(place, file, wanted)), {}, touched
+
+
+def _narrow(place: Archive, file: ArchiveFile, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    return place.read_file(file, Selection(file.table, columns=columns))
+
+
+def _is_in(column: pa.Array, values: Any) -> pa.BooleanArray:
+    return pc.is_in(column, pa.array(values))
+
+
+def _without(place: Archive, file: ArchiveFile, seqs: Numbers, gone: Sums) -> Iterator[pa.RecordBatch]:
+    for batch in place.read_file(file, Selection(file.table)):
+        mask = _is_in(batch["seq"], seqs)
+        add_sums(gone, sums_of(file.table, batch.filter(mask)))
+        yield batch.filter(pc.invert(mask))
+
+
+def _speaks(batch: pa.RecordBatch, ids: pa.Array) -> pa.BooleanArray:
+    """Events of these messages that still hold words."""
+    words = pc.is_valid(batch[WORDS[0]])
+    for name in WORDS[1:]:
+        words = pc.or_(words, pc.is_valid(batch[name]))
+    return pc.and_(pc.is_in(batch["message_id"], ids), words)
+
+
+def _silenced(place: Archive, file: ArchiveFile, ids: pa.Array) -> Iterator[pa.RecordBatch]:
+    for batch in place.read_file(file, Selection(file.table)):
+        mask = _speaks(batch, ids)
+        columns = [
+            pc.if_else(mask, pa.scalar(None, column.type), column) if name in WORDS else column
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _in_journal(
+    path: str | None,
+    place: Archive,
+    manifest: Manifest,
+    selection: Selection,
+    where: str | None,
+    found: Found,
+) -> tuple[int, int | None]:
+    """How many of the messages found are in the journal too, and how many more only there."""
+    if path is None:
+        return 0, None
+    from ..columns.history import LocalHistory
+    from ..columns.journal import JournalFiles
+
+    segments = JournalFiles(path).segments()
+    oldest = segments[0].number << 32 if segments else manifest.through
+    both = int((found.positions >= oldest).sum())
+    if where is not None:
+        return both, None
+    history = LocalHistory(path, place.path)
+    narrow = Selection(
+        "messages",
+        selection.queues,
+        ids=selection.ids,
+        until_us=selection.until_us,
+        first_position=manifest.through,
+        columns=("seq",),
+    )
+    snapshot = history.snapshot(narrow)
+    return both, sum(batch.num_rows for piece in snapshot.pieces for batch in history.read(piece, narrow))
+
+
+# -- versions ------------------------------------------------------------------------------------
+
+
+def vacuum(
+    *,
+    path: str | None = None,
+    archive: str | None = None,
+    keep_versions: int = 1,
+    keep_s: float = KEEP_S,
+    dry_run: bool = False,
+) -> list[str]:
+    """Remove old versions and the files that only they, or nobody, names; the paths, relative to the archive.
+
+    `keep_s=0` removes all versions but the newest at once: what was erased is gone then.
+    """
+    place = Archive(archive_place(path, archive))
+    if not os.path.isdir(place.path):
+        raise HistoryUnavailable(f"{place.path}: there is no archive")
+    with alone(place.path):
+        # Alone, nobody can be writing: what no version names was left behind by a job that was killed.
+        keep = min(keep_versions, max(1, len(place.versions())))
+        return place.vacuum(keep, keep_s, orphan_s=0.0, dry_run=dry_run)
+
+
+def _tell(progress: Progress | None, weights: list[int], done: int) -> None:
+    if progress is not None:
+        progress(sum(weights[:done]), sum(weights))

@@ -1,0 +1,250 @@
+"""Whether the archive is what it says: every file, every row once, the same as the journal while that has it.
+
+A manifest keeps for each segment of the journal what its rows add up to. The files must add up to the same,
+so one row lost, doubled or changed anywhere shows, without comparing files with each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..columns.archive import Archive, ArchiveDamaged, ArchiveFile, Manifest
+from ..columns.journal import Context, JournalFiles, SegmentRef, read_segment
+from ..columns.schema import TABLES
+from ..columns.select import Selection
+from ..errors import HistoryUnavailable, JournalDamaged, OpenQError
+from .archive_care import entry_sum, latest_of
+from .archive_files import SUMMED, Sum, Sums, add_sums, sums_of
+from .archive_tasks import Progress, archive_place, on_executors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_BOUNDS = {"seq": ("first_seq", "last_seq"), "position": ("first_position", "last_position")}
+_WITH_STATISTICS = ("queue", "seq", "ts", "position")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be: where, and what."""
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    version: int
+    files: int
+    rows: dict[str, int]
+    segments: int
+    compared: int  # segments that the journal still has, and that were compared with it
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+def verify(
+    spark: SparkSession | None,
+    *,
+    path: str | None = None,
+    archive: str | None = None,
+    as_of: int | datetime | None = None,
+    progress: Progress | None = None,
+) -> Verified:
+    """Look at everything; change nothing. With `path`, a data directory, compare with its journal, too."""
+    place = Archive(archive_place(path, archive))
+    manifest = latest_of(place) if as_of is None else place.at(as_of)
+    findings: list[Finding] = []
+    files = manifest.files
+    refs = _kept(path, manifest, findings) if path is not None else []
+    total = len(files) + len(refs)
+
+    def tick(before: int, done: int) -> None:
+        if progress is not None:
+            progress(before + done, total)
+
+    sums: dict[str, Sums] = {table: {} for table in TABLES}
+    broken = False
+    looked = on_executors(
+        spark, partial(_look, place.path), files, partial(tick, 0), sum(file.bytes for file in files)
+    )
+    for file, (found, each) in zip(files, looked, strict=True):
+        findings += found
+        broken = broken or each is None
+        add_sums(sums[file.table], each or {})
+    doubles = len(files) - len({file.path for file in files})
+    if doubles:
+        findings.append(Finding(f"version {manifest.version}", f"{doubles} files are named twice"))
+    # Where a file cannot be read its segments cannot add up: that is said once, above.
+    findings += [] if broken else _compare(manifest, sums)
+    limit = manifest.through
+    again = on_executors(
+        spark,
+        partial(journal_sums, limit),
+        refs,
+        partial(tick, len(files)),
+        sum(ref.size for ref in refs),
+    )
+    compared = 0
+    told = {entry["segment"]: entry for entry in manifest.segments}
+    for ref, answer in zip(refs, again, strict=True):
+        if isinstance(answer, str):
+            findings.append(Finding(f"segment {ref.number}", answer))
+        elif answer is not None:
+            compared += 1
+            findings += _against_journal(told.get(ref.number, {}), ref.number, answer)
+    rows = {table: manifest.rows(table) for table in TABLES}
+    return Verified(manifest.version, len(files), rows, len(manifest.segments), compared, findings)
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def _look(archive: str, file: ArchiveFile) -> tuple[list[Finding], Sums | None]:
+    place = Archive(archive)
+    try:
+        place.verify(file)
+        return _rows_of(place, file)
+    except OpenQError as error:
+        detail = error.detail if isinstance(error, ArchiveDamaged) else str(error)
+        return [Finding(file.path, detail)], None
+    except (pa.ArrowException, OSError) as error:
+        return [Finding(file.path, f"it cannot be read: {str(error).partition(chr(10))[0][:200]}")], None
+
+
+def _rows_of(place: Archive, file: ArchiveFile) -> tuple[list[Finding], Sums]:
+    findings: list[Finding] = []
+    sums: Sums = {}
+    last: tuple[str, int] | None = None
+    bounds: dict[str, list[int]] = {name: [] for name in (*_BOUNDS, "ts")}
+    queues: set[str] = set()
+    sorted_so_far = True
+    names = list(dict.fromkeys([*SUMMED[file.table], "queue", "ts"]))
+    with pq.ParquetFile(place.path_of(file), page_checksum_verification=True) as opened:
+        for group in range(opened.num_row_groups):
+            rows = opened.read_row_group(group, columns=names).combine_chunks()
+            add_sums(sums, sums_of(file.table, rows))
+            queues.update(pc.unique(rows["queue"]).drop_null().to_pylist())
+            for name, seen in bounds.items():
+                found = pc.min_max(rows[name].cast(pa.int64())).as_py()
+                seen += [each for each in found.values() if each is not None]
+            if not _has_statistics(opened.metadata.row_group(group)):
+                findings.append(Finding(file.path, f"row group {group} has no statistics"))
+            ordered, last = _is_sorted(rows, last)
+            sorted_so_far = sorted_so_far and ordered
+    if not sorted_so_far:
+        findings.append(Finding(file.path, "its rows are not in the order of queue and seq"))
+    for name, (first, final) in {**_BOUNDS, "ts": ("first_us", "last_us")}.items():
+        told = (getattr(file, first), getattr(file, final))
+        seen = bounds[name]
+        there = (min(seen), max(seen)) if seen else (None, None)
+        if told != there:
+            findings.append(Finding(file.path, f"{name} goes from {there[0]} to {there[1]}, not {told}"))
+    if queues != set(file.queues):
+        findings.append(Finding(file.path, "it holds other queues than the manifest says"))
+    return findings, sums
+
+
+def _has_statistics(group: Any) -> bool:
+    columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
+    return all(columns[name].is_stats_set for name in _WITH_STATISTICS)
+
+
+def _is_sorted(rows: pa.Table, last: tuple[str, int] | None) -> tuple[bool, tuple[str, int] | None]:
+    """Whether these follow `last` and each other, and the last of them."""
+    if not rows.num_rows:
+        return True, last
+    queues = rows["queue"].combine_chunks().fill_null("")
+    seqs = rows["seq"].combine_chunks().fill_null(0)
+    first = (queues[0].as_py(), seqs[0].as_py())
+    ordered = last is None or last <= first
+    rising = pc.greater(queues[1:], queues[:-1])
+    level = pc.and_(pc.equal(queues[1:], queues[:-1]), pc.greater_equal(seqs[1:], seqs[:-1]))
+    ordered = ordered and pc.all(pc.or_(rising, level), min_count=0).as_py()
+    return ordered, (queues[-1].as_py(), seqs[-1].as_py())
+
+
+# -- segments ------------------------------------------------------------------------------------
+
+
+def _compare(manifest: Manifest, sums: dict[str, Sums]) -> list[Finding]:
+    findings = []
+    told = {entry["segment"]: entry for entry in manifest.segments}
+    for number in sorted(set(told) | {number for each in sums.values() for number in each}):
+        for table in TABLES:
+            want = entry_sum(told.get(number, {}), table)
+            have = sums[table].get(number, Sum())
+            if have != want:
+                findings.append(Finding(f"segment {number}", _difference(table, have, want, "the manifest")))
+    numbers = sorted(told)
+    for before, after in pairwise(numbers):
+        if after != before + 1:
+            findings.append(
+                Finding(f"segment {before + 1}", f"no rows of segments {before + 1} to {after - 1}")
+            )
+    return findings
+
+
+def _difference(table: str, have: Sum, want: Sum, who: str) -> str:
+    if have.rows != want.rows:
+        return f"{table} has {have.rows} rows, {who} says {want.rows}"
+    return f"{table} has other rows than {who} says"
+
+
+def _kept(path: str, manifest: Manifest, findings: list[Finding]) -> list[SegmentRef]:
+    """The archived segments that the journal still has."""
+    refs = JournalFiles(path).segments()
+    if not refs:
+        return []
+    if f"{refs[0].salt:016x}" != manifest.journal:
+        findings.append(Finding("journal", f"the archive was not made from the journal in {path}"))
+        return []
+    if refs[0].number << 32 > manifest.through:
+        first, last = manifest.through >> 32, refs[0].number - 1
+        findings.append(
+            Finding(
+                "journal",
+                f"segments {first} to {last} are in neither journal nor archive: their rows are lost",
+            )
+        )
+    return [ref for ref in refs if manifest.first <= ref.number << 32 < manifest.through]
+
+
+def journal_sums(limit: int, ref: SegmentRef) -> dict[str, Sum] | str | None:
+    """What the rows of a segment before `limit` (a position) add up to. None: it is gone; a text: damage."""
+    found = {}
+    try:
+        for table in TABLES:
+            selection = Selection(table, columns=SUMMED[table], end_position=limit)
+            sums: Sums = {}
+            # No names, ids or counts from other segments: none of the columns summed up needs them.
+            for batch in read_segment(ref, selection, context=Context()):
+                add_sums(sums, sums_of(table, batch))
+            found[table] = sums.get(ref.number, Sum())
+    except HistoryUnavailable:
+        return None
+    except JournalDamaged as error:
+        return str(error)
+    return found
+
+
+def _against_journal(told: dict[str, Any], number: int, journal: dict[str, Sum]) -> list[Finding]:
+    findings = []
+    for table in TABLES:
+        have = entry_sum(told, table) + entry_sum(told, table, erased=True)
+        if have != journal[table]:
+            findings.append(
+                Finding(f"segment {number}", _difference(table, have, journal[table], "the journal"))
+            )
+    return findings

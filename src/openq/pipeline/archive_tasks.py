@@ -1,0 +1,167 @@
+"""What all jobs on the archive share: tasks on Spark's executors, and that there is one job at a time."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from ..errors import DirectoryInUse, InvalidSetting, OpenQError
+from ..storage.lockfile import DirectoryLock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Job = TypeVar("Job")
+Answer = TypeVar("Answer")
+# Called with how much is done, and of how much; both in the same unit, whichever the job counts in.
+Progress = Callable[[int, int], None]
+_LOOK_EVERY_S = 0.25
+_TASKS_PER_CORE = 16
+_LEAST_TASK = 32 << 20
+
+
+class ArchiveBusy(OpenQError):
+    code = "archive_busy"
+
+    def __init__(self, path: str, pid: int | None) -> None:
+        who = f"process {pid}" if pid else "another process"
+        super().__init__(f"{who} is at work on the archive {path}: wait until it is done, and run this again")
+
+
+class TaskFailed(OpenQError):
+    """An error of ours in a task on an executor, under its own code."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@contextmanager
+def alone(archive: str) -> Iterator[None]:
+    """One job at a time changes an archive. Readers take no part in this: they see finished versions only."""
+    os.makedirs(archive, exist_ok=True)
+    try:
+        lock = DirectoryLock(archive, time.time_ns() // 1_000_000)
+    except DirectoryInUse as error:
+        raise ArchiveBusy(archive, error.pid) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def archive_place(path: str | None, archive: str | None) -> str:
+    if archive is not None:
+        return os.path.abspath(archive)
+    if path is None:
+        raise InvalidSetting("which archive? give archive=, or path= of a data directory for the one in it")
+    return os.path.join(os.path.abspath(path), "archive")
+
+
+def on_executors(
+    spark: SparkSession | None,
+    work: Callable[[Job], Answer],
+    jobs: Sequence[Job],
+    tick: Callable[[int], None] | None = None,
+    weight: int | None = None,
+) -> list[Answer]:
+    """`work(job)` for each job; the answers in the order of the jobs.
+
+    A task each; with `weight`, the bytes of all jobs, several make a task where they are many or small.
+    Without Spark they run here, one after the other. `tick` is told how many are done.
+    """
+    if not jobs:
+        return []
+    tick = tick or _nobody
+    if spark is None:
+        answers = []
+        for job in jobs:
+            answers.append(work(job))
+            tick(len(answers))
+        return answers
+    tasks = len(jobs)
+    if weight is not None:
+        tasks = min(tasks, _TASKS_PER_CORE * cores_of(spark), weight // _LEAST_TASK + 1)
+    return _on_spark(spark, work, jobs, tasks, tick)
+
+
+def cores_of(spark: SparkSession | None) -> int:
+    if spark is None:
+        return 1
+    return 2 if _is_remote(spark) else max(1, spark.sparkContext.defaultParallelism)
+
+
+def _on_spark(
+    spark: SparkSession,
+    work: Callable[[Job], Answer],
+    jobs: Sequence[Job],
+    tasks: int,
+    tick: Callable[[int], None],
+) -> list[Answer]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                answer = pickle.dumps(_told(work, jobs[number]))
+                yield pa.RecordBatch.from_pydict({"number": [number], "answer": [answer]})
+
+    rows = spark.range(0, len(jobs), 1, tasks).mapInArrow(run, "number bigint, answer binary")
+    tag = f"openq-{uuid.uuid4().hex}"
+
+    def collect() -> list[Any]:
+        spark.addTag(tag)
+        return rows.collect()
+
+    with ThreadPoolExecutor(1, "openq-spark") as aside:
+        pending = aside.submit(collect)
+        try:
+            _watch(spark, pending, lambda done: tick(done * len(jobs) // tasks))
+        except BaseException:
+            spark.interruptTag(tag)
+            raise
+        found = {row.number: pickle.loads(row.answer) for row in pending.result()}
+    answers: list[Answer] = []
+    for number in range(len(jobs)):
+        ok, answer = found[number]
+        if not ok:
+            raise TaskFailed(*answer)
+        answers.append(answer)
+    return answers
+
+
+def _told(work: Callable[[Job], Answer], job: Job) -> tuple[bool, Any]:
+    """Errors of ours come back as answers: to try again would not help, and Spark would wrap them up."""
+    try:
+        return True, work(job)
+    except OpenQError as error:
+        return False, (getattr(error, "code", "failed"), str(error))
+    except OSError as error:
+        text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return False, ("failed", f"an executor failed: {text}")
+
+
+def _watch(spark: SparkSession, pending: Future[list[Any]], tick: Callable[[int], None]) -> None:
+    tracker = None if _is_remote(spark) else spark.sparkContext.statusTracker()
+    while True:
+        try:
+            pending.exception(_LOOK_EVERY_S)
+            return
+        except TimeoutError:
+            if tracker is not None:
+                stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+                tick(sum(stage.numCompletedTasks for stage in stages if stage is not None))
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _nobody(done: int) -> None:
+    """For those who do not watch."""

@@ -1,0 +1,38 @@
+"""The way to the server that the options of a stream or a sink name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from ..errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from .link import Link
+    from .options import Options
+
+
+def link_of(options: Options, patient: bool = False) -> Link:
+    """`patient`: somebody has been there before; a server that is away will come back."""
+    from .link import RETRY_S, Link
+
+    if options.url is None:
+        raise InvalidSetting("this needs a server: set the option url, for example http://127.0.0.1:9324")
+    retry_s = options.value("retryTimeout", RETRY_S)
+    return Link(options.url, options.token, retry_s=retry_s, patient=patient)
+
+
+@contextmanager
+def linked(options: Options, patient: bool = False) -> Iterator[Link]:
+    link = link_of(options, patient)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def quoted(name: str) -> str:
+    """A name as one step of a path."""
+    return quote(name, safe="")

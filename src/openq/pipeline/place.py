@@ -1,0 +1,87 @@
+"""Where a job finds its history, and how much of it: a data directory or a server, from a time to a time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from ..columns.select import Selection
+from ..config import read_seconds
+from ..errors import InvalidSetting
+from .options import moment_us as exact_us
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Place:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        url: str | None = None,
+        token: str | None = None,
+        archive: str | os.PathLike[str] | None = None,
+        since: datetime | float | str | None = None,
+        until: datetime | float | str | None = None,
+    ) -> None:
+        if path is None and url is None:
+            raise InvalidSetting("say where the history is: path (a data directory) or url (a server)")
+        given: dict[str, Any] = {"path": path, "url": url, "token": token, "archive": archive}
+        self._where = {name: value for name, value in given.items() if value is not None}
+        self.since_us = moment_us(since, "since")
+        self.until_us = moment_us(until, "until")
+        if self.since_us is not None and self.until_us is not None and self.since_us >= self.until_us:
+            raise InvalidSetting("since must be before until")
+
+    def snapshot(self, first_position: int = 0) -> Any:
+        """Where the history ends, which one it is, and whether something from there on is missing."""
+        selection = Selection(columns=("seq",), first_position=first_position or None)
+        if "path" in self._where:
+            from ..columns.history import LocalHistory
+
+            return LocalHistory(self._where["path"], self._where.get("archive")).snapshot(selection)
+        from .remote import RemoteHistory
+
+        remote = RemoteHistory(self._where["url"], self._where.get("token"))
+        return remote.snapshot(selection)
+
+    def reader(
+        self, spark: SparkSession, first_position: int = 0, end_position: int | None = None
+    ) -> Callable[..., DataFrame]:
+        """A function that takes the words of `history`; whatever it reads ends at the same position."""
+        from .history import history
+
+        if end_position is None:
+            end_position = self.snapshot().end_position
+        told: dict[str, Any] = {
+            **self._where,
+            "since": None if self.since_us is None else _EPOCH + timedelta(microseconds=self.since_us),
+            "until": None if self.until_us is None else _EPOCH + timedelta(microseconds=self.until_us),
+            "first_position": first_position or None,
+            "end_position": end_position,
+        }
+        return lambda **words: history(spark, **{**told, **words})
+
+
+def queue_list(queues: str | Sequence[str]) -> tuple[str, ...]:
+    """Names or patterns; a text is one or several with commas between them."""
+    listed = tuple(name.strip() for name in queues.split(",")) if isinstance(queues, str) else tuple(queues)
+    Selection(queues=listed).validate()
+    return listed
+
+
+def moment_us(moment: datetime | float | str | None, name: str) -> int | None:
+    """A point in time; a text may also be a span before now: 2h, 7d."""
+    if moment is None:
+        return None
+    if isinstance(moment, str):
+        try:
+            return round((time.time() - read_seconds(moment)) * 1e6)
+        except ValueError:
+            pass
+    return exact_us(moment, name)

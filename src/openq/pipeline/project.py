@@ -1,0 +1,310 @@
+"""Pipelines of one's own: a project of Spark Declarative Pipelines with OpenQ's sources and sinks in it.
+
+`init` writes one from a template, `run` runs any. Spark's own runner is a client of Spark Connect: it gets a
+process of its own, and a session of ours (`session.py`) serves it on a loopback port with a secret. What a
+project needs of OpenQ's server comes in by OPENQ_URL and OPENQ_TOKEN.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from ..config import DEFAULT_URL
+from ..errors import InvalidSetting, OpenQError
+from .session import NoSpark, reason, session
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    from pyspark.sql import SparkSession
+
+TEMPLATES = {
+    "queue-to-table": "messages of a queue become rows of a table; the queue is only read",
+    "table-to-queue": "rows of new files become messages",
+    "queue-to-queue": "messages are consumed, changed, and published to another queue",
+    "enrich": "as queue-to-queue, joined with a reference table in SQL",
+}
+DEFAULT_TEMPLATE = "queue-to-queue"
+SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
+STORAGE, TABLES = "pipeline-storage", "tables"
+_SUFFIX = ".tmpl"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
+
+
+class PipelineFailed(OpenQError):
+    """Spark's runner ended with an error; the sentence has what it said."""
+
+    code = "pipeline_failed"
+
+
+# -- a new project ------------------------------------------------------------------------------------
+
+
+def init(
+    directory: str | os.PathLike[str],
+    template: str = DEFAULT_TEMPLATE,
+    *,
+    name: str | None = None,
+    source: str = "orders",
+    target: str = "results",
+    url: str = DEFAULT_URL,
+) -> list[Path]:
+    """Write a project into a directory that is new or empty; the files that it has now.
+
+    `source` and `target` are the queues to read and to write, where the template does so.
+    """
+    if template not in TEMPLATES:
+        raise InvalidSetting(f"there is no template {template!r}: there are {', '.join(TEMPLATES)}")
+    folder = Path(directory)
+    name = name or folder.resolve().name
+    if not _NAME.fullmatch(name):
+        raise InvalidSetting(
+            f"{name!r} is no name for a pipeline, which begins with a letter and has only letters, digits, "
+            "'-' and '_': give another one (--name)"
+        )
+    for queue in (source, target):
+        if not queue or set("*?") & set(queue):
+            raise InvalidSetting(f"a queue has a name without * and ?, not {queue!r}")
+    if source == target:
+        raise InvalidSetting(f"both queues are {source!r}: results would be read again; name two queues")
+    words = {
+        "name": name,
+        "name_text": repr(name),
+        "ident": name.replace("-", "_").lower(),
+        "dir": str(directory),
+        "storage": (folder.resolve() / STORAGE).as_uri(),
+        "url": repr(url),
+        **{key: repr(queue) for key, queue in (("from", source), ("to", target))},
+        "from_plain": source,
+        "to_plain": target,
+    }
+    root = files("openq.pipeline") / "templates"
+    texts = {each.name.removesuffix(_SUFFIX): each for each in root.iterdir() if each.is_file()}
+    texts |= dict(_files(root / template))
+    return _write(folder, {path: _filled(each.read_text("utf-8"), words) for path, each in texts.items()})
+
+
+def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _files(each, f"{above}{each.name}/")
+        elif each.name.endswith(_SUFFIX):
+            yield above + each.name.removesuffix(_SUFFIX), each
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: words[found[1]], text)
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """All files at once: a project is there as a whole or not at all."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise InvalidSetting(f"{folder} is in the way: name a directory that is new or empty")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InvalidSetting(f"{folder} is not empty: name a directory that is new or empty")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        for path, text in texts.items():
+            (made / path).parent.mkdir(parents=True, exist_ok=True)
+            (made / path).write_text(text, "utf-8")
+        made.chmod(0o755)
+        os.replace(made, folder)  # onto an empty directory, if there is one
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return [folder / path for path in sorted(texts)]
+
+
+# -- running one --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Ran:
+    """What became of a run. `flows` has the last word about each flow, such as COMPLETED."""
+
+    flows: dict[str, str] = field(default_factory=dict)
+    acked: dict[str, int] = field(default_factory=dict)  # the last batch of each subscription
+
+    def to_json(self) -> dict[str, Any]:
+        return {"flows": self.flows, "acked": self.acked}
+
+
+def run(
+    project: str | os.PathLike[str],
+    *,
+    spark: SparkSession | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    master: str | None = None,
+    conf: Mapping[str, object] | None = None,
+    dry_run: bool = False,
+    refresh: Sequence[str] = (),
+    full_refresh: Sequence[str] | bool = (),
+    progress: Callable[[str], None] | None = None,
+) -> Ran:
+    """Run a project once: all that is new goes through it. `dry_run` only checks it.
+
+    `project` is its directory or its spec file; `spark` a session to run it in, instead of one of its own.
+    `full_refresh` names tables to compute anew, or is True for all; `refresh` names those to run instead of
+    all. `progress` gets what Spark tells, line by line.
+    """
+    spec = spec_of(project)
+    for package in ("pyspark", "yaml", "grpc"):
+        if find_spec(package) is None:
+            raise NoSpark("Declarative Pipelines need Spark and its client: pip install 'openq[spark]'")
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
+    if url is not None:
+        env["OPENQ_URL"] = url
+    if token is not None:
+        env["OPENQ_TOKEN"] = token
+        env.pop("OPENQ_TOKEN_FILE", None)
+    words = [sys.executable, "-m", "pyspark.pipelines.cli", "dry-run" if dry_run else "run"]
+    words += ["--spec", str(spec)]
+    if full_refresh is True:
+        words += ["--full-refresh-all"]
+    elif full_refresh:
+        words += ["--full-refresh", ",".join(full_refresh)]
+    if refresh:
+        words += ["--refresh", ",".join(refresh)]
+    storage = _storage(spec)
+    if spark is None and master is not None and master.startswith("sc://"):
+        env["SPARK_REMOTE"] = master
+    else:
+        own = spark is None
+        if spark is None:
+            spark = session(master, f"openq pipeline {spec.parent.name}", **{**_tables(spec), **(conf or {})})
+        try:
+            env["SPARK_REMOTE"], env["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = _serve(spark)
+            ran = _launch(words, env, spec.parent, progress)
+        finally:
+            if own:
+                spark.stop()
+        return _closed(ran, storage, env, dry_run)
+    return _closed(_launch(words, env, spec.parent, progress), storage, env, dry_run)
+
+
+def spec_of(project: str | os.PathLike[str]) -> Path:
+    """The spec file of a project. Raises InvalidSetting if there is none."""
+    path = Path(project).resolve()
+    if path.is_file():
+        return path
+    found = [path / name for name in SPEC_NAMES if (path / name).is_file()]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InvalidSetting(f"{project} has two specs, {' and '.join(SPEC_NAMES)}: keep one of them")
+    raise InvalidSetting(
+        f"{project} is no pipeline project, it has no {SPEC_NAMES[0]}: `openq pipeline init` makes one"
+    )
+
+
+def _storage(spec: Path) -> str:
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        told = yaml.safe_load(spec.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        at = f" (line {where.line + 1})" if where is not None else ""
+        raise InvalidSetting(f"{spec.name} is no YAML{at}: correct it") from None
+    if not isinstance(told, dict) or not isinstance(told.get("storage"), str):
+        raise InvalidSetting(f"{spec.name} must say name and storage: see the templates of `openq pipeline init`")
+    return str(told["storage"])
+
+
+def _tables(spec: Path) -> dict[str, str]:
+    """Tables beside the project, and their names too: Spark's own catalog forgets them with the process."""
+    from urllib.parse import quote
+
+    home = spec.parent
+    names = quote(str(home / "metastore_db"), safe="/")
+    return {
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": (home / TABLES).as_uri(),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={names};create=true",
+        "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={os.devnull}",
+        "spark.sql.hive.convertMetastoreParquet": "true",
+    }
+
+
+def _serve(spark: SparkSession) -> tuple[str, str]:
+    """A Connect server inside a session, for our child alone; its address and its secret."""
+    jvm: Any = spark.sparkContext._jvm
+    settings = jvm.org.apache.spark.SparkEnv.get().conf()
+    service = jvm.org.apache.spark.sql.connect.service.SparkConnectService
+    if not service.started():
+        secret = secrets.token_urlsafe(32)
+        settings.set("spark.connect.authenticate.token", secret)
+        settings.set("spark.connect.grpc.binding.address", "127.0.0.1")
+        settings.set("spark.connect.grpc.binding.port", "0")
+        service.start(spark.sparkContext._jsc.sc())
+    # "localhost" in letters: only to that does Spark's client send a secret without a certificate.
+    return f"sc://localhost:{service.localPort()}", str(settings.get("spark.connect.authenticate.token"))
+
+
+def _launch(
+    words: Sequence[str], env: Mapping[str, str], cwd: Path, progress: Callable[[str], None] | None
+) -> Ran:
+    ran = Ran()
+    said: list[str] = []
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        child = subprocess.Popen(
+            words, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        try:
+            assert child.stdout is not None
+            with child.stdout:
+                for line in child.stdout:
+                    text = re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: ", "", line.rstrip())
+                    said.append(text)
+                    if found := re.match(r"Flow '?([^' ]+)'? (?:is|has) (\w+)", text):
+                        ran.flows[found[1].rpartition(".")[2]] = found[2].upper()
+                    if progress is not None and text:
+                        progress(text)
+            code = child.wait()
+        finally:
+            if child.poll() is None:
+                child.terminate()
+                child.wait()
+        errors.seek(0)
+        if code:
+            raise PipelineFailed(_why("\n".join(said) + "\n" + errors.read()))
+    return ran
+
+
+def _why(text: str) -> str:
+    """The one sentence in what Spark's runner printed that says what went wrong."""
+    ours = reason(Exception(text))
+    if ours is not None:
+        return ours
+    found = re.findall(r"^(?:pyspark\.[\w.]+|[\w.]+(?:Error|Exception)): (.+)$", text, re.MULTILINE)
+    return (found[-1] if found else text.strip().rpartition("\n")[2] or "Spark's runner said nothing")[:1000]
+
+
+def _closed(ran: Ran, storage: str, env: Mapping[str, str], dry_run: bool) -> Ran:
+    """Ack what the flows have committed: none of them does so for its last batch once it is over."""
+    from .closer import close_stream
+
+    parts = urlsplit(storage)
+    root = unquote(parts.path) if parts.scheme == "file" else storage
+    if dry_run or not env.get("OPENQ_URL") or not os.path.isdir(root):
+        return ran
+    for folder, inside, _ in os.walk(root):
+        if "offsets" in inside and "commits" in inside:
+            inside.clear()
+            ran.acked |= close_stream(folder, env["OPENQ_URL"], env.get("OPENQ_TOKEN"))
+    return ran

@@ -1,0 +1,214 @@
+"""A Spark session that is ready for OpenQ: Java found, workers on this interpreter, loopback, quiet, UTC.
+
+Spark and its Java run beside us, never inside a server. Everything set here is a default: what the caller,
+or Spark's own environment variables, say goes before it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidSetting, OpenQError
+from .java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+DEFAULT_MASTER = "local[*]"
+_LOOPBACK = "127.0.0.1"
+_MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|(spark|k8s|sc)://\S+|yarn")
+
+
+class NoSpark(OpenQError):
+    """pyspark, or a part of it that the call needs, is not installed."""
+
+    code = "no_spark"
+
+
+class SparkFailed(OpenQError):
+    """Spark did not start; the sentence has what it said last."""
+
+    code = "spark_failed"
+
+
+def session(master: str | None = None, app_name: str = "openq", **conf: object) -> SparkSession:
+    """The Spark session of this process: a new one, or the one that is already there.
+
+    `master`: `local[*]` (the default), `spark://host:port`, `yarn`, `k8s://...`, or `sc://host:port` for a
+    Spark Connect server. `conf` are Spark's settings; `driver_memory="4g"` means `spark.driver.memory`, and
+    names with dots go as they are: `**{"spark.sql.ansi.enabled": True}`.
+    """
+    master = master or os.environ.get("SPARK_REMOTE") or os.environ.get("MASTER") or DEFAULT_MASTER
+    if not _MASTER.fullmatch(master):
+        raise InvalidSetting(
+            f"master must be local[*], local[N], spark://host:port, yarn, k8s://... or sc://host:port, "
+            f"not {master!r}"
+        )
+    settings = {_setting(name): _text(value) for name, value in conf.items()}
+    try:
+        import pyspark
+    except ImportError:
+        raise NoSpark("the data pipeline needs Spark: pip install 'openq[spark]'") from None
+    if int(pyspark.__version__.partition(".")[0]) < 4:
+        raise NoSpark(
+            f"the data pipeline needs Spark 4.3 or later, this is {pyspark.__version__}: "
+            "pip install 'openq[spark]'"
+        )
+    if master.startswith("sc://"):
+        return _connected(master, settings)
+    return _started(master, app_name, settings)
+
+
+def _connected(remote: str, settings: dict[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    if find_spec("grpc") is None:
+        raise NoSpark("a master sc://... needs Spark's client: pip install 'openq[spark]'")
+    builder = SparkSession.builder.remote(remote)
+    spark: SparkSession = builder.getOrCreate()
+    for name, value in {**_everywhere(), **settings}.items():
+        spark.conf.set(name, value)
+    return spark
+
+
+def _started(master: str, app_name: str, settings: dict[str, str]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    told = {**_everywhere(), **_defaults(master), **settings}
+    if SparkContext._active_spark_context is None and SparkContext._gateway is None:
+        java = find_java()
+        gateway_conf = SparkConf(loadDefaults=False)
+        for name, value in {"spark.master": master, "spark.app.name": app_name, **told}.items():
+            gateway_conf.set(name, value)
+        with _environment(master, str(java.home)):
+            _start_java(gateway_conf)
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in told.items():
+        builder = builder.config(name, value)
+    with _environment(master, None):
+        spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _start_java(conf: Any) -> None:
+    """Starts the JVM with what it prints going to a file: a terminal shows what we have to say."""
+    from pyspark import SparkContext, java_gateway
+    from pyspark.errors import PySparkRuntimeError
+
+    handle, log = tempfile.mkstemp(prefix="openq-spark-", suffix=".log")
+    atexit.register(_forget, log)
+    try:
+        # Stdout too: what a worker prints would mix with the answer of a command.
+        launch: Any = java_gateway.launch_gateway
+        gateway = launch(conf, popen_kwargs={"stdout": handle, "stderr": handle})
+    except PySparkRuntimeError:
+        with open(log, encoding="utf-8", errors="replace") as text:
+            lines = [line.strip() for line in text if line.strip() and "WARNING" not in line]
+        last = next((line for line in lines if re.search("error|exception", line, re.IGNORECASE)), "")
+        said = last or (lines[-1] if lines else "nothing")
+        raise SparkFailed(f"Spark's Java did not start: {said[:300]}") from None
+    finally:
+        os.close(handle)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _forget(log: str) -> None:
+    try:
+        os.unlink(log)
+    except OSError:
+        pass
+
+
+def _everywhere() -> dict[str, str]:
+    """What can be said to any session, also to one on a Connect server."""
+    return {PUSHDOWN: "true", "spark.sql.session.timeZone": "UTC"}
+
+
+def _defaults(master: str) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # An archive has hundreds of files; to list them takes less time than a Spark job.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",
+    }
+    if master.startswith("local"):
+        settings["spark.sql.shuffle.partitions"] = str(2 * _cores(master))
+        settings["spark.driver.memory"] = "2g"
+    if _is_here(master):
+        settings["spark.driver.host"] = _LOOPBACK
+        settings["spark.driver.bindAddress"] = _LOOPBACK
+    return settings
+
+
+def _cores(master: str) -> int:
+    told = re.search(r"\[(\d+)", master)
+    if told:
+        return max(1, int(told[1]))
+    return (os.cpu_count() or 1) if "*" in master else 1
+
+
+def _is_here(master: str) -> bool:
+    return master.startswith("local") or bool(
+        re.match(r"spark://(127\.\d+\.\d+\.\d+|localhost|\[::1\])(:|$)", master)
+    )
+
+
+@contextmanager
+def _environment(master: str, java_home: str | None) -> Iterator[None]:
+    """Spark reads these when it starts; afterwards the process has its own environment back."""
+    told: dict[str, str] = {}
+    if master != "yarn" and not master.startswith("k8s://") and "PYSPARK_PYTHON" not in os.environ:
+        # Without it the workers run whatever `python3` is on the PATH.
+        told["PYSPARK_PYTHON"] = sys.executable
+    if "PYSPARK_DRIVER_PYTHON" not in os.environ and "PYSPARK_PYTHON" not in os.environ:
+        told["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if _is_here(master) and "SPARK_LOCAL_IP" not in os.environ:
+        told["SPARK_LOCAL_IP"] = _LOOPBACK
+    if java_home is not None:
+        told["JAVA_HOME"] = java_home
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _setting(name: str) -> str:
+    if "." in name:
+        return name
+    return "spark." + name.removeprefix("spark_").replace("_", ".")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_RAISED = re.compile(r"^(?:[\w.]+:\s+)*openq\.[\w.]+:\s+(.+)$", re.MULTILINE)
+
+
+def reason(error: BaseException) -> str | None:
+    """The sentence of an OpenQ error that was raised inside Spark; None if it was none of ours.
+
+    Spark hands an error of a Python data source on as text, with two stack traces around it.
+    """
+    if isinstance(error, OpenQError):
+        return str(error)
+    found = _RAISED.findall(str(error))
+    return found[-1].strip() if found else None

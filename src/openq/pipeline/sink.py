@@ -1,0 +1,288 @@
+"""`df.write.format("openq")` and `writeStream`: rows become messages, each batch exactly once.
+
+Tasks upload packed parts under random names; nothing of them is seen until the driver's commit names the
+parts of the attempts that succeeded, and the server publishes those in one go under (job, batch). The same
+batch again is a no-op there. The job is a stream's query id; for a batch, the option `jobId` or a random one.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from ..errors import InvalidSetting, OpenQError
+from .calls import link_of, quoted
+from .options import WRITE, Options
+from .rows import KINDS, parts
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from .link import Link
+
+# What else a row of the history has says where a message was, not what it is: a copy from queue to queue may
+# carry it along, and it is left out.
+LEFT_OUT = frozenset(
+    (
+        *("position", "seq", "ts", "expires", "trace_id", "producer", "replay_of", "replay_count", "batch"),
+        *("size", "body_sha256", "receive_count", "exchange", "routing_key"),
+    )
+)
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+# -- what Spark calls -------------------------------------------------------------------------------
+
+
+def make_writer(options: Options | Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    target = Target(_parsed(options))
+    if overwrite:
+        raise InvalidSetting('a queue cannot be overwritten: use mode("append"); to empty it, purge it')
+    columns = columns_of(schema, target)
+    target.check()
+    return BatchWriter(target, columns)
+
+
+def make_stream_writer(
+    options: Options | Mapping[str, str], schema: StructType, overwrite: bool
+) -> StreamWriter:
+    target = Target(_parsed(options))
+    if overwrite:
+        raise InvalidSetting('a queue only grows: use outputMode("append") or "update", not "complete"')
+    if target.job is not None:
+        # With another checkpoint its batches would begin at 0 again, and be taken for repetitions.
+        raise InvalidSetting(
+            "a stream is known by its checkpoint: leave jobId out, or use it in foreachBatch"
+        )
+    return StreamWriter(target, columns_of(schema, target))
+
+
+def _parsed(options: Options | Mapping[str, str]) -> Options:
+    return options if isinstance(options, Options) else Options.parse(options, WRITE)
+
+
+class Target:
+    """Where messages go, and under which name a batch of them is known."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.queue: str | None = options.value("queue")
+        self.job: str | None = options.value("jobId")
+        self.batch: int = options.value("batchId", 0)
+        self.on_error: str = options.value("onError", "fail")
+        self.dlq: str | None = options.value("dlq")
+        self.creates: bool = options.value("createQueue", False)
+        if options.value("exchange") is not None or options.value("routingKey") is not None:
+            raise InvalidSetting(
+                "a sink writes to queues, not to exchanges: name the queue, or add a column queue"
+            )
+        if (self.on_error == "dlq") != (self.dlq is not None):
+            raise InvalidSetting("onError=dlq and dlq=QUEUE go together: give both or neither")
+        if self.job is not None and not _NAME.fullmatch(self.job):
+            raise InvalidSetting("jobId must be 1 to 100 letters, digits, '_', '.' or '-'")
+        if "batchId" in options.values and self.job is None:
+            raise InvalidSetting("batchId counts the batches of a job: give jobId too")
+
+    def link(self, patient: bool = True) -> Link:
+        return link_of(self._options, patient)
+
+    def check(self) -> None:
+        """A wrong address or token is found out before Spark computes anything."""
+        link = self.link(patient=False)
+        try:
+            link.call("GET", "whoami")
+        finally:
+            link.close()
+
+
+@dataclass
+class Uploaded(WriterCommitMessage):
+    """What one task's attempt has uploaded."""
+
+    job: str
+    batch: int
+    parts: list[str]
+    rows: int
+    queues: list[str]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    def __init__(self, target: Target, columns: list[str]) -> None:
+        self._target = target
+        self._columns = columns
+        # Made once on the driver and pickled into every task and into the commit: all see the same one.
+        self._job = target.job or f"batch-{uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
+        return upload(self._target, self._columns, self._job, self._target.batch, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit(self._target, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        abort(self._target, self._job, self._target.batch)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, target: Target, columns: list[str]) -> None:
+        self._target = target
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
+        query, batch = _query_and_batch()
+        return upload(self._target, self._columns, query, batch, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        commit(self._target, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        # Where no task got through nothing names the query: such parts run out by themselves.
+        for message in messages:
+            if isinstance(message, Uploaded):
+                abort(self._target, message.job, message.batch)
+                return
+
+
+def _query_and_batch() -> tuple[str, int]:
+    """Which batch of which query a task works for: not handed to write(), but Spark tells its tasks."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = context and context.getLocalProperty("sql.streaming.queryId")
+    batch = context and context.getLocalProperty("streaming.sql.batchId")
+    if not query or not batch:
+        raise OpenQError(
+            "Spark does not say which batch this task writes; "
+            "use foreachBatch with the options jobId and batchId"
+        )
+    return str(query), int(batch)
+
+
+# -- the schema -------------------------------------------------------------------------------------
+
+
+def columns_of(schema: StructType, target: Target) -> list[str]:
+    """The columns to send, after a look at every type. Raises InvalidSetting before anything is uploaded."""
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if "body" not in types:
+        raise InvalidSetting(
+            f"there is no column body (there is: {', '.join(types) or 'nothing'}); make one, "
+            "for example .selectExpr('to_json(struct(*)) AS body')"
+        )
+    for name, kind in types.items():
+        if name in KINDS:
+            _check_type(name, kind)
+        elif name == "delay":
+            if not (kind in _WHOLE or kind in ("float", "double") or kind.startswith("decimal")):
+                raise InvalidSetting(f"column delay must be a number of seconds, not {kind}")
+        elif name not in LEFT_OUT:
+            raise InvalidSetting(
+                f"a message has no column {name!r}; it has {', '.join(KINDS)} and delay. "
+                "Put other data into body or attributes, or drop the column"
+            )
+    if "delay" in types and "delay_us" in types:
+        raise InvalidSetting("there are two delays, delay and delay_us: keep one")
+    if target.queue is None and "queue" not in types:
+        raise InvalidSetting("where to? Give option('queue', NAME), or a column queue")
+    # The option wins, as a topic does with Kafka: a copy of a queue's history names the old one.
+    unwanted = () if target.queue is None else ("queue",)
+    return [name for name in types if (name in KINDS or name == "delay") and name not in unwanted]
+
+
+def _check_type(name: str, kind: str) -> None:
+    wanted = KINDS[name]
+    if wanted == "bytes" and kind not in ("binary", "string"):
+        raise InvalidSetting(
+            f"column body must be binary or string, not {kind}; "
+            "for JSON: .withColumn('body', to_json('body'))"
+        )
+    if wanted == "text" and kind != "string":
+        raise InvalidSetting(f"column {name} must be string, not {kind}: cast it")
+    if wanted == "int" and kind not in _WHOLE:
+        raise InvalidSetting(f"column {name} must be a whole number, not {kind}: cast it to bigint")
+    if wanted == "json" and not (kind == "string" or kind.startswith(("map<string,", "struct<"))):
+        raise InvalidSetting(f"column {name} must be a map, a struct or a string of JSON, not {kind}")
+
+
+# -- a batch ----------------------------------------------------------------------------------------
+
+
+def upload(
+    target: Target, columns: Sequence[str], job: str, batch: int, batches: Iterable[pa.RecordBatch]
+) -> Uploaded:
+    """All rows of a task as parts on the server: one is sent while the next is made."""
+    done = Uploaded(job, batch, [], 0, [])
+    queues: dict[str, None] = {} if target.queue is None else {target.queue: None}
+    pending: Future[None] | None = None
+    link = target.link()
+    try:
+        with ThreadPoolExecutor(1) as sender:
+            for part in parts(batches, columns):
+                if pending is not None:
+                    pending.result()
+                name = uuid.uuid4().hex
+                path = f"pipeline/stages/{job}/{batch}/parts/{name}"
+                pending = sender.submit(_put, link, path, part.data)
+                done.parts.append(name)
+                done.rows += part.rows
+                queues.update(dict.fromkeys(part.queues))
+            if pending is not None:
+                pending.result()
+    finally:
+        link.close()
+    done.queues = list(queues)
+    return done
+
+
+def _put(link: Link, path: str, data: bytes) -> None:
+    link.call("PUT", path, data=data)
+
+
+def commit(target: Target, messages: Sequence[WriterCommitMessage | None]) -> None:
+    uploaded = [message for message in messages if isinstance(message, Uploaded)]
+    names = [name for message in uploaded for name in message.parts]
+    if not names:
+        return  # no row, nothing to publish, and nothing to remember
+    job, batch = uploaded[0].job, uploaded[0].batch
+    link = target.link()
+    try:
+        if target.creates:
+            queues = dict.fromkeys(queue for message in uploaded for queue in message.queues)
+            for queue in [*queues, *([target.dlq] if target.dlq else [])]:
+                create_queue(link, queue)
+        rows = sum(message.rows for message in uploaded)
+        wanted = {"parts": names, "rows": rows, "on_error": target.on_error}
+        if target.queue is not None:
+            wanted["queue"] = target.queue  # of all rows
+        if target.dlq is not None:
+            wanted["dlq"] = target.dlq
+        link.call("POST", f"pipeline/stages/{job}/{batch}/commit", json=wanted)
+    finally:
+        link.close()
+
+
+def abort(target: Target, job: str, batch: int) -> None:
+    link = target.link()
+    try:
+        link.call("DELETE", f"pipeline/stages/{job}/{batch}")
+    except OpenQError:
+        pass  # the server drops by itself what nobody commits, and the job's own error is the one to show
+    finally:
+        link.close()
+
+
+def create_queue(link: Link, name: str) -> None:
+    settings = {"fifo": True} if name.endswith(".fifo") else {}
+    link.call("PUT", f"queues/{quoted(name)}", query={"if_absent": "true"}, json=settings)

@@ -1,0 +1,383 @@
+"""`spark.read.format("openq")`: the history of queues as a table, and the way to streams and sinks.
+
+The driver takes one snapshot of the history and shares its pieces out; each task reads its own by path where
+it can see the journal, else from the server, and hands Arrow batches to Spark. Spark 4.3 prunes no columns of
+such a source: what a caller does not need is left out by `columns`, `body`, or a schema of the caller's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType, VariantType
+
+from ..errors import HistoryUnavailable, InvalidSetting, OpenQError, QueueNotFound
+from .options import DEFAULT_PARTITION_BYTES, OPTIONS, READ, STREAM, Options
+from .pushdown import Term, narrowed, sieve, terms
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import TypeIs
+
+    from ..columns.history import LocalHistory, Piece, Snapshot
+    from ..columns.select import Selection
+    from .remote import RemoteHistory
+
+log = logging.getLogger("openq.pipeline")
+
+JSON_COLUMN = "body_json"
+LEAST_PARTITION_BYTES = 4 << 20  # less is not worth a task
+PIECE_BYTES = 32 << 20
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class DefaultSource(DataSource):
+    """The class that Spark finds by itself; the options are in `options.py`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "openq"
+
+    def schema(self) -> str:
+        # Spark asks before it says whether this is to be a read or a stream: the options tell.
+        given = self._given()
+        names = {
+            option.name.lower() for option in OPTIONS if STREAM in option.uses and READ not in option.uses
+        }
+        is_stream = any(name.lower() in names for name in given)
+        return Options.parse(given, STREAM if is_stream else READ).ddl()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        # Spark refuses a reader with `pushFilters` in a session where pushdown is off, and does not say
+        # which it is. But it plans with pushdown in a worker of its own.
+        kind = PushdownReader if _is_planning_with_pushdown() else HistoryReader
+        return kind(self._read_options(), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from .stream import make_stream_reader
+
+        return make_stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from .sink import make_writer
+
+        return make_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from .sink import make_stream_writer
+
+        return make_stream_writer(self.options, schema, overwrite)
+
+    def _read_options(self) -> Options:
+        return Options.parse(self._given(), READ)
+
+    def _given(self) -> Mapping[str, str]:
+        return self.options
+
+
+class MetaSource(DefaultSource):
+    """`openq.meta`: the same without bodies. Spark finds one source per package: register this one."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "openq.meta"
+
+    def _given(self) -> Mapping[str, str]:
+        return {**dict(self.options.items()), "body": "false"}
+
+
+@dataclass(frozen=True)
+class Share(InputPartition):
+    """The pieces of the history that one task reads; `server` is where they were found, if not by path."""
+
+    pieces: tuple[Piece, ...]
+    server: RemoteHistory | None = None
+
+
+class HistoryReader(DataSourceReader):
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._terms: list[Term] = []
+        self._selection: Selection | None = _with_columns(options, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options, selection = self._options, self._selection
+        history = open_history(options)
+        check_queues(history, options)
+        if selection is None:
+            return [Share(())]
+        share_bytes = int(options.value("maxBytesPerPartition", DEFAULT_PARTITION_BYTES))
+        snapshot = history.snapshot(
+            selection, as_of=options.value("asOf"), max_bytes=min(share_bytes, PIECE_BYTES)
+        )
+        check_gap(snapshot, options)
+        found = shares(snapshot.pieces, share_bytes, options.value("minPartitions"))
+        if is_local(history):
+            return found
+        # A server that was reached once is worth waiting for, if it is away when a task comes to it.
+        return [replace(share, server=history) for share in found]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if self._selection is None or not isinstance(partition, Share) or not partition.pieces:
+            return
+        shape = Shape(self._schema)
+        history = open_history(self._options, partition.pieces, partition.server)
+        for batch in history.read_many(partition.pieces, self._selection):
+            kept = sieve(batch, self._terms) if self._terms else batch
+            if kept.num_rows:
+                yield shape.of(kept)
+
+
+class PushdownReader(HistoryReader):
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        self._terms = terms(filters)
+        if self._selection is not None:
+            self._selection = narrowed(self._selection, self._terms)
+        # All of them: Spark checks each one again.
+        yield from filters
+
+
+def _is_planning_with_pushdown() -> bool:
+    return (
+        _PUSHDOWN_WORKER in sys.modules
+        or getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", None) == _PUSHDOWN_WORKER
+    )
+
+
+# -- where the history is ---------------------------------------------------------------------------
+
+
+def open_history(
+    options: Options, pieces: Sequence[Piece] = (), server: RemoteHistory | None = None
+) -> LocalHistory | RemoteHistory:
+    """By path where this process can read it, else from the server.
+
+    With `pieces` the path must hold their journal: on another machine the same path may be another one.
+    """
+    local = _local(options)
+    if local is not None and (options.url is None or _holds(local, pieces)):
+        return local
+    if server is not None:
+        return server
+    if options.url is not None:
+        from .remote import RemoteHistory
+
+        return RemoteHistory(options.url, options.token, **retrying(options))
+    path = options.path
+    raise HistoryUnavailable(
+        f"{socket.gethostname()} cannot read {path}: "
+        + ("it is no data directory of OpenQ" if os.path.isdir(str(path)) else "there is no such directory")
+        + "; correct the option path, or set url so that the history comes from the server"
+    )
+
+
+def _local(options: Options) -> LocalHistory | None:
+    path, archive = options.path, options.value("archive")
+    if path is not None and not is_readable(path):
+        return None
+    if path is None and (archive is None or options.url is not None or not os.path.isdir(archive)):
+        return None
+    from ..columns.history import LocalHistory
+
+    return LocalHistory(path, archive)
+
+
+def _holds(local: LocalHistory, pieces: Sequence[Piece]) -> bool:
+    if any(piece.kind == "file" for piece in pieces) and not os.path.isdir(local.archive_path):
+        return False
+    if not pieces or local.journal is None:
+        return True
+    try:
+        return f"{local.journal.salt:016x}" == pieces[0].journal
+    except OpenQError:
+        return False
+
+
+def is_local(history: LocalHistory | RemoteHistory) -> TypeIs[LocalHistory]:
+    from ..columns.history import LocalHistory
+
+    return isinstance(history, LocalHistory)
+
+
+def retrying(options: Options) -> dict[str, Any]:
+    seconds = options.value("retryTimeout")
+    return {} if seconds is None else {"retry_s": seconds}
+
+
+def is_readable(path: str) -> bool:
+    journal = os.path.join(path, "journal")
+    return os.path.isdir(journal) and os.access(journal, os.R_OK | os.X_OK)
+
+
+def check_gap(snapshot: Snapshot, options: Options) -> None:
+    if snapshot.gap is None:
+        return
+    first, end = snapshot.gap
+    lost = f"the history has a hole: positions {first} to {end} are neither in the archive nor in the journal"
+    if options.fail_on_data_loss:
+        raise HistoryUnavailable(f"{lost}; to read on without them, set failOnDataLoss to false")
+    log.warning("%s", lost)
+
+
+def check_queues(history: LocalHistory | RemoteHistory, options: Options) -> None:
+    """A queue that was called by its name must have existed: a misspelled one is no empty table."""
+    missing = {name for name in options.value("queues", ()) if not set("*?") & set(name)}
+    if not missing:
+        return
+    known = _names_by_path(history) if is_local(history) else _names_on_server(history, missing)
+    for names in known:
+        missing -= names
+        if not missing:
+            return
+    raise QueueNotFound(min(missing))
+
+
+def _names_by_path(history: LocalHistory) -> Iterator[set[str]]:
+    """Of the queues in the history, newest first: most are found at once."""
+    journal = history.journal
+    if journal is not None:
+        from ..columns.lineage import bare_context
+
+        for ref in reversed(journal.segments()):
+            try:
+                yield set(bare_context(ref, journal.index(ref.number)).names.values())
+            except HistoryUnavailable:
+                continue  # freed in this moment
+    manifest = history.archive.latest()
+    for file in [] if manifest is None else manifest.files:
+        yield set(file.queues)
+
+
+def _names_on_server(history: RemoteHistory, asked: set[str]) -> Iterator[set[str]]:
+    from ..client.http import Refused
+    from ..columns.select import Selection
+    from .calls import quoted
+
+    for name in sorted(asked):
+        try:
+            history.link.call("GET", f"queues/{quoted(name)}")
+        except Refused as refused:
+            if refused.status == 404:
+                # Deleted, perhaps: then its past tells of it.
+                selection = Selection("events", queues=(name,), columns=("position",))
+                pieces = history.snapshot(selection).pieces
+                if next(history.read_many(pieces[::-1], selection), None) is None:
+                    continue
+        yield {name}
+
+
+# -- sharing out -------------------------------------------------------------------------------------
+
+
+def shares(pieces: Sequence[Piece], share_bytes: int, least: int | None) -> list[Share]:
+    """Pieces that follow one another, in shares of about the same size and at least `least` if there are
+    so many pieces."""
+    wanted = least or 2 * (os.cpu_count() or 1)
+    total = sum(piece.bytes for piece in pieces)
+    size = min(share_bytes, max(-(-total // wanted), LEAST_PARTITION_BYTES if least is None else 1))
+    found: list[Share] = []
+    held: list[Piece] = []
+    have = 0
+    for piece in pieces:
+        if held and have + piece.bytes > size:
+            found.append(Share(tuple(held)))
+            held, have = [], 0
+        held.append(piece)
+        have += piece.bytes
+    if held:
+        found.append(Share(tuple(held)))
+    return found or [Share(())]
+
+
+# -- columns ------------------------------------------------------------------------------------------
+
+
+def _with_columns(options: Options, schema: StructType) -> Selection:
+    """The selection with the columns of Spark's schema, which is ours or a caller's own."""
+    check_schema(options, schema)
+    names = [name for name in schema.fieldNames() if name != JSON_COLUMN]
+    if JSON_COLUMN in schema.fieldNames() and "body" not in names:
+        names.append("body")
+    return replace(options.selection(), columns=tuple(names), body=True)
+
+
+def spark_schema(table: str, names: Sequence[str] | None = None) -> StructType:
+    """A table's columns as Spark's types; works in the workers too, where no Java can be asked."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from ..columns.schema import arrow_schema
+
+    return from_arrow_schema(arrow_schema(table, names))
+
+
+def check_schema(options: Options, schema: StructType) -> None:
+    """Raises InvalidSetting for a column that the table does not have, or has with another type."""
+    known = {field.name: field.dataType for field in spark_schema(options.table)}
+    if options.table == "messages":
+        known[JSON_COLUMN] = VariantType()
+    if not schema.fields:
+        raise InvalidSetting("the schema must name at least one column")
+    for field in schema.fields:
+        if field.name not in known:
+            raise InvalidSetting(
+                f"table {options.table} has no column {field.name!r}; it has {', '.join(known)}"
+            )
+        wanted, own = field.dataType.simpleString(), known[field.name].simpleString()
+        if wanted != own:
+            raise InvalidSetting(
+                f"column {field.name} is {own}, not {wanted}: read it as it is, then cast or parse it"
+            )
+
+
+class Shape:
+    """Batches in the form that Spark demands: its columns in its order with exactly its types."""
+
+    def __init__(self, schema: StructType) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._has_json = any(isinstance(field.dataType, VariantType) for field in schema.fields)
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        columns = []
+        for field in self._schema:
+            if self._has_json and field.name == JSON_COLUMN:
+                columns.append(_variants(batch.column("body"), field.type))
+                continue
+            column = batch.column(field.name)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _variants(bodies: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Bodies as VARIANT; null for what is no JSON. Row by row in Python: `history()` lets Java do it."""
+    import pyarrow as pa
+    from pyspark.sql.types import VariantVal
+
+    found: list[dict[str, bytes] | None] = []
+    for body in bodies.to_pylist():
+        try:
+            value = VariantVal.parseJson(body.decode())
+        except (ValueError, AttributeError, RecursionError, OverflowError):
+            found.append(None)
+        else:
+            found.append({"value": value.value, "metadata": value.metadata})
+    return pa.array(found, kind)

@@ -1,0 +1,470 @@
+"""Dead letters by what went wrong: how many, since when, which of them are still there, and what to do.
+
+    triage(spark, path="data", queues="orders-dead")
+
+The reasons are normalised when the history is read (`columns/signature.py`), so millions are grouped in one
+pass, and only numbers of fixed size are kept for each group. Samples are looked up afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..client.times import from_ms, iso
+from ..errors import InvalidSetting
+from .place import Place, queue_list
+from .report import count, esc, examples, moment, page, span, spark_line, stack, table, text_cell
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BUCKETS = 48  # of a timeline
+MAX_SAMPLES = 20
+EXCERPT = 400  # bytes of a body
+_HOUR_US = 3_600_000_000
+_GROUP = ("queue", "to_queue", "type", "error_type", "error_signature")
+_COLUMNS = (
+    "position",
+    "seq",
+    "ts",
+    "queue",
+    "message_id",
+    "error_type",
+    "error_signature",
+    "to_queue",
+    "to_seq",
+)
+_ENDS = ("ack", "redrive", "move", "dead_letter", "expire", "cancel", "drop")
+_BACK = ("redrive", "move")
+_PURGES = ("purge", "delete")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Dead letters with one reason, from one queue, of one type."""
+
+    source: str
+    dead_queue: str
+    type: str | None
+    error_type: str | None
+    signature: str | None
+    count: int
+    first_us: int
+    last_us: int
+    there: int  # still in the dead-letter queue
+    redriven: int
+    discarded: int  # acknowledged, cancelled, expired or purged there
+    timeline: tuple[int, ...]
+    samples: tuple[dict[str, Any], ...]
+    action: str
+    advice: str
+    command: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "dead_queue": self.dead_queue,
+            "type": self.type,
+            "error_type": self.error_type,
+            "signature": self.signature,
+            "count": self.count,
+            "first_seen": _iso(self.first_us),
+            "last_seen": _iso(self.last_us),
+            "there": self.there,
+            "redriven": self.redriven,
+            "discarded": self.discarded,
+            "timeline": list(self.timeline),
+            "samples": list(self.samples),
+            "action": self.action,
+            "advice": self.advice,
+            "command": self.command,
+        }
+
+
+@dataclass(frozen=True)
+class Triage:
+    """The largest groups, and how much there is in all."""
+
+    total: int
+    groups_in_all: int
+    from_us: int | None
+    bucket_us: int
+    groups: tuple[Group, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "total": self.total,
+            "groups_in_all": self.groups_in_all,
+            "from": None if self.from_us is None else _iso(self.from_us),
+            "bucket_s": self.bucket_us / 1e6,
+            "groups": [group.to_json() for group in self.groups],
+        }
+
+
+def triage(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | None = None,
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    archive: str | os.PathLike[str] | None = None,
+    queues: str | Sequence[str] = (),
+    since: datetime | float | str | None = None,
+    until: datetime | float | str | None = None,
+    top: int = 20,
+    samples: int = 3,
+) -> Triage:
+    """Group the dead letters of a history. `queues` are dead-letter queues, names or patterns; all without.
+
+    Gives the `top` largest groups, each with up to `samples` messages.
+    """
+    if not 1 <= top <= 1000:
+        raise InvalidSetting(f"top must be from 1 to 1000, not {top}")
+    if not 0 <= samples <= MAX_SAMPLES:
+        raise InvalidSetting(f"samples must be from 0 to {MAX_SAMPLES}, not {samples}")
+    place = Place(path, url, token, archive, since, until)
+    return of_source(place.reader(spark), queue_list(queues), top, samples)
+
+
+def of_source(source: Any, queues: tuple[str, ...], top: int, samples: int) -> Triage:
+    """`source` takes the words of `history` and gives a DataFrame, with the same end for all of them."""
+    dead = source(table="events", events=("dead_letter",), columns=_COLUMNS)
+    dead = _typed(_chosen(dead, queues), source)
+    found = _groups(dead, top, samples)
+    if not found:
+        return Triage(0, 0, None, _HOUR_US, ())
+    # Two questions that do not need each other's answer: Spark works on both at once.
+    with ThreadPoolExecutor(1, thread_name_prefix="openq-triage") as thread:
+        looking = thread.submit(_samples, source, found, samples) if samples else None
+        ends = _ends(dead, source, found)
+        told = looking.result() if looking is not None else {}
+    first = min(row["first_us"] for row in found)
+    last = max(row["last_us"] for row in found)
+    hours = last // _HOUR_US - first // _HOUR_US + 1
+    wide = -(-hours // BUCKETS)
+    begin = first // _HOUR_US
+    groups = []
+    for at, row in enumerate(found):
+        timeline = [0] * -(-hours // wide)
+        for each in row["hours"]:
+            timeline[(each["hour"] - begin) // wide] += each["n"]
+        back = sum(ends.get((at, event), 0) for event in _BACK)
+        ended = sum(number for (group, _), number in ends.items() if group == at)
+        groups.append(_group(row, timeline, back, ended, last, told.get(at, ())))
+    return Triage(found[0]["total"], found[0]["groups"], begin * _HOUR_US, wide * _HOUR_US, tuple(groups))
+
+
+def _iso(us: int) -> str:
+    return iso(from_ms(us // 1000))
+
+
+# -- in Spark --------------------------------------------------------------------------------------------
+
+
+def _chosen(dead: DataFrame, queues: tuple[str, ...]) -> DataFrame:
+    from .lives import pattern_of
+
+    return dead.where(dead["to_queue"].rlike(pattern_of(queues))) if queues else dead
+
+
+def _typed(dead: DataFrame, source: Any) -> DataFrame:
+    """With the type of each message, which only its publish knows."""
+    from pyspark.sql import functions as F
+
+    # Published long before, maybe: from the beginning on.
+    types = source(table="messages", columns=("message_id", "type"), body=False, since=None)
+    types = types.where("type IS NOT NULL")
+    if types.isEmpty():
+        # Where nobody sets types there is nothing to join a million rows with.
+        return dead.withColumn("type", F.lit(None).cast("string"))
+    # An id that was used twice names two messages; the join must not make two dead letters of one.
+    types = types.groupBy(F.xxhash64("message_id").alias("key")).agg(F.max("type").alias("type"))
+    return dead.withColumn("key", F.xxhash64("message_id")).join(types, "key", "left").drop("key")
+
+
+def _groups(dead: DataFrame, top: int, samples: int) -> list[dict[str, Any]]:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    us = F.unix_micros("ts")
+    picks = [
+        F.min(F.col("seq").bitwiseXOR(F.lit(mask))).alias(f"pick{at}")
+        for at, mask in enumerate(_masks(samples))
+    ]
+    # Only numbers: Spark then keeps the groups in a hash table, where texts would make it sort every row.
+    by_hour = dead.groupBy(*_GROUP, F.floor(us / _HOUR_US).alias("hour")).agg(
+        F.count("*").alias("n"), F.min(us).alias("first_us"), F.max(us).alias("last_us"), *picks
+    )
+    grouped = by_hour.groupBy(*_GROUP).agg(
+        F.sum("n").alias("n"),
+        F.min("first_us").alias("first_us"),
+        F.max("last_us").alias("last_us"),
+        F.collect_list(F.struct("hour", "n")).alias("hours"),
+        *(F.min(f"pick{at}").alias(f"pick{at}") for at in range(samples)),
+    )
+    everything = Window.partitionBy(F.lit(0))
+    grouped = grouped.withColumns(
+        {"total": F.sum("n").over(everything), "groups": F.count("*").over(everything)}
+    )
+    order = [F.col("n").desc(), *(F.col(name).asc_nulls_first() for name in _GROUP)]
+    return [row.asDict(recursive=True) for row in grouped.orderBy(*order).limit(top).collect()]
+
+
+def _masks(samples: int) -> list[int]:
+    """The least `seq ^ mask` of a group is its first, its last or another one, and `^ mask` gives it back."""
+    every = (1 << 62) - 1
+    return [0, every, *(0x9E3779B97F4A7C15 * at & every for at in range(1, samples))][:samples]
+
+
+def _matched(dead: DataFrame, found: Sequence[dict[str, Any]]) -> DataFrame:
+    """The dead letters of the groups that are shown, each with the number of its group."""
+    from pyspark.sql import functions as F
+
+    schema = ", ".join(f"{name} STRING" for name in _GROUP) + ", at INT"
+    keys = [(*(row[name] for name in _GROUP), at) for at, row in enumerate(found)]
+    listed = dead.sparkSession.createDataFrame(keys, schema).alias("listed")
+    condition = F.lit(True)
+    for name in _GROUP:
+        condition = condition & dead[name].eqNullSafe(F.col(f"listed.{name}"))
+    return dead.join(F.broadcast(listed), condition).select(
+        dead["to_queue"], dead["to_seq"], dead["position"], F.col("listed.at").alias("at")
+    )
+
+
+def _ends(dead: DataFrame, source: Any, found: Sequence[dict[str, Any]]) -> dict[tuple[int, str], int]:
+    """How many of each group left the dead-letter queue, and how: (number of the group, event)."""
+    from pyspark.sql import functions as F
+
+    names = sorted({row["to_queue"] for row in found if row["to_queue"] is not None})
+    columns = ("position", "seq", "ts", "queue", "event")
+    left = source(table="events", events=(*_ENDS, *_PURGES), columns=columns, until=None)
+    left = left.where(F.col("queue").isin(names))
+    seen = left.groupBy("queue", "event").agg(F.max("position").alias("at")).collect()
+    purges: dict[str, int] = {}
+    for row in seen:
+        if row["event"] in _PURGES:
+            purges[row["queue"]] = max(row["at"], purges.get(row["queue"], 0))
+    if not seen:
+        return {}
+    left = left.where(F.col("event").isin(*_ENDS))
+    # A dead letter may have gone to several queues at once, one row each: one end for each of those.
+    ended = left.groupBy(F.col("seq").alias("to_seq")).agg(F.max("event").alias("ended"))
+    rows = _matched(dead, found).join(ended, "to_seq", "left")
+    outcome = F.col("ended")
+    for queue, at in purges.items():
+        outcome = F.coalesce(
+            outcome, F.when((F.col("to_queue") == queue) & (F.col("position") < at), F.lit("purge"))
+        )
+    counted = (
+        rows.withColumn("outcome", outcome).where("outcome IS NOT NULL").groupBy("at", "outcome").count()
+    )
+    return {(row["at"], row["outcome"]): row["count"] for row in counted.collect()}
+
+
+def _samples(
+    source: Any, found: Sequence[dict[str, Any]], samples: int
+) -> dict[int, tuple[dict[str, Any], ...]]:
+    from pyspark.sql import functions as F
+
+    masks = _masks(samples)
+    wanted: dict[int, int] = {}
+    for at, row in enumerate(found):
+        for pick, mask in enumerate(masks):
+            if row[f"pick{pick}"] is not None:
+                wanted[row[f"pick{pick}"] ^ mask] = at
+    columns = ("seq", "ts", "message_id", "error_text")
+    events = source(table="events", events=("dead_letter",), columns=columns)
+    rows = events.where(F.col("seq").isin(list(wanted))).collect()
+    ids = sorted({row["message_id"] for row in rows if row["message_id"] is not None})
+    bodies: dict[str, Any] = {}
+    if ids:
+        told = source(
+            table="messages", ids=ids, columns=("message_id", "size", "body"), since=None, body=True
+        )
+        excerpt = F.substring("body", 1, EXCERPT).alias("body")
+        bodies = {row["message_id"]: row for row in told.select("message_id", "size", excerpt).collect()}
+    listed: dict[int, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["seq"]):
+        told_body = bodies.get(row["message_id"])
+        sample = {
+            "id": row["message_id"],
+            "time": iso(row["ts"].astimezone()),
+            "error": None if row["error_text"] is None else row["error_text"][:2000],
+            "size": None if told_body is None else told_body["size"],
+            "body": None if told_body is None else _excerpt(bytes(told_body["body"] or b"")),
+        }
+        group = listed.setdefault(wanted[row["seq"]], [])
+        if all(each["id"] != sample["id"] for each in group):
+            group.append(sample)
+    return {at: tuple(each) for at, each in listed.items()}
+
+
+def _excerpt(body: bytes) -> str:
+    """The beginning of a body as text; the last character may have been cut in the middle."""
+    text = body.decode("utf-8", "replace").rstrip("\ufffd") if body else ""
+    shown = sum(character.isprintable() or character in "\r\n\t" for character in text)
+    return text if shown >= 0.8 * len(text) else "hex " + body[: EXCERPT // 4].hex()
+
+
+# -- what to do --------------------------------------------------------------------------------------------
+
+_KINDS = (
+    (
+        "redrive",
+        r"time.?d? ?out|timeout|refused|unreachable|unavailable|reset by peer|broken pipe|connection|temporar"
+        r"|throttl|rate.?limit|too many requests|deadlock|lock wait|try again|\b50[234]\b|\b429\b",
+        "looks like trouble that passes: redrive once the other side is well, not too fast",
+    ),
+    (
+        "access",
+        r"permission|denied|forbidden|unauthori[sz]ed|credential|\b40[13]\b|certificate|expired token",
+        "somebody was not let in: mend access first, then redrive",
+    ),
+    (
+        "capacity",
+        r"overflow|queue is full|max_length|expired|time to live|no space|out of memory|memoryerror",
+        "more came than could be worked off: add consumers or limits first, then redrive what still matters",
+    ),
+    (
+        "gone",
+        r"not found|no such|does not exist|\b404\b|missing|unknown \w+ id|deleted",
+        "what it speaks of is not there: redrive if that comes back, else discard",
+    ),
+    (
+        "fix",
+        r"valueerror|typeerror|keyerror|indexerror|attributeerror|assertion|json|decode|parse|schema|valid"
+        r"|syntax|unexpected|nonetype|null|cast|overflowerror|zerodivision",
+        "the same input fails every time: mend the consumer, or the message (--transform), then redrive",
+    ),
+)
+_PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE), text) for name, pattern, text in _KINDS)
+
+
+def advice_for(error_type: str | None, signature: str | None, there: int) -> tuple[str, str]:
+    """A word for programs and a sentence for people."""
+    if not there:
+        return "none", "nothing of it is left in the dead-letter queue"
+    text = f"{error_type or ''} {signature or ''}"
+    for name, pattern, sentence in _PATTERNS:
+        if pattern.search(text):
+            return name, sentence
+    if not text.strip():
+        return "look", "no reason was given: look at the samples, and let consumers nack with a reason"
+    return "look", "look at the samples, mend the cause, then redrive"
+
+
+def command_for(row: dict[str, Any]) -> str:
+    """The redrive of exactly this group, as one may paste it into a shell."""
+    signature = row["error_signature"]
+    where = "error_signature IS NULL" if signature is None else f"error_signature = {_sql(signature)}"
+    where += f" AND dlq_source = {_sql(row['queue'])}"
+    if row["type"] is not None:
+        where += f" AND type = {_sql(row['type'])}"
+    return f"openq pipeline redrive {shlex.quote(row['to_queue'])} --where {shlex.quote(where)} --dry-run"
+
+
+def _sql(text: str) -> str:
+    """A text of Spark's SQL. A backslash and a quote are all that means something in it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _group(
+    row: dict[str, Any],
+    timeline: Sequence[int],
+    back: int,
+    ended: int,
+    now_us: int,
+    samples: tuple[dict[str, Any], ...],
+) -> Group:
+    there = row["n"] - ended
+    action, advice = advice_for(row["error_type"], row["error_signature"], there)
+    quiet_us = now_us - row["last_us"]
+    if there and quiet_us > 24 * _HOUR_US:
+        advice += f"; the last one is {span(quiet_us)} older than the latest dead letter"
+    to_queue = row["to_queue"]
+    return Group(
+        row["queue"],
+        to_queue or "",
+        row["type"],
+        row["error_type"],
+        row["error_signature"],
+        row["n"],
+        row["first_us"],
+        row["last_us"],
+        there,
+        back,
+        ended - back,
+        tuple(timeline),
+        samples,
+        action,
+        advice,
+        command_for(row) if there and to_queue is not None else None,
+    )
+
+
+# -- as a page ---------------------------------------------------------------------------------------------
+
+
+def render(found: Triage) -> str:
+    if not found.groups:
+        return page("OpenQ: no dead letters", "<h1>Dead letters</h1><p class=none>There are none.</p>")
+    shown = sum(group.count for group in found.groups)
+    heads = ["what went wrong", "from", "type", "count", "state", "there", "redriven", "discarded", "when"]
+    rows = [
+        [
+            text_cell(group.signature or "(no reason given)", "sig"),
+            text_cell(f"{group.source} → {group.dead_queue}"),
+            text_cell(group.type),
+            count(group.count),
+            stack(
+                [
+                    ("still there", group.there, "c4"),
+                    ("redriven", group.redriven, "c2"),
+                    ("discarded", group.discarded, "c6"),
+                ],
+                f"{count(group.there)} still there, {count(group.redriven)} redriven, "
+                f"{count(group.discarded)} discarded",
+            ),
+            count(group.there),
+            count(group.redriven),
+            count(group.discarded),
+            spark_line(
+                group.timeline,
+                f"{moment(group.first_us)} to {moment(group.last_us)} UTC, each column "
+                f"{span(found.bucket_us)}",
+            ),
+        ]
+        for group in found.groups
+    ]
+    groups = f"{len(found.groups)} of {count(found.groups_in_all)} groups"
+    note = f"{count(shown)} of {count(found.total)} dead letters, {groups}"
+    inner = ["<h1>Dead letters</h1>", f"<p class=sub>{note}. All times are UTC.</p>"]
+    inner.append(table("Groups, the largest first", heads, rows, [3, 5, 6, 7]))
+    for group in found.groups:
+        inner.append(_card(group))
+    return page(f"OpenQ: {count(found.total)} dead letters", "".join(inner))
+
+
+def _card(group: Group) -> str:
+    samples = "".join(
+        f"<p>{examples([sample['id'] or '?'])} {esc(sample['time'])}</p>"
+        f"<pre>{esc(sample['error'] or '(no reason given)', 2000)}</pre>"
+        + (f"<pre>{esc(sample['body'], EXCERPT)}</pre>" if sample["body"] is not None else "")
+        for sample in group.samples
+    )
+    command = f"<pre>{esc(group.command, 4000)}</pre>" if group.command else ""
+    return (
+        f"<section class=card><h3>{text_cell(group.signature or '(no reason given)')}</h3>"
+        f"<p>{count(group.count)} from {text_cell(group.source)}, "
+        f"{moment(group.first_us)} to {moment(group.last_us)}. "
+        f"<b>{esc(group.action)}</b>: {esc(group.advice)}.</p>{command}"
+        + (f"<details><summary>Samples</summary>{samples}</details>" if samples else "")
+        + "</section>"
+    )

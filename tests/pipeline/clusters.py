@@ -1,0 +1,105 @@
+"""Spark processes from the pip package for tests: a standalone cluster, a Connect server, a submitted job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from openq.pipeline.java import find_java
+from tests.serving import free_port, until
+
+HOME = Path(pyspark.__file__).parent
+# One compiler and one collector thread each: several of these share a small machine.
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss1m"
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SPARK_", "PYSPARK_", "OPENQ_", "PYTHONPATH"))
+    }
+    return {
+        **kept,
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_HOME": str(HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable,
+        **more,
+    }
+
+
+@contextmanager
+def running(arguments: list[str], log: Path, ready: str, env: dict[str, str]) -> Iterator[None]:
+    """A process of Spark for the length of a block; `ready` is what it logs when it is up."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            arguments, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env, cwd=log.parent
+        )
+    try:
+        until(lambda: ready in log.read_text("utf-8", "replace") or process.poll() is not None, 180)
+        assert process.poll() is None, log.read_text("utf-8", "replace")[-3000:]
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def cluster(directory: Path, python: str = sys.executable) -> Iterator[str]:
+    """A master and two workers with one core each; their master's address."""
+    port, spark_class = free_port(), str(HOME / "bin" / "spark-class")
+    master = f"spark://127.0.0.1:{port}"
+    env = environment(PYSPARK_PYTHON=python, SPARK_WORKER_DIR=str(directory / "work"))
+    of_master = "org.apache.spark.deploy.master.Master"
+    of_worker = "org.apache.spark.deploy.worker.Worker"
+    common = ["--host", "127.0.0.1", "--webui-port", "0"]
+    up = "I have been elected leader"
+    with running([spark_class, of_master, "--port", str(port), *common], directory / "master.log", up, env):
+        worker = [spark_class, of_worker, *common, "--cores", "1", "--memory", "600m", master]
+        with (
+            running(worker, directory / "worker-1.log", "Successfully registered", env),
+            running(worker, directory / "worker-2.log", "Successfully registered", env),
+        ):
+            yield master
+
+
+def submit(
+    directory: Path, master: str, program: str, *arguments: str, flags: list[str] | None = None
+) -> str:
+    """Run a program by spark-submit; what it printed."""
+    file = directory / "program.py"
+    file.write_text(program)
+    done = subprocess.run(
+        [
+            str(HOME / "bin" / "spark-submit"),
+            *("--master", master, "--driver-memory", "512m", "--executor-memory", "512m"),
+            *("--conf", f"spark.driver.extraJavaOptions={QUICK}"),
+            *("--conf", f"spark.executor.extraJavaOptions={QUICK}"),
+            *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
+            *("--conf", "spark.driver.bindAddress=127.0.0.1"),
+            *(flags or []),
+            str(file),
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment(),
+        cwd=directory,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    return done.stdout

@@ -1,0 +1,119 @@
+"""One Spark for all tests of a process, and journals and servers with messages of every kind in them."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from openq import OpenQ
+from openq.broker.local import LocalBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARK = {
+    "driver_memory": "768m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.pollingDelay": "5ms",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from openq.pipeline.session import session
+
+    made = session("local[2]", app_name="openq-tests", **SPARK)
+    yield made
+    made.stop()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the collector
+        end_java()
+
+
+def end_java() -> None:
+    """Ends the JVM of this process; Spark itself would keep it for the next session."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        if gateway.proc is not None and gateway.proc.stdin is not None:
+            gateway.proc.stdin.close()
+            gateway.proc.wait(60)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+class Sent(NamedTuple):
+    """What a publisher knows of a message: the rows of the history must say the same."""
+
+    queue: str
+    body: bytes
+    priority: int = 0
+    group: str | None = None
+    attributes: dict[str, str] | None = None
+
+
+class Filled(NamedTuple):
+    sent: dict[str, Sent]  # by message id
+    acked: list[str]
+    nacked: list[str]
+    dead: list[str]
+
+
+QUEUES = ("dead", "events", "mails", "orders")
+
+
+def fill(open_queue: Callable[..., Any], count: int = 100) -> Filled:
+    """Messages of all kinds, some of them received, acked, nacked and dead: `count` in each of three queues.
+
+    `open_queue(name, **settings)` opens a queue, embedded or behind a server.
+    """
+    sent: dict[str, Sent] = {}
+    acked, nacked, dead = [], [], []
+    with (
+        open_queue("dead", codec="raw") as letters,
+        open_queue("orders", codec="raw", dlq="dead", max_receives=2) as orders,
+        open_queue("mails", codec="raw", fifo=True) as mails,
+        open_queue("events", codec="raw") as events,
+    ):
+        bodies = [json.dumps({"order": n, "amount": n / 4}).encode() for n in range(count)]
+        for message_id, body in zip(orders.publish_many(bodies), bodies, strict=True):
+            sent[message_id] = Sent("orders", body)
+        for n in range(count):
+            body, group = b"mail %d" % n, f"customer-{n % 7}"
+            sent[mails.publish(body, group=group)] = Sent("mails", body, group=group)
+        for n in range(count):
+            body, attributes = b"\x00\xff" * (n % 50), {"shop": "north" if n % 3 else "south", "n": str(n)}
+            message_id = events.publish(body, priority=n % 10, attributes=attributes)
+            sent[message_id] = Sent("events", body, n % 10, attributes=attributes)
+        for message in orders.receive_many(count // 2):
+            orders.ack(message)
+            acked.append(message.id)
+        for n in range(2):
+            message = orders.receive()
+            orders.nack(message, delay=3600, reason=f"TimeoutError: no answer within {n} s")
+            nacked.append(message.id)
+        message = orders.receive()
+        orders.reject(message, reason="ValueError: 'x' is no amount")
+        dead.append(message.id)
+        assert letters.peek() is not None
+    return Filled(sent, acked, nacked, dead)
+
+
+def fill_path(path: Path, count: int = 100, segment_bytes: int = 64 << 20) -> Filled:
+    """A data directory that nobody has open any more. Small segments make many of them."""
+    broker = LocalBroker(path, segment_bytes=segment_bytes)
+    try:
+        return fill(lambda name, **settings: OpenQ(name, broker=broker, **settings), count)
+    finally:
+        broker.close()
+
+
+def fill_server(url: str, count: int = 100, token: str | None = None) -> Filled:
+    return fill(lambda name, **settings: OpenQ(name, url=url, token=token, **settings), count)

@@ -1,0 +1,77 @@
+"""A real standalone cluster: executors that do not see the data directory read from the server."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import openq
+from tests.pipeline.clusters import cluster, submit
+from tests.pipeline.conftest import fill_path
+from tests.serving import served
+
+COUNT = 200
+SOURCE = Path(openq.__file__).parent
+
+# The package comes by --py-files, where Spark does not look for sources: it is registered by hand.
+PROGRAM = """
+import json, os, sys
+from pyspark.sql import SparkSession
+import openq
+from openq.pipeline.source import DefaultSource
+
+url, path = sys.argv[1:]
+spark = SparkSession.builder.config("spark.sql.python.filterPushdown.enabled", "true").getOrCreate()
+spark.dataSource.register(DefaultSource)
+
+def read(**options):
+    return spark.read.format("openq").options(url=url, minPartitions="4", **options).load()
+
+def host(rows):
+    import pyarrow as pa
+    for batch in rows:
+        yield pa.RecordBatch.from_pydict({
+            "seq": batch["seq"],
+            "body": batch["body"],
+            "sees": [os.path.exists(path)] * len(batch),
+            "executor": [os.environ.get("SPARK_EXECUTOR_DIRS", str(os.getppid()))] * len(batch),
+        })
+
+frame = read(path=path, columns="seq,body", maxBytesPerPartition="4k")
+rows = frame.mapInArrow(host, "seq long, body binary, sees boolean, executor string").collect()
+events = read(table="events").where("event = 'ack'").count()
+print(json.dumps({
+    "shipped": "openq.zip" in openq.__file__,
+    "driver": os.path.exists(path),
+    "seqs": sorted(row.seq for row in rows),
+    "sees": sorted({row.sees for row in rows}),
+    "executors": len({row.executor for row in rows}),
+    "bodies": sorted(bytes(row.body).decode("latin-1") for row in rows),
+    "acks": events,
+}))
+"""
+
+
+def test_executors_that_do_not_see_the_data_read_from_the_server(tmp_path: Path) -> None:
+    data, work = tmp_path / "data", tmp_path / "spark"
+    work.mkdir()
+    filled = fill_path(data, COUNT, 8 << 10)
+    archive = work / "openq.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for file in SOURCE.rglob("*.py"):
+            packed.write(file, Path("openq", file.relative_to(SOURCE)))
+
+    # The driver is told of a path that is not there either: it plans with the server, too.
+    with served(data) as server, cluster(work) as master:
+        printed = submit(
+            work, master, PROGRAM, server.url, str(tmp_path / "elsewhere"), flags=["--py-files", str(archive)]
+        )
+
+    found = json.loads(printed.strip().splitlines()[-1])
+    assert found["shipped"]
+    assert (found["driver"], found["sees"]) == (False, [False])
+    assert found["executors"] == 2
+    assert len(found["seqs"]) == len(set(found["seqs"])) == len(filled.sent)
+    assert found["bodies"] == sorted(sent.body.decode("latin-1") for sent in filled.sent.values())
+    assert found["acks"] == len(filled.acked)

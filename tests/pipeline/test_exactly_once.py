@@ -1,0 +1,154 @@
+"""Exactly once through a real Spark: batches that come again, runs that end, and everybody killed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from openq import OpenQ
+from openq.pipeline.closer import Closer, close_stream
+from openq.pipeline.session import reason
+from tests.crash.pipeline import PipelineLoop
+from tests.crash.seeds import chosen_seed
+from tests.serving import Served, served, until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="finds Spark's workers in /proc")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path / "data") as started:
+        yield started
+
+
+def publish(server: Served, queue: str, start: int, count: int) -> None:
+    with OpenQ(queue, url=server.url, codec="raw") as opened:
+        opened.publish_many([b"%d" % n for n in range(start, start + count)])
+
+
+def counts(server: Served, queue: str) -> tuple[int, int]:
+    stats = json.loads(server.get(f"/api/v1/queues/{queue}/stats")[1])
+    return stats["ready"], stats["in_flight"]
+
+
+def bodies(server: Served, queue: str) -> list[bytes]:
+    """What waits there, without taking it."""
+    with OpenQ(queue, url=server.url, codec="raw") as opened:
+        return [message.body for message in opened.peek_many(1000)]
+
+
+def stream(spark: SparkSession, server: Served, **options: object) -> DataFrame:
+    told = {name: str(value) for name, value in options.items()}
+    return spark.readStream.format("openq").options(url=server.url, **told).load()
+
+
+def copied(spark: SparkSession, server: Served, checkpoint: Path) -> None:
+    """One run of a query that copies queue `a` to queue `b`."""
+    source = stream(spark, server, queues="a", maxMessagesPerTrigger=8)
+    query = (
+        source.select("body", "type", "attributes")
+        .writeStream.format("openq")
+        .options(url=server.url, queue="b", createQueue="true", checkpointLocation=str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As after a crash between the sink's commit and Spark's own."""
+    commits = checkpoint / "commits"
+    last = max((each for each in commits.iterdir() if each.name.isdigit()), key=lambda each: int(each.name))
+    last.unlink()
+    (commits / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_batch_that_comes_again_is_published_once(
+    spark: SparkSession, server: Served, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    publish(server, "a", 0, 20)
+    copied(spark, server, checkpoint)
+    assert bodies(server, "b") == [b"%d" % n for n in range(20)]
+
+    forget_last_commit(checkpoint)
+    copied(spark, server, checkpoint)
+    assert bodies(server, "b") == [b"%d" % n for n in range(20)]
+
+    publish(server, "a", 20, 5)
+    copied(spark, server, checkpoint)
+    assert bodies(server, "b") == [b"%d" % n for n in range(25)]
+    assert counts(server, "a") == (25, 0)  # reading the log takes nothing out of the queue
+
+
+def test_a_consumed_queue_is_empty_when_its_run_is_over(
+    spark: SparkSession, server: Served, tmp_path: Path
+) -> None:
+    publish(server, "a", 0, 20)
+    seen: list[list[bytes]] = []
+
+    def keep(frame: DataFrame, number: int) -> None:
+        rows = sorted(bytes(row.body) for row in frame.select("body").collect())
+        del seen[number:]
+        seen.append(rows)
+
+    closer = Closer(server.url)
+    spark.streams.addListener(closer)
+    try:
+        source = stream(spark, server, mode="consume", queue="a", subscription="s", maxMessagesPerTrigger=8)
+        query = (
+            source.writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        until(lambda: sum(map(len, seen)) == 20, 120)
+        query.processAllAvailable()
+        query.stop()
+        until(lambda: counts(server, "a") == (0, 0))
+    finally:
+        spark.streams.removeListener(closer)
+
+    assert sorted(body for rows in seen for body in rows) == sorted(b"%d" % n for n in range(20))
+    assert list(close_stream(tmp_path / "checkpoint", server.url)) == ["s"]
+
+
+def test_a_table_becomes_messages_and_a_wrong_one_one_clear_error(
+    spark: SparkSession, server: Served
+) -> None:
+    table = spark.range(1000).selectExpr("to_json(struct(*)) AS body", "'order' AS type")
+
+    def write(frame: DataFrame, **options: str) -> None:
+        frame.write.format("openq").options(url=server.url, **options).mode("append").save()
+
+    def complaint(frame: DataFrame, **options: str) -> str:
+        with pytest.raises(Exception) as raised:  # noqa: PT011
+            write(frame, **options)
+        return reason(raised.value) or ""
+
+    for _ in range(2):
+        write(table, queue="a", createQueue="true", jobId="load")
+
+    assert counts(server, "a") == (1000, 0)
+    assert "to_json" in complaint(spark.range(3).toDF("id"), queue="a")
+    assert "did you mean jobId" in complaint(table, queue="a", jobbId="x")
+    assert "nowhere" in complaint(table, queue="nowhere")
+    assert counts(server, "a") == (1000, 0)
+
+
+@needs_proc
+def test_everybody_is_killed_and_every_message_arrives_once(tmp_path: Path) -> None:
+    loop = PipelineLoop(tmp_path, chosen_seed(), messages=2000, limit=150)
+
+    complaint = loop.run(["worker", "server", "driver"])
+
+    log: Any = tmp_path / "job.log"
+    assert complaint == "", log.read_text(errors="replace")[-4000:]
+    assert loop.killed.total() == 3
