@@ -346,7 +346,8 @@ class _Slow:
             for i, each in enumerate(record[5]):
                 self.event(position, i, ms, queue, each, what, error_text=text)
         elif kind in (records.PURGE, records.UNQUEUE):
-            self.event(position, 0, ms, queue, None, "purge" if kind == records.PURGE else "delete")
+            spared = int(kind == records.PURGE and record[3] == 1)
+            self.event(position, spared, ms, queue, None, "purge" if kind == records.PURGE else "delete")
         elif kind in (records.EDIT, records.COPY):
             body, info, extra = record[6:]
             if extra is not None and extra.id is not None:

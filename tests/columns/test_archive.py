@@ -303,6 +303,7 @@ def test_vacuum_removes_old_versions_and_what_only_they_named(archive: Archive) 
     archive.commit(manifest(3, [both]))
 
     assert archive.vacuum(1, keep_s=3600, orphan_s=3600) == []
+    assert archive.vacuum(100, orphan_s=3600) == []  # more than there are
     assert archive.vacuum(1, orphan_s=3600) == [f"manifests/{n:020d}.json" for n in (1, 2)]
     would = archive.vacuum(1, orphan_s=0, dry_run=True)
     assert archive.vacuum(1, orphan_s=0) == would == [one.path, orphan.path, two.path]

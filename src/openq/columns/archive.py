@@ -373,7 +373,7 @@ class Archive:
         if not versions:
             return self._remove(self._orphans(set(), orphan_s), dry_run)
         limit_us = (time.time_ns() // 1000) - int(keep_s * 1e6)
-        old = versions[: len(versions) - max(1, keep_versions)]
+        old = versions[: max(0, len(versions) - max(1, keep_versions))]
         going = [each for each in old if self.read(each).created_us < limit_us]
         named = {file.path for each in versions if each not in going for file in self.read(each).files}
         # Manifests first: one that names a file which is gone would be a lie.

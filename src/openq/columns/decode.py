@@ -470,7 +470,10 @@ class _Events(_Table):
         items = self._items[part - self._first]
         moves = kinds == MOVE
         if self._wants("item"):
-            made["item"] = pa.array(np.where(moves, items // 2, np.where(whole, 0, items)).astype(np.int32))
+            # Of a purge, 1 says that what was on loan stayed: so does the sequence field of its record.
+            spared = (kinds == PURGE) & (seqs != 0)
+            items_told = np.where(moves, items // 2, np.where(whole, spared, items))
+            made["item"] = pa.array(items_told.astype(np.int32))
         if self._wants("message_id"):
             made["message_id"] = self._ids(seqs, whole)
         if self._wants("receive_count"):

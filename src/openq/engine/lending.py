@@ -665,7 +665,11 @@ class Lending(Core):
         for lane in queue.ready.lanes():
             while True:
                 entry = lane.first()
-                if entry is None or not _over(entry, horizon_ms, now_ms):
+                if (
+                    entry is None
+                    or not _over(entry, horizon_ms, now_ms)
+                    or _is_brief(entry, horizon_ms, now_ms)
+                ):
                     break
                 self._expire_one(queue, entry, now_ms)
             # One that was delayed is kept longer than some behind it.

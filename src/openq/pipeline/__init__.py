@@ -12,14 +12,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .analytics import analytics as analytics
+    from .archive import archive as archive
     from .history import history as history
     from .session import reason as reason
     from .session import session as session
+    from .triage import triage as triage
 
 _HOME = {
     "session": "session",
     "reason": "session",
     "history": "history",
+    "archive": "archive",
+    "analytics": "analytics",
+    "triage": "triage",
 }
 
 __all__ = [*_HOME]

@@ -411,8 +411,7 @@ def vacuum(
         raise HistoryUnavailable(f"{place.path}: there is no archive")
     with alone(place.path):
         # Alone, nobody can be writing: what no version names was left behind by a job that was killed.
-        keep = min(keep_versions, max(1, len(place.versions())))
-        return place.vacuum(keep, keep_s, orphan_s=0.0, dry_run=dry_run)
+        return place.vacuum(keep_versions, keep_s, orphan_s=0.0, dry_run=dry_run)
 
 
 def _tell(progress: Progress | None, weights: list[int], done: int) -> None:

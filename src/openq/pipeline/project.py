@@ -222,7 +222,9 @@ def _storage(spec: Path) -> str:
         at = f" (line {where.line + 1})" if where is not None else ""
         raise InvalidSetting(f"{spec.name} is no YAML{at}: correct it") from None
     if not isinstance(told, dict) or not isinstance(told.get("storage"), str):
-        raise InvalidSetting(f"{spec.name} must say name and storage: see the templates of `openq pipeline init`")
+        raise InvalidSetting(
+            f"{spec.name} must say name and storage: see the templates of `openq pipeline init`"
+        )
     return str(told["storage"])
 
 
@@ -244,14 +246,15 @@ def _tables(spec: Path) -> dict[str, str]:
 def _serve(spark: SparkSession) -> tuple[str, str]:
     """A Connect server inside a session, for our child alone; its address and its secret."""
     jvm: Any = spark.sparkContext._jvm
-    settings = jvm.org.apache.spark.SparkEnv.get().conf()
-    service = jvm.org.apache.spark.sql.connect.service.SparkConnectService
-    if not service.started():
-        secret = secrets.token_urlsafe(32)
-        settings.set("spark.connect.authenticate.token", secret)
+    context: Any = spark.sparkContext._jsc.sc()  # type: ignore[attr-defined, unused-ignore]
+    settings = context.conf()
+    # A Scala object, which Java sees in this way.
+    service = getattr(getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
+    if not settings.contains("spark.connect.authenticate.token"):
+        settings.set("spark.connect.authenticate.token", secrets.token_urlsafe(32))
         settings.set("spark.connect.grpc.binding.address", "127.0.0.1")
         settings.set("spark.connect.grpc.binding.port", "0")
-        service.start(spark.sparkContext._jsc.sc())
+    service.start(context)  # once only
     # "localhost" in letters: only to that does Spark's client send a secret without a certificate.
     return f"sc://localhost:{service.localPort()}", str(settings.get("spark.connect.authenticate.token"))
 
@@ -263,7 +266,13 @@ def _launch(
     said: list[str] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         child = subprocess.Popen(
-            words, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+            words,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
         try:
             assert child.stdout is not None

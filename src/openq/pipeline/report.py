@@ -212,7 +212,7 @@ def _path(places: Sequence[tuple[float, float] | None]) -> str:
             continue
         drawn.append(f"{'L' if pen_down else 'M'}{place[0]:.1f} {place[1]:.1f}")
         if not pen_down and (at + 1 == len(places) or places[at + 1] is None):
-            drawn.append("h.1")
+            drawn.append("m-2 0a2 2 0 1 0 4 0a2 2 0 1 0-4 0")
         pen_down = True
     return "".join(drawn)
 
@@ -242,7 +242,7 @@ def bars(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, int, str]]]
         return f"<figure><figcaption>{esc(title)}</figcaption><p class=none>Nothing to draw.</p></figure>"
     most = max(sum(number for _, number, _ in parts) for _, parts in groups) or 1
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    step = (right - _LEFT) / len(groups)
+    step = min((right - _LEFT) / len(groups), 80)
     drawn = [
         f"<path class=grid d='M{_LEFT} {bottom}H{right}'/>",
         f"<text x={_LEFT - 6} y={_TOP + 8} text-anchor=end>{count(most)}</text>",
@@ -259,12 +259,11 @@ def bars(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, int, str]]]
             y -= tall
             drawn.append(
                 f"<rect class={colour} x='{left + step * 0.12:.1f}' y='{y:.1f}' "
-                f"width='{min(step * 0.76, 60):.1f}' height='{tall:.1f}'>"
+                f"width='{step * 0.76:.1f}' height='{tall:.1f}'>"
                 f"<title>{esc(label)}: {count(number)} {esc(name)}</title></rect>"
             )
         drawn.append(
-            f"<text x='{left + min(step * 0.5, 38):.1f}' y={_HEIGHT - 6} text-anchor=middle>"
-            f"{esc(label, 12)}</text>"
+            f"<text x='{left + step * 0.5:.1f}' y={_HEIGHT - 6} text-anchor=middle>{esc(label, 12)}</text>"
         )
     legend = "".join(f"<li><i class={colour}></i>{esc(name)}</li>" for name, colour in names.items())
     return (
@@ -313,7 +312,7 @@ font-size:.8rem}
 svg.spark{width:130px;height:24px;display:block}svg.spark path{fill:var(--c4)}svg.stack{width:130px;
 height:10px;display:block}
 .wide{overflow-x:auto;max-width:100%}table{border-collapse:collapse;width:100%;font-size:.87rem}
-caption{text-align:left;font-size:.85rem;padding:2px 0 6px}
+td:first-child{min-width:12ch}caption{text-align:left;font-size:.85rem;padding:2px 0 6px}
 th,td{text-align:left;padding:5px 10px 5px 0;border-bottom:1px solid var(--edge);vertical-align:top}
 th{font-weight:600;white-space:nowrap}th button{all:unset;cursor:pointer}
 th button:focus-visible{outline:2px solid var(--c1)}

@@ -1,0 +1,476 @@
+"""Files into a queue and a queue into files: Parquet, JSON, CSV, lines of text.
+
+A load is one job: all rows are published at once, and once only, whatever is killed and run again. An export
+appears under its name when it is whole. With `drain` messages are taken out of the queue as they are exported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidSetting
+from .options import as_options
+from .sqljob import close, explained, moment, run_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+FORMATS = ("parquet", "json", "csv", "text")
+MARKER = "_openq.json"
+CHECKPOINT = "_openq"
+_SUFFIXES = {
+    **{"parquet": "parquet", "json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv"},
+    **{"txt": "text", "text": "text", "log": "text"},
+}
+_PACKED = ("gz", "zst", "bz2", "snappy", "lz4", "deflate")
+_NESTED = ("struct<", "array<", "map<", "variant")
+_LOOK_EVERY_S = 0.3
+
+Tick = Callable[[int, int], None]  # tasks that are done, of how many
+
+
+# -- load ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Loaded:
+    job: str
+    queue: str
+    published: int
+    rejected: int  # into the dead-letter queue that was named
+    repeated: bool  # all this happened in an earlier run of this job
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def load(
+    spark: SparkSession,
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    to: str,
+    *,
+    url: str,
+    token: str | None = None,
+    format: str | None = None,
+    body: str | None = None,
+    id: str | None = None,
+    group: str | None = None,
+    priority: str | None = None,
+    job: str | None = None,
+    create: bool = False,
+    dlq: str | None = None,
+    options: Mapping[str, str] | None = None,
+    progress: Tick | None = None,
+) -> Loaded:
+    """Publish the rows of files to a queue, each as one message.
+
+    `body` is the column with the body; without one it is the whole row as JSON (a line of JSON or text as it
+    is). `id`, `group` and `priority` are columns too. Files that were loaded before are not published again:
+    the job is named after them, their columns and the queue, or as `job` says. Rows that the queue refuses go
+    to `dlq`; without one nothing is published if there are any. `options` are for Spark's reader.
+    """
+    listed = listing(files)
+    format = format_of(listed, format)
+    job = job or job_of(listed, (to, format, body, id, group, priority, *sorted((options or {}).items())))
+    link = _link(url, token)
+    try:
+        # What an earlier run has uploaded and not committed is of no use to this one.
+        left = link.call("DELETE", f"pipeline/stages/{job}/0").json()
+        repeated = bool(left["committed"])
+        if not repeated:
+            told = {"url": url, "token": token, "queue": to, "jobId": job, "dlq": dlq}
+            told |= {"createQueue": create or None, "onError": "dlq" if dlq else None}
+            with explained(), watched(spark, progress):
+                frame = rows(spark, listed, format, body, id, group, priority, options)
+                frame.write.format("openq").options(**as_options(**told)).mode("append").save()
+        # The batch is done, and says so to everybody who commits it again.
+        done = link.call("POST", f"pipeline/stages/{job}/0/commit", json={"parts": [], "rows": 0}).json()
+    finally:
+        link.close()
+    return Loaded(job, to, int(done["published"]), int(done["rejected"]), repeated)
+
+
+def rows(
+    spark: SparkSession,
+    files: Sequence[str],
+    format: str,
+    body: str | None = None,
+    id: str | None = None,
+    group: str | None = None,
+    priority: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The rows of files as the messages that they would be."""
+    from pyspark.sql.functions import col, expr
+
+    named = {"message_id": id, "group": group, "priority": priority}
+    wanted = {name: column for name, column in named.items() if column is not None}
+    columns: dict[str, Column]
+    reader = spark.read.options(**(options or {}))
+    if format == "text" or (format == "json" and body is None):
+        # Lines as they are: to read and write them again would change numbers and the order of names.
+        frame = reader.text(list(files))
+        if format == "text":
+            if body is not None or wanted:
+                raise InvalidSetting("lines of text have no columns: leave body, id, group and priority out")
+            return frame.select(col("value").alias("body"))
+        frame = frame.where("trim(value) <> ''")
+        checked = (
+            "CASE WHEN try_parse_json(value) IS NOT NULL THEN value "
+            "ELSE raise_error(concat('a line is no JSON: ', substr(value, 1, 60))) END"
+        )
+        columns = {"body": expr(checked)}
+        for name, column in wanted.items():
+            columns[name] = expr("get_json_object(value, {path})".format(path=_sql_text(_json_path(column))))
+    else:
+        if format == "csv":
+            frame = reader.option("header", (options or {}).get("header", "true")).csv(list(files))
+        else:
+            frame = reader.format(format).load(list(files))
+        types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+        for column in (body, *wanted.values()):
+            if column is not None and column not in types:
+                raise InvalidSetting(f"there is no column {column!r}: there are {', '.join(types)}")
+        if body is None:
+            whole = "to_json(struct(*), map('ignoreNullFields', 'false'))"
+            columns = {"body": expr(whole)}
+        elif types[body].startswith(_NESTED):
+            columns = {"body": expr(f"to_json({_sql_name(body)})")}
+        else:
+            plain = col(_sql_name(body))
+            columns = {"body": plain if types[body] in ("string", "binary") else plain.cast("string")}
+        columns |= {name: col(_sql_name(column)) for name, column in wanted.items()}
+    for name in wanted:
+        columns[name] = columns[name].cast("bigint" if name == "priority" else "string")
+    return frame.select(*(column.alias(name) for name, column in columns.items()))
+
+
+def listing(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """The paths, whole. Raises InvalidSetting for one that is not there."""
+    several = [files] if isinstance(files, str | os.PathLike) else files
+    found: list[str] = []
+    for each in several:
+        path = os.fspath(each)
+        if not is_remote(path):
+            path = os.path.abspath(path)
+            if not os.path.exists(path):
+                raise InvalidSetting(f"{os.fspath(each)} does not exist")
+        found.append(path)
+    if not found:
+        raise InvalidSetting("name at least one file or directory")
+    return found
+
+
+def format_of(files: Sequence[str], told: str | None = None) -> str:
+    """As told, else by the names of the files."""
+    if told is not None:
+        if told not in FORMATS:
+            raise InvalidSetting(f"format must be {', '.join(FORMATS)}, not {told!r}")
+        return told
+    formats = {_SUFFIXES.get(_suffix(name), "") for name in _leaves(files)}
+    if len(formats) == 1 and (only := formats.pop()):
+        return only
+    raise InvalidSetting(f"the names of the files do not tell their format: say which, {', '.join(FORMATS)}")
+
+
+def job_of(files: Sequence[str], more: Sequence[object]) -> str:
+    """The same name for the same files; a new one wherever the files cannot be looked at."""
+    if any(is_remote(path) for path in files):
+        return f"load-{uuid.uuid4().hex}"
+    facts = []
+    for path in _leaves(files):
+        found = os.stat(path)
+        facts.append((path, found.st_size, found.st_mtime_ns))
+    text = json.dumps([sorted(facts), [str(each) for each in more]])
+    return f"load-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+
+def is_remote(path: str) -> bool:
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is not None
+
+
+def _leaves(files: Sequence[str]) -> Iterator[str]:
+    for path in files:
+        if is_remote(path) or not os.path.isdir(path):
+            yield path
+            continue
+        for folder, inside, names in os.walk(path):
+            # Spark does not read these either.
+            inside[:] = sorted(each for each in inside if each[0] not in "._")
+            yield from (os.path.join(folder, name) for name in sorted(names) if name[0] not in "._")
+
+
+def _suffix(path: str) -> str:
+    parts = os.path.basename(path).lower().split(".")
+    while len(parts) > 2 and parts[-1] in _PACKED:
+        parts.pop()
+    return parts[-1] if len(parts) > 1 else ""
+
+
+def _sql_name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _sql_text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _json_path(name: str) -> str:
+    if "'" in name or "]" in name:
+        raise InvalidSetting(f"a line of JSON has no column {name!r}: name one without ' and ]")
+    return f"$['{name}']"
+
+
+# -- export -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Exported:
+    to: str
+    format: str
+    rows: int
+    repeated: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def export(
+    spark: SparkSession,
+    queues: str | Sequence[str],
+    to: str | os.PathLike[str],
+    *,
+    format: str = "parquet",
+    path: str | os.PathLike[str] | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    archive: str | os.PathLike[str] | None = None,
+    since: Any = None,
+    until: Any = None,
+    columns: Sequence[str] | None = None,
+    drain: bool = False,
+    job: str | None = None,
+    max_messages: int | None = None,
+    options: Mapping[str, str] | None = None,
+    progress: Tick | None = None,
+) -> Exported:
+    """Messages of queues as files in the directory `to`, which is new or empty; the queues are only read.
+
+    With `drain`, what waits in one queue now is taken out of it, into a directory where earlier drains of it
+    may be: a message is deleted when its file is safe. Under the name `job` the same export is made once.
+    In JSON and CSV a body is text, or `body_base64` where it is none; in text it is all there is of a message.
+    """
+    if format not in FORMATS:
+        raise InvalidSetting(f"format must be {', '.join(FORMATS)}, not {format!r}")
+    names = (queues,) if isinstance(queues, str) else tuple(queues)
+    if not names:
+        raise InvalidSetting("name at least one queue")
+    out = os.fspath(to)
+    out = out if is_remote(out) else os.path.abspath(out)
+    if drain:
+        given = {"since": since, "until": until, "path": path, "archive": archive, "job": job}
+        for name, value in given.items():
+            if value is not None and name != "path":
+                raise InvalidSetting(f"{name} does not go with drain, which takes all that waits")
+        if url is None:
+            raise InvalidSetting("to drain a queue needs its server: give url")
+        return _drain(spark, names, out, format, url, token, columns, max_messages, options, progress)
+    if max_messages is not None:
+        raise InvalidSetting("max_messages is for drain")
+    if job is not None and _marked(out).get("job") == job:
+        return Exported(out, format, int(_marked(out).get("rows", 0)), True)
+    _require_empty(out)
+    from .history import history
+
+    with explained(), watched(spark, progress):
+        frame = history(
+            spark,
+            **{"path": path, "url": url, "token": token, "archive": archive},  # type: ignore[arg-type]
+            queues=names,
+            since=moment(since, "since"),
+            until=moment(until, "until"),
+            columns=_read_columns(columns, format),
+            body=columns is None or "body" in columns or format == "text",
+        )
+        return _whole(shaped(frame, format), out, format, job, options)
+
+
+def _whole(
+    frame: DataFrame, out: str, format: str, job: str | None, options: Mapping[str, str] | None
+) -> Exported:
+    """Written beside its place, and moved there in one step."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    seen = Observation(f"openq-{uuid.uuid4().hex}")
+    writer = frame.observe(seen, count(lit(1)).alias("rows")).write.format(format)
+    writer = writer.options(**_writing(format, options)).mode("errorifexists")
+    if is_remote(out):
+        writer.save(out)
+        return Exported(out, format, int(seen.get["rows"]))
+    part = f"{out}.part-{uuid.uuid4().hex[:8]}"
+    try:
+        writer.save(part)
+        exported = Exported(out, format, int(seen.get["rows"]))
+        _mark(part, {"job": job, "format": format, "rows": exported.rows})
+        _require_empty(out)
+        os.replace(part, out)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return exported
+
+
+def _drain(
+    spark: SparkSession,
+    names: tuple[str, ...],
+    out: str,
+    format: str,
+    url: str,
+    token: str | None,
+    columns: Sequence[str] | None,
+    max_messages: int | None,
+    options: Mapping[str, str] | None,
+    progress: Tick | None,
+) -> Exported:
+    if len(names) > 1 or set("*?") & set(names[0]):
+        raise InvalidSetting("one queue can be drained at a time: its name without * and ?")
+    checkpoint = f"{out}/{CHECKPOINT}"
+    mark = {"drains": names[0], "format": format}
+    if not is_remote(out):
+        known = _marked(out)
+        if known and known != mark:
+            what = (
+                f"queue {known['drains']!r} as {known['format']}" if "drains" in known else "another export"
+            )
+            raise InvalidSetting(f"{out} holds {what}: name another directory")
+        if not known:
+            _require_empty(out)
+            os.makedirs(out, exist_ok=True)
+            _mark(out, mark)
+    told = {
+        "url": url,
+        "token": token,
+        "mode": "consume",
+        "queue": names[0],
+        # Its batches are known by this name: the same directory goes on where it was.
+        "subscription": f"export-{hashlib.sha256(out.encode()).hexdigest()[:16]}",
+        "columns": _read_columns(columns, format),
+        "maxMessagesPerTrigger": max_messages,
+    }
+    with explained():
+        frame = spark.readStream.format("openq").options(**as_options(**told)).load()
+        writing = {**_writing(format, options), "path": out}
+        ticked = None if progress is None else lambda done: progress(done, 0)
+        count, _ = run_stream(shaped(frame, format), format, writing, checkpoint, progress=ticked)
+    if not is_remote(out):
+        close(checkpoint, url, token)
+    return Exported(out, format, count)
+
+
+def _read_columns(columns: Sequence[str] | None, format: str) -> Sequence[str] | None:
+    if format == "text":
+        if columns is not None:
+            raise InvalidSetting("text is the bodies alone: leave columns out")
+        return ("body",)
+    return columns
+
+
+def shaped(frame: DataFrame, format: str) -> DataFrame:
+    """Columns that a format can hold: bodies as text where there is no better way, maps as JSON in CSV."""
+    from pyspark.sql.functions import col, expr
+
+    if format == "parquet":
+        return frame
+    text = "CAST(body AS STRING)"
+    if format == "text":
+        return frame.select(expr(text).alias("value"))
+    columns: list[Column] = []
+    for field in frame.schema.fields:
+        name, kind = field.name, field.dataType.simpleString()
+        if name == "body":
+            columns.append(expr(f"CASE WHEN is_valid_utf8({text}) THEN {text} END").alias("body"))
+            columns.append(
+                expr(f"CASE WHEN NOT is_valid_utf8({text}) THEN base64(body) END").alias("body_base64")
+            )
+        elif kind == "binary":
+            columns.append(expr(f"lower(hex({_sql_name(name)}))").alias(name))
+        elif format == "csv" and kind.startswith(_NESTED):
+            columns.append(expr(f"to_json({_sql_name(name)})").alias(name))
+        else:
+            columns.append(col(_sql_name(name)))
+    return frame.select(*columns)
+
+
+def _writing(format: str, options: Mapping[str, str] | None) -> dict[str, str]:
+    told = {"parquet": {"compression": "zstd"}, "csv": {"header": "true", "escape": '"'}}.get(format, {})
+    return {**told, **(options or {})}
+
+
+def _require_empty(out: str) -> None:
+    if is_remote(out):
+        return  # Spark looks for itself
+    if os.path.lexists(out) and (not os.path.isdir(out) or os.listdir(out)):
+        raise InvalidSetting(f"{out} is there already: name a directory that is new or empty")
+    os.makedirs(os.path.dirname(out), exist_ok=True)
+
+
+def _marked(out: str) -> dict[str, Any]:
+    try:
+        with open(os.path.join(out, MARKER), encoding="utf-8") as file:
+            found = json.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except ValueError:
+        raise InvalidSetting(f"{out} holds a damaged {MARKER}: name another directory") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _mark(out: str, facts: Mapping[str, Any]) -> None:
+    with open(os.path.join(out, MARKER), "w", encoding="utf-8") as file:
+        json.dump(facts, file)
+
+
+# -- while it runs ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def watched(spark: SparkSession, tick: Tick | None) -> Iterator[None]:
+    """Tells how many tasks are done, of those that Spark knows of by now."""
+    if tick is None or "connect" in type(spark).__module__:
+        yield
+        return
+    over = threading.Event()
+    tracker = spark.sparkContext.statusTracker()
+
+    def look() -> None:
+        while not over.wait(_LOOK_EVERY_S):
+            stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+            known = [stage for stage in stages if stage is not None]
+            if known:
+                tick(sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known))
+
+    watcher = threading.Thread(target=look, daemon=True, name="openq-progress")
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _link(url: str, token: str | None) -> Any:
+    from .calls import link_of
+    from .options import WRITE, Options
+
+    return link_of(Options.parse(as_options(url=url, token=token), WRITE))
