@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from itertools import count as numbers
 from typing import TYPE_CHECKING
 
+from openq.broker.rows import COLUMNS
 from openq.client.http import Connection
 from openq.packed import pack
 
@@ -70,7 +72,7 @@ def _rows(spark: SparkSession, path: str, count: int) -> DataFrame:
 
 def _parts(count: int) -> list[bytes]:
     flat = [body for part in bodies(count, 100) for body in part]
-    return [pack({"body": flat[at : at + _PART]}) for at in range(0, len(flat), _PART)]
+    return [pack({"body": flat[at : at + _PART]}, COLUMNS) for at in range(0, len(flat), _PART)]
 
 
 def _publish_alone(url: str, queue: str, job: str, parts: list[bytes]) -> None:
@@ -80,8 +82,9 @@ def _publish_alone(url: str, queue: str, job: str, parts: list[bytes]) -> None:
         connection.request("PUT", f"/api/v1/queues/{queue}", b"{}").checked()
         base = f"/api/v1/pipeline/stages/{job}/0"
         for number, part in enumerate(parts):
-            connection.request("PUT", f"{base}/parts/{number}?queue={queue}", part).checked()
-        names = ",".join(f'"{number}"' for number in range(len(parts)))
-        connection.request("POST", f"{base}/commit", f'{{"parts":[{names}]}}'.encode()).checked()
+            connection.request("PUT", f"{base}/parts/{number}", part).checked()
+        named = [str(number) for number in range(len(parts))]
+        told = {"parts": named, "queue": queue}
+        connection.request("POST", f"{base}/commit", json.dumps(told).encode()).checked()
     finally:
         connection.close()

@@ -145,7 +145,7 @@ def test_a_table_becomes_messages_and_a_wrong_one_one_clear_error(
 
 @needs_proc
 def test_everybody_is_killed_and_every_message_arrives_once(tmp_path: Path) -> None:
-    loop = PipelineLoop(tmp_path, chosen_seed(), messages=2000, limit=150)
+    loop = PipelineLoop(tmp_path, chosen_seed(), messages=2000, limit=250)
 
     complaint = loop.run(["worker", "server", "driver"])
 

@@ -71,6 +71,9 @@ class Target:
     name: str
     overwrite: bool = False
 
+    def __str__(self) -> str:
+        return f"queue {self.name}" if self.kind == "queue" else f"{self.kind} files in {self.name}"
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -333,7 +336,7 @@ class Done:
     rows: int | None
     checkpoint: str | None = None
     batches: int = 0
-    frame: DataFrame | None = None  # of a query without INSERT
+    frame: DataFrame | None = None  # of a query without INSERT, and of a dry run
 
     def to_json(self) -> dict[str, Any]:
         target = None if self.target is None else {"kind": self.target.kind, "name": self.target.name}
@@ -357,6 +360,7 @@ def sql(
     max_messages: int | None = None,
     progress: Callable[[int], None] | None = None,
     options: Mapping[str, str] | None = None,
+    dry_run: bool = False,
 ) -> Done:
     """Run one statement. Without INSERT its rows are in `frame`.
 
@@ -364,6 +368,7 @@ def sql(
     time; by default that is a directory named after the statement. `since` and `until` bound what is read.
     `job` names a batch that writes to a queue: under the same name it is published once. `create` makes
     the target queue; `max_messages` is for each micro-batch; `options` go to the writer of files.
+    `dry_run` only lets Spark check the statement.
     """
     statement = parse(text) if isinstance(text, str) else text
     target = statement.target
@@ -389,6 +394,10 @@ def sql(
         if target is None:
             return Done(None, None, frame=frame)
         write = _writer_options(target, url, token, job, create, options)
+        if target.kind == "queue":
+            check_columns(frame, write)
+        if dry_run:
+            return Done(target, None, frame=frame)
         if not statement.is_stream:
             return Done(target, _write(frame, target, write))
         where = os.fspath(checkpoint or checkpoint_of(statement, place["path"], url))
@@ -504,6 +513,35 @@ def _writer_options(
         return dict(options or {})
     told = as_options(url=url, token=token, queue=target.name, jobId=job, createQueue=create or None)
     return {**told, **(options or {})}
+
+
+def check_columns(frame: DataFrame, options: Mapping[str, str]) -> None:
+    """What the sink would refuse, before anything runs."""
+    from .options import WRITE, Options
+    from .sink import Target as SinkTarget
+    from .sink import columns_of
+
+    columns_of(frame.schema, SinkTarget(Options.parse(options, WRITE)))
+
+
+def plain(value: Any) -> Any:
+    """A value of a row as JSON knows it; bytes as text where they are text."""
+    if isinstance(value, bytes | bytearray):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            import base64
+
+            return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(each) for key, each in value.items()}
+    if hasattr(value, "asDict"):  # a row within a row
+        return {name: plain(each) for name, each in value.asDict().items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _write(frame: DataFrame, target: Target, options: Mapping[str, str]) -> int:

@@ -1,7 +1,7 @@
 """Files into a queue and a queue into files: Parquet, JSON, CSV, lines of text.
 
 A load is one job: all rows are published at once, and once only, whatever is killed and run again. An export
-appears under its name when it is whole. With `drain` messages are taken out of the queue as they are exported.
+appears under its name when it is whole; with `drain` its messages are taken out of the queue.
 """
 
 from __future__ import annotations
@@ -29,8 +29,14 @@ FORMATS = ("parquet", "json", "csv", "text")
 MARKER = "_openq.json"
 CHECKPOINT = "_openq"
 _SUFFIXES = {
-    **{"parquet": "parquet", "json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv"},
-    **{"txt": "text", "text": "text", "log": "text"},
+    "parquet": "parquet",
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+    "csv": "csv",
+    "txt": "text",
+    "text": "text",
+    "log": "text",
 }
 _PACKED = ("gz", "zst", "bz2", "snappy", "lz4", "deflate")
 _NESTED = ("struct<", "array<", "map<", "variant")
@@ -88,7 +94,7 @@ def load(
         left = link.call("DELETE", f"pipeline/stages/{job}/0").json()
         repeated = bool(left["committed"])
         if not repeated:
-            told = {"url": url, "token": token, "queue": to, "jobId": job, "dlq": dlq}
+            told: dict[str, Any] = {"url": url, "token": token, "queue": to, "jobId": job, "dlq": dlq}
             told |= {"createQueue": create or None, "onError": "dlq" if dlq else None}
             with explained(), watched(spark, progress):
                 frame = rows(spark, listed, format, body, id, group, priority, options)
@@ -131,16 +137,16 @@ def rows(
         )
         columns = {"body": expr(checked)}
         for name, column in wanted.items():
-            columns[name] = expr("get_json_object(value, {path})".format(path=_sql_text(_json_path(column))))
+            columns[name] = expr(f"get_json_object(value, {_sql_text(_json_path(column))})")
     else:
         if format == "csv":
             frame = reader.option("header", (options or {}).get("header", "true")).csv(list(files))
         else:
             frame = reader.format(format).load(list(files))
         types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-        for column in (body, *wanted.values()):
-            if column is not None and column not in types:
-                raise InvalidSetting(f"there is no column {column!r}: there are {', '.join(types)}")
+        for asked in (body, *wanted.values()):
+            if asked is not None and asked not in types:
+                raise InvalidSetting(f"there is no column {asked!r}: there are {', '.join(types)}")
         if body is None:
             whole = "to_json(struct(*), map('ignoreNullFields', 'false'))"
             columns = {"body": expr(whole)}
@@ -268,7 +274,7 @@ def export(
 
     With `drain`, what waits in one queue now is taken out of it, into a directory where earlier drains of it
     may be: a message is deleted when its file is safe. Under the name `job` the same export is made once.
-    In JSON and CSV a body is text, or `body_base64` where it is none; in text it is all there is of a message.
+    In JSON and CSV a body is text, or `body_base64` where it is none; in text it is all there is.
     """
     if format not in FORMATS:
         raise InvalidSetting(f"format must be {', '.join(FORMATS)}, not {format!r}")
@@ -295,7 +301,10 @@ def export(
     with explained(), watched(spark, progress):
         frame = history(
             spark,
-            **{"path": path, "url": url, "token": token, "archive": archive},  # type: ignore[arg-type]
+            path=path,
+            url=url,
+            token=token,
+            archive=archive,
             queues=names,
             since=moment(since, "since"),
             until=moment(until, "until"),
@@ -303,6 +312,49 @@ def export(
             body=columns is None or "body" in columns or format == "text",
         )
         return _whole(shaped(frame, format), out, format, job, options)
+
+
+def count(
+    spark: SparkSession,
+    queues: str | Sequence[str],
+    *,
+    path: str | os.PathLike[str] | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    archive: str | os.PathLike[str] | None = None,
+    since: Any = None,
+    until: Any = None,
+    drain: bool = False,
+) -> int:
+    """How many messages an export would write, as of now."""
+    names = (queues,) if isinstance(queues, str) else tuple(queues)
+    if drain:
+        from .calls import quoted
+
+        if url is None:
+            raise InvalidSetting("to drain a queue needs its server: give url")
+        with _link(url, token) as link:
+            return int(link.call("GET", f"queues/{quoted(_only(names))}/stats").json()["ready"])
+    from .history import history
+
+    with explained():
+        return history(
+            spark,
+            path=path,
+            url=url,
+            token=token,
+            archive=archive,
+            queues=names,
+            since=moment(since, "since"),
+            until=moment(until, "until"),
+            columns=("seq",),
+        ).count()
+
+
+def _only(names: tuple[str, ...]) -> str:
+    if len(names) > 1 or set("*?") & set(names[0]):
+        raise InvalidSetting("one queue can be drained at a time: its name without * and ?")
+    return names[0]
 
 
 def _whole(
@@ -343,10 +395,9 @@ def _drain(
     options: Mapping[str, str] | None,
     progress: Tick | None,
 ) -> Exported:
-    if len(names) > 1 or set("*?") & set(names[0]):
-        raise InvalidSetting("one queue can be drained at a time: its name without * and ?")
+    queue = _only(names)
     checkpoint = f"{out}/{CHECKPOINT}"
-    mark = {"drains": names[0], "format": format}
+    mark = {"drains": queue, "format": format}
     if not is_remote(out):
         known = _marked(out)
         if known and known != mark:
@@ -362,7 +413,7 @@ def _drain(
         "url": url,
         "token": token,
         "mode": "consume",
-        "queue": names[0],
+        "queue": queue,
         # Its batches are known by this name: the same directory goes on where it was.
         "subscription": f"export-{hashlib.sha256(out.encode()).hexdigest()[:16]}",
         "columns": _read_columns(columns, format),

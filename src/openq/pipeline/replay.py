@@ -1,0 +1,442 @@
+"""Publish again what was published before: from journal and archive, by time, ids or SQL, into any queue.
+
+    replay(spark, "orders", "orders-again", path="data", url="http://127.0.0.1:9324", since="1h")
+
+A plan cuts the history into ranges of positions. Each range is sent as one batch of the plan's job (or as
+several, where a pace is asked for) in the original order, and is published once however often it is sent.
+A copy has an id of its own and says in `openq.replay_of` and `openq.replay_count` what it is a copy of.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
+from .again import Site, StrPath, as_moment, commit, narrowed, publish, stamped, told, uploading, with_json
+from .place import moment_us, queue_list
+from .plan import Pace, Plan, check_rate, check_same, load_plan, make_plan, step_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+SLICE_ROWS = 200_000
+SLICE_BYTES = 64 << 20
+PACED_ROWS = 20_000  # of a range that goes through this process
+PACED_BYTES = 8 << 20
+STEP = 5_000  # messages that go at once, where there is a pace
+_BUCKET = 1 << 20  # bytes of the journal that are counted together
+_STEP_US = 250_000
+_PARTS = 1 << 20  # numbers of batches for each slice
+
+Progress = Callable[[int, int], None]  # messages so far, and of how many
+
+_SENT = ("body", "type", "group", "priority", "content_type", "attributes", "headers")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The messages of one queue that are to be sent again."""
+
+    queue: str
+    count: int
+    bytes: int
+    first_us: int
+    last_us: int
+
+
+@dataclass(frozen=True)
+class Chosen:
+    plan: Plan
+    groups: tuple[Group, ...]
+    is_new: bool
+
+    @property
+    def left(self) -> int:
+        return sum(rows for _, _, rows in self.plan.slices[self.plan.done :])
+
+
+@dataclass(frozen=True)
+class Replayed:
+    plan: Plan
+    sent: int  # by this run
+    repeated: int  # that the server had already, from a run that was cut off
+
+
+def replay(
+    spark: SparkSession,
+    queues: str | Sequence[str] | None = None,
+    to: str | None = None,
+    *,
+    path: StrPath | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    archive: StrPath | None = None,
+    since: datetime | float | str | None = None,
+    until: datetime | float | str | None = None,
+    ids: Sequence[str] | None = None,
+    where: str | None = None,
+    rate: float | None = None,
+    speed: float | None = None,
+    plan: StrPath | None = None,
+    progress: Progress | None = None,
+) -> Replayed:
+    """Choose and send. With a `plan` that exists, go on where it stands; nothing is sent twice.
+
+    `queues` are names or patterns, `where` is SQL over the columns of `messages` (and `body_json`). `rate`
+    is messages per second; `speed` keeps the original distances in time: 10 is ten times as fast.
+    """
+    site = Site(path, url, token, archive)
+    try:
+        chosen = choose(
+            spark,
+            site,
+            queues,
+            to,
+            since=since,
+            until=until,
+            ids=ids,
+            where=where,
+            rate=rate,
+            speed=speed,
+            plan=plan,
+        )
+        return run(spark, site, chosen.plan, progress)
+    finally:
+        site.close()
+
+
+def choose(
+    spark: SparkSession,
+    site: Site,
+    queues: str | Sequence[str] | None,
+    to: str | None,
+    *,
+    since: datetime | float | str | None = None,
+    until: datetime | float | str | None = None,
+    ids: Sequence[str] | None = None,
+    where: str | None = None,
+    rate: float | None = None,
+    speed: float | None = None,
+    plan: StrPath | None = None,
+) -> Chosen:
+    """The plan of that name, or a new one, which is not on disk yet. Sends nothing."""
+    check_rate(rate)
+    if speed is not None and not 0 < speed < 1e6:
+        raise InvalidSetting(f"speed must be a factor, more than 0, not {speed}")
+    if rate is not None and speed is not None:
+        raise InvalidSetting("rate and speed contradict each other: give one of them")
+    listed = None if queues is None else list(queue_list(queues))
+    known = None if plan is None else load_plan(plan, "replay")
+    asked = {
+        "from": listed,
+        "to": to,
+        "since_us": moment_us(since, "since"),
+        "until_us": moment_us(until, "until"),
+        "ids": None if ids is None else list(ids),
+        "where": where,
+        "rate": rate,
+        "speed": speed,
+    }
+    if known is not None:
+        # "2h" means another moment by now; whoever goes on with a plan goes on with its times.
+        check_same(known, {**asked, "since_us": None, "until_us": None})
+        return Chosen(known, (), False)
+    if not listed:
+        raise InvalidSetting("from which queue? Name it, or a pattern")
+    if to is None:
+        raise InvalidSetting("to which queue? Name it: the same one, or another")
+    if asked["ids"] is not None and not asked["ids"]:
+        raise InvalidSetting("the list of ids is empty")
+    if asked["since_us"] is not None and asked["until_us"] is not None:
+        if asked["since_us"] >= asked["until_us"]:
+            raise InvalidSetting("since must be before until")
+    if site.url is not None:
+        site.settings(to)
+    end, journal = site.end()
+    made = make_plan("replay", plan, asked=asked, journal=journal, end_position=end, total=0)
+    made.step = STEP if speed is not None else step_of(rate, STEP)
+    buckets, groups = _count(spark, site, made)
+    is_paced = rate is not None or speed is not None
+    made.slices = _cut(buckets, *((PACED_ROWS, PACED_BYTES) if is_paced else (SLICE_ROWS, SLICE_BYTES)))
+    made.total = sum(rows for _, _, rows in made.slices)
+    made.state["first_us"] = min((group.first_us for group in groups), default=0)
+    return Chosen(made, groups, True)
+
+
+# -- choosing --------------------------------------------------------------------------------------------
+
+
+def _frame(spark: SparkSession, site: Site, plan: Plan, first: int | None, end: int, body: bool) -> DataFrame:
+    """The chosen messages in a range of positions."""
+    asked = plan.asked
+    read = site.reader(spark, end)
+
+    def frames() -> Iterator[DataFrame]:
+        words: dict[str, Any] = {
+            "queues": asked["from"],
+            "since": as_moment(asked["since_us"]),
+            "until": as_moment(asked["until_us"]),
+            "ids": asked["ids"] or (),
+            "first_position": first,
+        }
+        if not body:
+            yield read(**words, body=False)
+        yield with_json(read(**words))
+
+    return narrowed(frames(), asked["where"])
+
+
+def _count(
+    spark: SparkSession, site: Site, plan: Plan
+) -> tuple[list[tuple[int, int, int, int]], tuple[Group, ...]]:
+    """How much there is for each piece of the journal (first position, the one behind its last, messages,
+    bytes), and of each queue."""
+    from pyspark.sql import functions as F
+
+    with told("where: "):
+        frame = _frame(spark, site, plan, None, plan.end_position, body=False)
+        us = F.unix_micros("ts")
+        counted = (
+            frame.groupBy(F.floor(F.col("position") / F.lit(_BUCKET)).alias("bucket"), "queue")
+            .agg(
+                F.min("position").alias("first"),
+                F.max("position").alias("last"),
+                F.count("*").alias("n"),
+                F.sum(F.coalesce("size", F.lit(0))).alias("bytes"),
+                F.min(us).alias("first_us"),
+                F.max(us).alias("last_us"),
+            )
+            .collect()
+        )
+    buckets: dict[int, tuple[int, int, int, int]] = {}
+    groups: dict[str, Group] = {}
+    for row in counted:
+        found = buckets.get(row["bucket"], (row["first"], row["last"] + 1, 0, 0))
+        buckets[row["bucket"]] = (
+            min(found[0], row["first"]),
+            max(found[1], row["last"] + 1),
+            found[2] + row["n"],
+            found[3] + row["bytes"],
+        )
+        each = groups.get(row["queue"]) or Group(row["queue"], 0, 0, row["first_us"], row["last_us"])
+        groups[row["queue"]] = Group(
+            row["queue"],
+            each.count + row["n"],
+            each.bytes + row["bytes"],
+            min(each.first_us, row["first_us"]),
+            max(each.last_us, row["last_us"]),
+        )
+    ordered = sorted(groups.values(), key=lambda group: (-group.count, group.queue))
+    return [buckets[number] for number in sorted(buckets)], tuple(ordered)
+
+
+def _cut(buckets: list[tuple[int, int, int, int]], most: int, most_bytes: int) -> list[tuple[int, int, int]]:
+    """Neighbours as slices of at most so much, unless one alone is more."""
+    slices: list[tuple[int, int, int]] = []
+    size = 0
+    for first, end, rows, weight in buckets:
+        if slices and slices[-1][2] + rows <= most and size + weight <= most_bytes:
+            slices[-1] = (slices[-1][0], end, slices[-1][2] + rows)
+            size += weight
+        else:
+            slices.append((first, end, rows))
+            size = weight
+    return slices
+
+
+# -- sending ---------------------------------------------------------------------------------------------
+
+
+def run(spark: SparkSession, site: Site, plan: Plan, progress: Progress | None = None) -> Replayed:
+    """All slices that are not done. Interrupted or failed, the plan says where to go on."""
+    with plan.held():
+        if plan.path is not None and plan.path.exists():
+            # Somebody may have gone on with it since it was chosen.
+            found = load_plan(plan.path, "replay")
+            if found is not None and found.id == plan.id:
+                plan.done, plan.state = found.done, found.state
+        if plan.is_done:
+            plan.save()
+            return Replayed(plan, 0, 0)
+        if site.end()[1] != plan.journal:
+            raise InvalidSetting(f"the plan {plan.path} was made from another history: name the right one")
+        work = _Work(spark, site, plan, progress)
+        plan.save()
+        asked = plan.asked
+        if asked["rate"] is None and asked["speed"] is None:
+            work.all_at_once()
+        else:
+            work.paced()
+        return Replayed(plan, work.sent, work.repeated)
+
+
+class _Work:
+    def __init__(self, spark: SparkSession, site: Site, plan: Plan, progress: Progress | None) -> None:
+        self._spark = spark
+        self._site = site
+        self._plan = plan
+        self._progress = progress
+        self.sent = self.repeated = 0
+        settings = site.settings(plan.asked["to"])
+        # A copy is no accidental repetition of its original, however soon it comes.
+        self._has_dedup = bool(settings.get("fifo") or settings.get("dedup_by_content"))
+
+    def _rows(self, number: int) -> DataFrame:
+        """What a slice sends, in its order."""
+        from pyspark.sql import functions as F
+
+        first, end, rows = self._plan.slices[number]
+        frame = _frame(self._spark, self._site, self._plan, first, end, body=True)
+        frame = stamped(frame)
+        if self._has_dedup:
+            dedup = F.concat(F.lit(f"{self._plan.id}-"), F.col("seq").cast("string"))
+            frame = frame.withColumn("dedup_id", dedup)
+        # Bodies of a whole slice fit into one task, and one task keeps the order.
+        return (
+            frame.repartition(1)
+            .sortWithinPartitions("position", "seq")
+            .select("position", "ts", *self._names)
+        )
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (*_SENT, "dedup_id") if self._has_dedup else _SENT
+
+    def _advance(self, number: int) -> None:
+        self._plan.done = number + 1
+        self._plan.save()
+
+    def _tell(self, done: int) -> None:
+        if self._progress is not None:
+            self._progress(done, self._plan.total)
+
+    def all_at_once(self) -> None:
+        """Spark's tasks upload the rows of a slice; this process looks at their number and commits."""
+        from .options import WRITE, Options
+        from .sink import Target, abort
+
+        plan, site = self._plan, self._site
+        given = {"url": site.link.url, "queue": plan.asked["to"], "jobId": plan.id}
+        if site.token is not None:
+            given["token"] = site.token
+        target = Target(Options.parse(given, WRITE))
+        before = self._before()
+        for number in range(plan.done, len(plan.slices)):
+            batch = number * _PARTS
+            with told():
+                frame = self._rows(number).select(*self._names)
+                tasks = frame.mapInArrow(
+                    uploading(target, self._names, plan.id, batch), "part STRING, rows BIGINT"
+                ).collect()
+            rows = sum(task["rows"] for task in tasks)
+            try:
+                self._check(number, rows)
+            except OpenQError:
+                abort(target, plan.id, batch)
+                raise
+            parts = [task["part"] for task in tasks]
+            self._count(commit(site.link, plan.id, batch, parts, rows, plan.asked["to"]), rows)
+            self._advance(number)
+            self._tell(before)
+
+    def paced(self) -> None:
+        """In this process, a few at a time; the next slice is read while one is sent."""
+        plan = self._plan
+        before = self._before()
+        pace = _Clock(plan) if plan.asked["speed"] is not None else Pace(plan.asked["rate"])
+        with ThreadPoolExecutor(1, thread_name_prefix="openq-replay") as thread:
+            coming = thread.submit(self._read, plan.done)
+            for number in range(plan.done, len(plan.slices)):
+                with told():
+                    rows = coming.result()
+                if number + 1 < len(plan.slices):
+                    coming = thread.submit(self._read, number + 1)
+                for at, (start, end) in enumerate(_steps(plan, rows.column("ts"))):
+                    part = rows.slice(start, end - start)
+                    if isinstance(pace, Pace):
+                        pace.wait(end - start)
+                    else:
+                        pace.wait(_first_us(part))
+                    is_repeated = self._send(part.select(self._names), number * _PARTS + at)
+                    if is_repeated:
+                        pace.restart()
+                    self._count(is_repeated, end - start)
+                    self._tell(before)
+                self._advance(number)
+
+    def _read(self, number: int) -> pa.Table:
+        rows = self._rows(number).toArrow()
+        self._check(number, rows.num_rows)
+        return rows
+
+    def _send(self, rows: pa.Table, batch: int) -> bool:
+        from .rows import parts
+
+        plan = self._plan
+        packed = (part.data for part in parts(rows.to_batches(), self._names))
+        return publish(self._site.link, plan.id, batch, packed, rows.num_rows, plan.asked["to"])
+
+    def _before(self) -> int:
+        return sum(rows for _, _, rows in self._plan.slices[: self._plan.done])
+
+    def _count(self, is_repeated: bool, rows: int) -> None:
+        if is_repeated:
+            self.repeated += rows
+        else:
+            self.sent += rows
+
+    def _check(self, number: int, rows: int) -> None:
+        planned = self._plan.slices[number][2]
+        if rows != planned:
+            raise HistoryUnavailable(
+                f"slice {number + 1} of the plan {self._plan.path} has {rows} messages now, and had {planned}: "
+                "its condition must not depend on the time or on chance, and the history must still be there; "
+                "nothing of it was sent"
+            )
+
+
+def _steps(plan: Plan, times: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
+    """What goes at once. The same for the same plan: each step is known to the server by its number."""
+    import numpy as np
+
+    count = len(times)
+    ends = set(range(plan.step, count, plan.step)) | {count}
+    if plan.asked["speed"] is not None:
+        us = times.cast("int64").to_numpy() - plan.state["first_us"]
+        ticks = (us / (plan.asked["speed"] * _STEP_US)).astype(np.int64)
+        ends |= {int(each) + 1 for each in np.flatnonzero(np.diff(ticks))}
+    start = 0
+    for end in sorted(ends):
+        yield start, end
+        start = end
+
+
+def _first_us(rows: pa.Table) -> int:
+    us: int = rows.column("ts").slice(0, 1).cast("int64")[0].as_py()
+    return us
+
+
+class _Clock:
+    """When a message is due, if the past goes by `speed` times as fast. Begins with the first one sent."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._speed: float = plan.asked["speed"]
+        self._zero: tuple[float, int] | None = None
+
+    def wait(self, us: int) -> None:
+        now = time.monotonic()
+        if self._zero is None:
+            self._zero = now, us
+        due = self._zero[0] + (us - self._zero[1]) / 1e6 / self._speed
+        if due > now:
+            time.sleep(due - now)
+
+    def restart(self) -> None:
+        """What was sent by a run before needs no time."""
+        self._zero = None
