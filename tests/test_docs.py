@@ -21,7 +21,7 @@ from tests.serving import served_amqp
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 # A document that names one of them gets a server, in memory, on other ports.
 SERVER = "127.0.0.1:9324"
 AMQP = "127.0.0.1:5672"

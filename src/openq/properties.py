@@ -78,7 +78,7 @@ _NUMBERS: dict[int, Struct] = {
     ord("d"): _DOUBLE,
 }
 _BOOL, _TEXT, _BYTES, _DECIMAL, _TIME, _VOID, _ARRAY, _TABLE = (ord(code) for code in "tSxDTVAF")
-_FIXED_SIZES = {code: form.size for code, form in _NUMBERS.items()} | {
+FIXED_SIZES = {code: form.size for code, form in _NUMBERS.items()} | {
     _BOOL: 1,
     _DECIMAL: 5,
     _TIME: 8,
@@ -93,6 +93,14 @@ def decode_table(data: bytes, at: int = 0) -> tuple[dict[str, Any], int]:
     """The table whose length begins at `at`, and where it ends."""
     start, end = _extent(data, at, len(data))
     return _read_table(data, start, end, 0), end
+
+
+def decode_value(data: bytes) -> Any:
+    """One value of a table, with its kind before it."""
+    value, end = _read_value(data, 0, len(data), 0)
+    if end != len(data):
+        raise MalformedProperties(f"{len(data) - end} bytes after a value")
+    return value
 
 
 def _extent(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -136,7 +144,7 @@ def _read_value(data: bytes, at: int, end: int, depth: int) -> tuple[Any, int]:
         raise MalformedProperties("a table ends where a value should be")
     code = data[at]
     at += 1
-    size = _FIXED_SIZES.get(code)
+    size = FIXED_SIZES.get(code)
     if size is None:
         start, after = _extent(data, at, end)
         if code == _TEXT:
@@ -274,21 +282,21 @@ _HEADERS_FLAG = 0x2000
 _EXPIRATION_FLAG = 0x0100
 # The two lowest bits mean nothing in the only word of flags there is: ignored, as RabbitMQ does.
 _KNOWN_FLAGS = 0xFFFC
-_SHORT_KIND, _TABLE_KIND, _OCTET_KIND, _TIME_KIND = range(4)
+SHORT_KIND, TABLE_KIND, OCTET_KIND, TIME_KIND = range(4)
 _KINDS = {
-    "headers": _TABLE_KIND,
-    "delivery_mode": _OCTET_KIND,
-    "priority": _OCTET_KIND,
-    "timestamp": _TIME_KIND,
+    "headers": TABLE_KIND,
+    "delivery_mode": OCTET_KIND,
+    "priority": OCTET_KIND,
+    "timestamp": TIME_KIND,
 }
-_FIELDS = tuple(
-    (0x8000 >> place, name, _KINDS.get(name, _SHORT_KIND)) for place, name in enumerate(Properties.__slots__)
+FIELDS = tuple(
+    (0x8000 >> place, name, _KINDS.get(name, SHORT_KIND)) for place, name in enumerate(Properties.__slots__)
 )
 
 
 @lru_cache(maxsize=256)  # clients use a handful of combinations; strangers must not fill the memory
 def _fields_of(flags: int) -> tuple[tuple[int, str, int], ...]:
-    return tuple(field for field in _FIELDS if flags & field[0])
+    return tuple(field for field in FIELDS if flags & field[0])
 
 
 def _flags_of(wire: bytes) -> int:
@@ -298,12 +306,12 @@ def _flags_of(wire: bytes) -> int:
 
 
 def _end_of_field(wire: bytes, at: int, kind: int) -> int:
-    if kind == _TABLE_KIND:
+    if kind == TABLE_KIND:
         return _extent(wire, at, len(wire))[1]
-    if kind == _SHORT_KIND:
+    if kind == SHORT_KIND:
         end = at + 1 + wire[at] if at < len(wire) else at + 1
     else:
-        end = at + (1 if kind == _OCTET_KIND else 8)
+        end = at + (1 if kind == OCTET_KIND else 8)
     if end > len(wire):
         raise MalformedProperties("properties end within a field")
     return end
@@ -315,12 +323,12 @@ def decode(wire: bytes) -> Properties:
     for _, name, kind in _fields_of(_flags_of(wire) & _KNOWN_FLAGS):
         end = _end_of_field(wire, at, kind)
         value: Any
-        if kind == _SHORT_KIND:
+        if kind == SHORT_KIND:
             # Escaped where it is not UTF-8: RabbitMQ does not look into these either.
             value = wire[at + 1 : end].decode("utf-8", "surrogateescape")
-        elif kind == _OCTET_KIND:
+        elif kind == OCTET_KIND:
             value = wire[at]
-        elif kind == _TIME_KIND:
+        elif kind == TIME_KIND:
             (value,) = _U64.unpack_from(wire, at)
         else:
             value = _read_table(wire, at + 4, end, 0)
@@ -334,19 +342,19 @@ def decode(wire: bytes) -> Properties:
 def encode(properties: Properties) -> bytes:
     flags = 0
     fields = []
-    for flag, name, kind in _FIELDS:
+    for flag, name, kind in FIELDS:
         value = getattr(properties, name)
         if value is None:
             continue
         flags |= flag
-        if kind == _SHORT_KIND:
+        if kind == SHORT_KIND:
             fields.append(_short(value))
-        elif kind == _TABLE_KIND:
+        elif kind == TABLE_KIND:
             fields.append(_write_table(value, 0))
-        elif not 0 <= value < (256 if kind == _OCTET_KIND else 1 << 64):
+        elif not 0 <= value < (256 if kind == OCTET_KIND else 1 << 64):
             raise MalformedProperties(f"{name} is out of its range: {value}")
         else:
-            fields.append(bytes((value,)) if kind == _OCTET_KIND else _U64.pack(value))
+            fields.append(bytes((value,)) if kind == OCTET_KIND else _U64.pack(value))
     return _U16.pack(flags) + b"".join(fields)
 
 
@@ -390,7 +398,7 @@ def _raw_items(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, bytes]]:
             raise MalformedProperties("a table ends within a name")
         name = data[start + 1 : at]
         code = data[at]
-        size = _FIXED_SIZES.get(code)
+        size = FIXED_SIZES.get(code)
         if size is not None:
             at += 1 + size
         elif code in (_TEXT, _BYTES, _ARRAY, _TABLE):
@@ -475,7 +483,7 @@ def _after_value(data: bytes, at: int, end: int, depth: int) -> int:
             return 0
         at += 5 + _U32.unpack_from(data, at + 1)[0]
         return at if at <= end else 0
-    size = _FIXED_SIZES.get(kind)
+    size = FIXED_SIZES.get(kind)
     if size is not None:
         at += 1 + size
         return at if at <= end else 0
@@ -495,7 +503,7 @@ def _after_value(data: bytes, at: int, end: int, depth: int) -> int:
 
 
 # Properties that are attributes elsewhere; the others are parts of a message of their own.
-_ATTRIBUTE_PROPERTIES = (
+ATTRIBUTE_PROPERTIES = (
     "content_type",
     "content_encoding",
     "correlation_id",
@@ -507,7 +515,7 @@ _ATTRIBUTE_PROPERTIES = (
     "cluster_id",
 )
 # Elsewhere a message's delay, receive count and deaths say what these say; BCC is for nobody's eyes.
-_HIDDEN_HEADERS = frozenset(
+HIDDEN_HEADERS = frozenset(
     (
         *("BCC", *DELAY_HEADERS, "x-delivery-count", "x-death"),
         *(
@@ -536,19 +544,23 @@ def _word(headers: Mapping[str, Any] | None, name: str) -> str | None:
 
 def attributes_of(wire: bytes) -> dict[str, object]:
     """What the other doors show as attributes: JSON values and bytes, whatever is in the wire."""
-    properties = decode(wire)
+    return shown_attributes(decode(wire))
+
+
+def shown_attributes(properties: Properties) -> dict[str, object]:
+    """`attributes_of`, for who has read the properties already."""
     headers = properties.headers or {}
     attributes: dict[str, object] = {}
     for name, value in headers.items():
-        if name in _HIDDEN_HEADERS:
+        if name in HIDDEN_HEADERS:
             continue
         if (name == GROUP_HEADER and group_of(headers)) or (name == DEDUP_HEADER and dedup_of(headers)):
             continue
-        attributes[TRACE_ATTRIBUTE if name == TRACE_HEADER else _clean_name(name)] = _plain(value)
-    for name in _ATTRIBUTE_PROPERTIES:
+        attributes[TRACE_ATTRIBUTE if name == TRACE_HEADER else _clean_name(name)] = plain_value(value)
+    for name in ATTRIBUTE_PROPERTIES:
         value = getattr(properties, name)
         if value is not None:
-            attributes[name] = _plain(value)
+            attributes[name] = plain_value(value)
     return attributes
 
 
@@ -556,7 +568,8 @@ def _clean_name(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _plain(value: Any) -> object:
+def plain_value(value: Any) -> object:
+    """A value of a table as JSON or bytes can hold it."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -570,9 +583,9 @@ def _plain(value: Any) -> object:
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, dict):
-        return {_clean_name(name): _plain(item) for name, item in value.items()}
+        return {_clean_name(name): plain_value(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain_value(item) for item in value]
     return value
 
 
@@ -600,10 +613,10 @@ def form_of(wire: bytes) -> int:
     flags = _flags_of(wire)
     if not flags & _CONTENT_TYPE_FLAG:
         return _BYTES_FORM
-    end = _end_of_field(wire, 2, _SHORT_KIND)
+    end = _end_of_field(wire, 2, SHORT_KIND)
     kind, _, parameters = wire[3:end].decode("utf-8", "replace").lower().partition(";")
     if flags & _CONTENT_ENCODING_FLAG:
-        encoding = wire[end + 1 : _end_of_field(wire, end, _SHORT_KIND)].decode("utf-8", "replace")
+        encoding = wire[end + 1 : _end_of_field(wire, end, SHORT_KIND)].decode("utf-8", "replace")
         if encoding.strip().lower() not in _PLAIN_ENCODINGS:
             return _BYTES_FORM
     charset = parameters.partition("charset=")[2].strip(' "')
@@ -652,7 +665,7 @@ def wire_of(
     )
     headers: dict[str, Any] = {}
     for name, value in attributes.items():
-        if name in _ATTRIBUTE_PROPERTIES and _fits(name, value):
+        if name in ATTRIBUTE_PROPERTIES and _fits(name, value):
             setattr(properties, name, value)
         else:
             name = TRACE_HEADER if name == TRACE_ATTRIBUTE else _cut(name)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-MODULES = ("pipeline_archive", "pipeline_analytics", "pipeline_jobs", "pipeline_state")
+MODULES = ("pipeline_archive", "pipeline_analytics", "pipeline_again", "pipeline_jobs", "pipeline_state")
 
 
 def add(name: str, verbs: Verbs, help: str) -> None:

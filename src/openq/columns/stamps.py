@@ -1,14 +1,16 @@
 """What stands before a body: extras and infos, read for many messages at once.
 
 An extra (group, priority, times, own id, ...) is bytes in a fixed order: numpy reads one field of all of them
-in a few steps. An info (attributes, or the properties of a protocol) is decoded once for each distinct value.
+in a few steps. What an info (attributes, or the properties of a protocol) says, `told` tells of one of them;
+`openq.columns.infos` makes columns of many.
 Everything works on one verified buffer; what lies outside of it is an error and never a crash.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from openq.columns.files import Array, gather
-from openq.columns.schema import arrow_schema
-from openq.engine.records import _unpack_info, unpack_value
+from openq.engine.records import unpack_value
 from openq.model import Info
-from openq.properties import MalformedProperties, decode
+from openq.properties import MalformedProperties, decode, shown_attributes
 
 HAS_EXTRA = 1
 HAS_INFO = 2
@@ -208,114 +209,58 @@ class Told(NamedTuple):
     batch: str | None = None
 
 
-_COLUMN_TYPES = {name: arrow_schema("messages").field(name).type for name in Told._fields}
-_ATTRIBUTE_TYPES = (pa.string(), pa.string(), pa.binary())
-_TYPES = "openq.sqs-types"
+TYPES_NAME = "openq.sqs-types"
 _MAX_COUNT = (1 << 31) - 1
-_cache: dict[tuple[bytes, bool], Told] = {}
-_CACHED = 4096
-_CACHED_BYTES = 1024
 
 
-def infos(data: pa.BinaryArray, wanted: Callable[[str], bool]) -> dict[str, pa.Array]:
-    """The columns of `Told` that are wanted, from the bytes of infos; rows without one are null."""
-    names = [name for name in Told._fields if wanted(name)]
-    if not names:
-        return {}
-    encoded = data.dictionary_encode()
-    # Reading a protocol's properties is the dearest thing here: headers only if somebody wants them.
-    headers = "headers" in names or "trace_id" in names
-    told = [_told(each, headers) for each in encoded.dictionary.to_pylist()]
-    found = {}
-    for name in names:
-        values = [getattr(each, name) for each in told]
-        if name == "attributes":
-            column = _attribute_map(values)
-        elif name == "headers":
-            column = _map(values, pa.string())
-        else:
-            column = pa.array(values, _COLUMN_TYPES[name])
-        found[name] = column.take(encoded.indices)
-    return found
-
-
-def _attribute_map(values: list[list[tuple[str, Attribute]] | None]) -> pa.MapArray:
-    """Columns first: Arrow takes many times as long to make structs out of Python's."""
-    each = [attribute for value in values if value is not None for _, attribute in value]
-    parts = [pa.array([attribute[i] for attribute in each], kind) for i, kind in enumerate(_ATTRIBUTE_TYPES)]
-    return _map(values, pa.StructArray.from_arrays(parts, fields=list(_COLUMN_TYPES["attributes"].item_type)))
-
-
-def _map(values: Sequence[list[tuple[str, Any]] | None], items: pa.DataType | pa.Array) -> pa.MapArray:
-    """A map for each value; `items` are those of all of them in turn, or their type."""
-    pairs = [pair for value in values if value is not None for pair in value]
-    if not isinstance(items, pa.Array):
-        items = pa.array([item for _, item in pairs], items)
-    keys = pa.array([key for key, _ in pairs], pa.string())
-    sizes = [0 if value is None else len(value) for value in values]
-    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
-    missing = np.array([*(value is None for value in values), False])
-    return pa.MapArray.from_arrays(pa.array(offsets, mask=missing), keys, items)
-
-
-def _told(data: bytes, with_headers: bool) -> Told:
-    known = _cache.get((data, with_headers))
-    if known is None:
-        try:
-            known = told(_unpack_info(data), with_headers)
-        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
-            known = Told()  # properties that nobody can read; the message itself is whole
-        if len(data) <= _CACHED_BYTES:
-            if len(_cache) >= _CACHED:
-                _cache.clear()
-            _cache[data, with_headers] = known
-    return known
-
-
-def told(info: Info, with_headers: bool = True) -> Told:
+def told(info: Info) -> Told:
     headers: dict[str, Any] = {}
-    if info.wire is not None and with_headers:
+    attributes: Mapping[str, object]
+    if info.wire is None:
+        attributes = info.attributes
+    else:
         try:
-            headers = decode(info.wire).headers or {}
+            properties = decode(info.wire)
         except MalformedProperties:
-            return Told(producer=_text(info.publisher))
-    attributes = info.attributes
-    types = attributes.get(_TYPES)
+            return Told(producer=text_of(info.publisher))
+        headers = properties.headers or {}
+        attributes = shown_attributes(properties)
+    types = attributes.get(TYPES_NAME)
     if not isinstance(types, Mapping):
         types = {}
     shown = [
-        (clean(str(name)), _attribute(value, types.get(name)))
+        (clean(str(name)), attribute_of(value, types.get(name)))
         for name, value in attributes.items()
-        if value is not None and name != _TYPES
+        if value is not None and name != TYPES_NAME
     ]
-    replays = attributes.get("openq.replay_count")
+    known = attributes.get
     return Told(
-        content_type=_text(attributes.get("content_type")),
-        attributes=shown or None,
-        headers=[(clean(name), _text(value)) for name, value in headers.items()] or None,
-        trace_id=_trace(attributes) or _trace(headers),
-        producer=_text(info.publisher),
-        replay_of=_text(attributes.get("openq.replay_of")),
-        replay_count=_count(replays),
-        batch=_text(attributes.get("openq.batch")),
+        text_of(known("content_type")),
+        shown or None,
+        [(clean(name), text_of(value)) for name, value in headers.items()] or None,
+        trace_of(attributes) or trace_of(headers),
+        text_of(info.publisher),
+        text_of(known("openq.replay_of")),
+        count_of(known("openq.replay_count")),
+        text_of(known("openq.batch")),
     )
 
 
-def _attribute(value: object, kind: object) -> Attribute:
+def attribute_of(value: object, kind: object) -> Attribute:
+    if type(value) is str:
+        return clean(kind) if isinstance(kind, str) else "String", clean(value), None
     if isinstance(value, bytes):
         default, text, data = "Binary", None, value
     else:
-        text, data = _text(value), None
-        if isinstance(value, str):
-            default = "String"
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        text, data = text_of(value), None
+        if isinstance(value, int | float) and not isinstance(value, bool):
             default = "Number"
         else:
             default = "Json"
     return clean(kind) if isinstance(kind, str) else default, text, data
 
 
-def _text(value: object) -> str | None:
+def text_of(value: object) -> str | None:
     """Text as it is, everything else as JSON would write it."""
     if value is None:
         return None
@@ -327,13 +272,20 @@ def _text(value: object) -> str | None:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(int(value))
+    if isinstance(value, Decimal):
+        return format(value, "f")
     try:
-        return clean(json.dumps(value, default=_text, ensure_ascii=False))
+        return clean(json.dumps(value, default=_json, ensure_ascii=False))
     except (ValueError, TypeError, RecursionError):
         return clean(str(value))
 
 
-def _count(value: object) -> int | None:
+def _json(value: object) -> str:
+    """What JSON has no form for. Never anything that it could not write: it would ask again."""
+    return text_of(value) or "" if isinstance(value, bytes | Decimal) else clean(str(value))
+
+
+def count_of(value: object) -> int | None:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 11:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT:
@@ -341,7 +293,7 @@ def _count(value: object) -> int | None:
     return None
 
 
-def _trace(values: Mapping[str, Any]) -> str | None:
+def trace_of(values: Mapping[str, Any]) -> str | None:
     """The id of the trace that a message is part of, in the ways that are in use."""
     parent = values.get("traceparent")
     if isinstance(parent, str) and parent.count("-") >= 2:
@@ -353,4 +305,4 @@ def _trace(values: Mapping[str, Any]) -> str | None:
                 key, _, value = part.strip().partition("=")
                 if key == "Root" and value:
                     return clean(value)
-    return _text(values.get("trace_id"))
+    return text_of(values.get("trace_id"))

@@ -1,11 +1,12 @@
 """What redrive and replay share: the history they choose from, the server they act on, and SQL of users.
 
-A job reads by path or from the server, and always acts through the server. Conditions are Spark's SQL: they
-are tried on a narrow frame first, and bodies are only read where somebody speaks of them.
+A job reads by path or from the server, and always acts through the server. Conditions are Spark's SQL;
+bodies are only read where one of them speaks of them.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .remote import RemoteHistory
     from .sink import Target
 
+BODIES = ("body", "body_json", "body_sha256")
 REPLAY_OF, REPLAY_COUNT = "openq.replay_of", "openq.replay_count"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ATTRIBUTES = "MAP<STRING, STRUCT<type: STRING, string: STRING, binary: BINARY>>"
@@ -81,7 +83,7 @@ class Site:
         return position, history.snapshot(Selection(columns=("seq",), first_position=position)).journal
 
     def check_same_journal(self) -> None:
-        """Raises InvalidSetting if the server's journal is not the one that is read: ids would mean others."""
+        """Raises InvalidSetting if the server's journal is not the one that is read: ids differ."""
         if "url" in self.reading:
             return
         from .remote import RemoteHistory
@@ -122,18 +124,35 @@ def told(what: str = "") -> Iterator[None]:
     from pyspark.errors import AnalysisException, PySparkException
 
     try:
-        yield
+        with _hushed():
+            yield
     except OpenQError:
         raise
     except AnalysisException as error:
         raise InvalidSetting(f"{what}{said(error)}") from None
-    except (PySparkException, Exception) as error:
+    except Exception as error:
         sentence = reason(error)
         if sentence is not None:
             raise OpenQError(sentence) from None
         if isinstance(error, PySparkException):
             raise OpenQError(f"{what}{said(error)}") from None
         raise
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Spark would print each mistake in a user's SQL, with a stack trace, before it raises it."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [PySparkLogger.getLogger(f"{each}QueryContextLogger") for each in ("SQL", "DataFrame")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def said(error: BaseException) -> str:
@@ -144,23 +163,26 @@ def said(error: BaseException) -> str:
     return re.sub(r"\s*(SQLSTATE: \w+;?|;?\s*line \d+ pos \d+;?)\s*", " ", line).strip().rstrip(";")
 
 
-def narrowed(frames: Iterable[DataFrame], where: str | None) -> DataFrame:
-    """The first of these frames that has all that `where` speaks of, with only those rows."""
+def speaks_of(sql: str | None, columns: Iterable[str]) -> bool:
+    """Whether one of these words is in it. One that only looks like a column costs time, nothing else."""
+    words = {word.lower() for word in re.findall(r"\w+", sql or "")}
+    return not words.isdisjoint(columns)
+
+
+def matching(frame: DataFrame, where: str | None) -> DataFrame:
+    """The rows for which the condition holds. Raises InvalidSetting if it makes no sense."""
     from pyspark.errors import AnalysisException
 
-    last: AnalysisException | None = None
-    columns: Sequence[str] = ()
-    for frame in frames:
-        if where is None:
-            return frame
-        try:
+    if where is None:
+        return frame
+    try:
+        with _hushed():
             chosen = frame.where(where)
             _ = chosen.schema  # a Connect session looks at it only now
             return chosen
-        except AnalysisException as error:
-            last, columns = error, frame.columns
-    hint = f"; there are {', '.join(columns)}" if "UNRESOLVED_COLUMN" in str(last) else ""
-    raise InvalidSetting(f"where: {said(last) if last else 'nothing to choose from'}{hint}")
+    except AnalysisException as error:
+        hint = f"; there are {', '.join(frame.columns)}" if "UNRESOLVED_COLUMN" in str(error) else ""
+        raise InvalidSetting(f"where: {said(error)}{hint}") from None
 
 
 def with_json(frame: DataFrame) -> DataFrame:
@@ -269,7 +291,7 @@ class Departures:
             from ..errors import HistoryUnavailable
 
             raise HistoryUnavailable(
-                "the journal no longer reaches back to where this plan is: keep more of it, or archive in time"
+                "the journal does not reach back to where this plan is: keep more of it, or archive in time"
             )
         for batch in self._history.read_many(snapshot.pieces, selection):
             self._note(batch)

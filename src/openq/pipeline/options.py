@@ -189,8 +189,6 @@ OPTIONS = (
     Option("subscription", (STREAM,), read_text, "name of the subscription (mode=consume)"),
     Option("leaseTimeout", (STREAM,), read_seconds, "when unfinished batches go back (mode=consume)"),
     Option("jobId", (WRITE,), read_text, "a write with the same id is published once"),
-    Option("exchange", (WRITE,), read_text, "publish to this exchange instead of a queue"),
-    Option("routingKey", (WRITE,), read_text, "with this routing key"),
     Option("onError", (WRITE,), one_of("fail", "dlq"), "what happens with rows that cannot be published"),
     Option("dlq", (WRITE,), read_text, "the queue for them (onError=dlq)"),
     Option("createQueue", (WRITE,), read_flag, "true: make queues that do not exist"),

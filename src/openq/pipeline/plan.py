@@ -159,8 +159,8 @@ def check_same(plan: Plan, asked: dict[str, Any]) -> None:
     for name, value in asked.items():
         if value is not None and value != plan.asked.get(name):
             raise InvalidSetting(
-                f"the plan {plan.path} has {name} {plan.asked.get(name)!r}, not {value!r}: leave it out to go "
-                "on with that plan, or name another file for a new one"
+                f"the plan {plan.path} has {name} {plan.asked.get(name)!r}, not {value!r}: leave it out to "
+                "go on with that plan, or name another file for a new one"
             )
 
 

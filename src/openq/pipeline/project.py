@@ -41,6 +41,8 @@ DEFAULT_TEMPLATE = "queue-to-queue"
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 STORAGE, TABLES = "pipeline-storage", "tables"
 _SUFFIX = ".tmpl"
+# Spark's client refuses to be told of two places at once.
+_OF_SPARK = ("MASTER", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 
 
@@ -166,12 +168,15 @@ def run(
     for package in ("pyspark", "yaml", "grpc"):
         if find_spec(package) is None:
             raise NoSpark("Declarative Pipelines need Spark and its client: pip install 'openq[spark]'")
-    env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
+    env = {name: value for name, value in os.environ.items() if name not in _OF_SPARK}
+    env |= {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
     if url is not None:
         env["OPENQ_URL"] = url
     if token is not None:
         env["OPENQ_TOKEN"] = token
         env.pop("OPENQ_TOKEN_FILE", None)
+    if dry_run and (refresh or full_refresh):
+        raise InvalidSetting("a dry run looks at all of a project: leave refresh and full_refresh out")
     words = [sys.executable, "-m", "pyspark.pipelines.cli", "dry-run" if dry_run else "run"]
     words += ["--spec", str(spec)]
     if full_refresh is True:
@@ -182,19 +187,24 @@ def run(
         words += ["--refresh", ",".join(refresh)]
     storage = _storage(spec)
     if spark is None and master is not None and master.startswith("sc://"):
+        if conf:
+            raise InvalidSetting(f"conf does not go with sc://: put it under configuration in {spec.name}")
         env["SPARK_REMOTE"] = master
+        ran = _launch(words, env, spec.parent, progress)
     else:
-        own = spark is None
-        if spark is None:
-            spark = session(master, f"openq pipeline {spec.parent.name}", **{**_tables(spec), **(conf or {})})
+        used = spark
+        if used is None:
+            name = f"openq pipeline {spec.parent.name}"
+            used = session(master, name, **{**_tables(spec), **(conf or {})})
         try:
-            env["SPARK_REMOTE"], env["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = _serve(spark)
+            env["SPARK_REMOTE"], env["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = _serve(used)
             ran = _launch(words, env, spec.parent, progress)
         finally:
-            if own:
-                spark.stop()
-        return _closed(ran, storage, env, dry_run)
-    return _closed(_launch(words, env, spec.parent, progress), storage, env, dry_run)
+            if spark is None:
+                used.stop()
+    if not dry_run:
+        ran.acked = _close(storage, env)
+    return ran
 
 
 def spec_of(project: str | os.PathLike[str]) -> Path:
@@ -304,16 +314,17 @@ def _why(text: str) -> str:
     return (found[-1] if found else text.strip().rpartition("\n")[2] or "Spark's runner said nothing")[:1000]
 
 
-def _closed(ran: Ran, storage: str, env: Mapping[str, str], dry_run: bool) -> Ran:
+def _close(storage: str, env: Mapping[str, str]) -> dict[str, int]:
     """Ack what the flows have committed: none of them does so for its last batch once it is over."""
     from .closer import close_stream
 
+    acked: dict[str, int] = {}
     parts = urlsplit(storage)
     root = unquote(parts.path) if parts.scheme == "file" else storage
-    if dry_run or not env.get("OPENQ_URL") or not os.path.isdir(root):
-        return ran
+    if not env.get("OPENQ_URL") or not os.path.isdir(root):
+        return acked
     for folder, inside, _ in os.walk(root):
         if "offsets" in inside and "commits" in inside:
             inside.clear()
-            ran.acked |= close_stream(folder, env["OPENQ_URL"], env.get("OPENQ_TOKEN"))
-    return ran
+            acked |= close_stream(folder, env["OPENQ_URL"], env.get("OPENQ_TOKEN"))
+    return acked

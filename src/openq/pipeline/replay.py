@@ -17,7 +17,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
-from .again import Site, StrPath, as_moment, commit, narrowed, publish, stamped, told, uploading, with_json
+from .again import (
+    BODIES,
+    Site,
+    StrPath,
+    as_moment,
+    commit,
+    matching,
+    publish,
+    speaks_of,
+    stamped,
+    told,
+    uploading,
+    with_json,
+)
 from .place import moment_us, queue_list
 from .plan import Pace, Plan, check_rate, check_same, load_plan, make_plan, step_of
 
@@ -133,11 +146,12 @@ def choose(
         raise InvalidSetting("rate and speed contradict each other: give one of them")
     listed = None if queues is None else list(queue_list(queues))
     known = None if plan is None else load_plan(plan, "replay")
-    asked = {
+    since_us, until_us = moment_us(since, "since"), moment_us(until, "until")
+    asked: dict[str, Any] = {
         "from": listed,
         "to": to,
-        "since_us": moment_us(since, "since"),
-        "until_us": moment_us(until, "until"),
+        "since_us": since_us,
+        "until_us": until_us,
         "ids": None if ids is None else list(ids),
         "where": where,
         "rate": rate,
@@ -153,9 +167,8 @@ def choose(
         raise InvalidSetting("to which queue? Name it: the same one, or another")
     if asked["ids"] is not None and not asked["ids"]:
         raise InvalidSetting("the list of ids is empty")
-    if asked["since_us"] is not None and asked["until_us"] is not None:
-        if asked["since_us"] >= asked["until_us"]:
-            raise InvalidSetting("since must be before until")
+    if since_us is not None and until_us is not None and since_us >= until_us:
+        raise InvalidSetting("since must be before until")
     if site.url is not None:
         site.settings(to)
     end, journal = site.end()
@@ -177,19 +190,16 @@ def _frame(spark: SparkSession, site: Site, plan: Plan, first: int | None, end: 
     asked = plan.asked
     read = site.reader(spark, end)
 
-    def frames() -> Iterator[DataFrame]:
-        words: dict[str, Any] = {
-            "queues": asked["from"],
-            "since": as_moment(asked["since_us"]),
-            "until": as_moment(asked["until_us"]),
-            "ids": asked["ids"] or (),
-            "first_position": first,
-        }
-        if not body:
-            yield read(**words, body=False)
-        yield with_json(read(**words))
-
-    return narrowed(frames(), asked["where"])
+    words: dict[str, Any] = {
+        "queues": asked["from"],
+        "since": as_moment(asked["since_us"]),
+        "until": as_moment(asked["until_us"]),
+        "ids": asked["ids"] or (),
+        "first_position": first,
+    }
+    if body or speaks_of(asked["where"], BODIES):
+        return matching(with_json(read(**words)), asked["where"])
+    return matching(read(**words, body=False), asked["where"])
 
 
 def _count(
@@ -291,7 +301,7 @@ class _Work:
         """What a slice sends, in its order."""
         from pyspark.sql import functions as F
 
-        first, end, rows = self._plan.slices[number]
+        first, end, _ = self._plan.slices[number]
         frame = _frame(self._spark, self._site, self._plan, first, end, body=True)
         frame = stamped(frame)
         if self._has_dedup:
@@ -314,7 +324,7 @@ class _Work:
 
     def _tell(self, done: int) -> None:
         if self._progress is not None:
-            self._progress(done, self._plan.total)
+            self._progress(done + self.sent + self.repeated, self._plan.total)
 
     def all_at_once(self) -> None:
         """Spark's tasks upload the rows of a slice; this process looks at their number and commits."""
@@ -395,9 +405,9 @@ class _Work:
         planned = self._plan.slices[number][2]
         if rows != planned:
             raise HistoryUnavailable(
-                f"slice {number + 1} of the plan {self._plan.path} has {rows} messages now, and had {planned}: "
-                "its condition must not depend on the time or on chance, and the history must still be there; "
-                "nothing of it was sent"
+                f"slice {number + 1} of the plan {self._plan.path} has {rows} messages, not {planned}; "
+                "nothing of it was sent. Its condition must not depend on the time or on chance, and the "
+                "history must still be there"
             )
 
 

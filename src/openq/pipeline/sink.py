@@ -84,10 +84,6 @@ class Target:
         self.on_error: str = options.value("onError", "fail")
         self.dlq: str | None = options.value("dlq")
         self.creates: bool = options.value("createQueue", False)
-        if options.value("exchange") is not None or options.value("routingKey") is not None:
-            raise InvalidSetting(
-                "a sink writes to queues, not to exchanges: name the queue, or add a column queue"
-            )
         if (self.on_error == "dlq") != (self.dlq is not None):
             raise InvalidSetting("onError=dlq and dlq=QUEUE go together: give both or neither")
         if self.job is not None and not _NAME.fullmatch(self.job):

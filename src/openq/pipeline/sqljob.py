@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidSetting, OpenQError
+from ..errors import InvalidSetting, OpenQError, QueueNotFound
 from .options import as_options
 from .place import moment_us
 from .session import reason
@@ -99,7 +99,7 @@ class Statement:
 
     def key(self, *more: str) -> str:
         """The same for the same statement, however it is laid out."""
-        parts = [token.text for token in _tokens(self.text)]
+        parts = [token.text for token in _tokens(self.text) if token.text != ";"]
         return hashlib.sha256("\0".join((*parts, *more)).encode()).hexdigest()[:16]
 
 
@@ -396,6 +396,8 @@ def sql(
         write = _writer_options(target, url, token, job, create, options)
         if target.kind == "queue":
             check_columns(frame, write)
+            if not create:
+                require_queue(target.name, write)
         if dry_run:
             return Done(target, None, frame=frame)
         if not statement.is_stream:
@@ -522,6 +524,23 @@ def check_columns(frame: DataFrame, options: Mapping[str, str]) -> None:
     from .sink import columns_of
 
     columns_of(frame.schema, SinkTarget(Options.parse(options, WRITE)))
+
+
+def require_queue(name: str, options: Mapping[str, str]) -> None:
+    """Raises QueueNotFound: better now than when everything is computed."""
+    from ..client.http import Refused
+    from .calls import linked, quoted
+    from .options import WRITE, Options
+
+    with linked(Options.parse(options, WRITE)) as link:
+        try:
+            link.call("GET", f"queues/{quoted(name)}")
+        except Refused as refused:
+            # Who may not look may still send.
+            if refused.status == 404:
+                raise QueueNotFound(name) from None
+            if refused.status != 403:
+                raise
 
 
 def plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidSetting
 from .options import as_options
-from .sqljob import close, explained, moment, run_stream
+from .sqljob import close, explained, moment, require_queue, run_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -96,6 +96,8 @@ def load(
         if not repeated:
             told: dict[str, Any] = {"url": url, "token": token, "queue": to, "jobId": job, "dlq": dlq}
             told |= {"createQueue": create or None, "onError": "dlq" if dlq else None}
+            if not create:
+                require_queue(to, as_options(url=url, token=token))
             with explained(), watched(spark, progress):
                 frame = rows(spark, listed, format, body, id, group, priority, options)
                 frame.write.format("openq").options(**as_options(**told)).mode("append").save()

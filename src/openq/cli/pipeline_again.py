@@ -1,0 +1,382 @@
+"""`openq pipeline redrive` and `openq pipeline replay`: dead letters back, and the past once more."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from contextlib import contextmanager
+
+from .parsing import Parser, Verbs, add_asking, add_json, rate
+from .terminal import EMPTY, FAILED, OK, paint, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from ..pipeline.again import Site
+    from ..pipeline.plan import Plan
+
+
+def add(verbs: Verbs) -> None:
+    _add_redrive(verbs)
+    _add_replay(verbs)
+
+
+def _add_redrive(verbs: Verbs) -> None:
+    redrive = verbs.add(
+        "redrive",
+        _redrive,
+        "send dead letters that match an SQL condition back to where they failed",
+        [
+            ("openq pipeline redrive orders-dead --dry-run", "how many, why they failed, some of them"),
+            (
+                "openq pipeline redrive orders-dead --where \"error_type = 'TimeoutError'\" --rate 50",
+                "some of them, not too fast",
+            ),
+            (
+                "openq pipeline redrive orders-dead --transform mend.py:mended --dry-run",
+                "with another body; shows before and after",
+            ),
+            ("openq pipeline redrive --plan mend.json --yes", "go on with a redrive that was cut off"),
+        ],
+        "Columns of a letter: message_id, seq, ts (of its death), dlq_source, receive_count, error_type,\n"
+        "error_signature, error_text, group, priority, size; of its publish: published, type, attributes,\n"
+        "headers, body, body_json (body_json:order.total), replay_count and more. Ids stay; one that is\n"
+        "changed has a new one, and openq.replay_of names the old. The audit has a line for every letter.",
+    )
+    redrive.add_argument("queue", nargs="?", metavar="QUEUE", help="the dead-letter queue")
+    redrive.add_argument("--where", metavar="SQL", help="which letters (default: all)")
+    redrive.add_argument("--to", metavar="QUEUE", help="another queue than where each one failed")
+    redrive.add_argument(
+        "--transform",
+        metavar="SQL|FILE.py:NAME",
+        help="another body: an expression, or a function of the letter as a dict; None leaves it there",
+    )
+    redrive.add_argument("--rate", metavar="N", type=rate, help="the most per second")
+    redrive.add_argument("--audit", metavar="FILE", help="what became of each (default: beside the plan)")
+    _add_rest(redrive)
+
+
+def _add_replay(verbs: Verbs) -> None:
+    replay = verbs.add(
+        "replay",
+        _replay,
+        "publish messages of the past again, chosen by time, id or SQL",
+        [
+            (
+                "openq pipeline replay --from orders --since 2h --to orders-again --dry-run",
+                "how many it would be",
+            ),
+            (
+                "openq pipeline replay --from 'shop-*' --where \"body_json:total > 100\" --to audit --yes",
+                "by what is in them",
+            ),
+            ("openq pipeline replay --from orders --since 1d --to test --speed 10x", "a day in 2.4 hours"),
+            ("openq pipeline replay --plan again.json --yes", "go on with a replay that was cut off"),
+        ],
+        "From journal and archive, in the original order. A copy has an id of its own; its attributes\n"
+        "openq.replay_of and openq.replay_count say what it is. With one plan nothing is published twice.",
+    )
+    replay.add_argument("--from", metavar="QUEUE", dest="queues", action="append", help="a name or a pattern")
+    replay.add_argument("--to", metavar="QUEUE", help="where they go: the same queue or another")
+    replay.add_argument("--since", metavar="TIME", help="from this time on: 2h, 7d, or 2026-01-31T12:00:00Z")
+    replay.add_argument("--until", metavar="TIME", help="before this time")
+    replay.add_argument("--ids", metavar="FILE", help="only these, an id in each line")
+    replay.add_argument(
+        "--where", metavar="SQL", help="a condition on the columns of `messages`, and body_json"
+    )
+    replay.add_argument("--rate", metavar="N", type=rate, help="the most per second")
+    replay.add_argument(
+        "--speed", metavar="N", type=_speed, help="as they came, but so many times as fast: 1, 10x"
+    )
+    _add_rest(replay)
+
+
+def _add_rest(parser: Parser) -> None:
+    from .pipeline import add_history, add_spark
+
+    parser.add_argument(
+        "--plan",
+        metavar="FILE",
+        help="what is to be done and how far it is; one that is there is gone on with (default: a new one "
+        "in ./openq-pipelines)",
+    )
+    add_asking(parser)
+    add_json(parser)
+    add_history(parser)
+    add_spark(parser)
+
+
+def _speed(text: str) -> float:
+    try:
+        return rate(text.removesuffix("x"))
+    except ArgumentTypeError:
+        raise ArgumentTypeError(f"a speed is a factor such as 1, 0.5 or 10x, not {text!r}") from None
+
+
+# -- what they share ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _site(options: Namespace) -> Iterator[Site]:
+    """Where to read, and the server that acts: what is not named is the server of this machine."""
+    import os
+
+    from ..config import DEFAULT_URL
+    from ..pipeline.again import Site
+    from .remote import token_of
+
+    url = options.url or os.environ.get("OPENQ_URL") or DEFAULT_URL
+    if options.dry_run and (options.data or options.archive) and not options.url:
+        url = None  # nobody has to be there for a look at files
+    site = Site(options.data, url, token_of(options), options.archive)
+    try:
+        yield site
+    finally:
+        site.close()
+
+
+@contextmanager
+def _resumable(plan: Plan, verb: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"stopped; `openq pipeline {verb} --plan {plan.path} --yes` goes on")
+        raise
+    except Exception:
+        if plan.done:
+            say(f"what is done is done; `openq pipeline {verb} --plan {plan.path} --yes` goes on")
+        raise
+
+
+def _progress(what: str, plan: Plan) -> tuple[Callable[[int, int], None], Callable[[], None]]:
+    from .progress import Count
+
+    shown = Count(what, plan.total)
+    return (lambda done, _: shown.at(done)), shown.end
+
+
+def _keep(options: Namespace, plan: Plan) -> None:
+    """A plan that somebody named is kept by a dry run too: to do exactly that, later."""
+    if options.plan:
+        with plan.held():
+            plan.save()
+        say(f"the plan is {plan.path}; run the same with --plan, and without --dry-run, to carry it out")
+
+
+# -- redrive -----------------------------------------------------------------------------------------------
+
+
+def _redrive(options: Namespace) -> int:
+    from ..pipeline.redrive import choose, run
+    from .pipeline import session_of
+    from .remote import UsageError
+    from .show import REFUSED, agreed, count_text, print_json
+
+    if options.queue is None and options.plan is None:
+        raise UsageError("which dead-letter queue? See `openq dlq ls`")
+    with _site(options) as site:
+        spark = session_of(options)
+        chosen = choose(
+            spark,
+            site,
+            options.queue,
+            where=options.where,
+            to=options.to,
+            transform=options.transform,
+            rate=options.rate,
+            plan=options.plan,
+            samples=3 if options.dry_run else 0,
+        )
+        plan = chosen.plan
+        if options.dry_run:
+            if options.json:
+                print_json(_redrive_told(chosen))
+            else:
+                _show_redrive(chosen)
+            if chosen.is_new:
+                _keep(options, plan)
+            return OK if chosen.left else EMPTY
+        if chosen.is_new and not plan.total:
+            say("there is nothing to do: no dead letter matches")
+            return EMPTY
+        if chosen.left:
+            where = f"to {plan.asked['to']}" if plan.asked["to"] else "back to where they failed"
+            how = ", changed," if plan.asked["transform"] else ""
+            if not agreed(
+                options, f"send {count_text(chosen.left, 'letter')} of {plan.asked['queue']}{how} {where}"
+            ):
+                return REFUSED
+        told, end = _progress(f"redrive {plan.asked['queue']}", plan)
+        try:
+            with _resumable(plan, "redrive"):
+                done = run(spark, site, chosen, told, options.audit)
+        finally:
+            end()
+    if options.json:
+        print_json(
+            {"plan": str(plan.path), "id": plan.id, "total": plan.total, "outcomes": done.outcomes}
+            | {"audit": None if done.audit is None else str(done.audit)}
+        )
+    else:
+        said = ", ".join(f"{number} {name}" for name, number in sorted(done.outcomes.items()))
+        print(f"redrive: {said or 'nothing to do'}{'' if chosen.left else ' (it was done before)'}")
+        print(f"{paint('audit', 'dim')}  {done.audit}")
+    return OK if done.is_clean else FAILED
+
+
+def _redrive_told(chosen: Any) -> dict[str, Any]:
+    return {
+        "total": chosen.plan.total,
+        "left": chosen.left,
+        "groups": [
+            {"source": each.source, "signature": each.signature, "count": each.count, "ids": list(each.ids)}
+            for each in chosen.groups
+        ],
+        "samples": list(chosen.samples),
+    }
+
+
+def _show_redrive(chosen: Any) -> None:
+    from .show import count_text, table, visible
+
+    plan = chosen.plan
+    if chosen.groups:
+        table(
+            ["letters", "from", "why", "for example"],
+            [
+                [each.count, each.source, _cut(each.signature or "(no reason given)"), each.ids[0]]
+                for each in chosen.groups[:20]
+            ],
+            right=["letters"],
+        )
+        if len(chosen.groups) > 20:
+            say(f"and {len(chosen.groups) - 20} more reasons")
+        print()
+    for each in chosen.samples[:10]:
+        print(f"{visible(each['id'])}  {visible(_cut(each['error'] or '', 100))}")
+        print(paint(f"  {visible(_cut(each['body'] or '(not in the history any more)', 100))}", "dim"))
+        if plan.asked["transform"]:
+            print(f"  {visible(_cut(each['new_body'] or each['problem'] or '', 100))}")
+    where = f"to {plan.asked['to']}" if plan.asked["to"] else "back to where they failed"
+    print(f"dry run: this would send {count_text(chosen.left, 'letter')} of {plan.asked['queue']} {where}")
+
+
+def _cut(text: str, longest: int = 70) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+# -- replay ------------------------------------------------------------------------------------------------
+
+
+def _replay(options: Namespace) -> int:
+    from ..pipeline.replay import choose, run
+    from .pipeline import session_of
+    from .remote import UsageError
+    from .show import REFUSED, agreed, count_text, print_json
+
+    if options.plan is None and not options.queues:
+        raise UsageError("from which queue? Give --from, or --plan to go on with a plan")
+    ids = None if options.ids is None else _read_ids(options.ids)
+    with _site(options) as site:
+        spark = session_of(options)
+        chosen = choose(
+            spark,
+            site,
+            options.queues,
+            options.to,
+            since=options.since,
+            until=options.until,
+            ids=ids,
+            where=options.where,
+            rate=options.rate,
+            speed=options.speed,
+            plan=options.plan,
+        )
+        plan = chosen.plan
+        if options.dry_run:
+            if options.json:
+                print_json(_replay_told(chosen))
+            else:
+                _show_replay(chosen)
+            if chosen.is_new:
+                _keep(options, plan)
+            return OK if chosen.left else EMPTY
+        if chosen.is_new and not plan.total:
+            say("there is nothing to do: no message matches")
+            return EMPTY
+        if chosen.left and not agreed(
+            options, f"publish {count_text(chosen.left, 'message')} again to {plan.asked['to']}"
+        ):
+            return REFUSED
+        told, end = _progress(f"replay to {plan.asked['to']}", plan)
+        try:
+            with _resumable(plan, "replay"):
+                done = run(spark, site, plan, told)
+        finally:
+            end()
+    if options.json:
+        print_json(
+            {"plan": str(plan.path), "id": plan.id, "total": plan.total, "sent": done.sent}
+            | {"repeated": done.repeated}
+        )
+    elif not chosen.left:
+        print(f"replay: nothing to do, all {count_text(plan.total, 'message')} were published before")
+    else:
+        print(f"replay: {count_text(done.sent, 'message')} published to {plan.asked['to']}")
+        print(f"{paint('plan', 'dim')}  {plan.path}")
+    return OK
+
+
+def _read_ids(path: str) -> list[str]:
+    from .remote import UsageError
+
+    with open(path, encoding="utf-8") as file:
+        try:
+            ids = list(dict.fromkeys(line.strip() for line in file if line.strip()))
+        except UnicodeDecodeError:
+            raise UsageError(f"{path} is no text: an id in each line is wanted") from None
+    if not ids:
+        raise UsageError(f"there are no ids in {path}: one in each line is wanted")
+    return ids
+
+
+def _replay_told(chosen: Any) -> dict[str, Any]:
+    from ..client.times import from_ms, iso
+
+    return {
+        "total": chosen.plan.total,
+        "left": chosen.left,
+        "slices": len(chosen.plan.slices),
+        "to": chosen.plan.asked["to"],
+        "queues": [
+            {
+                "queue": each.queue,
+                "count": each.count,
+                "bytes": each.bytes,
+                "first": iso(from_ms(each.first_us // 1000)),
+                "last": iso(from_ms(each.last_us // 1000)),
+            }
+            for each in chosen.groups
+        ],
+    }
+
+
+def _show_replay(chosen: Any) -> None:
+    from ..pipeline.report import moment
+    from .show import count_text, table
+    from .terminal import size_text
+
+    if chosen.groups:
+        table(
+            ["queue", "messages", "bytes", "first", "last"],
+            [
+                [each.queue, each.count, size_text(each.bytes), moment(each.first_us), moment(each.last_us)]
+                for each in chosen.groups
+            ],
+            right=["messages", "bytes"],
+        )
+        print()
+    plan = chosen.plan
+    print(f"dry run: this would publish {count_text(chosen.left, 'message')} again to {plan.asked['to']}")
