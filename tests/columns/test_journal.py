@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from openq.clock import VirtualClock
 from openq.columns import decode
 from openq.columns.files import SegmentBytes
+from openq.columns.infos import infos
 from openq.columns.journal import (
     JournalFiles,
     Lineage,
@@ -27,10 +29,14 @@ from openq.columns.journal import (
 )
 from openq.columns.schema import EVENTS, TABLES, arrow_schema, column_names
 from openq.columns.select import Selection
+from openq.columns.told import Told, told
+from openq.engine.records import RUN, _pack_info, _unpack_info
 from openq.errors import HistoryUnavailable, InvalidSetting, JournalDamaged, OpenQError
-from openq.model import Draft, QueueSettings
+from openq.model import Draft, Info, QueueSettings
+from openq.properties import Properties, Timestamp, encode
+from openq.storage.disk import Io
 from openq.storage.index import index_path
-from tests.columns.journals import Life, furnish, open_broker, slow_tables
+from tests.columns.journals import Life, furnish, open_broker, slow_tables, wire
 
 
 def read_all(path: Path, selection: Selection, files: JournalFiles | None = None) -> pa.Table:
@@ -220,6 +226,50 @@ def test_an_open_segment_can_be_followed_step_by_step(tmp_path: Path) -> None:
     broker.close()
 
 
+class CountingIo(Io):
+    """A disk that counts what is read from it."""
+
+    def __init__(self) -> None:
+        self.read = self.synced = 0
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        data = super().pread(fd, size, offset)
+        self.read += len(data)
+        return data
+
+    def fdatasync(self, fd: int) -> None:
+        self.synced += 1
+        super().fdatasync(fd)
+
+
+def test_following_an_open_segment_reads_only_what_is_new(tmp_path: Path) -> None:
+    broker = open_broker(tmp_path, segment_bytes=1 << 24)
+    broker.declare("q", QueueSettings())
+    files = JournalFiles(tmp_path)
+    files._io = disk = CountingIo()
+    count = 0
+    # A segment is padded for what comes, so a look at new blocks may read a chunk beyond their end.
+    for _ in range(4):
+        broker.publish_bodies("q", [bytes(1000)] * 1000, 0)
+        broker.sync()
+        files.segments()
+        disk.read = disk.synced = 0
+        broker.publish_bodies("q", [b"x"] * 10, 0)
+        broker.sync()
+        end = files.end_position()
+        index = files.index(end >> 32)
+        for _ in range(5):
+            assert files.end_position() == end
+            assert files.index(end >> 32) is index
+
+        count += 1010
+        assert disk.synced == 1
+        assert disk.read < 4_200_000
+        indexes = [files.index(ref.number) for ref in files.segments()]
+        assert sum(kind == RUN for index in indexes for kind in index.kinds) == count
+    broker.close()
+
+
 def test_the_lineage_forgets_who_is_gone(tmp_path: Path) -> None:
     clock = VirtualClock()
     broker = open_broker(tmp_path, clock)
@@ -405,3 +455,95 @@ def test_the_index_alone_answers_what_it_can(journal: Path, tmp_path: Path) -> N
     found = list(read_segment(elsewhere, selection, index=index, context=context))
 
     assert found == list(read_segment(ref, selection, index=index, context=context))
+
+
+# -- infos all at once ---------------------------------------------------------------------------------
+
+_WORDS = st.sampled_from(
+    (
+        *("tenant", "n", "é", "traceparent", "X-Amzn-Trace-Id", "x-amzn-trace-id", "openq.trace", "trace_id"),
+        *("openq.replay_of", "openq.replay_count", "openq.batch", "openq.sqs-types", "content_type"),
+        *("x-group-id", "x-deduplication-header", "x-delay", "x-death", "BCC", "message_id"),
+    )
+)
+_TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=("Cs",)), max_size=12),
+    st.sampled_from(("7", "Root=1-2;Sampled=1", "00-ab-cd-01", "ü" * 700, "")),
+)
+_SINGLE = st.one_of(
+    st.none(),
+    st.booleans(),
+    _TEXTS,
+    st.binary(max_size=6),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.integers(-9, 9),
+    st.floats(),
+    st.sampled_from((Decimal("1.50"), Decimal("-3"), Timestamp(0), Timestamp((1 << 64) - 1))),
+)
+_VALUES = st.one_of(_SINGLE, st.lists(_SINGLE, max_size=3), st.dictionaries(_WORDS, _SINGLE, max_size=2))
+_SHORTS = st.one_of(st.none(), _TEXTS.filter(lambda text: len(text.encode()) < 256))
+_PROPERTIES = st.builds(
+    Properties,
+    content_type=_SHORTS,
+    headers=st.one_of(st.none(), st.dictionaries(_WORDS, _VALUES, max_size=6)),
+    delivery_mode=st.sampled_from((None, 2)),
+    correlation_id=_SHORTS,
+    message_id=_SHORTS,
+    timestamp=st.one_of(st.none(), st.integers(0, (1 << 64) - 1)),
+    app_id=_SHORTS,
+)
+
+
+@st.composite
+def wires(draw: st.DrawFn) -> bytes:
+    """Properties as clients send them, and as nobody should."""
+    made = bytearray(encode(draw(_PROPERTIES)))
+    if draw(st.integers(0, 3)) == 0:
+        made[draw(st.integers(0, len(made) - 1))] = draw(st.integers(0, 255))
+    if draw(st.integers(0, 5)) == 0:
+        del made[draw(st.integers(0, len(made))) :]
+    return bytes(made)
+
+
+_JSON_INFOS = st.builds(
+    lambda attributes, publisher: Info(attributes, publisher),
+    st.dictionaries(
+        st.one_of(_WORDS, st.text(max_size=4)),
+        st.one_of(_SINGLE.filter(lambda value: type(value) is not Decimal), st.dictionaries(_WORDS, _TEXTS)),
+        max_size=5,
+    ),
+    st.one_of(st.none(), st.just("joe")),
+)
+_INFOS = st.one_of(st.builds(Info.of_wire, wires(), st.sampled_from((None, "", "zoë"))), _JSON_INFOS)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(_INFOS, min_size=1, max_size=8), st.sampled_from(("wire", "json", "few")))
+def test_many_infos_at_once_say_what_each_of_them_says(found: list[Info], among: str) -> None:
+    if among == "wire":
+        found = [*found, *(Info.of_wire(wire(n, own=True)) for n in range(70))]
+    elif among == "json":
+        found = [*found, *(Info({"n": n, "who": f"é{n}"}, "joe") for n in range(70))]
+    data = pa.array([_pack_info(info) for info in found], pa.binary())
+
+    columns = infos(data, lambda _: True)
+
+    for place, info in enumerate(found):
+        expected = read_alone(info)
+        if expected["attributes"]:
+            expected["attributes"] = [
+                (name, {"type": kind, "string": text, "binary": raw})
+                for name, (kind, text, raw) in expected["attributes"]
+            ]
+        assert {name: column[place].as_py() for name, column in columns.items()} == expected
+    for name, column in columns.items():
+        alone = infos(data, name.__eq__).get(name)
+        assert column.null_count == len(found) if alone is None else alone.equals(column), name
+        column.validate(full=True)
+
+
+def read_alone(info: Info) -> dict[str, Any]:
+    try:
+        return told(_unpack_info(_pack_info(info)))._asdict()
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return Told()._asdict()

@@ -33,7 +33,8 @@ SPARK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.pollingDelay": "5ms",
     "spark.sql.streaming.minBatchesToRetain": "1000",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
 }
 
 # -- the job: a process of its own ----------------------------------------------------------------------
@@ -122,7 +123,11 @@ class PipelineLoop:
         ]
         root = Path(__file__).parents[2]
         with log:
-            return subprocess.Popen(command, stdout=log, stderr=log, cwd=root, start_new_session=True)
+            # Compiled modules are kept: a job is started again and again.
+            env = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+            return subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=root, env=env, start_new_session=True
+            )
 
     def _progress(self) -> int:
         """How many steps the job has made: entries of Spark's logs."""

@@ -12,18 +12,19 @@ from pathlib import Path
 import pyspark
 
 from openq.pipeline.java import find_java
+from tests.pipeline.conftest import JAVA
 from tests.serving import free_port, until
 
 HOME = Path(pyspark.__file__).parent
-# One compiler and one collector thread each: several of these share a small machine.
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss1m"
+# Several of these share a small machine.
+QUICK = f"{JAVA} -Xss1m"
 
 
 def environment(**more: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("SPARK_", "PYSPARK_", "OPENQ_", "PYTHONPATH"))
+        if not name.startswith(("SPARK_", "PYSPARK_", "OPENQ_", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"))
     }
     return {
         **kept,
@@ -90,6 +91,8 @@ def submit(
             *("--conf", f"spark.driver.extraJavaOptions={QUICK}"),
             *("--conf", f"spark.executor.extraJavaOptions={QUICK}"),
             *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
+            *("--conf", "spark.python.authenticate.socketTimeout=2min"),
+            *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.sql.streaming.pollingDelay=5ms"),
             *("--conf", "spark.driver.bindAddress=127.0.0.1"),
             *(flags or []),
             str(file),
@@ -97,7 +100,7 @@ def submit(
         ],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         env=environment(),
         cwd=directory,
     )

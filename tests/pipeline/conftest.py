@@ -16,16 +16,28 @@ from openq.broker.local import LocalBroker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# One compiler and one collector thread, and Spark's own classes taken on trust: a short run is cheaper so.
+JAVA = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 SPARK = {
     "driver_memory": "768m",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.pollingDelay": "5ms",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": JAVA,
 }
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def compiled() -> Iterator[None]:
+    """Spark starts many short Python processes: each would compile OpenQ again where nobody keeps that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark(compiled: None) -> Iterator[SparkSession]:
     from openq.pipeline.session import session
 
     made = session("local[2]", app_name="openq-tests", **SPARK)

@@ -7,12 +7,15 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from openq.columns.history import LocalHistory
 from openq.columns.schema import arrow_schema, ddl
+from openq.columns.select import Selection
 from openq.columns.signature import signature
 
 if TYPE_CHECKING:
@@ -109,6 +112,16 @@ class History:
             }
         )
 
+    @classmethod
+    def of(cls, data: Path) -> History:
+        """What a data directory and its archive hold."""
+        made, local = cls(), LocalHistory(data)
+        for table, rows in (("messages", made.messages), ("events", made.events)):
+            selection = Selection(table=table)
+            for batch in local.read_many(local.snapshot(selection).pieces, selection):
+                rows += batch.to_pylist()
+        return made
+
     def move(
         self, event: str, queue: str, seq: int, message_id: str, to: str, **more: Any
     ) -> tuple[str, int, str]:
@@ -196,6 +209,7 @@ class Life:
     lease: tuple[int, str | None] | None = None
     delivered: int = 0
     ended_us: int | None = None
+    ended_by: str | None = None
 
 
 def micros(moment: datetime) -> int:
@@ -238,7 +252,7 @@ class Recount:
         self.counts[life.queue, self.window(us), event] += 1
         self.depths[life.queue, self.window(us), event, life.delivered] += 1
         self._end_loan(life, us)
-        life.ended_us = us
+        life.ended_us, life.ended_by = us, event
 
     def _walk(self, row: dict[str, Any], message: dict[str, Any] | None) -> None:
         event, queue, us = row["event"], row["queue"], micros(row["ts"])

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from openq import OpenQ
+from openq.broker.local import LocalBroker
 from openq.cli.main import main
 from openq.columns.history import LocalHistory
 from openq.columns.select import Selection
 from openq.errors import HistoryUnavailable, InvalidSetting
+from openq.model import Draft, QueueSettings
 from openq.pipeline.analytics import Job, Results, ResultsBusy, analytics, window_us
+from openq.pipeline.archive import archive
 from openq.pipeline.place import moment_us, queue_list
 from openq.pipeline.triage import triage
-from tests.pipeline.conftest import fill_path
-from tests.pipeline.recount import START_US, History, Recount, Simulation, micros, nearest
+from tests.pipeline.conftest import SPARK
+from tests.pipeline.recount import History, Recount, Simulation, micros, nearest
+from tests.serving import Served, served, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,84 +135,195 @@ def test_every_figure_equals_a_recount_and_steps_equal_the_whole(spark: SparkSes
     simulation = Simulation(seed=7)
     simulation.history.spark = spark
 
-    for steps in (250, 1, 350):
-        in_steps = run(simulation.run(steps), tmp_path / "steps")
+    run(simulation.run(250), tmp_path / "steps")
+    # A time zone of the session changes nothing, and a run without anything new none of the results.
+    spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
+    try:
+        in_steps = run(simulation.run(350), tmp_path / "steps")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    again = run(simulation.history, tmp_path / "steps")
     whole = run(simulation.history, tmp_path / "whole")
 
     check(whole, Recount(simulation.history, WINDOW_US))
     assert everything(in_steps) == everything(whole)
-    # Each run read only what was new, and the last two versions are kept.
+    assert (again.version, again.repeated) == (in_steps.version, True)
+    # Each run read only what was new.
     assert simulation.history.read_from[0] == simulation.history.read_from[-1] == 0
     assert simulation.history.read_from[1] > 100
-    assert [path.name for path in sorted((tmp_path / "steps/versions").iterdir())] == ["00000002", "00000003"]
+    assert json.loads((tmp_path / "steps/current.json").read_text())["version"] == 2
 
 
-def test_a_window_that_was_open_is_corrected_by_the_next_run(spark: SparkSession, tmp_path: Path) -> None:
-    history = History(spark=spark)
-    life = history.publish("orders", type="order.made")
-    history.now_us += 4_000_000
-    history.happen("deliver", *life, receive_count=1, consumer="worker")
-    # A time zone of the session changes nothing.
-    spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
-    try:
-        first = run(history, tmp_path)
-        [before] = rows(first, "windows")
-        again = run(history, tmp_path)
+# -- a real server --------------------------------------------------------------------------------------
 
-        history.now_us += 2_000_000
-        history.happen("ack", *life)
-        history.now_us += 2 * WINDOW_US
-        history.publish("orders")
-        second = run(history, tmp_path)
-        ended, idle = rows(second, "windows")
-        others = run(history, tmp_path, queues=("mail*",))
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
-
-    assert (before["published"], before["delivered"], before["acked"], before["in_flight"]) == (1, 1, 0, 1)
-    assert before["oldest_age_us"] == 4_000_000
-    assert micros(before["window_start"]) == START_US - START_US % WINDOW_US
-    assert (again.version, again.repeated) == (first.version, True)
-    assert (ended["acked"], ended["in_flight"], ended["oldest_age_us"]) == (1, 0, None)
-    assert ended["wait_p50_us"] == 4_000_000
-    assert ended["processing_max_us"] == 2_000_000
-    assert (idle["published"], idle["waiting"], idle["oldest_age_us"]) == (1, 1, 0)
-    assert json.loads((tmp_path / "current.json").read_text())["version"] == others.version
-    assert others.summary["queues"] == []
+COUNTERS = {
+    "published": "openq_messages_sent_total",
+    "delivered": "openq_messages_delivered_total",
+    "acked": "openq_messages_acked_total",
+    "nacked": "openq_messages_nacked_total",
+    "lease_expired": "openq_leases_expired_total",
+    "dead_lettered": "openq_messages_dead_lettered_total",
+    "expired": "openq_messages_expired_total",
+}
 
 
-def test_a_journal_is_analysed_as_its_own_rows_say(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A part of its history is archived, the rest is in the journal, and all of it happened in some way."""
+    data = tmp_path_factory.mktemp("analytics") / "data"
+    before = LocalBroker(data)
+    before.declare("spared", QueueSettings())
+    for number in range(5):
+        before.publish("spared", Draft(b"%d" % number))
+    [lent] = before.receive("spared", 1)
+    assert before.purge("spared", waiting_only=True) == 4
+    before.ack("spared", [(lent.entry.seq, lent.number)])
+    before.sync()
+    before.close()
+    archive(None, path=str(data), include_open=True)
+    with served(data) as server:
+        traffic(server)
+        yield server
+
+
+def traffic(server: Served) -> None:
+    """Publishes, acks, retries, loans that ran out, dead letters, redrives, expiries and a purge."""
+    with (
+        OpenQ("dead", url=server.url, codec="raw") as dead,
+        OpenQ("orders", url=server.url, codec="raw", dlq="dead", max_receives=3) as orders,
+        OpenQ("mails", url=server.url, codec="raw") as mails,
+    ):
+        for number in range(30):
+            kind = "order.made" if number % 2 else "order.paid"
+            orders.publish(b'{"order": %d}' % number, message_type=kind, publisher="shop")
+        for message in orders.receive_many(10):
+            orders.ack(message)
+        for number in range(6):
+            taken = orders.receive(consumer=f"worker-{number % 2}")
+            orders.nack(taken, delay=0, reason=f"TimeoutError: no answer within {number} s")
+        for number in range(4):
+            orders.reject(orders.receive(), reason=f"ValueError: {number} <script>alert(1)</script>")
+        for _ in range(2):
+            orders.receive(visibility_timeout=0.05)
+        until(lambda: orders.stats().counters["lease_expired"] == 2)
+        assert dead.redrive(ids=[dead.peek().id]) == 1
+        dead.ack(dead.receive())
+        mails.publish(b"too late", ttl=0.02)
+        until(lambda: mails.stats().counters["expired"] == 1)
+        mails.publish_many([b"a", b"b", b"c"])
+        mails.receive()
+        assert mails.purge() == 3
+        mails.publish(b"d")
+
+
+def metrics(server: Served) -> dict[tuple[str, str], int]:
+    """What the server itself has counted, by queue and name."""
+    _, text = server.get("/metrics")
+    names = {metric: name for name, metric in COUNTERS.items()}
+    found = re.findall(r'^(\w+)\{account="[^"]*",queue="([^"]*)"\} (\d+)', text.decode(), re.MULTILINE)
+    return {(queue, names[metric]): int(value) for metric, queue, value in found if metric in names}
+
+
+def test_figures_over_http_are_those_of_the_server_itself(
+    spark: SparkSession, server: Served, tmp_path: Path
 ) -> None:
-    data = tmp_path / "data"
-    filled = fill_path(data, count=30)
+    data = Path(server.arguments[1])
 
-    results = analytics(spark, data, window="1h")
+    results = analytics(spark, url=server.url, window="1h", out=tmp_path)
 
-    history = History()
-    local = LocalHistory(data)
-    for table, rows_ in (("messages", history.messages), ("events", history.events)):
-        selection = Selection(table=table)
-        for batch in local.read_many(local.snapshot(selection).pieces, selection):
-            rows_ += batch.to_pylist()
+    history = History.of(data)
     check(results, Recount(history, 3_600_000_000))
-    [orders] = [each for each in results.summary["queues"] if each["queue"] == "orders"]
-    assert orders["published"] == 30
-    assert orders["acked"] == len(filled.acked)
-    assert orders["dead_lettered"] == len(filled.dead)
-    assert results.out == data / "analytics"
-    found = triage(spark, data, queues="dead", samples=1)
-    assert [(group.source, group.signature, group.there) for group in found.groups] == [
-        ("orders", "ValueError: <s> is no amount", 1)
-    ]
-    assert found.groups[0].samples[0]["body"].startswith('{"order":')
+    queues = {each["queue"]: each for each in results.summary["queues"]}
+    counted = metrics(server)
+    assert {queue for queue, _ in counted} == {"dead", "mails", "orders", "spared"} == queues.keys()
+    windows = rows(results, "windows")
+    for (queue, name), value in counted.items():
+        assert sum(row[name] for row in windows if row["queue"] == queue) == value, (queue, name)
+    # The purge found four that waited, and left alone the one on loan.
+    assert [row["item"] for row in history.events if row["event"] == "purge"] == [1, 0]
+    assert sum(row["purged"] for row in windows if row["queue"] == "spared") == 4
+    assert queues["spared"]["acked"] == 1
+    assert "&lt;script&gt;alert" in results.report.read_text()
 
-    code = main(["pipeline", "analytics", "--data", str(data), "--window", "1h", "--dry-run"])
-    assert code == 0
+
+def test_triage_finds_the_same_by_http_and_by_path(spark: SparkSession, server: Served) -> None:
+    data = Path(server.arguments[1])
+
+    far = triage(spark, url=server.url, queues="dead", samples=2)
+    near = triage(spark, path=data, queues="de*", samples=2)
+
+    assert far == near
+    late, bad = "TimeoutError: no answer within <n> s", "ValueError: <n> <script>alert(<n>)</script>"
+    states = {(group.signature, group.type): group for group in far.groups}
+    assert {key: group.count for key, group in states.items()} == {
+        (bad, "order.made"): 2,
+        (bad, "order.paid"): 2,
+        (late, "order.made"): 1,
+        (late, "order.paid"): 1,
+    }
+    assert sorted((group.there, group.redriven, group.discarded) for group in far.groups) == [
+        (0, 0, 1),
+        (0, 1, 0),
+        (2, 0, 0),
+        (2, 0, 0),
+    ]
+    assert all(sample["body"].startswith('{"order": ') for group in far.groups for sample in group.samples)
+
+
+def test_the_commands_write_what_programs_and_people_read(server: Served, tmp_path: Path) -> None:
+    report, page, shown = tmp_path / "out/report.html", tmp_path / "dead.html", tmp_path / "shown"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {shown}\n')
+    browser.chmod(0o755)
+    settings = [f"--conf={name}={value}" for name, value in SPARK.items() if "." in name]
+    where = ["--url", server.url, "--master", "local[1]", *settings]
+    commands = [
+        ["pipeline", "analytics", *where, "--queue", "ord*", "--out", str(report.parent), "--json", "--open"],
+        ["pipeline", "triage", *where, "--json", "--html", str(page)],
+    ]
+    # One after the other in one process: starting Java is most of the work.
+    program = f"from openq.cli.main import main\nfor words in {commands!r}: assert main(words) == 0"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "BROWSER": f"{browser} %s"},
+        timeout=300,
+    )
+
+    assert done.returncode == 0, done.stderr
+    decoder = json.JSONDecoder()
+    summary, end = decoder.raw_decode(done.stdout)
+    found, _ = decoder.raw_decode(done.stdout[end:].lstrip())
+    assert [(each["queue"], each["published"]) for each in summary["queues"]] == [("orders", 30)]
+    assert found["total"] == 6
+    assert "<svg" in report.read_text()
+    assert "&lt;script&gt;" in page.read_text()
+    until(shown.exists)
+    until(shown.read_text)
+    assert shown.read_text() == report.as_uri()
+
+
+def test_a_dry_run_says_what_would_be_read(
+    server: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pipeline", "analytics", "--url", server.url, "--out", str(tmp_path), "--dry-run"]
+
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    pointer = {"version": 1, "position": told["end_position"], "settings": Job(tmp_path, WINDOW_US).settings}
+    journal = LocalHistory(Path(server.arguments[1])).snapshot(Selection()).journal
+    (tmp_path / "current.json").write_text(json.dumps({**pointer, "journal": journal}))
+
+    assert told["anew"] == "there are no results yet"
+    assert main(words) == 0
     assert "nothing is new" in capsys.readouterr().out
-    code = main(["pipeline", "analytics", "--data", str(data), "--window", "2h", "--dry-run", "--json"])
-    assert code == 0
-    assert json.loads(capsys.readouterr().out)["anew"].startswith("the settings")
+    assert main([*words, "--window", "2h"]) == 0
+    assert "would read everything (the settings are others" in capsys.readouterr().out
+
+
+# -- what is refused ------------------------------------------------------------------------------------
 
 
 def test_an_empty_history_gives_an_empty_report(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A real standalone cluster: executors that do not see the data directory read from the server."""
+"""A real standalone cluster: executors that do not see the data directory do everything over HTTP."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import zipfile
 from pathlib import Path
 
 import openq
+from openq import OpenQ
 from tests.pipeline.clusters import cluster, submit
 from tests.pipeline.conftest import fill_path
 from tests.serving import served
 
-COUNT = 200
+COUNT = 100
 SOURCE = Path(openq.__file__).parent
 
 # The package comes by --py-files, where Spark does not look for sources: it is registered by hand.
@@ -41,6 +42,18 @@ def host(rows):
 frame = read(path=path, columns="seq,body", maxBytesPerPartition="4k")
 rows = frame.mapInArrow(host, "seq long, body binary, sees boolean, executor string").collect()
 events = read(table="events").where("event = 'ack'").count()
+
+def run(name, to, **options):
+    (
+        spark.readStream.format("openq").options(url=url, path=path, **options).load()
+        .select("body", "priority", "attributes")
+        .writeStream.format("openq")
+        .options(url=url, queue=to, createQueue="true", checkpointLocation=f"checkpoint/{name}")
+        .trigger(availableNow=True).start().awaitTermination()
+    )
+
+run("log", "copy", queues="events", minPartitions="2", maxBytesPerPartition="4k")
+run("consume", "moved", mode="consume", queue="mails", subscription="cluster")
 print(json.dumps({
     "shipped": "openq.zip" in openq.__file__,
     "driver": os.path.exists(path),
@@ -53,7 +66,12 @@ print(json.dumps({
 """
 
 
-def test_executors_that_do_not_see_the_data_read_from_the_server(tmp_path: Path) -> None:
+def bodies(url: str, queue: str) -> list[bytes]:
+    with OpenQ(queue, url=url, codec="raw") as opened:
+        return sorted(message.body for message in opened.peek_many(1000))
+
+
+def test_executors_that_do_not_see_the_data_read_consume_and_write_through_the_server(tmp_path: Path) -> None:
     data, work = tmp_path / "data", tmp_path / "spark"
     work.mkdir()
     filled = fill_path(data, COUNT, 8 << 10)
@@ -67,6 +85,7 @@ def test_executors_that_do_not_see_the_data_read_from_the_server(tmp_path: Path)
         printed = submit(
             work, master, PROGRAM, server.url, str(tmp_path / "elsewhere"), flags=["--py-files", str(archive)]
         )
+        copied, moved, left = (bodies(server.url, name) for name in ("copy", "moved", "mails"))
 
     found = json.loads(printed.strip().splitlines()[-1])
     assert found["shipped"]
@@ -75,3 +94,5 @@ def test_executors_that_do_not_see_the_data_read_from_the_server(tmp_path: Path)
     assert len(found["seqs"]) == len(set(found["seqs"])) == len(filled.sent)
     assert found["bodies"] == sorted(sent.body.decode("latin-1") for sent in filled.sent.values())
     assert found["acks"] == len(filled.acked)
+    assert copied == sorted(sent.body for sent in filled.sent.values() if sent.queue == "events")
+    assert (moved, left) == (sorted(b"mail %d" % n for n in range(COUNT)), [])

@@ -56,7 +56,7 @@ def test_a_connect_client_reads_the_history(tmp_path: Path) -> None:
             [sys.executable, "-W", "ignore", "-c", CLIENT, f"sc://127.0.0.1:{port}", openq.url, str(data)],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             cwd=work,
             env=environment(),
         )

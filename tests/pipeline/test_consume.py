@@ -11,9 +11,11 @@ import pytest
 
 from openq import OpenQ
 from openq.client.http import Refused
-from openq.errors import InvalidSetting
+from openq.errors import InvalidSetting, OpenQError
 from openq.pipeline.closer import close_stream, committed_offsets, offsets_in
 from openq.pipeline.link import Link
+from openq.security.policy import Rule
+from openq.security.store import Store
 from tests.pipeline.playing import Player, stopped  # noqa: F401
 from tests.serving import Served, served, until
 
@@ -257,6 +259,23 @@ def test_a_checkpoint_of_another_subscription_is_refused(server: Served) -> None
 
     with pytest.raises(InvalidSetting, match="belongs to subscription 'other'"):
         player.run()
+
+
+def test_a_token_for_one_queue_consumes_that_one_and_no_other(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as before:
+        publish(before, numbered(6))
+        publish(before, numbered(3), queue="b")
+    users = Store(tmp_path / "data" / "users.json")
+    users.add_user("worker", rules=[Rule("allow", frozenset({"receive"}), "a")])
+    token, old = users.create_token("worker", "good"), users.create_token("worker", "old", expires_s=1)
+    with served(tmp_path / "data") as server:
+        player = consumer(server, token=token).run()
+        with pytest.raises(OpenQError, match="may not"):
+            consumer(server, "other", token=token, queue="b").run()
+        with pytest.raises(OpenQError, match=r"[Tt]oken"):
+            consumer(server, "late", token=old).run()
+
+    assert player.bodies() == [numbered(4), numbered(2, 4)]
 
 
 def test_an_unknown_queue_is_one_clear_error(server: Served) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -92,7 +94,19 @@ def test_the_command_writes_a_project(tmp_path: Path) -> None:
     assert inside(*words).code == FAILED
 
 
-def test_every_template_runs(spark: SparkSession, server: Served, tmp_path: Path) -> None:
+@pytest.fixture
+def database(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
+    """For tables of the session that all tests share; Spark makes a directory for others at once."""
+    own = urlsplit(spark.conf.get("spark.sql.warehouse.dir") or "").path
+    was_there = os.path.exists(own)
+    spark.sql(f"CREATE DATABASE templates LOCATION '{(tmp_path / 'tables').as_uri()}'")
+    yield "templates"
+    spark.sql("DROP DATABASE templates CASCADE")
+    if not was_there and os.path.isdir(own):
+        os.rmdir(own)
+
+
+def test_every_template_runs(spark: SparkSession, database: str, server: Served, tmp_path: Path) -> None:
     messages = [{"customer": "ada", "amount": 1.5}, {"customer": "zoe", "amount": 2.0}]
     for queue in ("seen", "passed", "known"):
         publish(server, queue, [json.dumps(message).encode() for message in messages])
@@ -102,11 +116,10 @@ def test_every_template_runs(spark: SparkSession, server: Served, tmp_path: Path
     init(tmp_path / "pass", "queue-to-queue", source="passed", target="passed-on")
     init(tmp_path / "rich", "enrich", source="known", target="enriched")
     # One run for all four: most of the time goes into beginning one.
-    spec = f"name: all\nstorage: {(tmp_path / 'state').as_uri()}\ndatabase: templates\nlibraries:\n"
+    spec = f"name: all\nstorage: {(tmp_path / 'state').as_uri()}\ndatabase: {database}\nlibraries:\n"
     for name in ("table", "files", "pass", "rich"):
         spec += f"  - glob:\n      include: {name}/transformations/**\n"
     (tmp_path / "spark-pipeline.yml").write_text(spec)
-    spark.sql(f"CREATE DATABASE templates LOCATION '{(tmp_path / 'tables').as_uri()}'")
     lines: list[str] = []
 
     ran = run(tmp_path, spark=spark, url=server.url, progress=lines.append)
@@ -115,9 +128,9 @@ def test_every_template_runs(spark: SparkSession, server: Served, tmp_path: Path
     assert len(ran.flows) == 5
     assert set(ran.acked) == {"pass", "rich"}
     assert any("RUNNING" in line for line in lines)
-    rows = spark.sql("SELECT body FROM templates.table ORDER BY body").collect()
+    rows = spark.sql(f"SELECT body FROM {database}.table ORDER BY body").collect()
     assert [json.loads(row["body"]) for row in rows] == messages
-    assert spark.sql("SELECT messages FROM templates.table_by_day").collect()[0]["messages"] == 2
+    assert spark.sql(f"SELECT messages FROM {database}.table_by_day").collect()[0]["messages"] == 2
     assert taken(server, "seen") == messages  # only read
     assert [row["id"] for row in taken(server, "rows")] == [1, 2, 3]
     assert taken(server, "passed-on") == messages

@@ -164,6 +164,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_sent(
     assert "contradict" in refused("orders", "none", rate=1.0, speed=2.0)
     assert "to which queue" in refused("orders", None)
     assert "from which queue" in refused(None, "none")
+    assert choose(spark, site, "orders", "none", ids=["unknown"]).plan.total == 0
     chance = choose(spark, site, "orders", "none", where="seq > 0", plan=tmp_path / "chance.json").plan
     chance.asked["where"] = "seq > 9"
     chance.slices = [(first, end, rows + 1) for first, end, rows in chance.slices]
@@ -171,7 +172,6 @@ def test_what_cannot_be_done_is_said_before_anything_is_sent(
         replaying.run(spark, site, chance)
     with pytest.raises(InvalidSetting, match="leave it out"):
         replay(spark, "orders", "other", path=data, url=server.url, plan=tmp_path / "chance.json")
-    site.close()
 
     assert capfd.readouterr() == ("", "")  # not one of Spark's stack traces
     assert waiting(server, "none") == []

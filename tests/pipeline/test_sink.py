@@ -18,6 +18,8 @@ from openq.packed import unpack
 from openq.pipeline.link import Link
 from openq.pipeline.rows import PART_BYTES, pack, parts, to_arrow
 from openq.pipeline.sink import BatchWriter, columns_of, make_stream_writer, make_writer
+from openq.security.policy import ACTIONS, Rule
+from openq.security.store import Store
 from tests.serving import Served, served
 
 URL = {"url": "http://127.0.0.1:1", "queue": "q"}
@@ -290,6 +292,48 @@ def test_a_bad_row_stops_the_batch_or_becomes_a_dead_letter(server: Served) -> N
     lenient.commit([lenient.write(iter([rows]))])
     assert drained(server, "strict") == [b"good"]
     assert drained(server, "letters") == [b"bad"]
+
+
+def test_a_token_for_one_queue_writes_to_that_one_and_no_other(tmp_path: Path) -> None:
+    users = Store(tmp_path / "data" / "users.json")
+    users.add_user("loader", rules=[Rule("allow", frozenset({"send"}), "a")])
+    users.add_user("admin", rules=[Rule("allow", ACTIONS, account="*")])
+    token, admin = users.create_token("loader", "t"), users.create_token("admin", "t")
+    kind = schema(body=TEXT, queue=TEXT)
+    with served(tmp_path / "data") as guarded:
+        for name in ("a", "b"):
+            OpenQ(name, url=guarded.url, token=admin).close()
+        good = writer(guarded, queue="a", token=token)
+        good.commit([good.write(iter([batch(body=["x"])]))])
+        both = writer(guarded, kind, token=token)
+        sent = both.write(iter([batch(body=["y", "z"], queue=["a", "b"])]))
+        with pytest.raises(Refused, match="may not"):
+            both.commit([sent])
+        both.abort([sent])
+
+        found = {}
+        for name in ("a", "b"):
+            with OpenQ(name, url=guarded.url, token=admin, codec="raw") as queue:
+                found[name] = [message.body for message in queue.receive_many(10)]
+
+    assert found == {"a": [b"x"], "b": []}
+
+
+def test_a_server_that_goes_away_before_the_commit_publishes_nothing_until_it_comes(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as first:
+        job = writer(first, queue="q", createQueue="true", retryTimeout="1s")
+        sent = [job.write(iter([batch(body=["a", "b"])])), job.write(iter([batch(body=["c"])]))]
+        OpenQ("q", url=first.url).close()
+        first.kill()
+
+        with pytest.raises(Unreachable, match="nothing listens there"):
+            job.commit(sent)
+        with served(tmp_path / "data", port=first.port) as second:
+            with OpenQ("q", url=second.url, codec="raw") as queue:
+                assert queue.peek_many(10) == []
+            job.commit(sent)
+            job.commit(sent)
+            assert drained(second, "q") == [b"a", b"b", b"c"]
 
 
 def test_a_wrong_token_is_found_before_anything_is_computed(tmp_path: Path) -> None:

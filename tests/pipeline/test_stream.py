@@ -11,7 +11,10 @@ import pytest
 
 from openq import OpenQ
 from openq.broker.local import LocalBroker
+from openq.columns.history import LocalHistory
+from openq.columns.select import Selection
 from openq.errors import HistoryUnavailable, InvalidSetting
+from openq.pipeline.archive import archive
 from openq.pipeline.link import Link
 from tests.pipeline.playing import Player, stopped  # noqa: F401
 from tests.serving import served, until
@@ -97,6 +100,30 @@ def test_a_batch_has_at_most_so_many_bytes(journal: Journal) -> None:
     player = Player(path=journal.path, maxBytesPerTrigger=350).run()
 
     assert [len(bodies) for bodies in player.bodies()] == [3, 3, 3, 1, 1, 2]
+
+
+@pytest.mark.parametrize("way", ["path", "url"])
+def test_limits_hold_in_files_of_the_archive_and_across_their_end(tmp_path: Path, way: str) -> None:
+    path = tmp_path / "data"
+    journal = Journal(path)
+    try:
+        # In a file rows are sorted by queue, in a stream they come as they were published.
+        for n in range(30):
+            journal.publish(b"%d" % n, queue="cab"[n % 3])
+        archive(None, path=str(path), include_open=True)
+        journal.publish(*numbered(10, 30))
+    finally:
+        journal.broker.close()
+    kinds = {piece.kind for piece in LocalHistory(path).snapshot(Selection()).pieces}
+
+    with served(path) as server:
+        place = {"url": server.url} if way == "url" else {"path": path}
+        player = Player(**place, maxMessagesPerTrigger=8).run()
+
+    assert kinds == {"file", "segment"}
+    assert [sorted(map(int, bodies)) for bodies in player.bodies()] == [
+        list(range(first, first + 8)) for first in range(0, 40, 8)
+    ]
 
 
 def test_a_run_that_is_to_end_takes_what_was_there_when_it_began(journal: Journal) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from openq.errors import InvalidSetting
 from openq.pipeline.triage import advice_for, command_for, of_source, render, triage
-from tests.pipeline.recount import History, Simulation, micros
+from tests.pipeline.recount import History, Recount, Simulation, micros
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,22 +50,14 @@ def test_groups_equal_a_plain_count_and_say_what_is_still_there(spark: SparkSess
     assert found.total == sum(map(len, groups.values())) > 20
     assert found.groups_in_all == len(found.groups) == len(groups)
     assert [group.count for group in found.groups] == sorted(map(len, groups.values()), reverse=True)
-    left = {
-        row["seq"]: row["event"]
-        for row in history.events
-        if row["event"] in LEAVING and row["queue"] == "dead"
-    }
-    purged = max(
-        (row["position"] for row in history.events if row["event"] == "purge" and row["queue"] == "dead"),
-        default=0,
-    )
+    lives = Recount(history, HOUR_US).lives
     for group in found.groups:
         rows = groups[group.source, group.dead_queue, group.type, group.signature]
         times = [micros(row["ts"]) for row in rows]
         assert (group.first_us, group.last_us) == (min(times), max(times))
         hours = Counter((us // HOUR_US * HOUR_US - (found.from_us or 0)) // found.bucket_us for us in times)
         assert [hours[at] for at in range(len(group.timeline))] == list(group.timeline)
-        ends = [left.get(row["to_seq"], "purge" if row["position"] < purged else None) for row in rows]
+        ends = [lives[row["to_seq"]].ended_by for row in rows]
         assert group.there == ends.count(None)
         assert group.redriven == ends.count("redrive")
         assert group.there + group.redriven + group.discarded == group.count
@@ -82,9 +74,6 @@ def test_groups_equal_a_plain_count_and_say_what_is_still_there(spark: SparkSess
     some = of_source(source(history), ("no-such*",), top=5, samples=0)
     assert (some.total, some.groups) == (0, ())
     assert "There are none" in render(some)
-
-
-LEAVING = ("ack", "redrive", "move", "dead_letter", "expire", "cancel", "drop")
 
 
 class Tags(HTMLParser):

@@ -118,8 +118,7 @@ def _speed(text: str) -> float:
 # -- what they share ---------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _site(options: Namespace) -> Iterator[Site]:
+def _site(options: Namespace) -> Site:
     """Where to read, and the server that acts: what is not named is the server of this machine."""
     import os
 
@@ -130,11 +129,7 @@ def _site(options: Namespace) -> Iterator[Site]:
     url = options.url or os.environ.get("OPENQ_URL") or DEFAULT_URL
     if options.dry_run and (options.data or options.archive) and not options.url:
         url = None  # nobody has to be there for a look at files
-    site = Site(options.data, url, token_of(options), options.archive)
-    try:
-        yield site
-    finally:
-        site.close()
+    return Site(options.data, url, token_of(options), options.archive)
 
 
 @contextmanager
@@ -189,7 +184,7 @@ def _redrive(options: Namespace) -> int:
             plan=options.plan,
             samples=3 if options.dry_run else 0,
         )
-        plan = chosen.plan
+        plan, left = chosen.plan, chosen.left
         if options.dry_run:
             if options.json:
                 print_json(_redrive_told(chosen))
@@ -197,15 +192,15 @@ def _redrive(options: Namespace) -> int:
                 _show_redrive(chosen)
             if chosen.is_new:
                 _keep(options, plan)
-            return OK if chosen.left else EMPTY
+            return OK if left else EMPTY
         if chosen.is_new and not plan.total:
             say("there is nothing to do: no dead letter matches")
             return EMPTY
-        if chosen.left:
+        if left:
             where = f"to {plan.asked['to']}" if plan.asked["to"] else "back to where they failed"
             how = ", changed," if plan.asked["transform"] else ""
             if not agreed(
-                options, f"send {count_text(chosen.left, 'letter')} of {plan.asked['queue']}{how} {where}"
+                options, f"send {count_text(left, 'letter')} of {plan.asked['queue']}{how} {where}"
             ):
                 return REFUSED
         told, end = _progress(f"redrive {plan.asked['queue']}", plan)
@@ -221,7 +216,7 @@ def _redrive(options: Namespace) -> int:
         )
     else:
         said = ", ".join(f"{number} {name}" for name, number in sorted(done.outcomes.items()))
-        print(f"redrive: {said or 'nothing to do'}{'' if chosen.left else ' (it was done before)'}")
+        print(f"redrive: {said or 'nothing to do'}{'' if left else ' (it was done before)'}")
         print(f"{paint('audit', 'dim')}  {done.audit}")
     return OK if done.is_clean else FAILED
 
@@ -294,7 +289,7 @@ def _replay(options: Namespace) -> int:
             speed=options.speed,
             plan=options.plan,
         )
-        plan = chosen.plan
+        plan, left = chosen.plan, chosen.left
         if options.dry_run:
             if options.json:
                 print_json(_replay_told(chosen))
@@ -302,13 +297,11 @@ def _replay(options: Namespace) -> int:
                 _show_replay(chosen)
             if chosen.is_new:
                 _keep(options, plan)
-            return OK if chosen.left else EMPTY
+            return OK if left else EMPTY
         if chosen.is_new and not plan.total:
             say("there is nothing to do: no message matches")
             return EMPTY
-        if chosen.left and not agreed(
-            options, f"publish {count_text(chosen.left, 'message')} again to {plan.asked['to']}"
-        ):
+        if left and not agreed(options, f"publish {count_text(left, 'message')} again to {plan.asked['to']}"):
             return REFUSED
         told, end = _progress(f"replay to {plan.asked['to']}", plan)
         try:
@@ -321,7 +314,7 @@ def _replay(options: Namespace) -> int:
             {"plan": str(plan.path), "id": plan.id, "total": plan.total, "sent": done.sent}
             | {"repeated": done.repeated}
         )
-    elif not chosen.left:
+    elif not left:
         print(f"replay: nothing to do, all {count_text(plan.total, 'message')} were published before")
     else:
         print(f"replay: {count_text(done.sent, 'message')} published to {plan.asked['to']}")

@@ -386,9 +386,13 @@ def _run(options: Namespace) -> int:
 
 
 def _tell(line: str) -> None:
-    # How Spark finds and loads the files is of interest to nobody who has no mistake in them.
+    """How Spark finds and loads the files is of interest to nobody who has no mistake in them."""
     if line.startswith(("Flow ", "Run ")) and "QUEUED" not in line:
         say(line)
+    elif line.startswith("Error: "):  # of a flow that is tried again
+        say(line[:200])
+    elif line.startswith("openq.") and ": " in line:
+        say(line.partition(": ")[2])
 
 
 def _load(options: Namespace) -> int:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from openq.columns.files import Array, SegmentBytes, SegmentRef, gather, rows_array
+from openq.columns.infos import infos
 from openq.columns.lineage import HEAD, Context, extras_of, hex_ids, stamp_starts
 from openq.columns.schema import BODY_COLUMNS, arrow_schema
 from openq.columns.select import Selection
 from openq.columns.signature import signature
-from openq.columns.stamps import HAS_EXTRA, HAS_INFO, Extras, OutOfBounds, checked, infos, slices, texts
+from openq.columns.stamps import HAS_EXTRA, HAS_INFO, Extras, OutOfBounds, checked, slices, texts
 from openq.engine.records import (
     ACK,
     DEATH_NAMES,
@@ -627,7 +629,8 @@ class _Events(_Table):
                     made[column] = extras.texts(field).take(spread)
             if self._wants("batch") and has.any():
                 found = infos(slices(view, info_starts, info_sizes, has), "batch".__eq__)
-                made["batch"] = found["batch"].take(spread)
+                if "batch" in found:
+                    made["batch"] = found["batch"].take(spread)
         if self._wants("size"):
             made["size"] = pa.array(sizes.astype(np.int32), mask=~told)
         if self._wants("priority"):
@@ -671,9 +674,11 @@ def _times(ms: Array, valid: Array | None = None) -> pa.Array:
 
 
 def _sha256(bodies: pa.BinaryArray) -> pa.BinaryArray:
+    count = len(bodies)
+    ends = np.frombuffer(bodies.buffers()[1], dtype=np.int32)[bodies.offset :][: count + 1].tolist()
+    raw = bodies.buffers()[2]
+    whole = memoryview(b"" if raw is None else raw)
     digest = hashlib.sha256
-    found = b"".join([digest(body).digest() for body in bodies.to_pylist()])
-    offsets = np.arange(0, 32 * (len(bodies) + 1), 32, dtype=np.int32)
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), len(bodies), [None, pa.py_buffer(offsets), pa.py_buffer(found)]
-    )
+    found = b"".join([digest(whole[i:j]).digest() for i, j in pairwise(ends)])
+    offsets = np.arange(0, 32 * (count + 1), 32, dtype=np.int32)
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(found)])

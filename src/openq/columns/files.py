@@ -57,6 +57,7 @@ _FIRST_ROW = Struct("<QQIIIBBH")
 _TRIES = 20
 _AHEAD = 256 << 10  # read beyond what was asked for: blocks end later than their records
 _INDEXES = 8
+_EQUAL = 16  # records of one length in a row: more of them are to be expected
 
 
 @dataclass(frozen=True)
@@ -311,17 +312,37 @@ def _gone(number: int) -> HistoryUnavailable:
     )
 
 
+def _frames_of(block: Block) -> Array:
+    """Where the records of a block begin. Those of one length, one after the other, are found in one step."""
+    data, unpack = block.data, FRAME.unpack_from
+    found: list[Array] = []
+    places: list[int] = []
+    pos, last, equal = block.pos, -1, 0
+    while pos < block.end:
+        length = unpack(data, pos)[0]
+        places.append(pos)
+        pos += FRAME_BYTES + length
+        equal = equal + 1 if length == last else 0
+        last = length
+        if equal == _EQUAL:
+            equal = 0
+            stride = FRAME_BYTES + length
+            lengths: Array = np.ndarray((max(0, block.end - pos) // stride,), "<u4", data, pos, (stride,))
+            other = lengths != length
+            count = int(other.argmax()) if other.any() else len(lengths)
+            found += [np.array(places, dtype=np.int64), np.arange(count) * stride + pos]
+            places = []
+            pos += count * stride
+    return np.concatenate([*found, np.array(places, dtype=np.int64)])
+
+
 def _rows_of(block: Block) -> bytes:
     """The index rows of a block. Single messages, which are most, are done all at once."""
     if block.count == 0:
         return b""
-    data, unpack = block.data, FRAME.unpack_from
-    places = []
-    pos = block.pos
-    while pos < block.end:
-        places.append(pos)
-        pos += FRAME_BYTES + unpack(data, pos)[0]
-    at = np.array(places, dtype=np.int64)
+    data = block.data
+    at = _frames_of(block)
+    places = at.tolist()
     view = np.frombuffer(data, dtype=np.uint8)
     lengths = gather(view, at, 4)
     # A record too short for a head is none of ours; what is odd is left to the slow way, which skips it.
@@ -349,7 +370,6 @@ def _rows_of(block: Block) -> bytes:
     return b"".join(parts)
 
 
-_WORDS = {size: np.arange(size, dtype=np.int64) for size in (2, 4, 8)}
 _TYPES = {2: "<u2", 4: "<u4", 8: "<u8"}
 
 
@@ -357,7 +377,9 @@ def gather(view: Array, at: Array, size: int) -> Array:
     """The little-endian numbers of `size` bytes at these places."""
     if not len(at):
         return np.empty(0, dtype=_TYPES[size])
-    return view[at[:, None] + _WORDS[size]].view(_TYPES[size])[:, 0]
+    # An array that begins anew with every byte of the other: no bytes need to be put together.
+    places: Array = np.ndarray((max(0, len(view) - size + 1),), _TYPES[size], view, strides=(1,))
+    return places[at]
 
 
 class SegmentBytes:
@@ -374,6 +396,7 @@ class SegmentBytes:
         self._base = 0  # where in the file `_data` begins
         self._good = 0  # up to where in the file it is verified
         self._data: Array = np.empty(0, dtype=np.uint8)
+        self._buffer: Array = self._data
         try:
             self._check_header()
         except BaseException:
@@ -390,7 +413,10 @@ class SegmentBytes:
         self.close()
 
     def load(self, first: int, end: int) -> tuple[Array, int]:
-        """Verified bytes that hold at least [first, end), and the file offset of the first of them."""
+        """Verified bytes that hold at least [first, end), and the file offset of the first of them.
+
+        Only good until the next call, which writes into the same memory: fresh memory is dear.
+        """
         if first >= self._base and end <= self._good:
             return self._data, self._base
         start = self._block_of(first)
@@ -416,12 +442,17 @@ class SegmentBytes:
     def _fetch(self, start: int, end: int, keep: bool) -> Array:
         """The bytes from `start` on, as far as the file goes; what is there already is not read again."""
         end = min(end, self._io.file_size(self._fd))
-        data: Array = np.empty(max(end - start, 0), dtype=np.uint8)
+        size = max(end - start, 0)
+        if size > len(self._buffer):
+            self._buffer = np.empty(size, dtype=np.uint8)
+        data = self._buffer[:size]
         done = 0
         if keep:
             known = self._data[start - self._base :][: len(data)]
             data[: len(known)] = known
             done = len(known)
+        # Nothing of it is known to be good until it is looked at: that may fail half-way.
+        self._base, self._good, self._data = start, start, data
         view = data.data
         while done < len(data):
             got = os.preadv(self._fd, [view[done:]], start + done)

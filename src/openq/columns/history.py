@@ -342,6 +342,12 @@ class _Contexts:
         journal = self._history.journal
         assert journal is not None
         base = self._stand(ref, start) if full else _BARE
+        if full and not ref.sealed and base < start:
+            # Who follows the open segment asks for a later start each time: the way up to it is gone once.
+            lineage = self._walk(base, ref)
+            lineage.context_for(ref, journal.index(ref.number), start=_inside(base, ref), stop=start)
+            self._remember(start, lineage)
+            base = start
         key = (ref.number, base)
         known = self._known.get(key)
         if known is not None and known[0] >= ref.size:

@@ -14,7 +14,8 @@ import pyarrow as pa
 from openq import properties
 from openq.columns.files import Array
 from openq.columns.schema import arrow_schema
-from openq.columns.stamps import TYPES_NAME, Attribute, attribute_of, slices, text_of, trace_of
+from openq.columns.stamps import slices
+from openq.columns.told import TRACE_NAMES, TYPES_NAME, Attribute, attribute_of, text_of, trace_of
 from openq.properties import DEDUP_HEADER, GROUP_HEADER, MAX_WORD, TRACE_ATTRIBUTE, TRACE_HEADER
 
 _MAX_ITEMS = 64  # of a table; a step for each of them
@@ -40,7 +41,6 @@ _INTEGERS = {
 _KINDS = ("String", "Number", "Json", "Binary")
 _STRING, _NUMBER, _JSON, _BINARY = range(4)
 _CONVENTIONS = ("openq.replay_of", "openq.replay_count", "openq.batch")
-_TRACES = ("traceparent", "AWSTraceHeader", "X-Amzn-Trace-Id", TRACE_HEADER, "trace_id")
 # Headers whose name means something else among attributes: two things could have one name.
 _ODD_NAMES = frozenset((TRACE_ATTRIBUTE, TYPES_NAME, *properties.ATTRIBUTE_PROPERTIES))
 _ATTRIBUTE_FIELDS = list(arrow_schema("messages").field("attributes").type.item_type)
@@ -177,7 +177,7 @@ class Wires:
             self._keep([self._rows, self._names_at, self._kinds_at, self._first, self._last])
 
     def _read_values(self) -> None:
-        """`_pool` holds the text of each value, `_headers` and `_shown` say which: as a header, as attribute."""
+        """`_texts` holds all texts; `_headers` and `_shown` say whose is which, as header and attribute."""
         kinds = self._kinds
         self._mark_odd_values()
         self._types: Array = np.full(len(kinds), _STRING, dtype=np.int8)
@@ -238,7 +238,7 @@ class Wires:
 
     def _mark_odd_values(self) -> None:
         """Of headers that are more than a header, those that are no text."""
-        for name in (*_TRACES, *_CONVENTIONS, GROUP_HEADER, DEDUP_HEADER):
+        for name in (*TRACE_NAMES, *_CONVENTIONS, GROUP_HEADER, DEDUP_HEADER):
             place = self._name_ids.get(name)
             if place is None:
                 continue
@@ -303,7 +303,13 @@ class Wires:
             types.append(np.full(len(mine), kind, dtype=np.int8))
         all_rows = np.concatenate(rows)
         order = np.argsort(all_rows, kind="stable")
-        names = pa.array([*self._names, *(name for name, _, _ in self._props)], pa.string())
+        names = pa.array(
+            [
+                *(TRACE_ATTRIBUTE if name == TRACE_HEADER else name for name in self._names),
+                *(name for name, _, _ in self._props),
+            ],
+            pa.string(),
+        )
         keys = names.take(pa.array(np.concatenate(ids)[order]))
         kinds = np.concatenate(types)[order]
         binary = pa.nulls(len(order), pa.binary())
@@ -349,7 +355,7 @@ class Wires:
         return self._take(values)
 
     def traces(self) -> pa.StringArray:
-        columns = {name: self.header(name) for name in _TRACES if name in self._name_ids}
+        columns = {name: self.header(name) for name in TRACE_NAMES if name in self._name_ids}
         if not columns:
             return pa.nulls(self._count, pa.string())
         names = list(columns)

@@ -67,7 +67,10 @@ class Site:
             self._link = Link(self.url, self.token)
         return self._link
 
-    def close(self) -> None:
+    def __enter__(self) -> Site:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
         if self._link is not None:
             self._link.close()
 
@@ -101,9 +104,21 @@ class Site:
 
     def reader(self, spark: SparkSession, end_position: int) -> Callable[..., DataFrame]:
         """A function that takes the words of `history`, up to a position."""
-        from .history import history
+        import pyarrow as pa
 
-        return lambda **words: history(spark, **{**self.reading, "end_position": end_position, **words})
+        from .history import history
+        from .source import spark_schema
+
+        def read(**words: Any) -> DataFrame:
+            try:
+                return history(spark, **{**self.reading, "end_position": end_position, **words})
+            except pa.ArrowInvalid:
+                # Spark makes no frame of a table of maps that has no row.
+                table, columns = words.get("table", "messages"), words.get("columns")
+                names = Selection(table=table, columns=columns, body=words.get("body", True)).names
+                return spark.createDataFrame([], spark_schema(table, names))
+
+        return read
 
     def settings(self, queue: str) -> dict[str, Any]:
         """Of a queue of the server. Raises Refused if it does not exist."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..columns.archive import ArchiveFile
     from ..columns.history import LocalHistory
     from ..columns.select import Selection
+    from .remote import RemoteHistory
 
 Moment = datetime | float | str
 
@@ -48,6 +49,7 @@ def history(
     body: bool | str = True,
     token: str | None = None,
     fail_on_data_loss: bool = True,
+    opened: LocalHistory | RemoteHistory | None = None,
 ) -> DataFrame:
     """The history of a server's queues, `messages` or `events`, as of now: nothing that comes later is in it.
 
@@ -55,6 +57,7 @@ def history(
     see both. With `url` alone everything comes from the server. `queues` are names or patterns with * and ?,
     `since` is included and `until` is not, `body` is true, false or "json" (adds `body_json`, a VARIANT).
     `as_of` is a version of the archive, or a time: what was archived then, and nothing else.
+    Jobs that read several times hand over what they have `opened` of the same place.
     """
     given = as_options(
         path=None if path is None else os.fspath(path),
@@ -85,7 +88,7 @@ def history(
 
     from .source import check_queues, is_local, open_history
 
-    taken = open_history(options)
+    taken = open_history(options) if opened is None else opened
     check_queues(taken, options)
     if not is_local(taken):
         if as_of is None:

@@ -145,6 +145,30 @@ def _with_script(home: Path, environ: Mapping[str, str]) -> Path:
         return own
 
 
+def spark_home(spark: Path, environ: Mapping[str, str] | None = None) -> Path | None:
+    """What SPARK_HOME may say for the Spark of a Python package: the same without its copy of pyspark.
+
+    That copy is a zip, and Spark puts it first: every Python process would compile pyspark again when it
+    starts, which takes a second, and where a machine is busy longer than Spark waits. None if it cannot be.
+    """
+    if sys.platform == "win32":
+        return None
+    own = _cache(os.environ if environ is None else environ)
+    own /= f"spark-{hashlib.sha256(os.fsencode(spark)).hexdigest()[:16]}"
+    try:
+        _make_private(own)
+        for name in ("bin", "conf", "jars"):
+            link = own / name
+            if not (spark / name).is_dir() or (link.is_symlink() and os.readlink(link) == str(spark / name)):
+                continue
+            new = own / f".{name}-{os.getpid()}"
+            new.symlink_to(spark / name)
+            os.replace(new, link)  # somebody else may be at it at this very moment
+    except OSError:
+        return None
+    return own
+
+
 def _cache(environ: Mapping[str, str]) -> Path:
     told = environ.get("XDG_CACHE_HOME", "")
     return (Path(told) if os.path.isabs(told) else Path.home() / ".cache") / "openq"

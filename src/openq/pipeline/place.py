@@ -6,15 +6,21 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ..columns.select import Selection
 from ..config import read_seconds
 from ..errors import InvalidSetting
+from .options import READ, Options, as_options
 from .options import moment_us as exact_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from ..columns.history import LocalHistory, Snapshot
+    from .remote import RemoteHistory
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -38,17 +44,17 @@ class Place:
         if self.since_us is not None and self.until_us is not None and self.since_us >= self.until_us:
             raise InvalidSetting("since must be before until")
 
-    def snapshot(self, first_position: int = 0) -> Any:
+    @cached_property
+    def history(self) -> LocalHistory | RemoteHistory:
+        """Opened once: how far the newest segment reaches is found by reading it."""
+        from .source import open_history
+
+        texts = {name: os.fspath(value) for name, value in self._where.items()}
+        return open_history(Options.parse(as_options(**texts), READ))
+
+    def snapshot(self, first_position: int = 0) -> Snapshot:
         """Where the history ends, which one it is, and whether something from there on is missing."""
-        selection = Selection(columns=("seq",), first_position=first_position or None)
-        if "path" in self._where:
-            from ..columns.history import LocalHistory
-
-            return LocalHistory(self._where["path"], self._where.get("archive")).snapshot(selection)
-        from .remote import RemoteHistory
-
-        remote = RemoteHistory(self._where["url"], self._where.get("token"))
-        return remote.snapshot(selection)
+        return self.history.snapshot(Selection(columns=("seq",), first_position=first_position or None))
 
     def reader(
         self, spark: SparkSession, first_position: int = 0, end_position: int | None = None
@@ -57,15 +63,22 @@ class Place:
         from .history import history
 
         if end_position is None:
-            end_position = self.snapshot().end_position
+            end_position = self.history.end_position()
         told: dict[str, Any] = {
             **self._where,
             "since": None if self.since_us is None else _EPOCH + timedelta(microseconds=self.since_us),
             "until": None if self.until_us is None else _EPOCH + timedelta(microseconds=self.until_us),
             "first_position": first_position or None,
             "end_position": end_position,
+            "opened": self.history,
         }
-        return lambda **words: history(spark, **{**told, **words})
+        one_at_a_time = Lock()  # what was opened is not for several threads
+
+        def read(**words: Any) -> DataFrame:
+            with one_at_a_time:
+                return history(spark, **{**told, **words})
+
+        return read
 
 
 def queue_list(queues: str | Sequence[str]) -> tuple[str, ...]:

@@ -133,14 +133,11 @@ def redrive(
     error_type, error_signature, error_text, ...; and of its publish: type, attributes, body, body_json, ...
     `transform` is SQL for another body, or `file.py:function`, which gets a dict and returns the body.
     """
-    site = Site(path, url, token, archive)
-    try:
+    with Site(path, url, token, archive) as site:
         chosen = choose(
             spark, site, queue, where=where, to=to, transform=transform, rate=rate, plan=plan, samples=0
         )
         return run(spark, site, chosen, progress, audit)
-    finally:
-        site.close()
 
 
 def choose(

@@ -104,8 +104,7 @@ def replay(
     `queues` are names or patterns, `where` is SQL over the columns of `messages` (and `body_json`). `rate`
     is messages per second; `speed` keeps the original distances in time: 10 is ten times as fast.
     """
-    site = Site(path, url, token, archive)
-    try:
+    with Site(path, url, token, archive) as site:
         chosen = choose(
             spark,
             site,
@@ -120,8 +119,6 @@ def replay(
             plan=plan,
         )
         return run(spark, site, chosen.plan, progress)
-    finally:
-        site.close()
 
 
 def choose(

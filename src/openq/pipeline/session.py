@@ -14,10 +14,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidSetting, OpenQError
-from .java import find_java
+from .java import find_java, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,6 +141,8 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # On a busy machine a Python process that was started may need a while before it says who it is.
+        "spark.python.authenticate.socketTimeout": "2min",
         # An archive has hundreds of files; to list them takes less time than a Spark job.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",
     }
@@ -178,6 +181,10 @@ def _environment(master: str, java_home: str | None) -> Iterator[None]:
         told["SPARK_LOCAL_IP"] = _LOOPBACK
     if java_home is not None:
         told["JAVA_HOME"] = java_home
+        # Only where workers run on our own interpreter, which has pyspark.
+        own = _own_spark() if "PYSPARK_PYTHON" in told and master.startswith("local") else None
+        if own is not None and "SPARK_HOME" not in os.environ:
+            told["SPARK_HOME"] = str(own)
     before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)
     try:
@@ -188,6 +195,13 @@ def _environment(master: str, java_home: str | None) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _own_spark() -> Path | None:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    return spark_home(home) if (home / "bin" / "spark-submit").exists() else None
 
 
 def _setting(name: str) -> str:

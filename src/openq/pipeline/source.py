@@ -44,6 +44,7 @@ JSON_COLUMN = "body_json"
 LEAST_PARTITION_BYTES = 4 << 20  # less is not worth a task
 PIECE_BYTES = 32 << 20
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+_PLANNING_WORKERS = ("pyspark.sql.worker.", "pyspark.sql.streaming.python_streaming_source_runner")
 
 
 class DefaultSource(DataSource):
@@ -154,10 +155,39 @@ class PushdownReader(HistoryReader):
 
 
 def _is_planning_with_pushdown() -> bool:
-    return (
-        _PUSHDOWN_WORKER in sys.modules
-        or getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", None) == _PUSHDOWN_WORKER
-    )
+    return _PUSHDOWN_WORKER in sys.modules or _program() == _PUSHDOWN_WORKER
+
+
+def _program() -> str:
+    """The module that this process runs; a fork of Spark's daemon runs the one that the daemon was told."""
+    name: str = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", None) or ""
+    return sys.argv[1] if name == "pyspark.daemon" and len(sys.argv) > 1 else name
+
+
+def _leave_pandas_out() -> None:
+    """Where Spark only plans, once for every query, half of the time would go into importing pandas.
+
+    pyarrow looks for it when it makes its first array, and never again.
+    """
+    if not _program().startswith(_PLANNING_WORKERS) or "pandas" in sys.modules:
+        return
+    import numpy as np
+    import pyarrow as pa
+
+    class Refuse:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "pandas":
+                raise ImportError("not needed here")
+
+    refuse: Any = Refuse()
+    sys.meta_path.insert(0, refuse)
+    try:
+        pa.array(np.zeros(1))
+    finally:
+        sys.meta_path.remove(refuse)
+
+
+_leave_pandas_out()
 
 
 # -- where the history is ---------------------------------------------------------------------------

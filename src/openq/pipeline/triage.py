@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..client.times import from_ms, iso
 from ..errors import InvalidSetting
@@ -137,7 +137,7 @@ def of_source(source: Any, queues: tuple[str, ...], top: int, samples: int) -> T
     """`source` takes the words of `history` and gives a DataFrame, with the same end for all of them."""
     dead = source(table="events", events=("dead_letter",), columns=_COLUMNS)
     dead = _typed(_chosen(dead, queues), source)
-    found = _groups(dead, top, samples)
+    found, in_all = _groups(dead, top, samples)
     if not found:
         return Triage(0, 0, None, _HOUR_US, ())
     # Two questions that do not need each other's answer: Spark works on both at once.
@@ -158,7 +158,7 @@ def of_source(source: Any, queues: tuple[str, ...], top: int, samples: int) -> T
         back = sum(ends.get((at, event), 0) for event in _BACK)
         ended = sum(number for (group, _), number in ends.items() if group == at)
         groups.append(_group(row, timeline, back, ended, last, told.get(at, ())))
-    return Triage(found[0]["total"], found[0]["groups"], begin * _HOUR_US, wide * _HOUR_US, tuple(groups))
+    return Triage(in_all["total"], in_all["groups"], begin * _HOUR_US, wide * _HOUR_US, tuple(groups))
 
 
 def _iso(us: int) -> str:
@@ -189,8 +189,8 @@ def _typed(dead: DataFrame, source: Any) -> DataFrame:
     return dead.withColumn("key", F.xxhash64("message_id")).join(types, "key", "left").drop("key")
 
 
-def _groups(dead: DataFrame, top: int, samples: int) -> list[dict[str, Any]]:
-    from pyspark.sql import Window
+def _groups(dead: DataFrame, top: int, samples: int) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     us = F.unix_micros("ts")
@@ -209,12 +209,12 @@ def _groups(dead: DataFrame, top: int, samples: int) -> list[dict[str, Any]]:
         F.collect_list(F.struct("hour", "n")).alias("hours"),
         *(F.min(f"pick{at}").alias(f"pick{at}") for at in range(samples)),
     )
-    everything = Window.partitionBy(F.lit(0))
-    grouped = grouped.withColumns(
-        {"total": F.sum("n").over(everything), "groups": F.count("*").over(everything)}
-    )
+    # How much there is in all is counted on the way: only the largest groups leave Spark.
+    seen = Observation()
+    grouped = grouped.observe(seen, F.sum("n").alias("total"), F.count("*").alias("groups"))
     order = [F.col("n").desc(), *(F.col(name).asc_nulls_first() for name in _GROUP)]
-    return [row.asDict(recursive=True) for row in grouped.orderBy(*order).limit(top).collect()]
+    found = [row.asDict(recursive=True) for row in grouped.orderBy(*order).limit(top).collect()]
+    return found, seen.get if found else {}
 
 
 def _masks(samples: int) -> list[int]:
@@ -243,29 +243,58 @@ def _ends(dead: DataFrame, source: Any, found: Sequence[dict[str, Any]]) -> dict
     from pyspark.sql import functions as F
 
     names = sorted({row["to_queue"] for row in found if row["to_queue"] is not None})
-    columns = ("position", "seq", "ts", "queue", "event")
+    columns = ("position", "item", "seq", "queue", "event")
     left = source(table="events", events=(*_ENDS, *_PURGES), columns=columns, until=None)
     left = left.where(F.col("queue").isin(names))
-    seen = left.groupBy("queue", "event").agg(F.max("position").alias("at")).collect()
-    purges: dict[str, int] = {}
-    for row in seen:
-        if row["event"] in _PURGES:
-            purges[row["queue"]] = max(row["at"], purges.get(row["queue"], 0))
-    if not seen:
+    is_purge = F.col("event").isin(*_PURGES)
+    # Of purges each one, of the rest only whether there is any: that is mostly all there is to know.
+    seen = left.groupBy("queue", "event", F.when(is_purge, F.col("position")).alias("at")).agg(
+        F.max("item").alias("item")
+    )
+    told = seen.collect()
+    if not told:
         return {}
     left = left.where(F.col("event").isin(*_ENDS))
     # A dead letter may have gone to several queues at once, one row each: one end for each of those.
     ended = left.groupBy(F.col("seq").alias("to_seq")).agg(F.max("event").alias("ended"))
     rows = _matched(dead, found).join(ended, "to_seq", "left")
-    outcome = F.col("ended")
-    for queue, at in purges.items():
-        outcome = F.coalesce(
-            outcome, F.when((F.col("to_queue") == queue) & (F.col("position") < at), F.lit("purge"))
-        )
-    counted = (
-        rows.withColumn("outcome", outcome).where("outcome IS NOT NULL").groupBy("at", "outcome").count()
-    )
-    return {(row["at"], row["outcome"]): row["count"] for row in counted.collect()}
+    purges = [row for row in told if row["event"] in _PURGES]
+    if purges:
+        rows = _swept(rows, source, purges)
+    counted = rows.where("ended IS NOT NULL").groupBy("at", "ended").count()
+    return {(row["at"], row["ended"]): row["count"] for row in counted.collect()}
+
+
+def _swept(rows: DataFrame, source: Any, purges: Sequence[Any]) -> DataFrame:
+    """With "purge" as the end of those that a purge of their queue has found there."""
+    from pyspark.sql import functions as F
+
+    from .lives import RETURNS
+
+    listed: dict[str, list[tuple[int, bool]]] = {}
+    for row in purges:
+        # The item of a purge says whether it left alone what was on loan.
+        listed.setdefault(row["queue"], []).append((row["at"], row["event"] == "purge" and row["item"] == 1))
+    schema = "to_queue STRING, purges ARRAY<STRUCT<at: BIGINT, spares: BOOLEAN>>"
+    table = rows.sparkSession.createDataFrame(list(listed.items()), schema)
+    rows = rows.join(F.broadcast(table), "to_queue", "left")
+    sparing = [queue for queue, found in listed.items() if any(spares for _, spares in found)]
+    if sparing:
+        columns = ("position", "seq", "queue", "event")
+        loans = source(table="events", events=("deliver", *RETURNS), columns=columns, until=None)
+        step = F.struct(F.col("position").alias("at"), (F.col("event") == "deliver").alias("held"))
+        loans = loans.where(F.col("queue").isin(sparing)).groupBy(F.col("seq").alias("to_seq"))
+        rows = rows.join(loans.agg(F.collect_list(step).alias("steps")), "to_seq", "left")
+
+    def sweeps(purge: Any) -> Any:
+        there = purge["at"] > F.col("position")
+        if not sparing:
+            return there
+        last = F.array_max(F.filter("steps", lambda step: step["at"] < purge["at"]))
+        return there & ~(purge["spares"] & F.coalesce(last["held"], F.lit(False)))
+
+    swept = F.coalesce(F.exists("purges", sweeps), F.lit(False))
+    return rows.withColumn("ended", F.coalesce("ended", F.when(swept, F.lit("purge"))))
 
 
 def _samples(
@@ -279,28 +308,39 @@ def _samples(
         for pick, mask in enumerate(masks):
             if row[f"pick{pick}"] is not None:
                 wanted[row[f"pick{pick}"] ^ mask] = at
+    chosen = F.col("seq").isin(list(wanted))
     columns = ("seq", "ts", "message_id", "error_text")
-    events = source(table="events", events=("dead_letter",), columns=columns)
-    rows = events.where(F.col("seq").isin(list(wanted))).collect()
-    ids = sorted({row["message_id"] for row in rows if row["message_id"] is not None})
-    bodies: dict[str, Any] = {}
-    if ids:
-        told = source(
-            table="messages", ids=ids, columns=("message_id", "size", "body"), since=None, body=True
-        )
-        excerpt = F.substring("body", 1, EXCERPT).alias("body")
-        bodies = {row["message_id"]: row for row in told.select("message_id", "size", excerpt).collect()}
+    events = source(table="events", events=("dead_letter",), columns=columns).where(chosen)
+    excerpt = F.substring("body", 1, EXCERPT).alias("body")
+
+    def bodies_of(**which: Any) -> DataFrame:
+        # Published long before, maybe: from the beginning on.
+        words = ("seq", "message_id", "size", "body")
+        told = source(table="messages", columns=words, since=None, until=None, **which)
+        return cast("DataFrame", told)
+
+    # Most died where they were published, under the same number: events and bodies in one go.
+    both = bodies_of().where(chosen).select("seq", "message_id", "size", excerpt)
+    both = both.withColumn("is_body", F.lit(True)).unionByName(events, allowMissingColumns=True)
+    read = both.collect()
+    rows = [row for row in read if not row["is_body"]]
+    bodies = {row["message_id"]: row for row in read if row["is_body"]}
+    # Those that were moved before have the number of their last place.
+    missing = {row["message_id"] for row in rows if row["message_id"] is not None} - bodies.keys()
+    if missing:
+        others = bodies_of(ids=sorted(missing)).select("message_id", "size", excerpt)
+        bodies.update((row["message_id"], row) for row in others.collect())
     listed: dict[int, list[dict[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: row["seq"]):
-        told_body = bodies.get(row["message_id"])
+    for died in sorted(rows, key=lambda row: row["seq"]):
+        told_body = bodies.get(died["message_id"])
         sample = {
-            "id": row["message_id"],
-            "time": iso(row["ts"].astimezone()),
-            "error": None if row["error_text"] is None else row["error_text"][:2000],
+            "id": died["message_id"],
+            "time": iso(died["ts"].astimezone()),
+            "error": None if died["error_text"] is None else died["error_text"][:2000],
             "size": None if told_body is None else told_body["size"],
             "body": None if told_body is None else _excerpt(bytes(told_body["body"] or b"")),
         }
-        group = listed.setdefault(wanted[row["seq"]], [])
+        group = listed.setdefault(wanted[died["seq"]], [])
         if all(each["id"] != sample["id"] for each in group):
             group.append(sample)
     return {at: tuple(each) for at, each in listed.items()}

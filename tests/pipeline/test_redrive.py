@@ -1,0 +1,318 @@
+"""Redrive by SQL: the right letters, each once, changed or not, and a line in the audit for every one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from openq import OpenQ
+from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
+from openq.packed import pack
+from openq.pipeline.again import Departures, Site, publish
+from openq.pipeline.plan import load_plan
+from openq.pipeline.redrive import _new_body, choose, function_of, redrive
+from tests.cli.helpers import inside
+from tests.serving import Served, served
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REASONS = ("TimeoutError: no answer within {n} s", "ValueError: {n} is no amount", None)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def server(data: Path) -> Iterator[Served]:
+    with served(data) as started:
+        yield started
+
+
+def kill(server: Served, count: int, queue: str = "orders") -> dict[str, int]:
+    """Orders that fail for one reason after the other; the number of each by its id."""
+    numbers: dict[str, int] = {}
+    with (
+        OpenQ("dead", url=server.url, codec="raw"),
+        OpenQ(queue, url=server.url, codec="raw", dlq="dead", max_receives=9) as orders,
+    ):
+        for n in range(count):
+            body = json.dumps({"n": n, "amount": f"{n} EUR"}).encode()
+            kind = "refund" if n % 2 else "order"
+            numbers[orders.publish(body, message_type=kind, attributes={"shop": "north", "weight": n})] = n
+        for message in orders.receive_many(count):
+            text = REASONS[numbers[message.id] % 3]
+            orders.reject(message, reason=None if text is None else text.format(n=numbers[message.id]))
+    return numbers
+
+
+def waiting(server: Served, queue: str) -> list[Any]:
+    with OpenQ(queue, url=server.url, codec="raw") as opened:
+        return opened.peek_many(1000)
+
+
+def ids(server: Served, queue: str) -> set[str]:
+    return {message.id for message in waiting(server, queue)}
+
+
+def audited(path: Path | None) -> list[dict[str, Any]]:
+    assert path is not None
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_letters_that_match_go_back_once_and_keep_their_ids(
+    spark: SparkSession, server: Served, data: Path, tmp_path: Path
+) -> None:
+    numbers = kill(server, 30)
+    by_number = {n: message_id for message_id, n in numbers.items()}
+    file = tmp_path / "plan.json"
+    where = "error_signature = 'TimeoutError: no answer within <n> s' AND dlq_source = 'orders'"
+    taken = by_number[0]
+    with Site(data, server.url) as site:
+        chosen = choose(spark, site, "dead", where=where, plan=file)
+        assert [(group.source, group.count) for group in chosen.groups] == [("orders", 10)]
+        assert any('"amount"' in sample["body"] for sample in chosen.samples)
+        assert not file.exists()
+        assert len(ids(server, "dead")) == 30  # a look changes nothing
+        chosen.plan.save()
+    with OpenQ("dead", url=server.url, codec="raw") as dead:
+        dead.cancel(taken)  # somebody was faster
+
+    done = redrive(spark, path=data, url=server.url, plan=file)
+
+    wanted = {by_number[n] for n in range(3, 30, 3)}
+    assert ids(server, "orders") == wanted
+    assert done.outcomes == {"redriven": 9, "gone": 1}
+    lines = audited(done.audit)
+    assert {line["id"]: line["outcome"] for line in lines} == {
+        **dict.fromkeys(wanted, "redriven"),
+        taken: "gone",
+    }
+    assert {line["to"] for line in lines if line["outcome"] == "redriven"} == {"orders"}
+
+    # They die once more; the same plan has had its turn, also where a crash took its last word.
+    with OpenQ("orders", url=server.url, codec="raw") as orders:
+        for message in orders.receive_many(100):
+            orders.reject(message, reason="TimeoutError: no answer within 9 s")
+    assert redrive(spark, path=data, url=server.url, plan=file).outcomes == done.outcomes
+    plan = load_plan(file, "redrive")
+    assert plan is not None
+    plan.done, plan.state = 0, {"audit": plan.state["audit"]}
+    plan.save()
+    assert redrive(spark, path=data, url=server.url, plan=file).outcomes == done.outcomes
+    assert audited(done.audit) != []
+    assert len(audited(done.audit)) == 10
+    assert ids(server, "orders") == set()
+
+    # A new plan finds them where they are now. Over HTTP alone, by what only their publish knows, elsewhere.
+    with OpenQ("retry", url=server.url):
+        pass
+    where = "type = 'refund' AND body_json:n::int < 12 AND error_type = 'TimeoutError'"
+    other = redrive(
+        spark, "dead", url=server.url, where=where, to="retry", rate=1000, plan=tmp_path / "2.json"
+    )
+    assert other.outcomes == {"redriven": 2}
+    assert ids(server, "retry") == {by_number[3], by_number[9]}
+
+
+def test_a_changed_letter_is_published_once_and_its_original_removed(
+    spark: SparkSession, server: Served, data: Path, tmp_path: Path
+) -> None:
+    by_number = {n: message_id for message_id, n in kill(server, 24).items()}
+    script = tmp_path / "mend.py"
+    script.write_text(
+        "import json\n"
+        "def mended(letter):\n"
+        "    told = json.loads(letter['body'])\n"
+        "    if told['n'] == 4:\n"
+        "        return None\n"
+        "    assert letter['attributes']['weight'] == told['n']\n"
+        "    return {**told, 'amount': 10 // (told['n'] - 1)}\n"
+    )
+    with OpenQ("dead", url=server.url, codec="raw") as dead:
+        dead.edit(by_number[7], body=b"{}")
+        for message in dead.receive_many(24):
+            if message.id != by_number[10]:
+                dead.nack(message)
+    words: dict[str, Any] = {"path": data, "url": server.url}
+
+    done = redrive(
+        spark,
+        "dead",
+        **words,
+        where="error_type = 'ValueError'",
+        transform=f"{script}:mended",
+        plan=tmp_path / "mend.json",
+    )
+
+    assert done.outcomes == {"transformed": 4, "left": 3, "failed": 1}
+    assert not done.is_clean
+    why = {line["id"]: line["detail"] for line in audited(done.audit)}
+    assert "ZeroDivisionError" in why[by_number[1]]
+    assert "gave nothing" in why[by_number[4]]
+    assert "edited" in why[by_number[7]]
+    assert "consumer" in why[by_number[10]]
+    mended = {message.attributes["openq.replay_of"]: message for message in waiting(server, "orders")}
+    assert set(mended) == {by_number[n] for n in (13, 16, 19, 22)}
+    message = mended[by_number[13]]
+    assert json.loads(message.body) == {"n": 13, "amount": 0}
+    assert (message.message_type, message.attributes["shop"], message.attributes["weight"]) == (
+        "refund",
+        "north",
+        13,
+    )
+    assert message.attributes["openq.replay_count"] == 1
+    assert ids(server, "dead").isdisjoint(mended)
+    assert len(ids(server, "dead")) == 24 - 4 - 1  # a look does not show what is with a consumer
+
+    # A run that sent its first slice and was gone before it could remove the originals.
+    file = tmp_path / "sql.json"
+    where = "error_type IS NULL AND type = 'order'"
+    with Site(data, server.url) as site:
+        plan = choose(
+            spark, site, "dead", where=where, transform="named_struct('n', body_json:n::int)", plan=file
+        ).plan
+        assert plan.total == 4
+        plan.state["sending"] = {"slice": 0, "skipped": {}}
+        plan.save()
+        sent = pack({"body": [b"first"] * 4, "queue": ["orders"] * 4})
+        assert not publish(site.link, plan.id, 0, [sent], 4, None)
+
+    done = redrive(spark, **words, plan=file)
+
+    assert done.outcomes == {"transformed": 4}
+    bodies = [message.body for message in waiting(server, "orders")]
+    assert bodies.count(b"first") == 4
+    assert len(bodies) == 8
+    assert {by_number[n] for n in (2, 8, 14, 20)}.isdisjoint(ids(server, "dead"))
+
+
+def test_the_command_shows_asks_and_tells(
+    spark: SparkSession, server: Served, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(server, 9)
+    monkeypatch.chdir(tmp_path)
+    place = ("--url", server.url, "--data", data)
+    # The session of these tests is the one of this process: a command would stop it when it ends.
+    monkeypatch.setattr("openq.cli.pipeline.session_of", lambda _: spark)
+
+    seen = inside("pipeline", "redrive", "dead", *place, "--dry-run")
+    assert seen.code == 0
+    assert "TimeoutError: no answer within <n> s" in seen.out
+    assert "this would send 9 letters of dead back to where they failed" in seen.out
+    told = inside("pipeline", "redrive", "dead", *place, "--dry-run", "--json", "--transform", "upper(body)")
+    assert {len(json.loads(told.out)["groups"]), json.loads(told.out)["total"]} == {3, 9}
+    assert json.loads(told.out)["samples"][0]["new_body"].startswith('{"N": ')
+    unasked = inside("pipeline", "redrive", "dead", *place, "--where", "error_type = 'ValueError'")
+    assert (unasked.code, len(ids(server, "dead"))) == (2, 9)
+    assert "--yes" in unasked.err
+    wrong = inside("pipeline", "redrive", "dead", *place, "--where", "no_such = 1", "--dry-run")
+    assert (wrong.code, wrong.err.count("\n")) == (1, 1)
+    assert "no_such" in wrong.err
+
+    done = inside(
+        "pipeline", "redrive", "dead", *place, "--where", "error_type = 'ValueError'", "--yes", "--json"
+    )
+
+    assert done.code == 0
+    assert json.loads(done.out)["outcomes"] == {"redriven": 3}
+    assert len(audited(Path(json.loads(done.out)["audit"]))) == 3
+    again = inside("pipeline", "redrive", "dead", *place, "--where", "error_type = 'ValueError'", "--yes")
+    assert (again.code, again.out) == (5, "")
+    resumed = inside("pipeline", "redrive", *place, "--plan", json.loads(done.out)["plan"], "--yes")
+    assert "it was done before" in resumed.out
+
+    with OpenQ("copies", url=server.url):
+        pass
+    words = ("pipeline", "replay", "--from", "orders", "--to", "copies", *place)
+    counted = inside(*words, "--dry-run", "--plan", "copies.json")
+    assert "this would publish 9 messages again to copies" in counted.out
+    sent = inside("pipeline", "replay", "--plan", "copies.json", *place, "--yes")
+    assert (sent.code, sent.out.splitlines()[0]) == (0, "replay: 9 messages published to copies")
+    assert len(ids(server, "copies")) == 9
+    assert "nothing to do" in inside("pipeline", "replay", "--plan", "copies.json", *place, "--yes").out
+    Path("ids.txt").write_text("\n")
+    assert inside(*words, "--ids", "ids.txt").code == 2
+    assert inside("pipeline", "replay", "--to", "x").code == 2
+    assert inside("pipeline", "replay", "--speed", "fast").code == 2
+
+
+def test_what_cannot_be_redriven_is_refused_in_one_sentence(
+    spark: SparkSession, server: Served, data: Path, tmp_path: Path
+) -> None:
+    kill(server, 3)
+    with Site(data, server.url) as site:
+        for named, why in (
+            ({"where": "no_such = 1"}, "there are .*dlq_source"),
+            ({"where": "error_type ="}, "where: "),
+            ({"transform": "no_such + 1"}, "transform: .*no_such"),
+            ({"transform": "no_such.py:f"}, "there is no file"),
+            ({"to": "dead"}, "already"),
+            ({"to": "nowhere"}, "does not exist"),
+            ({"rate": -1.0}, "rate must be"),
+        ):
+            with pytest.raises(OpenQError, match=why):
+                choose(spark, site, "dead", **named)
+        with pytest.raises(InvalidSetting, match="one dead-letter queue"):
+            choose(spark, site, "dead*")
+        plan = choose(spark, site, "dead", plan=tmp_path / "plan.json").plan
+    plan.digest = "another"
+    plan.save()
+    with pytest.raises(HistoryUnavailable, match="Make a new plan"):
+        redrive(spark, path=data, url=server.url, plan=tmp_path / "plan.json")
+    with served(tmp_path / "other") as other:
+        with OpenQ("dead", url=other.url):
+            pass
+        with pytest.raises(InvalidSetting, match="does not work on"):
+            redrive(spark, "dead", path=data, url=other.url, plan=tmp_path / "other.json")
+    assert len(ids(server, "dead")) == 3
+
+
+# -- without Spark ---------------------------------------------------------------------------------------
+
+
+def test_a_function_is_loaded_from_its_file_and_its_mistakes_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("def text(row):\n    return row['body'].decode() + '!'\nnumber = 5\n")
+    assert function_of("upper(body)") is None
+    assert function_of(None) is None
+    row = {"body": b"x", "attributes": None}
+    assert _new_body(row, function_of(f"{file}:text")) == (b"x!", None)
+    assert _new_body(row, lambda row: {"a": 1}) == (b'{"a": 1}', None)
+    assert _new_body(row, lambda row: bytearray(b"y")) == (b"y", None)
+    assert _new_body(row, lambda row: object())[0] is None
+    assert _new_body({**row, "body": None}, None) == (None, "its publish is not in the history any more")
+    for named, why in ((f"{file}:number", "no function"), (f"{file}:nothing", "no function")):
+        with pytest.raises(InvalidSetting, match=why):
+            function_of(named)
+    file.write_text("1 / 0\n")
+    with pytest.raises(InvalidSetting, match="ZeroDivisionError"):
+        function_of(f"{file}:text")
+
+
+def test_departures_are_seen_as_the_journal_grows(server: Served, data: Path) -> None:
+    kill(server, 6)
+    site = Site(data, server.url)
+    letters = waiting(server, "dead")
+    position, _ = site.end()
+    seqs = [int(message.id[-12:], 16) for message in letters]
+    departures = Departures(site, "dead", position, range(seqs[0] + 1, seqs[0] + 100))
+    departures.advance()
+    assert Counter(departures.of(seq) for seq in range(100)) == {None: 100}
+
+    with OpenQ("dead", url=server.url, codec="raw") as dead:
+        dead.cancel(letters[0].id)
+        departures.advance()
+        found = [departures.of(seq) for seq in range(100) if departures.of(seq)]
+        assert found == [("cancel", None)]
+        dead.purge()
+    departures.advance()
+
+    assert all(departures.of(seq) for seq in range(100))
