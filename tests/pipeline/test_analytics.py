@@ -276,7 +276,7 @@ def test_the_commands_write_what_programs_and_people_read(server: Served, tmp_pa
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {shown}\n')
     browser.chmod(0o755)
     settings = [f"--conf={name}={value}" for name, value in SPARK.items() if "." in name]
-    where = ["--url", server.url, "--master", "local[1]", *settings]
+    where = ["--data", server.arguments[1], "--master", "local[1]", *settings]
     commands = [
         ["pipeline", "analytics", *where, "--queue", "ord*", "--out", str(report.parent), "--json", "--open"],
         ["pipeline", "triage", *where, "--json", "--html", str(page)],

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from importlib.util import find_spec
 
-from .parsing import Parser, Verbs, add_server, pair
+from .parsing import Parser, Verbs, pair
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,8 +39,7 @@ def add(name: str, verbs: Verbs, help: str) -> None:
         "and Java 17 or later (or `pip install 'openq[spark-java]'`).",
     ).group()
     for module in MODULES:
-        if find_spec(f"openq.cli.{module}") is not None:
-            import_module(f"openq.cli.{module}").add(group)
+        import_module(f"openq.cli.{module}").add(group)
 
 
 def add_history(parser: Parser) -> None:
@@ -49,7 +47,19 @@ def add_history(parser: Parser) -> None:
     where = parser.add_argument_group("history")
     where.add_argument("--data", metavar="DIR", help="read this data directory, beside its server or without")
     where.add_argument("--archive", metavar="DIR", help="the archive (default: DIR/archive of the data)")
-    add_server(parser)
+    add_address(parser)
+
+
+def add_address(parser: Parser) -> None:
+    """A server that Spark's tasks talk to as well: by token, which can be limited and handed on."""
+    server = parser.add_argument_group("server")
+    server.add_argument("--url", help="the server (OPENQ_URL; default http://127.0.0.1:9324)")
+    server.add_argument("--token", help="bearer token (better: OPENQ_TOKEN or OPENQ_TOKEN_FILE)")
+    server.add_argument("--token-file", metavar="FILE", help="a file with the bearer token")
+    server.add_argument(
+        "--ca", metavar="FILE", help="certificate to trust (OPENQ_CA), for HTTPS of one's own"
+    )
+    parser.set_defaults(user=None)
 
 
 def add_spark(parser: Parser) -> None:
@@ -64,9 +74,16 @@ def add_spark(parser: Parser) -> None:
     )
 
 
+def trust(options: Namespace) -> None:
+    """By the environment, and before Spark's processes start: they talk to the server as well."""
+    if getattr(options, "ca", None):
+        os.environ["OPENQ_CA"] = options.ca
+
+
 def session_of(options: Namespace) -> SparkSession:
     from ..pipeline.session import session
 
+    trust(options)
     master = options.master or os.environ.get("OPENQ_SPARK_MASTER") or None
     spark = session(master, **dict(options.conf or ()))
     before = getattr(options, "close", None)

@@ -124,8 +124,10 @@ def _site(options: Namespace) -> Site:
 
     from ..config import DEFAULT_URL
     from ..pipeline.again import Site
+    from .pipeline import trust
     from .remote import token_of
 
+    trust(options)
     url = options.url or os.environ.get("OPENQ_URL") or DEFAULT_URL
     if options.dry_run and (options.data or options.archive) and not options.url:
         url = None  # nobody has to be there for a look at files

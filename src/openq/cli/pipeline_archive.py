@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from .parsing import Parser, Verbs, add_json, add_server, seconds, size, some
+from .parsing import Parser, Verbs, add_json, seconds, size, some
+from .pipeline import add_address, trust
 from .terminal import FAILED, OK, paint, say, size_text
 
 TYPE_CHECKING = False
@@ -62,7 +63,7 @@ def _add_run(verbs: Verbs) -> None:
     _add_run_options(run)
     run.add_argument("--dry-run", action="store_true", help="only tell how much it would be")
     _add_spark(run)
-    add_server(run)
+    add_address(run)
     add_json(run)
 
 
@@ -90,7 +91,7 @@ def _add_watch(verbs: Verbs) -> None:
     watch.add_argument("--every", metavar="S", type=seconds, default=2.0, help="how often to look (2s)")
     _add_run_options(watch)
     _add_spark(watch)
-    add_server(watch)
+    add_address(watch)
     add_json(watch, "a line of JSON for each run that did something")
 
 
@@ -242,6 +243,7 @@ def _places(options: Namespace, data: bool = False) -> dict[str, Any]:
 def _run_options(options: Namespace) -> dict[str, Any]:
     from .remote import token_of
 
+    trust(options)
     told = _places(options, data=True)
     told["url"] = options.url or os.environ.get("OPENQ_URL") or None
     told["token"] = token_of(options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .parsing import Parser, Verbs, add_json, add_server, pair, some
+from .parsing import Parser, Verbs, add_json, pair, some
 from .terminal import EMPTY, OK, paint, say
 
 TYPE_CHECKING = False
@@ -36,12 +36,12 @@ def _add_options(parser: Parser, help: str) -> None:
 
 
 def _add_place(parser: Parser, history: bool = True) -> None:
-    from .pipeline import add_history, add_spark
+    from .pipeline import add_address, add_history, add_spark
 
     if history:
         add_history(parser)
     else:
-        add_server(parser)
+        add_address(parser)
     add_spark(parser)
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .history import history as history
     from .session import reason as reason
     from .session import session as session
+    from .sqljob import sql as sql
+    from .transfer import export as export
+    from .transfer import load as load
     from .triage import triage as triage
 
 _HOME = {
@@ -26,6 +29,9 @@ _HOME = {
     "archive": "archive",
     "analytics": "analytics",
     "triage": "triage",
+    "sql": "sqljob",
+    "load": "transfer",
+    "export": "transfer",
 }
 
 __all__ = [*_HOME]

@@ -49,7 +49,7 @@ class Link:
             "token": token,
             "user": user,
             "password": password,
-            "ca": ca,
+            "ca": ca or os.environ.get("OPENQ_CA") or None,
             "timeout_s": timeout,
         }
         self._timeout_s = timeout

@@ -195,7 +195,9 @@ def _frame(spark: SparkSession, site: Site, plan: Plan, first: int | None, end: 
         "first_position": first,
     }
     if body or speaks_of(asked["where"], BODIES):
-        return matching(with_json(read(**words)), asked["where"])
+        frame = read(**words)
+        is_json = speaks_of(asked["where"], ("body_json",))
+        return matching(with_json(frame) if is_json else frame, asked["where"])
     return matching(read(**words, body=False), asked["where"])
 
 
