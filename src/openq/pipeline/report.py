@@ -19,7 +19,7 @@ from ..client.times import from_ms
 NONE = "\u2013"  # where there is no value
 _LONGEST = 240  # characters of a stranger's text in one place
 _WIDTH, _HEIGHT = 520, 170
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 8, 22
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 8, 8, 22
 
 # Characters that cannot be seen, or turn around how others are read.
 _UNSEEN = re.compile(
@@ -294,7 +294,7 @@ padding:0;list-style:none}
 .tiles b{display:block;font-size:1.35rem;font-variant-numeric:tabular-nums}
 .tiles span{color:var(--dim);font-size:.85rem}
 .card{margin:0 0 16px}.plots{display:grid;
-grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:16px}
+grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:16px}
 figure{margin:0;min-width:0}figcaption{font-size:.85rem;margin-bottom:4px}
 svg.plot{width:100%;height:auto;display:block}svg text{font:11px system-ui,sans-serif;fill:var(--dim)}
 .grid{stroke:var(--edge);fill:none}.line{fill:none;stroke-width:1.8;stroke-linejoin:round;
