@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from openq.pipeline.java import find_java
+from openq.pipeline.java import find_java, spark_home
 from tests.pipeline.conftest import JAVA
 from tests.serving import free_port, until
 
@@ -29,7 +29,8 @@ def environment(**more: str) -> dict[str, str]:
     return {
         **kept,
         "JAVA_HOME": str(find_java().home),
-        "SPARK_HOME": str(HOME),
+        "SPARK_HOME": str(spark_home(HOME) or HOME),
+        "SPARK_LAUNCHER_OPTS": JAVA,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
         "SPARK_DAEMON_JAVA_OPTS": QUICK,

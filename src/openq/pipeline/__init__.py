@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .analytics import analytics as analytics
     from .archive import archive as archive
     from .history import history as history
+    from .redrive import redrive as redrive
+    from .replay import replay as replay
     from .session import reason as reason
     from .session import session as session
     from .sqljob import sql as sql
@@ -29,6 +31,8 @@ _HOME = {
     "archive": "archive",
     "analytics": "analytics",
     "triage": "triage",
+    "redrive": "redrive",
+    "replay": "replay",
     "sql": "sqljob",
     "load": "transfer",
     "export": "transfer",

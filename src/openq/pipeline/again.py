@@ -6,7 +6,6 @@ bodies are only read where one of them speaks of them.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -104,19 +103,10 @@ class Site:
 
     def reader(self, spark: SparkSession, end_position: int) -> Callable[..., DataFrame]:
         """A function that takes the words of `history`, up to a position."""
-        import pyarrow as pa
-
         from .history import history
-        from .source import spark_schema
 
         def read(**words: Any) -> DataFrame:
-            try:
-                return history(spark, **{**self.reading, "end_position": end_position, **words})
-            except pa.ArrowInvalid:
-                # Spark makes no frame of a table of maps that has no row.
-                table, columns = words.get("table", "messages"), words.get("columns")
-                names = Selection(table=table, columns=columns, body=words.get("body", True)).names
-                return spark.createDataFrame([], spark_schema(table, names))
+            return history(spark, **{**self.reading, "end_position": end_position, **words})
 
         return read
 
@@ -139,8 +129,7 @@ def told(what: str = "") -> Iterator[None]:
     from pyspark.errors import AnalysisException, PySparkException
 
     try:
-        with _hushed():
-            yield
+        yield
     except OpenQError:
         raise
     except AnalysisException as error:
@@ -152,22 +141,6 @@ def told(what: str = "") -> Iterator[None]:
         if isinstance(error, PySparkException):
             raise OpenQError(f"{what}{said(error)}") from None
         raise
-
-
-@contextmanager
-def _hushed() -> Iterator[None]:
-    """Spark would print each mistake in a user's SQL, with a stack trace, before it raises it."""
-    from pyspark.logger import PySparkLogger
-
-    loggers = [PySparkLogger.getLogger(f"{each}QueryContextLogger") for each in ("SQL", "DataFrame")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
 
 
 def said(error: BaseException) -> str:
@@ -191,10 +164,9 @@ def matching(frame: DataFrame, where: str | None) -> DataFrame:
     if where is None:
         return frame
     try:
-        with _hushed():
-            chosen = frame.where(where)
-            _ = chosen.schema  # a Connect session looks at it only now
-            return chosen
+        chosen = frame.where(where)
+        _ = chosen.schema  # a Connect session looks at it only now
+        return chosen
     except AnalysisException as error:
         hint = f"; there are {', '.join(frame.columns)}" if "UNRESOLVED_COLUMN" in str(error) else ""
         raise InvalidSetting(f"where: {said(error)}{hint}") from None

@@ -221,7 +221,8 @@ def _rows(taken: LocalHistory, pieces: Iterable[Any], selection: Selection) -> A
 def _frame(spark: SparkSession, rows: Any, selection: Selection) -> DataFrame:
     from .source import spark_schema
 
-    return spark.createDataFrame(rows, spark_schema(selection.table, selection.names))
+    # Spark makes no frame of an Arrow table of maps that has no row.
+    return spark.createDataFrame(rows if len(rows) else [], spark_schema(selection.table, selection.names))
 
 
 def _iso(us: int) -> str:

@@ -7,6 +7,7 @@ or Spark's own environment variables, say goes before it.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import sys
@@ -99,7 +100,16 @@ def _started(master: str, app_name: str, settings: dict[str, str]) -> SparkSessi
     with _environment(master, None):
         spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    _hush()
     return spark
+
+
+def _hush() -> None:
+    """Spark would print each mistake in a user's SQL, with a stack trace in JSON, before it raises it."""
+    from pyspark.logger import PySparkLogger
+
+    for kind in ("SQL", "DataFrame"):
+        PySparkLogger.getLogger(f"{kind}QueryContextLogger").setLevel(logging.CRITICAL + 1)
 
 
 def _start_java(conf: Any) -> None:
