@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ import pytest
 from openq import OpenQ
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
 from openq.pipeline import plan as plans
-from openq.pipeline import replay as replaying
 from openq.pipeline.again import Site, said
 from openq.pipeline.plan import Pace, PlanBusy, load_plan, make_plan, step_of
 from openq.pipeline.replay import _cut, _steps, choose, replay
@@ -24,6 +24,8 @@ from tests.serving import Served, served
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+replaying = import_module("openq.pipeline.replay")  # the file; the package has the function
 
 
 @pytest.fixture(scope="module")
