@@ -758,8 +758,8 @@ def without_twins(state: dict[str, Any]) -> dict[str, Any]:
 
 
 EngineAndModel.TestCase.settings = settings(
-    max_examples=examples(150),
-    stateful_step_count=45,
+    max_examples=examples(110),
+    stateful_step_count=37,
     suppress_health_check=list(HealthCheck),
     deadline=None,
     report_multiple_bugs=False,

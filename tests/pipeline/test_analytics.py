@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +23,7 @@ from openq.pipeline.analytics import Job, Results, ResultsBusy, analytics, windo
 from openq.pipeline.archive import archive
 from openq.pipeline.place import moment_us, queue_list
 from openq.pipeline.triage import triage
-from tests.pipeline.conftest import SPARK
+from tests.cli.helpers import inside
 from tests.pipeline.recount import History, Recount, Simulation, micros, nearest
 from tests.serving import Served, served, until
 
@@ -270,32 +267,26 @@ def test_triage_finds_the_same_by_http_and_by_path(spark: SparkSession, server: 
     assert all(sample["body"].startswith('{"order": ') for group in far.groups for sample in group.samples)
 
 
-def test_the_commands_write_what_programs_and_people_read(server: Served, tmp_path: Path) -> None:
+def test_the_commands_write_what_programs_and_people_read(
+    spark: SparkSession, server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report, page, shown = tmp_path / "out/report.html", tmp_path / "dead.html", tmp_path / "shown"
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {shown}\n')
     browser.chmod(0o755)
-    settings = [f"--conf={name}={value}" for name, value in SPARK.items() if "." in name]
-    where = ["--data", server.arguments[1], "--master", "local[1]", *settings]
-    commands = [
-        ["pipeline", "analytics", *where, "--queue", "ord*", "--out", str(report.parent), "--json", "--open"],
-        ["pipeline", "triage", *where, "--json", "--html", str(page)],
-    ]
-    # One after the other in one process: starting Java is most of the work.
-    program = f"from openq.cli.main import main\nfor words in {commands!r}: assert main(words) == 0"
+    where = ("--data", server.arguments[1])
+    # The session of these tests is the one of this process: a command would stop it when it ends.
+    monkeypatch.setattr("openq.cli.pipeline.session_of", lambda _: spark)
+    monkeypatch.setattr("webbrowser._tryorder", None)  # it reads BROWSER once in a process
 
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "BROWSER": f"{browser} %s"},
-        timeout=300,
+    told = inside(
+        *("pipeline", "analytics", *where, "--queue", "ord*", "--out", report.parent, "--json", "--open"),
+        BROWSER=f"{browser} %s",
     )
+    grouped = inside("pipeline", "triage", *where, "--json", "--html", page)
 
-    assert done.returncode == 0, done.stderr
-    decoder = json.JSONDecoder()
-    summary, end = decoder.raw_decode(done.stdout)
-    found, _ = decoder.raw_decode(done.stdout[end:].lstrip())
+    assert (told.code, grouped.code) == (0, 0), told.err + grouped.err
+    summary, found = json.loads(told.out), json.loads(grouped.out)
     assert [(each["queue"], each["published"]) for each in summary["queues"]] == [("orders", 30)]
     assert found["total"] == 6
     assert "<svg" in report.read_text()

@@ -558,7 +558,7 @@ def test_the_command_archives_verifies_erases_and_cleans_up(
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["run"], "where is it? give --data"),
+        (["run"], "openq-data: no such directory"),
         (["verify", "--data", "nowhere"], "nowhere: no such directory"),
         (["erase", "--archive", "x"], "which messages? give --message-id"),
         (["vacuum", "--archive", "x", "--now", "--older", "1d"], "contradict each other"),

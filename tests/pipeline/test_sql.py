@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from openq import OpenQ
 from openq.cli.terminal import USAGE
 from openq.errors import InvalidSetting, OpenQError
 from openq.pipeline.sqljob import Source, SqlMistake, Target, parse, sql
-from tests.cli.helpers import OPENQ, inside
+from tests.cli.helpers import inside
 from tests.serving import Served, served
 
 if TYPE_CHECKING:
@@ -212,22 +211,19 @@ def test_spark_s_own_mistakes_have_their_place_in_the_statement(spark: SparkSess
         sql(spark, "INSERT INTO queue(here) SELECT 1 AS n", url=server.url)
 
 
-def test_the_command_shows_rows_and_nothing_else(server: Served) -> None:
+def test_the_command_shows_rows_and_nothing_else(
+    spark: SparkSession, server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That Spark adds nothing of its own, test_session.py shows in a process of its own."""
     publish(server, "shown", [b'{"a": 1}', b"\xff"])
+    # The session of these tests is the one of this process: a command would stop it when it ends.
+    monkeypatch.setattr("openq.cli.pipeline.session_of", lambda _: spark)
 
     statement = "SELECT body, size FROM queue(shown) ORDER BY size"
-    words = ("--json", "--master", "local[1]", "--conf", "spark.driver.memory=512m", "--url", server.url)
+    done = inside("pipeline", "sql", statement, "--json", "--url", server.url)
 
-    done = subprocess.run(
-        [*OPENQ, "pipeline", "sql", statement, *words],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+    assert [json.loads(line) for line in done.out.splitlines()] == [
         {"body": "/w==", "size": 1},
         {"body": '{"a": 1}', "size": 8},
     ]
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.code, done.err) == (0, "")

@@ -97,6 +97,13 @@ def session_of(options: Namespace) -> SparkSession:
     return spark
 
 
+def look_first(place: dict[str, Any], since: str | None = None, until: str | None = None) -> None:
+    """Raises what would be found out anyway, before Spark takes its time to start."""
+    from ..pipeline.place import Place
+
+    Place(**place, since=since, until=until).history.end_position()
+
+
 def place_of(options: Namespace) -> dict[str, Any]:
     """`path=` and `archive=`, or `url=` and `token=`, for the functions of `openq.pipeline`."""
     from .remote import token_of

@@ -196,13 +196,15 @@ def _cut(text: str, longest: int = 70) -> str:
 
 def _triage(options: Namespace) -> int:
     from ..pipeline.triage import render, triage
-    from .pipeline import place_of, session_of
+    from .pipeline import look_first, place_of, session_of
     from .show import print_json
 
+    place = place_of(options)
+    look_first(place, options.since, options.until)
     with _told():
         found = triage(
             session_of(options),
-            **place_of(options),
+            **place,
             queues=options.queue or (),
             since=options.since,
             until=options.until,

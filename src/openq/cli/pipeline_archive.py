@@ -210,7 +210,7 @@ def _add_vacuum(verbs: Verbs) -> None:
 
 def _add_places(parser: Parser) -> None:
     where = parser.add_argument_group("where")
-    where.add_argument("--data", metavar="DIR", help="the data directory (OPENQ_DATA)")
+    where.add_argument("--data", metavar="DIR", help="the data directory (OPENQ_DATA; default ./openq-data)")
     where.add_argument(
         "--archive", metavar="DIR", help="the archive (default: `archive` in the data directory)"
     )
@@ -227,11 +227,12 @@ def _add_spark(parser: Parser) -> None:
 
 def _places(options: Namespace, data: bool = False) -> dict[str, Any]:
     """`path=` and `archive=` as the functions of the pipeline take them."""
+    from ..config import Config
     from .remote import UsageError
 
     path = options.data or os.environ.get("OPENQ_DATA") or None
     if path is None and (data or options.archive is None):
-        raise UsageError("where is it? give --data, the data directory" + ("" if data else ", or --archive"))
+        path = Config().data
     if path is not None:
         from .journal import missing
 

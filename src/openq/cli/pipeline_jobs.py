@@ -258,7 +258,7 @@ def _server(options: Namespace) -> dict[str, Any]:
 
 def _sql(options: Namespace) -> int:
     from ..pipeline.sqljob import parse, sql
-    from .pipeline import place_of, session_of
+    from .pipeline import look_first, place_of, session_of
     from .progress import Count
     from .remote import UsageError
     from .show import print_json
@@ -271,6 +271,7 @@ def _sql(options: Namespace) -> int:
             text = file.read()
     statement = parse(text)
     place = place_of(options)
+    look_first(place, options.since, options.until)
     if statement.subscription_queues or (statement.target is not None and statement.target.kind == "queue"):
         place |= _server(options)
     bar = Count("rows", None)
@@ -396,7 +397,8 @@ def _tell(line: str) -> None:
 
 
 def _load(options: Namespace) -> int:
-    from ..pipeline.transfer import load
+    from ..pipeline.link import Link
+    from ..pipeline.transfer import format_of, listing, load
     from .pipeline import session_of
     from .show import print_json
 
@@ -410,6 +412,9 @@ def _load(options: Namespace) -> int:
     }
     if options.dry_run:
         return _would_load(options, words)
+    # Both would be found out later, when Spark has taken its time to start.
+    format_of(listing(options.files), options.format)
+    Link(**_server(options)).call("GET", "pipeline/stages")
     tasks = _Tasks("tasks")
     try:
         loaded = load(
@@ -464,12 +469,14 @@ def _would_load(options: Namespace, words: dict[str, Any]) -> int:
 
 def _export(options: Namespace) -> int:
     from ..pipeline.transfer import count, export
-    from .pipeline import place_of, session_of
+    from .pipeline import look_first, place_of, session_of
     from .show import print_json
 
     place = place_of(options)
     if options.drain:
         place = _server(options)
+    else:
+        look_first(place, options.since, options.until)
     if options.dry_run:
         told = count(
             session_of(options),

@@ -97,4 +97,11 @@ def moment_us(moment: datetime | float | str | None, name: str) -> int | None:
             return round((time.time() - read_seconds(moment)) * 1e6)
         except ValueError:
             pass
+        try:
+            return exact_us(moment, name)
+        except InvalidSetting:
+            raise InvalidSetting(
+                f"{name} must be a time such as 2026-01-31T12:00:00Z, or a span before now such as 2h or 7d, "
+                f"not {moment!r}"
+            ) from None
     return exact_us(moment, name)
