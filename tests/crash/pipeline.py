@@ -28,6 +28,7 @@ SLICES = 4  # of the table, each written by a job of its own
 STEPS = ("log", "consume", "table")
 LONGEST_JOB_S = 600
 KINDS = ("driver", "server", "worker")
+TASKS = (b"pyspark.worker",)  # the module of those that do tasks
 SPARK = {
     "driver_memory": "768m",
     "spark.sql.shuffle.partitions": "2",
@@ -85,14 +86,22 @@ def job(url: str, folder: Path, messages: int, limit: int) -> None:
 
 
 class PipelineLoop:
-    def __init__(self, folder: Path, seed: int, messages: int, limit: int) -> None:
+    """`apart`: as many steps of the job are at most between two kills. `gentle`: no process that plans or
+    follows a stream is killed; that ends a query, and the job has to start once more, which takes its time."""
+
+    def __init__(
+        self, folder: Path, seed: int, messages: int, limit: int, apart: int = 4, gentle: bool = False
+    ) -> None:
         self._folder = folder
         self._messages = messages
         self._limit = limit
+        self._apart = apart
+        self._victims = TASKS if gentle else (b"pyspark.",)
         self._random = random.Random(seed)
         self._port = free_port()
         self._server: Served | None = None
         self.killed: Counter[str] = Counter()
+        self.starts = 0
 
     # -- the server
 
@@ -116,6 +125,7 @@ class PipelineLoop:
     # -- the job
 
     def _started(self, server: Served) -> subprocess.Popen[bytes]:
+        self.starts += 1
         log = open(self._folder / "job.log", "ab")  # noqa: SIM115
         command = [
             *(sys.executable, "-m", "tests.crash.pipeline", "--job", server.url),
@@ -168,7 +178,7 @@ class PipelineLoop:
 
     def _moment(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait for a random point of the work. False: the job has ended before."""
-        until = self._progress() + self._random.randint(1, 4)
+        until = self._progress() + self._random.randint(1, self._apart)
         end = time.monotonic() + LONGEST_JOB_S
         while self._progress() < until:
             if process.poll() is not None:
@@ -185,7 +195,7 @@ class PipelineLoop:
             time.sleep(self._random.uniform(0, 1))
             return self._serve()
         if kind == "worker":
-            workers = _workers(process.pid)
+            workers = _workers(process.pid, self._victims)
             if workers:
                 _kill_one(self._random.choice(workers))
             return server
@@ -252,7 +262,7 @@ def _kill_one(pid: int) -> None:
         pass  # it was faster
 
 
-def _workers(driver: int) -> list[int]:
+def _workers(driver: int, named: tuple[bytes, ...]) -> list[int]:
     """Spark's Python processes below a driver: workers, and those that plan and follow a stream."""
     parents: dict[int, int] = {}
     for entry in os.listdir("/proc"):
@@ -270,16 +280,16 @@ def _workers(driver: int) -> list[int]:
                 return True
         return False
 
-    return [pid for pid in parents if pid != driver and is_below(pid) and _is_python(pid)]
+    return [pid for pid in parents if pid != driver and is_below(pid) and _is_python(pid, named)]
 
 
-def _is_python(pid: int) -> bool:
+def _is_python(pid: int, named: tuple[bytes, ...]) -> bool:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
     # Forks of a daemon have its command line; the daemon itself is their parent and is as good a victim.
-    return any(each.startswith(b"pyspark.") for each in command)
+    return any(each.startswith(named) for each in command)
 
 
 def main() -> int:

@@ -390,6 +390,8 @@ def test_a_token_shows_what_its_user_may_see_until_it_expires(spark: SparkSessio
 
         assert {row["queue"] for row in rows} == {"mails"}
         assert len(rows) == 10
+        with refused("may not peek 'orders'"):
+            read(spark, server.url, token=good, queues="orders", columns="seq").collect()
         for token in (expired, "nonsense"):
             with refused("token"):
                 read(spark, server.url, token=token, columns="seq").collect()

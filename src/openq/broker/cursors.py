@@ -6,12 +6,15 @@ not heard of for too long, loses its hold, so that a forgotten one never fills t
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from ..errors import InvalidSetting, OpenQError
 from ..model import check_name
@@ -28,10 +31,15 @@ from ..storage.segment import (
 )
 from .state_file import StateFile
 
+log = logging.getLogger("openq")
+
 HOLD_BYTES = 8 << 30
 HOLD_S = 7 * 86_400
-MAX_CURSORS = 1_000
+MAX_CURSORS = 10_000
+MAX_OF_ONE = 1_000  # of one owner
 _MAX_MARKS = 512
+_Natural = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_Time = Annotated[int, msgspec.Meta(ge=0, lt=253_402_300_800_000)]  # the year 10000
 
 
 class CursorNotFound(OpenQError):
@@ -47,11 +55,11 @@ class Cursor:
     """Everything before `position` has been read."""
 
     name: str
-    position: int
-    moved_ms: int
+    position: _Natural
+    moved_ms: _Time
     owner: str
-    hold_bytes: int = HOLD_BYTES
-    hold_s: float = HOLD_S
+    hold_bytes: _Natural = HOLD_BYTES
+    hold_s: Annotated[float, msgspec.Meta(ge=0)] = HOLD_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +84,22 @@ class Cursors:
         self._created: dict[int, int] = {}  # segment -> when it was begun
         for name, fields in file.read().items():
             try:
-                self._cursors[name] = Cursor(name, **fields)
-            except TypeError:
-                continue  # of a later version
+                # What a later version adds is passed over.
+                self._cursors[check_name(name, "cursor")] = msgspec.convert({**fields, "name": name}, Cursor)
+            except (msgspec.ValidationError, InvalidSetting, TypeError) as error:
+                file.distrust(f"cursor {name[:100]!r}: {error}")
+        if file.is_doubtful:
+            log.error(
+                "nobody knows what cursors hold, so nothing of the journal is freed: put the cursors again, "
+                "then remove %s",
+                file.aside,
+            )
         self._mark()
+
+    @property
+    def holds_all(self) -> bool:
+        """What the cursors held cannot be read: until that is settled the whole journal is kept."""
+        return self._file.is_doubtful
 
     def get(self, name: str) -> Cursor | None:
         return self._cursors.get(name)
@@ -109,6 +129,8 @@ class Cursors:
             if known is None:
                 if len(self._cursors) >= MAX_CURSORS:
                     raise InvalidSetting(f"there are {MAX_CURSORS} cursors; remove one that is not needed")
+                if sum(each.owner == owner for each in self._cursors.values()) >= MAX_OF_ONE:
+                    raise InvalidSetting(f"you have {MAX_OF_ONE} cursors; remove one that is not needed")
                 known = Cursor(name, position, 0, owner)
             moved = replace(
                 known,
@@ -142,6 +164,8 @@ class Cursors:
 
     def held_from(self, segments: Sequence[SegmentInfo], now_ms: int) -> int | None:
         """The first segment that a cursor still holds; None: none does."""
+        if self.holds_all:
+            return segments[0].number
         held = [
             max(segment_of(cursor.position), segments[0].number)
             for cursor in self._cursors.values()

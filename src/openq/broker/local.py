@@ -13,6 +13,7 @@ from ..model import Delivery, Draft, Entry, Extra, Info, QueueSettings
 from .base import QueueStats, Receipt
 from .foundation import LARGE
 from .operations import Operations
+from .subscriptions import check_consumer
 from .waiters import Waiter
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class LocalBroker(Operations):
             self._queue(queue)
             count = self.engine.delete_queue(queue, self._now(), if_empty=if_empty, if_unused=if_unused)
             self._after()
-            return count
+        self.subscriptions.drop_orphans()
+        return count
 
     def queues(self) -> list[str]:
         with self._lock, self._watch:
@@ -259,6 +261,8 @@ class LocalBroker(Operations):
         consumer: str | None = None,
         types: Iterable[str] | None = None,
     ) -> list[Delivery]:
+        if consumer is not None:
+            check_consumer(consumer)
         with self._lock:
             try:
                 engine = self.engine
@@ -275,6 +279,8 @@ class LocalBroker(Operations):
 
     def attend(self, queue: str, waiter: Waiter) -> list[Delivery] | None:
         """Messages at once, or None: then the waiter stands in line and is served later."""
+        if waiter.consumer is not None:
+            check_consumer(waiter.consumer)
         self._ticker.start()
         with self._lock, self._watch:
             found = self._queue(queue)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from contextlib import suppress
 from typing import Any
 
 from ..errors import DiskFull, OpenQError
@@ -30,11 +31,13 @@ class NotStored(OpenQError):
 class StateFile:
     def __init__(self, data_path: str | None, name: str, io: Io | None = None) -> None:
         self._io = io or Io()
+        self._shown = f"{DIRECTORY}/{name}"  # to those who need not know where the data is
+        self._distrusted = False
         self._directory = None if data_path is None else os.path.join(data_path, DIRECTORY)
         self._path = None if self._directory is None else os.path.join(self._directory, name)
 
     def read(self) -> dict[str, Any]:
-        """What was written last; nothing if there is none. A damaged one is told of and passed over."""
+        """What was written last; nothing if there is none. One that cannot be read is told of."""
         if self._path is None:
             return {}
         try:
@@ -48,19 +51,37 @@ class StateFile:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            log.warning("%s cannot be read and is passed over: %s", self._path, error)
+            self.distrust(str(error))
             return {}
         return data
+
+    def distrust(self, why: str) -> None:
+        """It does not say what it should. It is kept under another name before it is written again."""
+        log.error("%s cannot be read: %s; it will be kept as %s", self._path, why, self.aside)
+        self._distrusted = True
+
+    @property
+    def aside(self) -> str:
+        return f"{self._path}.unreadable"
+
+    @property
+    def is_doubtful(self) -> bool:
+        """It could not be read, now or at an earlier start; until somebody removes what was kept of it."""
+        return self._path is not None and (self._distrusted or os.path.exists(self.aside))
 
     def write(self, state: dict[str, Any]) -> None:
         if self._path is None or self._directory is None:
             return
         try:
+            if self._distrusted:
+                with suppress(FileNotFoundError):
+                    self._io.rename(self._path, self.aside)
+                self._distrusted = False
             self._replace(self._directory, self._path, json.dumps(state, separators=(",", ":")).encode())
         except OSError as error:
             if error.errno in FULL:
-                raise DiskFull(f"no room for {self._path}") from error
-            raise NotStored(self._path, error) from error
+                raise DiskFull(f"no room for {self._shown}") from error
+            raise NotStored(self._shown, error) from error
 
     def _replace(self, directory: str, path: str, data: bytes) -> None:
         io = self._io

@@ -12,11 +12,14 @@ Every method may take a while and belongs into a thread; what it changed is prom
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from ..engine.lending import SLICE
 from ..engine.queue import Queue
@@ -29,11 +32,14 @@ if TYPE_CHECKING:
     from .foundation import Foundation
     from .waiters import Waiter
 
+log = logging.getLogger("openq")
+
 LEASE_MS = 300_000
 MAX_LEASE_MS = 7 * 86_400_000
 MAX_MESSAGES = 100_000  # of one batch
 MAX_PART_BYTES = 64 << 20  # of bodies, in one answer
-MAX_SUBSCRIPTIONS = 1_000
+MAX_SUBSCRIPTIONS = 10_000
+MAX_OF_ONE = 1_000  # made by the same user
 _MAX_PAST = 100  # owners that are remembered as replaced
 _SETTLE_SLICE = 4 * SLICE  # messages acked, given back or extended under one hold of the lock
 _PREFIX = "batch:"
@@ -109,12 +115,23 @@ class Batch:
         self.abandoned = False  # nobody counts on from it: its lease is left to run out
 
 
-class Subscription:
-    __slots__ = ("batches", "lease_ms", "lock", "name", "owner", "past", "queue")
+class _Stored(msgspec.Struct):
+    """A subscription in its file. What a later version adds is passed over."""
 
-    def __init__(self, name: str, queue: str) -> None:
+    queue: str
+    owner: str | None
+    past: list[str]
+    lease_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_LEASE_MS)]
+    maker: str = ""
+
+
+class Subscription:
+    __slots__ = ("batches", "lease_ms", "lock", "maker", "name", "owner", "past", "queue")
+
+    def __init__(self, name: str, queue: str, maker: str = "") -> None:
         self.name = name
         self.queue = queue
+        self.maker = maker  # the user that it counts for
         self.owner: str | None = None
         self.past: list[str] = []  # owners that were replaced, the last one last
         self.lease_ms = LEASE_MS
@@ -122,14 +139,20 @@ class Subscription:
         self.lock = threading.Lock()  # one change of it at a time; taken before the broker's
 
     def to_json(self) -> dict[str, Any]:
-        return {"queue": self.queue, "owner": self.owner, "past": self.past, "lease_ms": self.lease_ms}
+        return {
+            "queue": self.queue,
+            "owner": self.owner,
+            "past": self.past,
+            "lease_ms": self.lease_ms,
+            "maker": self.maker,
+        }
 
     @classmethod
-    def from_json(cls, name: str, fields: dict[str, Any]) -> Subscription:
-        made = cls(name, fields["queue"])
-        made.owner = fields["owner"]
-        made.past = list(fields["past"])
-        made.lease_ms = fields["lease_ms"]
+    def from_json(cls, name: str, fields: Any) -> Subscription:
+        """From a file that anybody may have edited. Raises InvalidSetting, msgspec.ValidationError."""
+        stored = msgspec.convert(fields, _Stored)
+        made = cls(check_name(name, "subscription"), check_name(stored.queue), stored.maker)
+        made.owner, made.past, made.lease_ms = stored.owner, stored.past, stored.lease_ms
         return made
 
 
@@ -143,9 +166,11 @@ class Subscriptions:
         for name, fields in file.read().items():
             try:
                 self._known[name] = Subscription.from_json(name, fields)
-            except (KeyError, TypeError):
-                continue  # of a later version
+            except (msgspec.ValidationError, InvalidSetting) as error:
+                # What its batches hold goes back to the queue when their leases are over.
+                file.distrust(f"subscription {name[:100]!r}: {error}")
         if self._known:
+            self.drop_orphans()
             self._restore()
 
     def _restore(self) -> None:
@@ -235,6 +260,7 @@ class Subscriptions:
         lease_ms: int | None = None,
         owner: str | None = None,
         waiter: Waiter | None = None,
+        maker: str = "",
     ) -> Formed | None:
         """The batch after number `after`, if it is open, else what waits as a new one. None: nothing waits.
 
@@ -243,7 +269,7 @@ class Subscriptions:
         if not 1 <= limit <= MAX_MESSAGES:
             raise InvalidSetting(f"limit must be 1 to {MAX_MESSAGES}, not {limit}")
         _check_lease(lease_ms)
-        known = self._enter(name, queue)
+        known = self._enter(name, queue, maker)
         with known.lock:
             if self._known.get(name) is not known:
                 raise SubscriptionNotFound(name)  # deleted in this moment
@@ -263,13 +289,28 @@ class Subscriptions:
                 known.batches = dict(sorted([*known.batches.items(), (number, batch)]))
             return Formed(number, len(batch.receipts), batch.bytes, batch.until_ms)
 
-    def _enter(self, name: str, queue: str) -> Subscription:
+    def drop_orphans(self) -> None:
+        """Those whose queue was deleted; their batches went with it."""
+        queues = self._broker.engine.queues
+        if all(known.queue in queues for known in self._known.values()):
+            return
+        with self._lock:
+            rest = {name: known for name, known in self._known.items() if known.queue in queues}
+            self._known = rest
+            try:
+                self._save(rest)
+            except OpenQError as error:  # the next start drops them again
+                log.warning("subscriptions of deleted queues stay in their file: %s", error)
+
+    def _enter(self, name: str, queue: str, maker: str) -> Subscription:
         known = self._known.get(name)
         if known is not None:
             return known
         check_name(name, "subscription")
         with self._broker.lock:
             self._broker._queue(queue)  # nothing is remembered of a mistake
+        if len(self._known) >= MAX_OF_ONE:
+            self.drop_orphans()  # queues also go by themselves
         with self._lock:
             known = self._known.get(name)
             if known is None:
@@ -277,7 +318,11 @@ class Subscriptions:
                     raise InvalidSetting(
                         f"there are {MAX_SUBSCRIPTIONS} subscriptions; delete one that is not needed"
                     )
-                known = Subscription(name, queue)
+                if sum(each.maker == maker for each in self._known.values()) >= MAX_OF_ONE:
+                    raise InvalidSetting(
+                        f"you have made {MAX_OF_ONE} subscriptions; delete one that is not needed"
+                    )
+                known = Subscription(name, queue, maker)
                 self._save({**self._known, name: known})
                 self._known = {**self._known, name: known}
         return known
@@ -494,6 +539,16 @@ class Subscriptions:
 def _check_lease(lease_ms: int | None) -> None:
     if lease_ms is not None and not 1 <= lease_ms <= MAX_LEASE_MS:
         raise InvalidSetting(f"a lease must be above 0 and at most {MAX_LEASE_MS // 1000} s")
+
+
+def is_batch(consumer: str) -> bool:
+    return consumer.startswith(_PREFIX)
+
+
+def check_consumer(name: str) -> None:
+    """Whoever called itself like a batch would have its messages acknowledged with it."""
+    if name.startswith(_PREFIX):
+        raise InvalidSetting(f"a consumer cannot be named {name[:100]!r}: {_PREFIX!r} is for subscriptions")
 
 
 def _read_consumer(consumer: str) -> tuple[str, int]:

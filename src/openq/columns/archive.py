@@ -300,8 +300,9 @@ class Archive:
             metadata = opened.metadata
             wanted = range(metadata.num_row_groups) if groups is None else groups
             if any(not 0 <= each < metadata.num_row_groups for each in wanted):
+                # A range is cut before it is written out: its end may be made up.
                 raise InvalidSetting(
-                    f"{path} has {metadata.num_row_groups} row groups, not {list(wanted)[:9]}"
+                    f"{path} has {metadata.num_row_groups} row groups, not {list(wanted[:9])}"
                 )
             columns = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
             wanted = [each for each in wanted if _may_match(metadata.row_group(each), columns, selection)]

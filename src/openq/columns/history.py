@@ -33,6 +33,8 @@ from openq.storage.segment import location, offset_of, segment_of
 
 ARCHIVE = "archive"  # its folder in a data directory, unless said otherwise
 PIECE_BYTES = 32 << 20
+LEAST_PIECE_BYTES = 64 << 10  # what a server cuts for others
+MOST_PIECES = 50_000  # whoever asks for smaller ones gets larger ones, up to PIECE_BYTES
 _TRIES = 20  # each of them needs another version of the archive to be committed in between
 _LIMIT = 1 << 63
 _TYPES = {"str": str, "int": int}
@@ -226,7 +228,11 @@ class LocalHistory:
         through = 0 if manifest is None else manifest.through
         start = max(through, selection.first_position or 0)
         pieces: list[Piece] = []
-        for file in [] if manifest is None else manifest.pick(selection):
+        files = [] if manifest is None else manifest.pick(selection)
+        total = sum(max(file.bytes, file.raw_bytes) for file in files)
+        total += sum(min(ref.size, max(0, end - location(ref.number, 0))) for ref in refs)
+        limit = max(limit, min(PIECE_BYTES, -(-total // MOST_PIECES)))
+        for file in files:
             assert manifest is not None
             pieces += self._cut_file(file, manifest, limit)
         for ref in refs:

@@ -89,7 +89,7 @@ class Reader:
             try:
                 {"snapshot": self._snapshot, "rows": self._rows}[task["do"]](task, handle)
             except OpenQError as error:
-                self._channel.send({"failed": error.code, "detail": str(error)})
+                self._channel.send({"failed": error.code, "detail": without_paths(str(error), task)})
             except ImportError as error:
                 self._channel.send({"failed": MISSING, "detail": str(error)})
             except (OSError, MemoryError) as error:
@@ -138,8 +138,12 @@ class Reader:
     def _snapshot(self, task: dict[str, Any], handle: int) -> None:
         from dataclasses import replace
 
+        from openq.columns.history import LEAST_PIECE_BYTES
+
         history, selection = self._history(task), self._selection(task)
-        snapshot = history.snapshot(selection, as_of=_moment(task["as_of"]), max_bytes=task["max_bytes"])
+        # Any number of pieces may be asked for by a few characters: they are not made arbitrarily small.
+        max_bytes = max(task["max_bytes"], LEAST_PIECE_BYTES)
+        snapshot = history.snapshot(selection, as_of=_moment(task["as_of"]), max_bytes=max_bytes)
         files = [piece for piece in snapshot.pieces if piece.kind == "file"]
         segments = [piece for piece in snapshot.pieces if piece.kind == "segment"]
         queues: dict[str, list[str]] = {}
@@ -200,13 +204,37 @@ def checked(piece: Any, history: Any, end: int) -> Any:
     """A piece that a client sent back. Whoever made it up gets what is there anyway, or a refusal."""
     from dataclasses import replace
 
+    from openq.columns.archive import group_bytes
+    from openq.columns.history import PIECE_BYTES
+
     if piece.kind == "segment":
         if piece.start >= end:
             raise HistoryUnavailable(f"the history ends at {end}, before {piece.start}")
-        return replace(piece, stop=min(piece.stop, end))
-    if all(file.path != piece.path for file in history.archive.read(piece.version).files):
+        stop = min(piece.stop, end)
+        if stop - piece.start > PIECE_BYTES:
+            raise InvalidSetting(f"a piece has at most {PIECE_BYTES} bytes, not {stop - piece.start}")
+        return replace(piece, stop=stop)
+    files = history.archive.read(piece.version).files
+    file = next((each for each in files if each.path == piece.path), None)
+    if file is None:
         raise InvalidSetting(f"{piece.path[:200]!r} is not in version {piece.version} of the archive")
+    with history.archive.open(file) as opened:
+        weights = group_bytes(opened, file)
+    if piece.end_group > len(weights):
+        raise InvalidSetting(f"{file.path} has {len(weights)} row groups, not {piece.end_group}")
+    # One group cannot be cut, however large it is.
+    size = sum(weights[piece.first_group : piece.end_group])
+    if size > PIECE_BYTES and piece.end_group - piece.first_group > 1:
+        raise InvalidSetting(f"a piece has at most {PIECE_BYTES} bytes, not {size}")
     return piece
+
+
+def without_paths(text: str, task: dict[str, Any]) -> str:
+    """An error as strangers may read it: files by their names below the data directory or the archive."""
+    for root in sorted({task["archive"] or "", task["data"] or ""} - {"", "/"}, key=len, reverse=True):
+        for each in (root, os.path.realpath(root)):
+            text = text.replace(each + os.sep, "").replace(" " + each, "").replace(each, "the server")
+    return text
 
 
 def _moment(text: str | None) -> Any:

@@ -7,6 +7,7 @@ batch again is a no-op there. The job is a stream's query id; for a batch, the o
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from .link import Link
+
+log = logging.getLogger("openq.pipeline")
 
 # What else a row of the history has says where a message was, not what it is: a copy from queue to queue may
 # carry it along, and it is left out.
@@ -264,7 +267,9 @@ def commit(target: Target, messages: Sequence[WriterCommitMessage | None]) -> No
             wanted["queue"] = target.queue  # of all rows
         if target.dlq is not None:
             wanted["dlq"] = target.dlq
-        link.call("POST", f"pipeline/stages/{job}/{batch}/commit", json=wanted)
+        done = link.call("POST", f"pipeline/stages/{job}/{batch}/commit", json=wanted).json()
+        if done["repeated"]:
+            log.warning("batch %s of job %s was published before; nothing is published again", batch, job)
     finally:
         link.close()
 

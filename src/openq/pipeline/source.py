@@ -303,12 +303,13 @@ def _names_on_server(history: RemoteHistory, asked: set[str]) -> Iterator[set[st
         try:
             history.link.call("GET", f"queues/{quoted(name)}")
         except Refused as refused:
-            if refused.status == 404:
-                # Deleted, perhaps: then its past tells of it.
-                selection = Selection("events", queues=(name,), columns=("position",))
-                pieces = history.snapshot(selection).pieces
-                if next(history.read_many(pieces[::-1], selection), None) is None:
-                    continue
+            if refused.status != 404:
+                raise  # not allowed, most likely: no empty table either
+            # Deleted, perhaps: then its past tells of it.
+            selection = Selection("events", queues=(name,), columns=("position",))
+            pieces = history.snapshot(selection).pieces
+            if next(history.read_many(pieces[::-1], selection), None) is None:
+                continue
         yield {name}
 
 

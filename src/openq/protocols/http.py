@@ -108,6 +108,11 @@ class Request:
         """`headers` are further lines, each with its CRLF."""
         self._connection.answer(self, status, body, content_type, headers)
 
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that its connection could not pass on yet."""
+        return self._connection.unsent
+
     def later(self, work: Callable[..., None], *arguments: object) -> bool:
         """Do what answers this request after its handler has returned. Whatever goes wrong, there is an
         answer; False says that something did."""
@@ -634,6 +639,12 @@ class Connection(asyncio.Protocol):
             self._rest()
         if self._waiting:
             self._pump()
+
+    @property
+    def unsent(self) -> int:
+        # A transport that is closing still sends what it has; one that is gone has nothing.
+        transport = self._transport
+        return 0 if transport is None or self._parser is _NO_PARSER else transport.get_write_buffer_size()
 
     def _rest(self) -> None:
         if self._current is None:

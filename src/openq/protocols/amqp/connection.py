@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...broker.subscriptions import is_batch
 from ...errors import OpenQError
 from ...properties import MalformedProperties, decode_table
 from ...security.errors import Refused
@@ -628,7 +629,8 @@ class Connection:
 
 def _label(name: str) -> str:
     """What a client calls itself, fit for a line of the log."""
-    return "".join(char if char.isprintable() else "?" for char in name[:100])
+    label = "".join(char if char.isprintable() else "?" for char in name[:100])
+    return f"amqp:{label}" if is_batch(label) else label
 
 
 _ACK = b"\x00\x3c\x00\x50" + bytes(9)

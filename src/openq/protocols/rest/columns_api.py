@@ -23,6 +23,7 @@ import msgspec
 from ...columns.worker import MAX_FRAME, MISSING, frame
 from ...errors import Closed, OpenQError
 from ...storage.files import FileJournal
+from ..http import Request
 from ..site import Site, TooManySearches
 from .call import Call
 from .problems import Problem
@@ -36,7 +37,10 @@ MAX_WORKERS = 2
 MAX_WAITING = 256
 IDLE_S = 60.0
 TASK_S = 300.0  # a worker that takes longer is ended
+GONE_S = 1.0  # so long a worker may go on for a client that has gone
 MAX_PIECE = 32 << 20
+MAX_UNSENT = 256 << 20  # of answers that their clients have not taken yet; no others are made meanwhile
+ROOM_S = 0.05
 TICK_S = 0.01
 _READ = 256 << 10
 
@@ -217,6 +221,14 @@ class _Worker:
         self._wait(TASK_S, self._too_long)
         self._send(job.task)
 
+    def abandon(self) -> None:
+        """Nobody waits for its task any more: it ends soon, or is ended."""
+        self._wait(GONE_S, self._kill)
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self.close()
+
     def rest(self, idle_s: float) -> None:
         self._wait(idle_s, self.close)
 
@@ -293,8 +305,7 @@ class _Worker:
         log.error("reading history took more than %d s; process %d is ended", TASK_S, self._process.pid)
         if self.job is not None:
             self.job.tries = _TRIES
-        self._process.kill()
-        self.close()
+        self._kill()
 
     def close(self) -> None:
         """The process ends when it sees that nobody is there any more."""
@@ -335,6 +346,9 @@ class _Readers:
         self._idle: list[_Worker] = []
         self._line: deque[_Job] = deque()
         self._ending = False
+        self._fetched = 0  # bytes of answers that are on their way from a worker
+        self._answered: set[Request] = set()  # those whose clients may still be reading
+        self._looking = False
 
     def submit(self, call: Call, task: dict[str, Any], then: Then) -> None:
         if self._ending:
@@ -347,14 +361,40 @@ class _Readers:
             job.is_over = True
             with suppress(ValueError):
                 self._line.remove(job)
+            for worker in self._workers:
+                if worker.job is job:
+                    worker.abandon()
 
         call.request.on_gone = gone
         self.site.polls.add(self)
         self._line.append(job)
         self._start()
 
+    def unsent(self) -> int:
+        """Bytes of answers in memory."""
+        sizes = {request: request.unsent for request in self._answered}
+        self._answered = {request for request, size in sizes.items() if size}
+        return self._fetched + sum(sizes.values())
+
+    def hold(self, request: Request) -> None:
+        """It was answered with much; that counts until it is sent."""
+        self._answered.add(request)
+
+    def _has_room(self) -> bool:
+        if self.unsent() < MAX_UNSENT:
+            return True
+        if not self._looking:
+            self._looking = True
+            self.site.loop.call_later(ROOM_S, self._look_again)
+        return False
+
+    def _look_again(self) -> None:
+        self._looking = False
+        if not self._ending:
+            self._start()
+
     def _start(self) -> None:
-        while self._line and (self._idle or len(self._workers) < MAX_WORKERS):
+        while self._line and (self._idle or len(self._workers) < MAX_WORKERS) and self._has_room():
             if self._idle:
                 worker = self._idle.pop()
             else:
@@ -370,7 +410,7 @@ class _Readers:
     def next_for(self, worker: _Worker) -> None:
         if self._ending:
             worker.close()
-        elif self._line:
+        elif self._line and self._has_room():
             worker.start(self._line.popleft())
         else:
             self._idle.append(worker)
@@ -406,6 +446,7 @@ class _Readers:
                 os.close(handle)
 
         def done(data: bytes | None, error: BaseException | None) -> None:
+            self._fetched -= size
             if job.is_over:
                 return
             if data is None:
@@ -414,10 +455,12 @@ class _Readers:
             job.is_over = True
             job.call.request.on_gone = None
             job.call.request.later(job.then, data)
+            self.hold(job.call.request)
 
         if job.is_over:
             os.close(handle)
         else:
+            self._fetched += size
             self.site.run(read, done)
 
     def end(self) -> None:
@@ -437,6 +480,16 @@ def _problem(code: str, detail: str) -> Problem:
         log.error("reading history failed: %s", detail)
         detail = ""
     return Problem(code, detail)
+
+
+def require_room(site: Site) -> None:
+    """Large answers that are made elsewhere count as well. Raises TooManySearches."""
+    if _readers(site).unsent() >= MAX_UNSENT:
+        raise TooManySearches()
+
+
+def hold_unsent(site: Site, request: Request) -> None:
+    _readers(site).hold(request)
 
 
 _all_readers: WeakKeyDictionary[Site, _Readers] = WeakKeyDictionary()

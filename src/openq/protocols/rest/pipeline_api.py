@@ -12,10 +12,12 @@ from ...broker.batch_columns import KINDS, columns_of
 from ...broker.cursors import CursorNotFound, CursorState
 from ...broker.subscriptions import Formed, Subscription, SubscriptionNotFound, SubscriptionState
 from ...broker.waiters import Waiter
+from ...errors import OpenQError
 from ...model import Delivery
 from ...names import DEFAULT_ACCOUNT
 from ...packed import CONTENT_TYPE, pack
 from .call import Call
+from .columns_api import hold_unsent, require_room
 from .problems import Problem
 from .schemas import (
     BatchAcked,
@@ -123,6 +125,7 @@ class Forming:
             lease_ms=None if body.lease_s is None else span_ms(body.lease_s, "lease_s"),
             owner=body.owner,
             waiter=self._waiter,
+            maker=call.principal.arn,
         )
         call.site.run(form, self._tried)
 
@@ -197,6 +200,8 @@ def read_batch(call: Call) -> None:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise Problem("invalid", f"a batch has a number, not {text[:40]!r}")
 
+    require_room(call.site)
+
     def work() -> tuple[bytes, bytes]:
         rows = call.broker.subscriptions.rows(name, int(text), query.part, query.parts)
         columns = columns_of(call.broker.id_prefix, known.queue, rows.deliveries, rows.entries)
@@ -205,7 +210,18 @@ def read_batch(call: Call) -> None:
             headers += b"OpenQ-Lost: %d\r\n" % rows.lost
         return pack(columns, KINDS), headers
 
-    call.work(work, lambda made: call.request.answer(200, made[0], CONTENT_TYPE.encode(), made[1]))
+    def answer(made: tuple[bytes, bytes]) -> None:
+        def committed(error: OpenQError | None) -> None:
+            if error is not None:
+                call.fail(error)
+            else:
+                call.request.answer(200, made[0], CONTENT_TYPE.encode(), made[1])
+                hold_unsent(call.site, call.request)
+
+        # Reading may have made the lease longer: whoever has the rows may rely on that.
+        call.site.after_commit(committed)
+
+    call.work(work, answer)
 
 
 def ack_batches(call: Call) -> None:
@@ -244,7 +260,11 @@ def delete_subscription(call: Call) -> None:
 
 
 def list_cursors(call: Call) -> None:
-    call.look(lambda: CursorList(cursors=[_view(state) for state in call.broker.cursors.states()]))
+    def work() -> CursorList:
+        cursors = call.broker.cursors
+        return CursorList(cursors=[_view(state) for state in cursors.states()], holds_all=cursors.holds_all)
+
+    call.look(work)
 
 
 def _view(state: CursorState) -> CursorView:

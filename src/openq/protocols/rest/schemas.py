@@ -765,6 +765,7 @@ class CursorView(Reply, kw_only=True):
 
 class CursorList(Reply, kw_only=True):
     cursors: list[CursorView]
+    holds_all: bool = False  # what was stored of cursors cannot be read: the whole journal is kept
 
 
 # -- the server and its users -------------------------------------------------------------------
