@@ -8,6 +8,7 @@ import pytest
 
 from openq.broker.cursors import HOLD_BYTES, HOLD_S, CursorNotFound, CursorState
 from openq.broker.local import LocalBroker
+from openq.broker.state_file import NotStored
 from openq.clock import VirtualClock
 from openq.errors import DiskFull, InvalidSetting
 from openq.model import QueueSettings
@@ -208,14 +209,89 @@ def test_a_move_that_cannot_be_stored_did_not_happen(place: Place, monkeypatch: 
     assert place.state().cursor == before
 
 
-def test_a_damaged_file_is_passed_over(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+FIELDS = '"position": 0, "moved_ms": 0, "owner": "ann"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"c": ',
+        "[]",
+        '{"c": 1}',
+        '{"c": {}}',
+        f'{{"c": {{{FIELDS}, "hold_bytes": "x"}}}}',
+        f'{{"c": {{{FIELDS}, "position": "x"}}}}',
+        f'{{"c": {{{FIELDS}, "position": -1}}}}',
+        f'{{"c": {{{FIELDS}, "moved_ms": 1e300}}}}',
+        f'{{"a\\u0000/": {{{FIELDS}}}}}',
+    ],
+)
+def test_while_nobody_knows_what_cursors_hold_all_is_held(
+    text: str, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     place.broker.cursors.put("c", 0, "ann")
+    place.fill(4)
     place.broker.close()
-    (place.path / "pipeline" / "cursors.json").write_text('{"c": ')
+    file = place.path / "pipeline" / "cursors.json"
+    file.write_text(text)
+    place.open()
+    before = place.segments()
+
+    place.work()
+    assert place.broker.cursors.states() == []
+    assert place.broker.cursors.holds_all
+    assert place.segments()[: len(before)] == before
+    assert "cursors.json" in caplog.text
+    assert "nothing of the journal is freed" in caplog.text
+
+    # Those who come again are known, also to the next start; but others may be missing.
+    place.broker.cursors.put("c", place.journal.durable_at, "ann")
+    place.broker.close()
+    place.open()
+    place.work()
+    assert [state.cursor.name for state in place.broker.cursors.states()] == ["c"]
+    assert place.segments()[: len(before)] == before
+    aside = file.with_name("cursors.json.unreadable")
+    assert aside.read_text() == text
+
+    aside.unlink()
+    assert not place.broker.cursors.holds_all
+    place.work()
+    assert place.segments()[0] > before[0]
+
+
+def test_what_a_later_version_adds_to_a_cursor_is_passed_over(place: Place) -> None:
+    place.broker.close()
+    (place.path / "pipeline").mkdir(exist_ok=True)
+    (place.path / "pipeline" / "cursors.json").write_text(f'{{"c": {{{FIELDS}, "color": "blue"}}}}')
     place.open()
 
-    assert place.broker.cursors.states() == []
-    assert "cursors.json" in caplog.text
+    assert place.state().cursor.owner == "ann"
+    assert not place.broker.cursors.holds_all
+
+
+def test_one_owner_leaves_room_for_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openq.broker.cursors.MAX_OF_ONE", 2)
+    cursors = place.broker.cursors
+    for name in ("a", "b", "a"):
+        cursors.put(name, 0, "ann")
+
+    with pytest.raises(InvalidSetting, match="you have 2"):
+        cursors.put("c", 0, "ann")
+    cursors.put("c", 0, "bob")
+
+
+def test_an_error_does_not_say_where_the_data_is(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Io, path: str, flags: int) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Io, "open", refuse)
+        with pytest.raises(NotStored) as caught:
+            place.broker.cursors.put("c", 0, "ann")
+
+    assert "pipeline/cursors.json" in str(caught.value)
+    assert str(place.path) not in str(caught.value)
 
 
 def test_in_memory_a_cursor_is_only_remembered() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,12 +18,24 @@ import pytest
 from openq.broker import staging
 from openq.broker.local import LocalBroker
 from openq.broker.rows import COLUMNS
-from openq.broker.staging import Committed, Job, NotYourJob, StageNotFound, StagingFull
+from openq.broker.staging import (
+    Committed,
+    Job,
+    NotYourJob,
+    PartDamaged,
+    PartTooLarge,
+    StageNotFound,
+    StageUnread,
+    StagingFull,
+)
 from openq.clock import VirtualClock
+from openq.config import Config
+from openq.engine import marks
 from openq.errors import Closed, DiskFull, InvalidSetting, OpenQError, QueueFull, QueueNotFound
 from openq.model import Draft, QueueSettings
 from openq.packed import pack
 from openq.storage import writer
+from openq.storage.disk import Io
 from openq.storage.files import FileJournal
 from tests.crash.faults import FaultyDisk
 from tests.serving import until
@@ -42,6 +56,12 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBrok
     made.declare("dead", QueueSettings())
     yield made
     made.close()
+
+
+def rot(path: Path) -> None:
+    damaged = bytearray(path.read_bytes())
+    damaged[-5] ^= 1
+    path.write_bytes(damaged)
 
 
 @pytest.fixture
@@ -110,8 +130,40 @@ def test_a_part_of_the_same_name_replaces_the_one_before(broker: LocalBroker) ->
 
 
 def test_a_batch_without_rows_is_a_batch(broker: LocalBroker) -> None:
-    assert broker.staging.commit(JOB, 0, [], 0, queue="q") == Committed(0, 0, False)
-    assert broker.staging.commit(JOB, 0, [], 0, queue="q").repeated
+    send(broker, {"body": [b"x"]})
+    broker.staging.commit(JOB, 0, ["p"], queue="q")
+    assert broker.staging.commit(JOB, 1, [], 0, queue="q") == Committed(0, 0, False)
+    assert broker.staging.commit(JOB, 1, [], 0, queue="q").repeated
+
+
+def test_a_job_that_never_published_anything_leaves_nothing_behind(broker: LocalBroker) -> None:
+    for parts in ([], ["none"]):
+        send(broker, {"body": []}, part="none")
+        assert broker.staging.commit(JOB, 0, parts, 0, queue="q") == Committed(0, 0, False)
+
+    assert not broker.engine.marks
+    assert broker.staging.stages() == []
+
+
+def test_nobody_makes_the_jobs_of_others_be_forgotten(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "MOST_OF_OWNER", 2)
+    for name in ("prod", "other"):
+        send(broker, {"body": [b"x"]}, job=Job(name, owner="ann"))
+        broker.staging.commit(Job(name, owner="ann"), 0, ["p"], queue="q")
+    for number in range(5):
+        job = Job(f"flood{number}", owner="eve")
+        send(broker, {"body": [b"y"]}, job=job)
+        if number < 2:
+            broker.staging.commit(job, 0, ["p"], queue="q")
+        else:
+            with pytest.raises(marks.TooManyJobs, match="of yours"):
+                broker.staging.commit(job, 0, ["p"], queue="q")
+
+    assert broker.staging.commit(Job("prod", owner="ann"), 0, ["p"], queue="q").repeated
+    send(broker, {"body": [b"x"]}, batch=1, job=Job("prod", owner="ann"))
+    assert broker.staging.commit(Job("prod", owner="ann"), 1, ["p"], queue="q").published == 1
 
 
 def test_what_is_aborted_is_gone_and_what_is_committed_stays(broker: LocalBroker) -> None:
@@ -330,7 +382,7 @@ def test_only_so_much_is_staged_at_once(broker: LocalBroker, monkeypatch: pytest
     with pytest.raises(InvalidSetting, match="at most 1 parts"):
         broker.staging.put(JOB, 1, "b", data)
     monkeypatch.setattr(staging, "MOST_PART", 10)
-    with pytest.raises(InvalidSetting, match="at most 10"):
+    with pytest.raises(PartTooLarge, match="at most 10"):
         broker.staging.put(JOB, 1, "a", data)
 
 
@@ -518,9 +570,7 @@ def test_parts_survive_a_restart_and_damaged_ones_are_refused(tmp_path: Path) ->
     broker.close()
     (folder / "c.rows.7.tmp").write_bytes(b"half")
     (tmp_path / "d" / "pipeline" / "staged" / "load" / "junk").mkdir()
-    damaged = bytearray((folder / "b.rows").read_bytes())
-    damaged[-5] ^= 1
-    (folder / "b.rows").write_bytes(damaged)
+    rot(folder / "b.rows")
 
     broker = reopened(tmp_path / "d")
     with pytest.raises(InvalidSetting, match="damaged"):
@@ -532,7 +582,7 @@ def test_parts_survive_a_restart_and_damaged_ones_are_refused(tmp_path: Path) ->
     broker.close()
 
 
-def test_what_nobody_commits_is_dropped_after_an_hour(tmp_path: Path) -> None:
+def test_what_nobody_commits_is_dropped_after_a_day(tmp_path: Path) -> None:
     for path in (None, tmp_path / "d"):
         clock = VirtualClock(1_000_000_000_000)
         broker = LocalBroker(path, clock=clock)
@@ -547,6 +597,201 @@ def test_what_nobody_commits_is_dropped_after_an_hour(tmp_path: Path) -> None:
 
         assert [stage.batch for stage in broker.staging.stages()] == [1]
         broker.close()
+
+
+def promised(path: Path, monkeypatch: pytest.MonkeyPatch, published: int = 1) -> Path:
+    """Parts a and b of batch 0 in chunks of one row, of which so many are published; where the parts are."""
+    monkeypatch.setattr(staging, "CHUNK_ROWS", 1)
+    broker = reopened(path)
+    broker.declare("q", QueueSettings())
+    for start, part in enumerate("ab"):
+        send(broker, {"body": bodies(2, 2 * start)}, part=part)
+    publish, left = broker.staging._publish, published
+
+    def stop_some_day(*arguments: Any) -> None:
+        nonlocal left
+        if not left:
+            raise Closed()
+        left -= 1
+        publish(*arguments)
+
+    broker.staging._publish = stop_some_day  # type: ignore[method-assign]
+    with pytest.raises(Closed):
+        broker.staging.commit(JOB, 0, ["a", "b"], queue="q")
+    broker.close()
+    return path / "pipeline" / "staged" / "load" / "0"
+
+
+def test_what_is_none_of_ours_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    broker = reopened(tmp_path / "d")
+    broker.declare("q", QueueSettings())
+    send(broker, {"body": [b"x"]})
+    broker.close()
+    staged = tmp_path / "d" / "pipeline" / "staged"
+    (staged / ".DS_Store").write_bytes(b"junk")
+    (staged / "load" / ".DS_Store").write_bytes(b"junk")
+    (staged / "load" / "7").write_bytes(b"junk")
+    (staged / "odd" / "3").mkdir(parents=True)
+    (staged / "odd" / "3" / "stage.json").write_text('{"job": "a/b", "account": "x", "owner": ""}')
+
+    broker = reopened(tmp_path / "d")
+
+    assert [stage.batch for stage in broker.staging.stages()] == [0]
+    assert broker.staging.commit(JOB, 0, ["p"], queue="q").published == 1
+    assert (staged / ".DS_Store").exists()
+    broker.close()
+
+
+@pytest.mark.parametrize("what", ["", "load", "load/0", "load/0/commit.json", "load/0/stage.json"])
+def test_what_the_disk_does_not_give_now_is_kept_and_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    folder = promised(tmp_path / "d", monkeypatch)
+    broken = os.path.normpath(folder.parents[1] / what)
+    listdir, opened, is_broken = Io.listdir, Io.open, True
+
+    def failing(real: Any) -> Any:
+        def call(self: Io, path: str, *more: Any) -> Any:
+            if is_broken and os.path.normpath(path) == broken:
+                raise OSError(errno.EIO, "the disk is ill", path)
+            return real(self, path, *more)
+
+        return call
+
+    monkeypatch.setattr(Io, "listdir", failing(listdir))
+    monkeypatch.setattr(Io, "open", failing(opened))
+    broker = reopened(tmp_path / "d")
+    for _ in range(2):
+        with pytest.raises(StageUnread):
+            send(broker, {"body": [b"x"]}, batch=1)
+        with pytest.raises(StageUnread):
+            broker.staging.commit(JOB, 1, [], queue="q")
+        with pytest.raises(StageUnread):
+            broker.staging.abort(JOB, 0)
+        broker.staging.sweep()
+    assert waiting(broker) == bodies(1)
+
+    is_broken = False
+    broker.staging.sweep()
+
+    assert waiting(broker) == bodies(4)
+    send(broker, {"body": [b"x"]}, batch=1)
+    broker.close()
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_a_damaged_part_of_a_promise_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    folder = promised(tmp_path / "d", monkeypatch)
+    rot(folder / "b.rows") if how == "damaged" else (folder / "b.rows").unlink()
+    broker = reopened(tmp_path / "d")
+    with pytest.raises(PartDamaged) as caught:
+        broker.staging.commit(JOB, 1, [], queue="q")
+    assert str(tmp_path) not in str(caught.value)
+
+    send(broker, {"body": [b"no"]}, part="a")  # that one is well
+    send(broker, {"body": [b"no"]}, part="b")  # not as many rows
+    with pytest.raises(PartDamaged):
+        broker.staging.commit(JOB, 1, [], queue="q")
+    send(broker, {"body": bodies(2, 2)}, part="b")
+
+    assert broker.staging.commit(JOB, 0, ["a", "b"], queue="q") == Committed(4, 0, True)
+    assert waiting(broker) == bodies(4)
+    assert broker.staging._staged == 0
+    broker.close()
+
+
+def test_a_damaged_promise_may_be_aborted_and_the_batch_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = promised(tmp_path / "d", monkeypatch, published=3)
+    broker = reopened(tmp_path / "d")
+    assert not broker.staging.abort(JOB, 0)
+    rot(folder / "b.rows")
+
+    assert broker.staging.abort(JOB, 0)
+    send(broker, {"body": bodies(4)}, part="new")
+    assert broker.staging.commit(JOB, 0, ["new"], queue="q").published == 4
+
+    assert waiting(broker) == bodies(4)
+    broker.close()
+
+
+def test_a_promise_that_makes_no_sense_stays_until_the_batch_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = promised(tmp_path / "d", monkeypatch)
+    (folder / "commit.json").write_text("{")
+    broker = reopened(tmp_path / "d")
+    assert (folder / "a.rows").exists()
+
+    send(broker, {"body": bodies(4)}, part="new")
+    assert broker.staging.commit(JOB, 0, ["new"], queue="q").published == 4
+
+    assert waiting(broker) == bodies(4)
+    assert not folder.exists()
+    broker.close()
+
+
+def test_parts_that_are_being_written_are_waited_for(tmp_path: Path) -> None:
+    """Neither half committed, nor left behind by an abort."""
+    broker = reopened(tmp_path / "d")
+    broker.declare("q", QueueSettings())
+    folder = tmp_path / "d" / "pipeline" / "staged" / "load" / "0"
+    write, is_writing, go_on = broker.staging._write_part, threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any) -> None:
+        is_writing.set()
+        assert go_on.wait(60)
+        write(*arguments)
+
+    for act in (
+        lambda: broker.staging.abort(JOB, 0),
+        lambda: broker.staging.commit(JOB, 0, ["p"], queue="q"),
+    ):
+        is_writing.clear()
+        go_on.clear()
+        broker.staging._write_part = slowly  # type: ignore[method-assign]
+        sender = threading.Thread(target=send, args=(broker, {"body": [b"x"]}))
+        sender.start()
+        assert is_writing.wait(60)
+        actor = threading.Thread(target=act)
+        actor.start()
+        until(lambda: any(each.is_leaving or each.is_closed for each in broker.staging._stages.values()))
+        assert actor.is_alive()
+        go_on.set()
+        sender.join(60)
+        actor.join(60)
+        assert broker.staging.stages() == []
+        assert broker.staging._staged == 0
+        assert not folder.exists()
+
+    assert waiting(broker) == [b"x"]
+    broker.close()
+
+
+def test_a_part_that_cannot_be_replaced_is_still_the_one_before(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path, capacity=64 * MIB)
+    broker = LocalBroker(journal=FileJournal(tmp_path / "d", segment_bytes=MIB, io=disk))
+    broker.declare("q", QueueSettings())
+    send(broker, {"body": [b"old", b"old"]})
+    write = broker.staging._write_part
+
+    def fails(*arguments: Any) -> None:
+        raise DiskFull("test")
+
+    broker.staging._write_part = fails  # type: ignore[method-assign]
+    for part in ("p", "other"):
+        with pytest.raises(DiskFull):
+            send(broker, {"body": [b"new"]}, part=part)
+    broker.staging._write_part = write  # type: ignore[method-assign]
+    with pytest.raises(StageNotFound):
+        broker.staging.commit(JOB, 0, ["p", "other"], queue="q")
+
+    assert broker.staging.commit(JOB, 0, ["p"], 2, queue="q").published == 2
+    assert waiting(broker) == [b"old", b"old"]
+    broker.close()
 
 
 # -- a full disk
@@ -604,6 +849,8 @@ def test_a_promise_says_all_that_is_needed() -> None:
     promise = staging._Promise((("a", 3), ("b", 4)), "q", None, {2: "why"})
 
     assert staging._Promise.from_json(json.loads(json.dumps(promise.to_json()))) == promise
+    old = {"parts": [["a", 3], ["b", 4]], "queue": "q", "dead_letter": None, "rejected": [[2, "why"]]}
+    assert staging._Promise.from_json(old) == promise
     assert promise.rows == 7
 
 
@@ -620,3 +867,27 @@ def test_a_full_queue_refuses_the_batch_and_takes_it_when_there_is_room() -> Non
 
     assert broker.staging.commit(JOB, 0, ["p"], queue="q").published == 5
     broker.close()
+
+
+def test_bad_rows_have_a_limit_and_cost_little(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "MOST_REJECTED", 5)
+    for part, count in (("a", 3), ("b", 2), ("c", 1)):
+        send(broker, {"body": [b"good", *[None] * count]}, part=part)
+
+    with pytest.raises(
+        InvalidSetting, match="more than 5 bad rows, such as row 1 of part c: the body is null"
+    ):
+        broker.staging.commit(JOB, 0, ["a", "b", "c"], queue="q", dead_letter="dead")
+    assert waiting(broker, "dead") == []
+    done = broker.staging.commit(JOB, 0, ["a", "b"], queue="q", dead_letter="dead")
+
+    assert done == Committed(2, 5, False)
+    assert len(waiting(broker, "dead")) == 5
+    promise = staging._Promise((("a", 900),), "q", "dead", dict.fromkeys(range(900), "the body is null"))
+    assert len(json.dumps(promise.to_json())) < 12_000
+
+
+def test_a_part_that_is_taken_fits_a_request(broker: LocalBroker) -> None:
+    assert Config().max_request_bytes >= staging.MOST_PART
+    with pytest.raises(PartTooLarge):
+        broker.staging.put(JOB, 0, "p", bytes(staging.MOST_PART + 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import shutil
 import threading
 from decimal import Decimal
@@ -154,7 +155,9 @@ def test_a_restart_brings_back_what_was_open(durable: Place, tmp_path: Path) -> 
 def test_half_of_a_batch_that_nobody_heard_of_is_a_batch(durable: Place, tmp_path: Path) -> None:
     durable.publish(*BODIES)
     assert durable.broker.subscriptions.form("other", "q", 0, limit=1) is not None  # the file is there
-    durable.broker.receive("q", 7, 60_000, "batch:other:2")
+    broker = durable.broker
+    with broker.lock:
+        broker.engine.receive(broker.engine.queue("q"), 7, broker.now_ms(), 60_000, "batch:other:2")
     again = durable.crashed(tmp_path / "copy")
 
     formed = again.broker.subscriptions.form("other", "q", 1, limit=5_000)
@@ -280,8 +283,8 @@ def test_a_batch_whose_queue_is_purged_or_deleted_is_gone(place: Place) -> None:
     place.publish(*BODIES[:3])
     assert place.form(1) == (2, 3)
     place.broker.delete("q")
-    assert place.bodies(2) is None
-    assert place.broker.subscriptions.ack("s", 2, None) == (0, 3)
+    with pytest.raises(SubscriptionNotFound):
+        place.bodies(2)
     with pytest.raises(QueueNotFound):
         place.form(2)
 
@@ -478,3 +481,70 @@ def test_readers_that_ask_at_once_get_the_same_batch(place: Place) -> None:
 
 def test_no_rows_are_packed_rows_too() -> None:
     assert unpack(pack(columns_of("", "q", (), ()), KINDS))["body"] == []
+
+
+def test_nobody_else_calls_itself_a_batch(durable: Place, tmp_path: Path) -> None:
+    durable.publish(*BODIES[:3])
+    assert durable.form(0, limit=1) == (1, 1)
+
+    with pytest.raises(InvalidSetting, match="batch:"):
+        durable.broker.receive("q", consumer="batch:s:1")
+    with pytest.raises(InvalidSetting, match="batch:"):
+        durable.broker.attend("q", Waiter(1, None, "batch:s:1", None, lambda deliveries: None))
+    assert len(durable.broker.receive("q", consumer="batch")) == 1
+
+    again = durable.crashed(tmp_path / "again")
+    assert again.broker.subscriptions.ack("s", 1, None) == (1, 0)
+
+
+def test_subscriptions_go_with_their_queue(durable: Place, tmp_path: Path) -> None:
+    durable.broker.declare("other", QueueSettings())
+    subscriptions = durable.broker.subscriptions
+    subscriptions.form("kept", "q", 0)
+    subscriptions.form("gone", "other", 0)
+
+    durable.broker.delete("other")
+
+    assert [state.name for state in subscriptions.states()] == ["kept"]
+    again = durable.crashed(tmp_path / "again")
+    assert [state.name for state in again.broker.subscriptions.states()] == ["kept"]
+
+
+def test_one_user_leaves_room_for_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openq.broker.subscriptions.MAX_OF_ONE", 2)
+    monkeypatch.setattr("openq.broker.subscriptions.MAX_SUBSCRIPTIONS", 4)
+    subscriptions = place.broker.subscriptions
+    for number in range(2):
+        subscriptions.form(f"ann-{number}", "q", 0, maker="ann")
+
+    with pytest.raises(InvalidSetting, match="you have made 2"):
+        subscriptions.form("ann-2", "q", 0, maker="ann")
+    subscriptions.form("ann-1", "q", 0, maker="ann")  # one that is there
+    for number in range(2):
+        subscriptions.form(f"bob-{number}", "q", 0, maker="bob")
+    with pytest.raises(InvalidSetting, match="there are 4"):
+        subscriptions.form("eve", "q", 0, maker="eve")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"queue": ["q"]}, {"past": 1}, {"lease_ms": "x"}, {"lease_ms": 0}, {"owner": {}}, None]
+)
+def test_a_file_that_somebody_edited_stops_nobody(
+    changes: dict[str, object] | None, durable: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    durable.broker.subscriptions.form("good", "q", 0)
+    durable.broker.subscriptions.form("s", "q", 0)
+    durable.broker.close()
+    assert durable.path is not None
+    file = durable.path / "pipeline" / "subscriptions.json"
+    stored = json.loads(file.read_text())
+    stored["s"] = None if changes is None else {**stored["s"], **changes, "of a later version": 1}
+    file.write_text(json.dumps(stored))
+    edited = file.read_text()
+
+    durable.open()
+
+    assert [state.name for state in durable.broker.subscriptions.states()] == ["good"]
+    assert "subscription 's'" in caplog.text
+    durable.form(0)
+    assert file.with_name("subscriptions.json.unreadable").read_text() == edited

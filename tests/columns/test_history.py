@@ -19,6 +19,7 @@ from openq.columns.archive import Archive
 from openq.columns.history import LocalHistory, Piece, Snapshot
 from openq.columns.schema import TABLES, arrow_schema
 from openq.columns.select import Selection
+from openq.columns.worker import checked
 from openq.errors import HistoryUnavailable, InvalidSetting
 from openq.model import Draft, QueueSettings
 from openq.storage.segment import location, segment_of
@@ -342,3 +343,49 @@ def test_every_scan_sees_every_message_once_while_segments_move_to_the_archive(
 
     assert failures == []
     assert archive_rounds >= least_rounds
+
+
+def test_pieces_are_not_made_so_small_that_there_are_millions(
+    broker: LocalBroker, history: LocalHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, 400)
+    monkeypatch.setattr("openq.columns.history.MOST_PIECES", 50)
+
+    snapshot = history.snapshot(Selection(), max_bytes=1)
+
+    assert 10 < len(snapshot.pieces) <= 55
+    assert len(scan(history, snapshot)) == len(scan(history))
+
+
+@pytest.mark.parametrize("end_group", [10**9, 2**62])
+def test_row_groups_that_are_made_up_cost_nothing(
+    end_group: int, broker: LocalBroker, history: LocalHistory
+) -> None:
+    fill(broker, 900)
+    archive_sealed(history)
+    piece = next(each for each in history.snapshot(Selection()).pieces if each.kind == "file")
+    made_up = replace(piece, end_group=end_group)
+
+    with pytest.raises(InvalidSetting, match="row groups"):
+        list(history.read(made_up, Selection()))
+    with pytest.raises(InvalidSetting, match="row groups"):
+        checked(made_up, history, history.end_position())
+    assert checked(piece, history, history.end_position()) == piece
+
+
+def test_a_piece_that_is_larger_than_any_is_refused(
+    broker: LocalBroker, history: LocalHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, 900)
+    archive_sealed(history, most=1)
+    pieces = history.snapshot(Selection()).pieces
+    monkeypatch.setattr("openq.columns.history.PIECE_BYTES", 1000)
+    segment = next(each for each in pieces if each.kind == "segment")
+    file = next(each for each in pieces if each.kind == "file")
+
+    with pytest.raises(InvalidSetting, match="at most 1000 bytes"):
+        checked(segment, history, history.end_position())
+    short = replace(segment, stop=segment.start + 1000)
+    assert checked(short, history, history.end_position()) == short
+    assert file.end_group == 1  # it cannot be cut
+    assert checked(file, history, history.end_position()) == file

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from openq.engine import marks
 from openq.engine.apply import apply, checkpoint
 from openq.engine.engine import Engine
-from openq.engine.marks import KEPT_MS, MOST_JOBS, Mark, mark
+from openq.engine.marks import KEPT_MS, NAMELESS_KEPT_MS, Mark, TooManyJobs, make_room, mark
 from openq.engine.records import decode, encode
 from openq.model import Draft
 from tests.engine.support import PREFIX, Tape, from_snapshot, queue_of, through_snapshot
@@ -55,13 +57,41 @@ def test_jobs_that_are_long_over_are_forgotten() -> None:
     assert list(engine.marks) == ["young", "new"]
 
 
-def test_only_so_many_jobs_are_remembered() -> None:
+def test_at_the_limit_a_new_job_is_refused_and_none_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "MOST_OF_OWNER", 3)
+    monkeypatch.setattr(marks, "MOST_OF_ALL", 4)
+    monkeypatch.setattr(marks, "MOST_JOBS", 6)
     engine = Engine(PREFIX)
-    for number in range(MOST_JOBS + 2):
-        marks.note(engine, f"j{number}", Mark("", 0, 0, True, 0, 1_000))
+    taken = {"eve": 0, "": 0, "bob": 0}
+    mark(engine, "prod", "ann", 1, 1, True, 0, 1_000)
 
-    assert len(engine.marks) == MOST_JOBS
-    assert next(iter(engine.marks)) == "j2"
+    for owner in ("eve", "", "bob"):
+        for number in range(5):
+            try:
+                make_room(engine, owner, 2_000)
+            except TooManyJobs:
+                continue
+            mark(engine, f"{owner}{number}", owner, 1, 1, True, 0, 2_000)
+            taken[owner] += 1
+
+    assert taken == {"eve": 3, "": 2, "bob": 0}
+    assert "prod" in engine.marks
+    mark(engine, "prod", "ann", 2, 1, True, 0, 2_000)  # who is known goes on
+    make_room(engine, "eve", 2_001 + KEPT_MS)
+    assert not engine.marks
+
+
+def test_writes_without_a_name_give_way_to_those_of_their_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "MOST_OF_OWNER", 2)
+    engine = Engine(PREFIX)
+    mark(engine, "@b/batch-0b0c0d0e-0000-4000-8000-000000000000", "ann", 0, 1, True, 0, 1_000)
+    mark(engine, "named", "ann", 0, 1, True, 0, 1_000)
+
+    with pytest.raises(TooManyJobs):
+        make_room(engine, "ann", 1_000 + NAMELESS_KEPT_MS)
+    make_room(engine, "ann", 1_001 + NAMELESS_KEPT_MS)
+
+    assert list(engine.marks) == ["named"]
 
 
 def test_while_held_a_queue_goes_over_its_limit_and_lets_go_afterwards() -> None:

@@ -41,23 +41,37 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def running(arguments: list[str], log: Path, ready: str, env: dict[str, str]) -> Iterator[None]:
-    """A process of Spark for the length of a block; `ready` is what it logs when it is up."""
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            arguments, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env, cwd=log.parent
-        )
+def running(
+    arguments: list[str], log: Path, ready: str, env: dict[str, str], count: int = 1
+) -> Iterator[None]:
+    """Processes of Spark for the length of a block; `ready` is what each logs when it is up."""
+    logs = [log.with_stem(f"{log.stem}-{n}") for n in range(count)]
+    processes: list[subprocess.Popen[bytes]] = []
     try:
-        until(lambda: ready in log.read_text("utf-8", "replace") or process.poll() is not None, 180)
-        assert process.poll() is None, log.read_text("utf-8", "replace")[-3000:]
+        for file in logs:
+            with file.open("wb") as out:
+                processes.append(
+                    subprocess.Popen(
+                        arguments, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env, cwd=log.parent
+                    )
+                )
+        for file, process in zip(logs, processes, strict=True):
+            _wait_for(ready, file, process)
         yield
     finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_for(ready: str, log: Path, process: subprocess.Popen[bytes]) -> None:
+    until(lambda: ready in log.read_text("utf-8", "replace") or process.poll() is not None, 180)
+    assert process.poll() is None, log.read_text("utf-8", "replace")[-3000:]
 
 
 @contextmanager
@@ -72,10 +86,7 @@ def cluster(directory: Path, python: str = sys.executable) -> Iterator[str]:
     up = "I have been elected leader"
     with running([spark_class, of_master, "--port", str(port), *common], directory / "master.log", up, env):
         worker = [spark_class, of_worker, *common, "--cores", "1", "--memory", "600m", master]
-        with (
-            running(worker, directory / "worker-1.log", "Successfully registered", env),
-            running(worker, directory / "worker-2.log", "Successfully registered", env),
-        ):
+        with running(worker, directory / "worker.log", "Successfully registered", env, count=2):
             yield master
 
 
@@ -92,6 +103,8 @@ def submit(
             *("--conf", f"spark.driver.extraJavaOptions={QUICK}"),
             *("--conf", f"spark.executor.extraJavaOptions={QUICK}"),
             *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
+            # No work for the first executor that the second, which is slower, should have a part of.
+            *("--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0"),
             *("--conf", "spark.python.authenticate.socketTimeout=2min"),
             *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.sql.streaming.pollingDelay=5ms"),
             *("--conf", "spark.driver.bindAddress=127.0.0.1"),

@@ -12,7 +12,14 @@ import pytest
 
 from openq.broker.local import LocalBroker
 from openq.config import Config
-from openq.protocols.site import MAX_SEEKING, Site, TooManySearches
+from openq.protocols.site import (
+    MAX_COMMITTING,
+    MAX_OF_JOB,
+    MAX_SEEKING,
+    Site,
+    TooManyCommits,
+    TooManySearches,
+)
 from openq.protocols.tasks import MAX_OF_ACCOUNT, MAX_RUNNING, Task, Tasks, TooManyTasks
 from openq.security.guard import Guard
 from openq.security.store import Store
@@ -26,6 +33,46 @@ def site() -> Iterator[Site]:
         yield site
         site.close()
     loop.close()
+
+
+def test_commits_of_a_job_wait_for_one_another_without_a_thread(site: Site) -> None:
+    go_on = threading.Event()
+    finished: list[object] = []
+    wanted = 0
+
+    def end(result: object, error: BaseException | None) -> None:
+        finished.append(error or result)
+        if len(finished) == wanted:
+            site.loop.stop()
+
+    def slow(name: str) -> str:
+        assert go_on.wait(60)
+        return name
+
+    for number in range(MAX_OF_JOB):
+        is_wanted = number != 1
+        site.commit("a", partial(slow, f"a{number}"), end, partial(bool, is_wanted))
+    with pytest.raises(TooManyCommits):
+        site.commit("a", partial(slow, "no"), end)
+    wanted = 2
+    site.commit("b", lambda: "b", end)  # they hold one thread, not all
+    site.run(lambda: "quick", end)
+    site.loop.run_forever()
+    assert sorted(map(str, finished)) == ["b", "quick"]
+
+    for number in range(MAX_COMMITTING - MAX_OF_JOB):
+        site.commit(f"c{number}", partial(slow, "c"), end)
+    with pytest.raises(TooManyCommits):
+        site.commit("d", partial(slow, "no"), end)
+    wanted = 2 + MAX_COMMITTING - 1  # one is gone
+    go_on.set()
+    site.loop.run_forever()
+
+    assert [each for each in finished if str(each)[0] == "a"] == ["a0", "a2", "a3"]
+    wanted += 1
+    site.commit("a", lambda: "again", end)
+    site.loop.run_forever()
+    assert finished[-1] == "again"
 
 
 def test_searches_and_sign_ins_do_not_stand_in_the_way_of_anything_else(site: Site) -> None:

@@ -37,7 +37,7 @@ COLUMNS = {
 REASON, INTENDED = "rejected_reason", "rejected_queue"  # attributes of a row that became a dead letter
 
 _MOST_TEXT = 1024  # of an id, a group, a type
-_MOST_REASON = 500
+MOST_REASON = 500
 DRAFT_WEIGHT = 8  # so many plain rows cost as much as one that is not
 _FRAME = 8
 _PUBLISH = _FRAME + HEAD_SIZE + 8 + 128  # a record without its texts, info and body: at most this
@@ -250,7 +250,7 @@ class _Reader:
             pass  # that may be why it is here
         attributes = {
             **attributes,
-            REASON: why[:_MOST_REASON],
+            REASON: why[:MOST_REASON],
             INTENDED: self._intended(row),
         }
         body = self._bodies[row] or b""

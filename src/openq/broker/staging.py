@@ -20,6 +20,7 @@ import logging
 import os
 import re
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,20 +35,32 @@ from ..errors import Closed, DiskFull, InvalidSetting, OpenQError, QueueFull, Qu
 from ..model import FORM_BYTES, Draft
 from ..names import DEFAULT_ACCOUNT, full_name, split_name
 from ..storage.disk import FULL, Io, close_quietly, read_all, write_all
-from .rows import DRAFT_WEIGHT, INTENDED, REASON, Bad, Slice, check_columns, json_info, plain_queue, read_rows
+from .rows import (
+    DRAFT_WEIGHT,
+    INTENDED,
+    MOST_REASON,
+    REASON,
+    Bad,
+    Slice,
+    check_columns,
+    json_info,
+    plain_queue,
+    read_rows,
+)
 
 if TYPE_CHECKING:
     from .local import LocalBroker
 
 log = logging.getLogger("openq")
 
-MOST_PART = 64 << 20
+MOST_PART = 20 << 20  # no more than `max_request_bytes` is unless somebody sets it
 MOST_STAGED = 32 << 30  # on disk, of all batches together
 MOST_IN_MEMORY = 256 << 20  # where there is no disk
 MOST_PARTS = 100_000  # of one batch
 MOST_STAGES = 10_000
 MOST_BATCH = 1 << 53
-KEPT_MS = 3_600_000  # parts that nobody commits
+MOST_REJECTED = 100_000  # rows of one batch: beyond this it is the batch that is wrong
+KEPT_MS = 86_400_000  # parts that nobody commits: the slowest task of a job may take hours
 
 CHUNK_ROWS = 20_000  # published under one hold of the lock
 CHUNK_BYTES = 4 << 20
@@ -69,7 +82,33 @@ class StagingFull(OpenQError):
     code = "staging_full"
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"{why}: commit or abort some; what nobody commits is dropped after an hour")
+        super().__init__(f"{why}: commit or abort some; what nobody commits is dropped after a day")
+
+
+class PartTooLarge(OpenQError):
+    code = "part_too_large"
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"a part of {size} bytes; it has at most {MOST_PART}")
+
+
+class PartDamaged(InvalidSetting):
+    """What is on disk is not what was sent."""
+
+    def __init__(self, stage: _Stage, part: str) -> None:
+        super().__init__(
+            f"part {part} of job {stage.job.name!r}, batch {stage.batch} is damaged: send this part again, "
+            "or abort the batch and send all of it again"
+        )
+
+
+class StageUnread(OpenQError):
+    """What is staged is kept, but the disk does not let it be read now."""
+
+    code = "stage_unread"
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"what is staged of job {job!r} cannot be read at the moment; it is tried again")
 
 
 class NotYourJob(OpenQError):
@@ -145,7 +184,10 @@ class _Stage:
     touched_ms: int
     parts: dict[str, _Facts] = field(default_factory=dict)
     data: dict[str, bytes] = field(default_factory=dict)  # where there is no disk
+    writing: set[str] = field(default_factory=set)  # parts on their way to disk
     is_closed: bool = False  # somebody commits it: what comes now is too late
+    is_leaving: bool = False  # its files are being removed: what comes now waits, and begins anew
+    is_rooted: bool = False  # its folder and all above are on disk for sure
     promise: _Promise | None = None
 
     @property
@@ -167,17 +209,22 @@ class _Promise:
         return sum(rows for _, rows in self.parts)
 
     def to_json(self) -> dict[str, Any]:
+        """Most rejected rows have one of few reasons: each is written once."""
+        reasons = {why: number for number, why in enumerate(dict.fromkeys(self.rejected.values()))}
         return {
             "parts": self.parts,
             "queue": self.queue,
             "dead_letter": self.dead_letter,
-            "rejected": list(self.rejected.items()),
+            "reasons": list(reasons),
+            "rejected": [(row, reasons[why]) for row, why in self.rejected.items()],
         }
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> _Promise:
         parts = tuple((name, rows) for name, rows in told["parts"])
-        return cls(parts, told["queue"], told["dead_letter"], dict(told["rejected"]))
+        reasons = told.get("reasons")  # older files have each with its row
+        rejected = {row: why if reasons is None else reasons[why] for row, why in told["rejected"]}
+        return cls(parts, told["queue"], told["dead_letter"], rejected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +249,11 @@ class Staging:
         self._root = None if journal is None else os.path.join(journal.path, "pipeline", "staged")
         self._most = MOST_IN_MEMORY if journal is None else MOST_STAGED
         self._lock = threading.Lock()  # of the tables below; never held over a disk access
+        self._settled = threading.Condition(self._lock)  # a part was written, or a stage has left
         self._stages: dict[tuple[str, int], _Stage] = {}
         self._busy: dict[str, tuple[threading.Lock, int]] = {}  # by job, and how many want it
         self._staged = 0
+        self._unread: set[str] = set()  # folders that are there, but could not be read
         if self._root is not None:
             self._load(self._root)
 
@@ -215,9 +264,10 @@ class Staging:
         check_part_name("part", part)
         _check_batch(batch)
         if len(data) > MOST_PART:
-            raise InvalidSetting(f"a part of {len(data)} bytes; it has at most {MOST_PART}")
+            raise PartTooLarge(len(data))
         found = packed.Part(data)
         check_columns(found)
+        self._require_read(job)
         known = self._broker.engine.marks.get(job.key)
         if known is not None:
             job.require(known.owner)
@@ -225,17 +275,18 @@ class Staging:
                 return found.rows  # a repetition: its commit will hear so
         one = plain_queue(found, job.account, "")
         facts = _Facts(len(data), found.rows, one is not None, one or None)
-        stage = self._room_for(job, batch, part, facts)
+        stage = self._enter(job, batch, part, facts)
         if stage is None:
             return found.rows
+        is_written = False
         try:
             if self._root is None:
                 stage.data[part] = data
             else:
                 self._write_part(self._root, stage, part, data)
-        except BaseException:
-            self._forget_part(stage, part)
-            raise
+            is_written = True
+        finally:
+            self._leave(stage, part, facts, is_written)
         return found.rows
 
     def commit(
@@ -256,6 +307,7 @@ class Staging:
         """
         _check_batch(batch)
         with self._turn(job.key):
+            self._require_read(job)
             done = self._done(job, batch)
             if done is not None:
                 self._discard(job, batch)
@@ -273,6 +325,12 @@ class Staging:
                     full_name(job.account, dead_letter) if dead_letter else None,
                     _Gates(self._broker, may_send),
                 )
+                if self._broker.engine.marks.get(job.key) is None:
+                    if not promise.rows:  # a job that never published anything needs no memory of it
+                        self._discard(job, batch)
+                        return Committed(0, 0, False)
+                    with self._broker.lock:
+                        marks.make_room(self._broker.engine, stage.job.owner, self._broker.now_ms())
                 self._require_room(CHUNK_BYTES)
                 if not _is_small(stage, promise):
                     self._promise(stage, promise)
@@ -282,9 +340,13 @@ class Staging:
                 raise
 
     def abort(self, job: Job, batch: int) -> bool:
-        """Drop what was staged. False: the batch is committed, and stays so."""
+        """Drop what was staged. False: the batch is committed, and stays so.
+
+        Unless it is promised and a part of it is damaged: nothing but sending it again can mend that.
+        """
         _check_batch(batch)
         with self._turn(job.key):
+            self._require_read(job)
             if self._done(job, batch) is not None:
                 self._discard(job, batch)
                 return False
@@ -293,7 +355,10 @@ class Staging:
             if stage is not None:
                 job.require(stage.job.owner)
                 if stage.promise is not None:
-                    return False
+                    damaged = self._damaged(stage, stage.promise)
+                    if damaged is None:
+                        return False
+                    log.warning("job %r, batch %d is dropped: part %s is damaged", job.key, batch, damaged)
                 self._discard(job, batch)
             return True
 
@@ -309,9 +374,12 @@ class Staging:
     def sweep(self) -> None:
         """Now and then, and after a start: finish what was promised, drop what nobody wants any more."""
         now_ms = self._broker.now_ms()
+        self._read_again()
         with self._lock:
             stages = sorted(self._stages.values(), key=lambda each: each.batch)
         for stage in stages:
+            if stage.job.key in self._busy:
+                continue  # somebody commits: the next sweep will do
             try:
                 with self._turn(stage.job.key):
                     if self._stages.get((stage.job.key, stage.batch)) is not stage:
@@ -374,6 +442,8 @@ class Staging:
                 stage = self._stages[job.key, batch] = _Stage(job, batch, self._broker.now_ms())
             job.require(stage.job.owner)
             stage.is_closed = True
+            stage.touched_ms = self._broker.now_ms()
+            self._settled.wait_for(lambda: not stage.writing)  # what is half written is not half committed
             return stage
 
     def _reopen(self, stage: _Stage) -> None:
@@ -406,35 +476,58 @@ class Staging:
 
     # -- parts in and out
 
-    def _room_for(self, job: Job, batch: int, part: str, facts: _Facts) -> _Stage | None:
-        """Reserves the bytes. None: the batch is being committed, and this comes too late to matter."""
+    def _enter(self, job: Job, batch: int, part: str, facts: _Facts) -> _Stage | None:
+        """Reserves the bytes, and the name. None: the batch is being committed, and this comes too late to
+        matter, unless it is what a damaged batch waits for."""
+        mends = self._mends(job, batch, part, facts.rows)
         with self._lock:
-            stage = self._stages.get((job.key, batch))
+            while True:
+                stage = self._stages.get((job.key, batch))
+                if stage is None or not (stage.is_leaving or part in stage.writing):
+                    break
+                self._settled.wait()
             if stage is None:
                 if len(self._stages) >= MOST_STAGES:
                     raise StagingFull(f"{MOST_STAGES} batches are staged")
                 stage = _Stage(job, batch, 0)
             job.require(stage.job.owner)
-            if stage.is_closed:
+            if stage.is_closed and not (mends and stage.promise is not None):
                 return None
-            if len(stage.parts) >= MOST_PARTS:
+            if part not in stage.parts and len(stage.parts) + len(stage.writing) >= MOST_PARTS:
                 raise InvalidSetting(f"a batch has at most {MOST_PARTS} parts")
             if self._staged + facts.bytes > self._most:
                 raise StagingFull(f"{self._staged} bytes are staged, and {facts.bytes} more are too many")
-            replaced = stage.parts.get(part)
-            self._staged += facts.bytes - (0 if replaced is None else replaced.bytes)
-            stage.parts[part] = facts
+            self._staged += facts.bytes
+            stage.writing.add(part)
             stage.touched_ms = self._broker.now_ms()
             self._stages[job.key, batch] = stage
             return stage
 
-    def _forget_part(self, stage: _Stage, part: str) -> None:
-        """One that could not be written is not there."""
+    def _mends(self, job: Job, batch: int, part: str, rows: int) -> bool:
+        """Whether a promised batch lacks just this part."""
         with self._lock:
-            facts = stage.parts.pop(part, None)
-            self._staged -= 0 if facts is None else facts.bytes
-            if not stage.parts and self._stages.get((stage.job.key, stage.batch)) is stage:
-                del self._stages[stage.job.key, stage.batch]
+            stage = self._stages.get((job.key, batch))
+        if stage is None or stage.promise is None:
+            return False
+        job.require(stage.job.owner)
+        return self._is_damaged(stage, stage.promise, part, rows)
+
+    def _leave(self, stage: _Stage, part: str, facts: _Facts, is_written: bool) -> None:
+        """A part counts once it is written; where that failed, the one before may still be there."""
+        with self._lock:
+            stage.writing.discard(part)
+            before = stage.parts.get(part)
+            if is_written:
+                stage.parts[part] = facts
+                self._staged -= 0 if before is None else before.bytes
+            else:
+                self._staged -= facts.bytes
+                if before is not None and self._root is not None:
+                    stage.parts[part] = _Facts(before.bytes)  # whichever of the two: it will be read
+            key = stage.job.key, stage.batch
+            if not (stage.parts or stage.writing or stage.is_closed) and self._stages.get(key) is stage:
+                del self._stages[key]
+            self._settled.notify_all()
 
     def _folder(self, root: str, stage: _Stage) -> str:
         return os.path.join(root, stage.job.folder, str(stage.batch))
@@ -447,7 +540,7 @@ class Staging:
         """Whole and on disk under its name, or not there."""
         folder = self._folder(root, stage)
         try:
-            if not os.path.exists(os.path.join(folder, _STAGE)):
+            if not stage.is_rooted:
                 self._io.mkdir(folder)
                 job = stage.job
                 told = {"job": job.name, "account": job.account, "owner": job.owner}
@@ -456,6 +549,7 @@ class Staging:
                 while above != os.path.dirname(os.path.dirname(root)):  # each may be new, and its entry too
                     above = os.path.dirname(above)
                     self._io.fsync_dir(above)
+                stage.is_rooted = True
             self._write_file(folder, name, data)
             self._io.fsync_dir(folder)
         except OSError as error:
@@ -481,11 +575,27 @@ class Staging:
     def _read_part(self, stage: _Stage, part: str) -> packed.Part:
         if self._root is None:
             return packed.Part(stage.data[part])
-        path = os.path.join(self._folder(self._root, stage), part + _SUFFIX)
-        data = self._read_file(path)
+        try:
+            data = self._read_file(os.path.join(self._folder(self._root, stage), part + _SUFFIX))
+        except FileNotFoundError:
+            raise PartDamaged(stage, part) from None
         if len(data) < 4 or crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
-            raise InvalidSetting(f"{path} is damaged: send the batch again")
+            raise PartDamaged(stage, part)
         return packed.Part(data[:-4])
+
+    def _is_damaged(self, stage: _Stage, promise: _Promise, part: str, rows: int) -> bool:
+        """Whether this promised part cannot be read, and one of so many rows may stand in for it."""
+        if (part, rows) not in promise.parts:
+            return False
+        try:
+            self._read_part(stage, part)
+        except PartDamaged:
+            return True
+        return False
+
+    def _damaged(self, stage: _Stage, promise: _Promise) -> str | None:
+        found = (part for part, rows in promise.parts if self._is_damaged(stage, promise, part, rows))
+        return next(found, None)
 
     def _read_file(self, path: str) -> bytes:
         fd = self._io.open(path, os.O_RDONLY)
@@ -495,13 +605,22 @@ class Staging:
             self._io.close(fd)
 
     def _discard(self, job: Job, batch: int) -> None:
+        """Known until its files are gone: whoever sends it anew meanwhile writes into the same folder."""
         with self._lock:
-            stage = self._stages.pop((job.key, batch), None)
-            if stage is None:
+            stage = self._stages.get((job.key, batch))
+            if stage is None or stage.is_leaving:
                 return
-            self._staged -= stage.bytes
-        if self._root is not None:
-            self._remove(self._folder(self._root, stage))
+            stage.is_leaving = True
+            self._settled.wait_for(lambda: not stage.writing)
+        try:
+            if self._root is not None:
+                self._remove(self._folder(self._root, stage))
+        finally:
+            with self._lock:
+                if self._stages.get((job.key, batch)) is stage:
+                    del self._stages[job.key, batch]
+                self._staged -= stage.bytes
+                self._settled.notify_all()
 
     def _remove(self, folder: str) -> None:
         """The promise goes first: parts without one are orphans, a promise without its parts is a riddle."""
@@ -516,18 +635,46 @@ class Staging:
     # -- after a restart
 
     def _load(self, root: str) -> None:
-        with suppress(FileNotFoundError):
-            for job_folder in sorted(os.listdir(root)):
-                for name in sorted(os.listdir(os.path.join(root, job_folder))):
-                    folder = os.path.join(root, job_folder, name)
-                    try:
-                        self._load_stage(folder, int(name))
-                    except (OSError, ValueError, KeyError, TypeError) as error:
-                        log.warning("%s cannot be read and is dropped: %s", folder, error)
-                        self._remove(folder)
+        for job_folder in self._listed(root, self._unread):
+            for folder in self._listed(job_folder, self._unread):
+                self._load_stage(folder, self._unread)
 
-    def _load_stage(self, folder: str, batch: int) -> None:
-        names = os.listdir(folder)
+    def _listed(self, folder: str, unread: set[str]) -> list[str]:
+        try:
+            return [os.path.join(folder, name) for name in sorted(self._io.listdir(folder))]
+        except FileNotFoundError:
+            pass
+        except NotADirectoryError:
+            log.warning("%s is none of ours, and is passed over", folder)
+        except OSError as error:
+            log.error("%s cannot be read, and is tried again: %s", folder, error)
+            unread.add(folder)
+        return []
+
+    def _load_stage(self, folder: str, unread: set[str]) -> None:
+        """What a disk does not give now it may give later. What makes no sense goes, unless it was promised:
+        that stays for whoever looks after it, and for the batch that is sent again."""
+        names = [os.path.basename(each) for each in self._listed(folder, unread)]
+        if folder in unread or not os.path.isdir(folder):
+            return
+        try:
+            stage = self._read_stage(folder, names)
+        except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError, OpenQError) as error:
+            if _PROMISE in names:
+                log.error("%s is damaged: its batch must be sent again: %s", folder, error)
+            else:
+                log.warning("%s cannot be read and is dropped: %s", folder, error)
+                self._remove(folder)
+        except OSError as error:
+            log.error("%s cannot be read, and is tried again: %s", folder, error)
+            unread.add(folder)
+        else:
+            with self._lock:
+                self._stages[stage.job.key, stage.batch] = stage
+                self._staged += stage.bytes
+
+    def _read_stage(self, folder: str, names: Sequence[str]) -> _Stage:
+        batch = int(os.path.basename(folder))
         told = json.loads(self._read_file(os.path.join(folder, _STAGE)))
         job = Job(told["job"], told["account"], told["owner"])
         stage = _Stage(job, batch, int(os.stat(folder).st_mtime * 1000))
@@ -540,8 +687,27 @@ class Staging:
         if _PROMISE in names:
             stage.promise = _Promise.from_json(json.loads(self._read_file(os.path.join(folder, _PROMISE))))
             stage.is_closed = True
-        self._stages[job.key, batch] = stage
-        self._staged += stage.bytes
+        return stage
+
+    def _read_again(self) -> None:
+        """Until this is over nobody touches those jobs: see `_require_read`."""
+        unread: set[str] = set()
+        for folder in sorted(self._unread):
+            depth = 0 if folder == self._root else 1 if os.path.dirname(folder) == self._root else 2
+            folders = [folder]
+            for _ in range(depth, 2):
+                folders = [inner for each in folders for inner in self._listed(each, unread)]
+            for each in folders:
+                self._load_stage(each, unread)
+        self._unread = unread
+
+    def _require_read(self, job: Job) -> None:
+        """A promise that nobody could read comes before anything else of its job."""
+        if not self._unread or self._root is None:
+            return
+        own = os.path.join(self._root, job.folder)
+        if any(each in (self._root, own) or os.path.dirname(each) == own for each in list(self._unread)):
+            raise StageUnread(job.name)
 
     # -- looking at a batch before it is promised
 
@@ -566,6 +732,7 @@ class Staging:
             gates.require(name)
         counts: list[tuple[str, int]] = []
         rejected: dict[int, str] = {}
+        reasons: dict[str, str] = {}  # one text for all the rows that say the same
         start = 0
         for name in parts:
             facts = stage.parts[name]
@@ -579,8 +746,14 @@ class Staging:
                 if dead_letter is None:
                     why.args = (f"row {row} of part {name}: {why}",)
                     raise why
+                if len(rejected) == MOST_REJECTED:
+                    why.args = (
+                        f"more than {MOST_REJECTED} bad rows, such as row {row} of part {name}: {why}",
+                    )
+                    raise why
                 # Somebody of another account knows its queues without the account in front.
-                rejected[start + row] = str(why).replace(full_name(stage.job.account, ""), "")
+                text = str(why).replace(full_name(stage.job.account, ""), "")[:MOST_REASON]
+                rejected[start + row] = reasons.setdefault(text, text)
             counts.append((name, part.rows))
             start += part.rows
         if rows is not None and rows != start:
@@ -619,10 +792,12 @@ class Staging:
     def _promised(self, stage: _Stage, promise: _Promise, done: int) -> Iterator[Slice]:
         """The rows in their order from number `done` on, the rejected ones as dead letters."""
         start = 0
+        bad = sorted(promise.rejected)
         for name, count in promise.parts:
             end = start + count
             if end > done:
-                rejected = {row - start: why for row, why in promise.rejected.items() if start <= row < end}
+                here = bad[bisect_left(bad, start) : bisect_left(bad, end)]
+                rejected = {row - start: promise.rejected[row] for row in here}
                 part = self._read_part(stage, name)
                 for each in read_rows(part, stage.job.account, promise.queue, rejected, promise.dead_letter):
                     if isinstance(each, Bad):

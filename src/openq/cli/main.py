@@ -213,6 +213,11 @@ def guarded(run: Any, options: Namespace) -> int:
         if hint:
             say(paint(f"hint: {hint}", "dim", sys.stderr))
         return code_of(error)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _OF_SPARK:
+            raise
+        say(f"this needs more than the base install ({error.name} is missing): pip install 'openq[spark]'")
+        return FAILED
     except OSError as error:
         say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return NOT_FOUND if isinstance(error, FileNotFoundError | NotADirectoryError) else FAILED
@@ -222,6 +227,7 @@ def guarded(run: Any, options: Namespace) -> int:
     return code
 
 
+_OF_SPARK = ("pyspark", "pyarrow", "numpy", "pandas", "py4j", "yaml", "grpc", "google", "zstandard")
 _CODES = {
     "invalid_config": USAGE,
     "usage": USAGE,

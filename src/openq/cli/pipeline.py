@@ -6,9 +6,11 @@ Each command has its parsers in a module of its own beside this one, and its wor
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 
 from .parsing import Parser, Verbs, pair
+from .terminal import is_terminal, paint, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,6 +86,9 @@ def session_of(options: Namespace) -> SparkSession:
     from ..pipeline.session import session
 
     trust(options)
+    _keep_noise_away()
+    if is_terminal(sys.stderr):
+        say(paint("starting Spark", "dim", sys.stderr))
     master = options.master or os.environ.get("OPENQ_SPARK_MASTER") or None
     spark = session(master, **dict(options.conf or ()))
     before = getattr(options, "close", None)
@@ -95,6 +100,19 @@ def session_of(options: Namespace) -> SparkSession:
 
     options.close = close  # called when the command is over, however it ends
     return spark
+
+
+def _keep_noise_away() -> None:
+    """What Spark's libraries log would go to the terminal, stack traces and all; our own warnings do."""
+    import logging
+
+    logging.getLogger().addHandler(logging.NullHandler())
+    ours = logging.getLogger("openq")
+    if not ours.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("openq: %(message)s"))
+        ours.addHandler(handler)
+        ours.propagate = False
 
 
 def look_first(place: dict[str, Any], since: str | None = None, until: str | None = None) -> None:

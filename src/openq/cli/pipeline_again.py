@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from typing import Any
 
     from ..pipeline.again import Site
@@ -86,6 +87,7 @@ def _add_replay(verbs: Verbs) -> None:
     replay.add_argument(
         "--where", metavar="SQL", help="a condition on the columns of `messages`, and body_json"
     )
+    replay.add_argument("--again", action="store_true", help="also what the same words have published before")
     replay.add_argument("--rate", metavar="N", type=rate, help="the most per second")
     replay.add_argument(
         "--speed", metavar="N", type=_speed, help="as they came, but so many times as fast: 1, 10x"
@@ -277,6 +279,9 @@ def _replay(options: Namespace) -> int:
         raise UsageError("from which queue? Give --from, or --plan to go on with a plan")
     ids = None if options.ids is None else _read_ids(options.ids)
     with _site(options) as site:
+        plan_path = options.plan
+        if plan_path is None and not options.dry_run and not options.again:
+            plan_path = _own_plan(options, site.url, ids)
         spark = session_of(options)
         chosen = choose(
             spark,
@@ -289,7 +294,7 @@ def _replay(options: Namespace) -> int:
             where=options.where,
             rate=options.rate,
             speed=options.speed,
-            plan=options.plan,
+            plan=plan_path,
         )
         plan, left = chosen.plan, chosen.left
         if options.dry_run:
@@ -317,11 +322,28 @@ def _replay(options: Namespace) -> int:
             | {"repeated": done.repeated}
         )
     elif not left:
-        print(f"replay: nothing to do, all {count_text(plan.total, 'message')} were published before")
+        print(
+            f"replay: nothing to do, all {count_text(plan.total, 'message')} were published before; "
+            "--again publishes them once more"
+        )
+        print(f"{paint('plan', 'dim')}  {plan.path}")
     else:
         print(f"replay: {count_text(done.sent, 'message')} published to {plan.asked['to']}")
         print(f"{paint('plan', 'dim')}  {plan.path}")
     return OK
+
+
+def _own_plan(options: Namespace, url: str | None, ids: list[str] | None) -> Path:
+    """The plan of a replay that was asked for in the same words: run twice, it goes once."""
+    from hashlib import sha256
+    from json import dumps
+    from pathlib import Path
+
+    from ..pipeline.plan import FOLDER
+
+    words = [url, options.data, options.queues, options.to, options.since, options.until, ids, options.where]
+    words += [options.rate, options.speed]
+    return Path(FOLDER, f"replay-{sha256(dumps(words).encode()).hexdigest()[:12]}.json")
 
 
 def _read_ids(path: str) -> list[str]:

@@ -23,6 +23,8 @@ log = logging.getLogger("openq.http")
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 << 10
 MAX_PIPELINED = 64
+LINGER_S = 5.0  # for who is still sending what is refused already
+LINGER_BYTES = 64 << 20
 LARGE_BODY = 64 << 10  # one such that waits for its turn is enough
 WRITE_HIGH = 1 << 20
 # A body may take this long in all, besides the timeout: nobody needs an hour for a kilobyte.
@@ -226,6 +228,7 @@ class Connection(asyncio.Protocol):
         "_in_head",
         "_in_message",
         "_known",
+        "_linger",
         "_listener",
         "_more",
         "_offered",
@@ -276,6 +279,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._closing = False
         self._refusal: tuple[int, str] | None = None
+        self._linger = 0  # so many bytes more are taken, and dropped
         self.deadline = 0.0  # of the listener's clock; 0 = none
         self.peer = ""
         self.is_tls = False
@@ -329,6 +333,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
+            if self._linger:
+                self._linger -= len(data)
+                if self._linger <= 0:
+                    self._close()
             return
         size = len(data)
         known = self._known.get(size)
@@ -344,7 +352,7 @@ class Connection(asyncio.Protocol):
         if self._in_message:
             data = self._counted(data)
         self._feed(data)
-        if self._in_message:
+        if self._in_message and not self._closing:
             self._hold(self._body_size)
             if self._current is None:
                 self._hurry()
@@ -665,7 +673,14 @@ class Connection(asyncio.Protocol):
                 b"%bContent-Type: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
                 % (STATUS[status], _TEXT, len(body), body)
             )
-        self._close()
+        if status == 413:
+            # Who has not sent all would be cut off before it reads this.
+            self._closing, self._linger = True, LINGER_BYTES
+            self._body, self._more = b"", None
+            self._waiting.clear()
+            self.deadline = self._listener.now + LINGER_S
+        else:
+            self._close()
 
     def _close(self) -> None:
         self._closing = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -45,6 +46,9 @@ WORKERS = 4  # threads for what must not stand in the way of the loop
 CHECKERS = 2  # for passwords, which take long on purpose
 SEEKERS = 4  # for what goes through a whole queue
 MAX_SEEKING = 16
+COMMITTERS = 3  # for staged batches
+MAX_COMMITTING = 32
+MAX_OF_JOB = 4
 
 
 class TooManySearches(OpenQError):
@@ -52,6 +56,13 @@ class TooManySearches(OpenQError):
 
     def __init__(self) -> None:
         super().__init__(f"{MAX_SEEKING} searches are running or waiting; try again when one is done")
+
+
+class TooManyCommits(OpenQError):
+    code = "too_many_commits"
+
+    def __init__(self) -> None:
+        super().__init__("too many commits are running or waiting; try again when one is done")
 
 
 class Site:
@@ -69,6 +80,8 @@ class Site:
         self._checkers = ThreadPoolExecutor(CHECKERS, thread_name_prefix="openq-check")
         self._seekers = ThreadPoolExecutor(SEEKERS, thread_name_prefix="openq-seek")
         self._seeking = 0
+        self._committers = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="openq-commit")
+        self._commits: dict[str, deque[Callable[[], None]]] = {}  # by job: what waits for the one that runs
         self._group = -1
         self._callbacks: list[Callback] = []
         self._flushing = False
@@ -140,6 +153,40 @@ class Site:
 
         self._submit(self._seekers, work, done)
 
+    def commit(
+        self, job: str, work: Callable[[], T], then: Then[T], is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        """The same for staged batches: those of a job one after the other, and without a thread until it is
+        their turn; nothing is done then for who is gone. Called on the loop; raises TooManyCommits."""
+        waiting = self._commits.get(job)
+        count = sum(1 + len(each) for each in self._commits.values())
+        if count >= MAX_COMMITTING or (waiting is not None and len(waiting) + 1 >= MAX_OF_JOB):
+            raise TooManyCommits()
+
+        def start() -> None:
+            if is_wanted():
+                self._submit(self._committers, work, done)
+            else:
+                go_on()
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            try:
+                then(result, error)
+            finally:
+                go_on()
+
+        def go_on() -> None:
+            if self._commits.get(job):
+                self._commits[job].popleft()()
+            else:
+                self._commits.pop(job, None)
+
+        if waiting is None:
+            self._commits[job] = deque()
+            start()
+        else:
+            waiting.append(start)
+
     def _submit(self, threads: ThreadPoolExecutor, work: Callable[[], T], then: Then[T]) -> None:
         def do() -> None:
             result: T | None = None
@@ -157,7 +204,8 @@ class Site:
 
     def close(self) -> None:
         self.tasks.cancel_all()
-        for threads in (self._threads, self._checkers, self._seekers):
+        self._commits.clear()
+        for threads in (self._threads, self._checkers, self._seekers, self._committers):
             threads.shutdown(wait=False, cancel_futures=True)
 
 

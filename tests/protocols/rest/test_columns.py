@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -20,6 +22,7 @@ from openq.broker.local import LocalBroker
 from openq.columns.history import LocalHistory
 from openq.columns.select import Selection
 from openq.model import Draft, QueueSettings
+from openq.protocols.rest import columns_api
 from openq.security.policy import Rule
 from openq.security.store import Store
 from tests.columns.archiving import archive_sealed
@@ -304,3 +307,75 @@ def test_the_archive_can_be_elsewhere(data: Path, tmp_path: Path) -> None:
         assert ask(Client(server.url), "snapshot").value["archive_version"] is None
     with served(copy, "--archive", str(tmp_path / "elsewhere")) as server:
         assert ask(Client(server.url), "snapshot").value["archive_version"] == 1
+
+
+def test_what_is_made_up_is_refused_quickly_and_without_paths(clients: dict[str, Client], data: Path) -> None:
+    pieces = ask(clients["admin"], "snapshot").value["pieces"]
+    file = next(each for each in pieces if each["kind"] == "file")
+    for answer in (
+        ask(clients["admin"], "rows", piece={**file, "end_group": 2**62}),
+        ask(clients["admin"], "rows", piece={**file, "version": 77}),
+        ask(clients["admin"], "snapshot", as_of="77"),
+        ask(clients["admin"], "snapshot", as_of="2001-01-01T00:00:00"),
+    ):
+        assert answer.status in (410, 422), answer.data
+        assert str(data).encode() not in answer.data
+    assert len(ask(clients["admin"], "snapshot", max_bytes="1").value["pieces"]) < 20
+
+
+def test_a_damaged_archive_is_told_of_without_its_path(data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("LOCK", "users.json"))
+    with served(tmp_path / "data") as server:
+        client = Client(server.url)
+        pieces = ask(client, "snapshot").value["pieces"]
+        file = next(each for each in pieces if each["kind"] == "file")
+        (tmp_path / "data" / "archive" / file["path"]).write_bytes(b"PAR1 no more")
+
+        answer = ask(client, "rows", piece=file)
+
+        assert (answer.status, answer.code) == (500, "archive_damaged"), answer.data
+        assert file["path"] in answer.value["detail"]
+        assert str(tmp_path).encode() not in answer.data
+
+
+def test_a_reader_whose_client_has_gone_is_ended(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as server:
+        client = Client(server.url)
+        client.post(f"{client.queue('q')}/messages", {"payload": "x"})
+        assert len(rows(client, {})) == 1
+        [first] = workers(server.pid)
+        os.kill(first, signal.SIGSTOP)  # as good as busy for minutes
+        address = urlsplit(server.url)
+        with socket.create_connection((address.hostname, address.port)) as other:
+            other.sendall(b"GET /api/v1/history/snapshot HTTP/1.1\r\nHost: x\r\n\r\n")
+            until(lambda: len(ask(client, "snapshot").value["pieces"]) == 1)  # by a second one
+            assert first in workers(server.pid)
+
+        until(lambda: first not in workers(server.pid))
+        assert len(rows(client, {})) == 1
+
+
+class _Slow:
+    unsent = 100
+
+
+def test_while_too_much_is_unsent_nobody_is_answered_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_api, "MAX_UNSENT", 100)
+    later: list[Any] = []
+    site: Any = SimpleNamespace(loop=SimpleNamespace(call_later=lambda seconds, work: later.append(work)))
+    readers = columns_api._Readers(site)
+    started: list[Any] = []
+    readers._idle.append(SimpleNamespace(start=started.append))  # type: ignore[arg-type]
+    slow = _Slow()
+    readers.hold(slow)  # type: ignore[arg-type]
+    readers._line.append("job")  # type: ignore[arg-type]
+
+    readers._start()
+    readers._start()
+    assert not started
+    assert len(later) == 1
+    slow.unsent = 0
+    later.pop()()
+
+    assert started == ["job"]
+    assert readers.unsent() == 0

@@ -358,3 +358,26 @@ def test_only_who_may_receive_from_its_queue_sees_a_subscription(tmp_path: Path)
         assert ann.delete("/pipeline/cursors/c").status == 200
     finally:
         server.stop()
+
+
+def test_a_consumer_that_calls_itself_a_batch_is_refused(client: Client) -> None:
+    path = client.queue("named")
+    publish(client, "named", ["a"])
+
+    for wait in (0, 1):
+        answer = client.post(f"{path}/receive", {"consumer": "batch:s:1", "wait": wait})
+        assert (answer.status, answer.code) == (422, "invalid_setting"), answer.data
+
+    assert len(client.post(f"{path}/receive", {"consumer": "a batch"}).value["messages"]) == 1
+
+
+def test_a_subscription_of_a_deleted_queue_is_not_listed(client: Client) -> None:
+    path = client.queue("brief")
+    reader = Reader(client, "brief")
+    assert reader.form().status == 200
+    assert reader.show() is not None
+
+    assert client.delete(path).status in (200, 204)
+
+    assert reader.show() is None
+    assert client.get("/pipeline/cursors").value["holds_all"] is False

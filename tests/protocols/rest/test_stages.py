@@ -73,6 +73,41 @@ def test_what_makes_no_sense_is_refused_with_a_problem(client: Client) -> None:
     assert client.get("/pipeline/stages").value["stages"] == []
 
 
+def test_a_part_that_is_too_large_is_told_so_while_it_is_still_being_sent(client: Client) -> None:
+    answer = put(client, "large", 1, "p", bytes(30 << 20))
+
+    assert answer.status == 413
+    assert b"at most 20971520 bytes" in answer.data
+
+
+def test_commits_of_one_job_keep_nobody_else_waiting(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as server:
+        client = Client(server.url)
+        client.queue("q")
+        rows: dict[str, list[Any]] = {"body": [b"x"] * 60_000, "group": ["g"] * 60_000}
+        assert put(client, "slow", 1, "p", rows).status == 200
+        answers: list[Answer] = []
+
+        def send() -> None:
+            answers.append(commit(Client(server.url), "slow", 1, "p", queue="q"))
+
+        senders = [threading.Thread(target=send) for _ in range(8)]
+        for sender in senders:
+            sender.start()
+        longest = 0.0
+        while any(sender.is_alive() for sender in senders):
+            began = time.monotonic()
+            assert client.get("/pipeline/cursors").status == 200
+            longest = max(longest, time.monotonic() - began)
+        took = sorted((each.status, each.value.get("repeated")) for each in answers if each.status == 200)
+        refused = [each for each in answers if each.status != 200]
+
+        assert took == [(200, False), *[(200, True)] * (len(took) - 1)]
+        assert all(each.code == "too_many_commits" and each.status == 429 for each in refused)
+        assert len(answers) == 8
+        assert longest < 5
+
+
 # -- who may
 
 

@@ -177,6 +177,10 @@ class Call:
         what is quick."""
         self.site.seek(work, self._finished(self.answer))
 
+    def commit(self, job: str, work: Callable[[], Any]) -> None:
+        """The same for a staged batch of this job, in its turn."""
+        self.site.commit(job, work, self._finished(self.answer), lambda: not self.request.gone)
+
     def look(self, work: Callable[[], Any]) -> None:
         """Work in a thread whose result is the answer."""
         self.work(work, self.answer)

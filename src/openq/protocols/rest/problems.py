@@ -44,11 +44,14 @@ KNOWN: dict[str, tuple[int, str, str]] = {
     ),
     "range_not_satisfiable": (416, "No such part", "The Content-Range header tells the size."),
     "too_large": (413, "The message is too large", "Send a smaller body, or raise max_body of the queue."),
+    "part_too_large": (413, "The part is too large", "Send its rows as several parts."),
     "batch_too_large": (413, "Too many messages in one request", "Send at most 1,000 messages per request."),
     "login_refused": (401, "Sign in first", "Check the token, or the user name and password."),
     "too_many_failed_logins": (429, "Too many failed sign-ins", "Wait as long as Retry-After says."),
     "too_many_tasks": (429, "Too many tasks at once", "Wait until a task is done, or cancel one."),
     "too_many_searches": (429, "Too many searches at once", "Send it again when others are done."),
+    "too_many_commits": (429, "Too many commits at once", "Send it again when others are done."),
+    "too_many_jobs": (409, "Too many jobs", "Use one job name for many batches, and number them."),
     # What it is about.
     "queue_not_found": (404, "No such queue", "PUT /api/v1/queues/{queue} creates it."),
     "message_not_found": (
@@ -93,6 +96,7 @@ KNOWN: dict[str, tuple[int, str, str]] = {
         "The message may be with another consumer: extend in time, or use a longer visibility_timeout.",
     ),
     "stage_not_found": (404, "A part is not here", "Send the parts of the batch again, then commit."),
+    "stage_unread": (503, "The disk refused", "Check the disk and the rights of the server's folder."),
     "staging_full": (
         429,
         "Too much is staged",

@@ -45,13 +45,13 @@ def commit_batch(call: Call) -> None:
         )
         return BatchCommitted(published=done.published, rejected=done.rejected, repeated=done.repeated)
 
-    call.look(work)
+    call.commit(job.key, work)
 
 
 def abort_batch(call: Call) -> None:
     """Drop the parts; a batch that is committed stays so, and the answer says that."""
     job, batch = _job(call), _batch(call)
-    call.look(lambda: StageAborted(committed=not call.broker.staging.abort(job, batch)))
+    call.commit(job.key, lambda: StageAborted(committed=not call.broker.staging.abort(job, batch)))
 
 
 def list_stages(call: Call) -> None:
