@@ -202,3 +202,12 @@ def test_what_is_pushed_down_keeps_every_row_that_sql_keeps(
     assert sieve(bounded, found).to_pylist() == wanted or any(
         each.kind == "In" and each.negated and None in each.value for each in found
     )
+
+
+def test_body_json_may_be_named_among_the_columns() -> None:
+    told = Options.parse({"path": "x", "body": "json", "columns": "seq,body_json"}, READ)
+
+    assert told.selection().names == ["seq"]
+    assert told.ddl() == "`seq` BIGINT, `body_json` VARIANT"
+    with pytest.raises(InvalidSetting, match="body_json"):
+        Options.parse({"path": "x", "columns": "seq,body_json"}, READ)

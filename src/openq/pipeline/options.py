@@ -250,6 +250,14 @@ class Options:
         return str(self.value("body", "true"))
 
     @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Those asked for; `body_json` is not among them, it comes with body=json by itself."""
+        columns: tuple[str, ...] | None = self.values.get("columns")
+        if columns is None or self.body != "json":
+            return columns
+        return tuple(name for name in columns if name != "body_json") or ("body",)
+
+    @property
     def fail_on_data_loss(self) -> bool:
         return bool(self.value("failOnDataLoss", True))
 
@@ -267,7 +275,7 @@ class Options:
             end_position=self.value("endingPosition"),
             ids=self.value("messageIds", ()),
             events=self.value("events", ()),
-            columns=self.value("columns"),
+            columns=self.columns,
             body=self.body != "false",
         )
 
@@ -275,7 +283,7 @@ class Options:
         """The schema in Spark's words."""
         from ..columns.schema import ddl
 
-        return ddl(self.table, self.value("columns"), self.body)
+        return ddl(self.table, self.columns, self.body)
 
     def _check(self) -> None:
         if self.use == WRITE or self.value("mode") == "consume":
