@@ -52,7 +52,11 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
     assert {"OpenQ.py", "openq/py.typed", "openq/_version.py"} <= set(names)
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"OpenQ.py", "openq", "pyspark_openq"}
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {
+        "OpenQ.py",
+        "openq",
+        "pyspark_openq",
+    }
     assert any(name.endswith("/LICENSE") for name in names)
 
 

@@ -87,7 +87,7 @@ def job(url: str, folder: Path, messages: int, limit: int) -> None:
 
 class PipelineLoop:
     """`apart`: as many steps of the job are at most between two kills. `gentle`: no process that plans or
-    follows a stream is killed; that ends a query, and the job has to start once more, which takes its time."""
+    follows a stream is killed; that ends a query, and the job has to start once more, which takes long."""
 
     def __init__(
         self, folder: Path, seed: int, messages: int, limit: int, apart: int = 4, gentle: bool = False

