@@ -12,9 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from ..errors import InvalidSetting, OpenQError
 from ..model import check_name
@@ -29,7 +27,7 @@ from ..storage.segment import (
     segment_of,
     unpack_header,
 )
-from .state_file import StateFile
+from .state_file import StateFile, told, told_number
 
 log = logging.getLogger("openq")
 
@@ -38,8 +36,8 @@ HOLD_S = 7 * 86_400
 MAX_CURSORS = 10_000
 MAX_OF_ONE = 1_000  # of one owner
 _MAX_MARKS = 512
-_Natural = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-_Time = Annotated[int, msgspec.Meta(ge=0, lt=253_402_300_800_000)]  # the year 10000
+_MOST = (1 << 62) - 1
+_LAST_MS = 253_402_300_799_999  # of the year 9999
 
 
 class CursorNotFound(OpenQError):
@@ -55,11 +53,23 @@ class Cursor:
     """Everything before `position` has been read."""
 
     name: str
-    position: _Natural
-    moved_ms: _Time
+    position: int
+    moved_ms: int
     owner: str
-    hold_bytes: _Natural = HOLD_BYTES
-    hold_s: Annotated[float, msgspec.Meta(ge=0)] = HOLD_S
+    hold_bytes: int = HOLD_BYTES
+    hold_s: float = HOLD_S
+
+    @classmethod
+    def from_json(cls, name: str, fields: Any) -> Cursor:
+        """From a file that anybody may have edited. Raises InvalidSetting."""
+        return cls(
+            check_name(name, "cursor"),
+            told_number(fields, "position", _MOST),
+            told_number(fields, "moved_ms", _LAST_MS),
+            told(fields, "owner", str),
+            told_number(fields, "hold_bytes", _MOST, default=HOLD_BYTES),
+            told_number(fields, "hold_s", float("inf"), default=float(HOLD_S)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +94,8 @@ class Cursors:
         self._created: dict[int, int] = {}  # segment -> when it was begun
         for name, fields in file.read().items():
             try:
-                # What a later version adds is passed over.
-                self._cursors[check_name(name, "cursor")] = msgspec.convert({**fields, "name": name}, Cursor)
-            except (msgspec.ValidationError, InvalidSetting, TypeError) as error:
+                self._cursors[name] = Cursor.from_json(name, fields)
+            except InvalidSetting as error:
                 file.distrust(f"cursor {name[:100]!r}: {error}")
         if file.is_doubtful:
             log.error(

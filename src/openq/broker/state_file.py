@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from ..errors import DiskFull, OpenQError
+from ..errors import DiskFull, InvalidSetting, OpenQError
 from ..storage.disk import FULL, Io, read_all, write_all
 
 log = logging.getLogger("openq")
@@ -97,3 +97,23 @@ class StateFile:
             io.close(fd)
         io.rename(temporary, path)
         io.fsync_dir(directory)
+
+
+# -- fields of such a file, which anybody may have edited: each raises InvalidSetting
+
+
+def told(fields: Any, name: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:
+    """The field, or the default where there is none; what a later version adds is passed over."""
+    if not isinstance(fields, dict):
+        raise InvalidSetting("an object is wanted")
+    value = fields.get(name, default)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise InvalidSetting(f"{name} is {str(value)[:100]!r}")
+    return value
+
+
+def told_number(fields: Any, name: str, most: float, least: int = 0, default: Any = None) -> Any:
+    value = told(fields, name, (int, float) if isinstance(default, float) else int, default)
+    if not least <= value <= most:
+        raise InvalidSetting(f"{name} is {value}, beyond {least} to {most}")
+    return value

@@ -17,16 +17,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from ..engine.lending import SLICE
 from ..engine.queue import Queue
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
 from ..model import Delivery, Entry, check_name
 from .base import Receipt
-from .state_file import StateFile
+from .state_file import StateFile, told, told_number
 
 if TYPE_CHECKING:
     from .foundation import Foundation
@@ -115,16 +113,6 @@ class Batch:
         self.abandoned = False  # nobody counts on from it: its lease is left to run out
 
 
-class _Stored(msgspec.Struct):
-    """A subscription in its file. What a later version adds is passed over."""
-
-    queue: str
-    owner: str | None
-    past: list[str]
-    lease_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_LEASE_MS)]
-    maker: str = ""
-
-
 class Subscription:
     __slots__ = ("batches", "lease_ms", "lock", "maker", "name", "owner", "past", "queue")
 
@@ -149,10 +137,14 @@ class Subscription:
 
     @classmethod
     def from_json(cls, name: str, fields: Any) -> Subscription:
-        """From a file that anybody may have edited. Raises InvalidSetting, msgspec.ValidationError."""
-        stored = msgspec.convert(fields, _Stored)
-        made = cls(check_name(name, "subscription"), check_name(stored.queue), stored.maker)
-        made.owner, made.past, made.lease_ms = stored.owner, stored.past, stored.lease_ms
+        """From a file that anybody may have edited. Raises InvalidSetting."""
+        queue, maker = told(fields, "queue", str), told(fields, "maker", str, "")
+        made = cls(check_name(name, "subscription"), check_name(queue), maker)
+        made.owner = told(fields, "owner", (str, type(None)))
+        made.past = told(fields, "past", list)
+        if not all(isinstance(each, str) for each in made.past):
+            raise InvalidSetting("past owners must be texts")
+        made.lease_ms = told_number(fields, "lease_ms", MAX_LEASE_MS, 1)
         return made
 
 
@@ -166,7 +158,7 @@ class Subscriptions:
         for name, fields in file.read().items():
             try:
                 self._known[name] = Subscription.from_json(name, fields)
-            except (msgspec.ValidationError, InvalidSetting) as error:
+            except InvalidSetting as error:
                 # What its batches hold goes back to the queue when their leases are over.
                 file.distrust(f"subscription {name[:100]!r}: {error}")
         if self._known:

@@ -285,9 +285,19 @@ def prepare() -> None:
     gc.freeze()
 
 
+def _die_with_parent() -> None:
+    """Also in the midst of work: a killed server closes the socket, but nobody may be reading it."""
+    if sys.platform == "linux":
+        import ctypes
+
+        set_death_signal = 1
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+
+
 def main() -> int:
     # The terminal's Ctrl-C is for the server, which ends this in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent()
     try:
         with socket.socket(fileno=int(sys.argv[1])) as end:
             serve(end, prepare)

@@ -139,7 +139,7 @@ class HistoryReader(DataSourceReader):
             return
         shape = Shape(self._schema)
         history = open_history(self._options, partition.pieces, partition.server)
-        for batch in history.read_many(partition.pieces, self._selection):
+        for batch in read_pieces(history, partition.pieces, self._selection, self._options):
             kept = sieve(batch, self._terms) if self._terms else batch
             if kept.num_rows:
                 yield shape.of(kept)
@@ -263,6 +263,20 @@ def check_gap(snapshot: Snapshot, options: Options) -> None:
     if options.fail_on_data_loss:
         raise HistoryUnavailable(f"{lost}; to read on without them, set failOnDataLoss to false")
     log.warning("%s", lost)
+
+
+def read_pieces(
+    history: LocalHistory | RemoteHistory, pieces: Sequence[Piece], selection: Selection, options: Options
+) -> Iterator[pa.RecordBatch]:
+    """Their rows. One that vanished since the plan was made is an error, or is passed over when told so."""
+    if options.fail_on_data_loss:
+        yield from history.read_many(pieces, selection)
+        return
+    for piece in pieces:
+        try:
+            yield from history.read(piece, selection)
+        except HistoryUnavailable as error:
+            log.warning("%s", error)
 
 
 def check_queues(history: LocalHistory | RemoteHistory, options: Options) -> None:

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
 from .calls import link_of, quoted
 from .options import DEFAULT_PARTITION_BYTES, STREAM, Options, read_time_us
-from .source import Shape, Share, check_schema, is_local, open_history, shares
+from .source import Shape, Share, check_schema, is_local, open_history, read_pieces, shares
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,7 +128,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         history = open_history(self._options, partition.pieces, partition.server)
         selection = replace(self._selection, first_position=partition.start, end_position=partition.end)
         try:
-            for batch in history.read_many(partition.pieces, selection):
+            for batch in read_pieces(history, partition.pieces, selection, self._options):
                 if batch.num_rows:
                     yield shape.of(batch)
         finally:
