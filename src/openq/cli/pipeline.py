@@ -124,7 +124,7 @@ def look_first(place: dict[str, Any], since: str | None = None, until: str | Non
 
 def place_of(options: Namespace) -> dict[str, Any]:
     """`path=` and `archive=`, or `url=` and `token=`, for the functions of `openq.pipeline`."""
-    from .remote import token_of
+    from .remote import token_of, url_of
 
     place: dict[str, Any] = {}
     if options.data:
@@ -132,9 +132,7 @@ def place_of(options: Namespace) -> dict[str, Any]:
         if options.url:
             place["url"] = options.url
     else:
-        from ..config import DEFAULT_URL
-
-        place["url"] = options.url or os.environ.get("OPENQ_URL") or DEFAULT_URL
+        place["url"] = url_of(options)
     if options.archive:
         place["archive"] = options.archive
     if "url" in place:

@@ -122,15 +122,13 @@ def _speed(text: str) -> float:
 
 def _site(options: Namespace) -> Site:
     """Where to read, and the server that acts: what is not named is the server of this machine."""
-    import os
 
-    from ..config import DEFAULT_URL
     from ..pipeline.again import Site
     from .pipeline import trust
-    from .remote import token_of
+    from .remote import token_of, url_of
 
     trust(options)
-    url = options.url or os.environ.get("OPENQ_URL") or DEFAULT_URL
+    url: str | None = url_of(options)
     if options.dry_run and (options.data or options.archive) and not options.url:
         url = None  # nobody has to be there for a look at files
     return Site(options.data, url, token_of(options), options.archive)

@@ -250,10 +250,9 @@ class _Tasks:
 
 def _server(options: Namespace) -> dict[str, Any]:
     """`url=` and `token=` of the server, also where the history is read from a directory."""
-    from ..config import DEFAULT_URL
-    from .remote import token_of
+    from .remote import token_of, url_of
 
-    return {"url": options.url or os.environ.get("OPENQ_URL") or DEFAULT_URL, "token": token_of(options)}
+    return {"url": url_of(options), "token": token_of(options)}
 
 
 def _sql(options: Namespace) -> int:
@@ -339,11 +338,11 @@ def _text(value: Any) -> str:
 
 
 def _init(options: Namespace) -> int:
-    from ..config import DEFAULT_URL
     from ..pipeline.project import init
+    from .remote import url_of
     from .show import print_json
 
-    url = options.url or os.environ.get("OPENQ_URL") or DEFAULT_URL
+    url = url_of(options)
     made = init(
         options.directory,
         options.template,

@@ -87,9 +87,13 @@ def connect(options: Namespace) -> Server:
     return Server(connection_of(options), options.account)
 
 
+def url_of(options: Namespace) -> str:
+    return str(options.url or os.environ.get("OPENQ_URL") or DEFAULT_URL)
+
+
 def connection_of(options: Namespace) -> Connection:
     environ = os.environ
-    url = options.url or environ.get("OPENQ_URL") or DEFAULT_URL
+    url = url_of(options)
     token = token_of(options)
     user = password = None
     if token is None:

@@ -29,7 +29,7 @@ from ..client.http import Refused
 from ..errors import InvalidSetting, OpenQError
 from .calls import link_of, linked, quoted
 from .rows import to_arrow
-from .source import JSON_COLUMN, Shape, check_schema
+from .source import Shape, check_schema, read_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,10 +174,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "queue while it was being read; restart the query, and give it a longer leaseTimeout"
             )
         shape = Shape(self._schema)
-        names = [name for name in self._schema.fieldNames() if name != JSON_COLUMN]
-        if "body" not in names and JSON_COLUMN in self._schema.fieldNames():
-            names.append("body")
-        for batch in to_arrow(answer.body, names):
+        for batch in to_arrow(answer.body, read_names(self._schema)):
             yield shape.of(batch)
 
 

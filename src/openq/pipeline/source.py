@@ -115,7 +115,7 @@ class HistoryReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._terms: list[Term] = []
-        self._selection: Selection | None = _with_columns(options, schema)
+        self._selection: Selection | None = selected(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         options, selection = self._options, self._selection
@@ -353,13 +353,18 @@ def shares(pieces: Sequence[Piece], share_bytes: int, least: int | None) -> list
 # -- columns ------------------------------------------------------------------------------------------
 
 
-def _with_columns(options: Options, schema: StructType) -> Selection:
+def selected(options: Options, schema: StructType) -> Selection:
     """The selection with the columns of Spark's schema, which is ours or a caller's own."""
     check_schema(options, schema)
+    return replace(options.selection(), columns=tuple(read_names(schema)), body=True)
+
+
+def read_names(schema: StructType) -> list[str]:
+    """The columns to read for a schema: `body_json` is made of the body."""
     names = [name for name in schema.fieldNames() if name != JSON_COLUMN]
     if JSON_COLUMN in schema.fieldNames() and "body" not in names:
         names.append("body")
-    return replace(options.selection(), columns=tuple(names), body=True)
+    return names
 
 
 def spark_schema(table: str, names: Sequence[str] | None = None) -> StructType:

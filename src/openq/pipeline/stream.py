@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
 from .calls import link_of, quoted
 from .options import DEFAULT_PARTITION_BYTES, STREAM, Options, read_time_us
-from .source import Shape, Share, check_schema, is_local, open_history, read_pieces, shares
+from .source import Shape, Share, is_local, open_history, read_pieces, selected, shares
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,6 @@ MOST_KNOWN = 2 << 20
 # Records that are of no interest move the offset on when they are so many, or so old.
 IDLE_S = 60.0
 _POSITION = "position"
-_JSON_COLUMN = "body_json"
 
 Offset = dict[str, Any]
 
@@ -70,13 +69,9 @@ def make_stream_reader(options: Options | Mapping[str, str], schema: StructType)
 
 class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
-        check_schema(options, schema)
         self._options = options
         self._schema = schema
-        names = [name for name in schema.fieldNames() if name != _JSON_COLUMN]
-        if _JSON_COLUMN in schema.fieldNames() and "body" not in names:
-            names.append("body")
-        self._selection = replace(options.selection(), columns=tuple(names), body=True)
+        self._selection = selected(options, schema)
         self._driver: Driver | None = None
         if options.value("cursor") is not None and options.url is None:
             raise InvalidSetting("a cursor lives on the server: set the option url beside path")
