@@ -14,10 +14,11 @@ from pathlib import Path
 from .harness import Row, Run, refuse_memory_disk, table
 
 BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "restart", "pause"]
-BENCHES += ["server", "amqp", "spark"]
+BENCHES += ["server", "amqp", "spark", "redis"]
 PARTS = ["server_send", "server_rivals", "server_backlog", "server_weight", "server_crowd"]  # of "server"
 PARTS += ["amqp_flow", "amqp_pika", "amqp_cost", "amqp_weight"]  # of "amqp"
 PARTS += ["spark_read", "spark_write", "spark_jobs", "spark_stream"]  # of "spark"
+PARTS += ["redis_cycle", "redis_rivals", "redis_server", "redis_weight"]  # of "redis"
 
 
 def main() -> int:

@@ -80,6 +80,7 @@ def test_a_flag_goes_before_the_environment_that_before_the_file(tmp_path: Path)
 def test_every_key_reads_the_same_from_all_three_sources(key: str, tmp_path: Path) -> None:
     value = getattr(Config(), key)
     named = {"hosts": ("a.example", "b.example"), "amqps_port": 5671, "definitions": "d.json", "archive": "a"}
+    named |= {"store": "redis://h:1/2?profile=fast", "profile": "fast"}
     value = {**named, "tls_cert": "c.pem", "tls_key": "k.pem", "tls_ca": "ca.pem"}.get(key, value)
     needed = {"tls_cert": ["tls_key"], "tls_key": ["tls_cert"], "amqps_port": ["tls_cert", "tls_key"]}
     beside = needed.get(key, [])
@@ -149,6 +150,9 @@ def test_a_configuration_cannot_be_changed() -> None:
         ({}, {}, 'data = ""', "FILE: data must be text, not ''"),
         ({}, {}, "port = ", "FILE: Invalid value (at"),
         ({"memory": True, "data": "x"}, {}, "", "flag --memory and flag --data contradict each other"),
+        ({"memory": True, "store": "redis://h"}, {}, "", "flag --store and flag --memory contradict each"),
+        ({"data": "d", "store": "redis://h"}, {}, "", "flag --store and flag --data contradict each other"),
+        ({"store": "http://h"}, {}, "", "flag --store must be an address such as redis://"),
         ({"tls_cert": "c"}, {}, "", "flag --tls-cert needs tls_key beside it"),
         ({}, {"OPENQ_TLS_KEY": "k"}, "", "environment variable OPENQ_TLS_KEY needs tls_cert beside it"),
     ],
@@ -204,6 +208,15 @@ def test_no_setting_of_the_library_is_taken_for_a_misspelt_key() -> None:
     for keyword in LIBRARY_SETTINGS:
         variable = f"OPENQ_{keyword.upper()}"
         assert variable in OTHER_VARIABLES or keyword in KEYS
+
+
+def test_of_redis_and_a_directory_the_one_that_is_nearer_to_the_user_counts() -> None:
+    store = {"OPENQ_STORE": "redis://user:secret@h"}
+    near, far = load({"data": "d"}, store), load({}, {**store, "OPENQ_MEMORY": "false"})
+
+    assert (near.store, near.path) == (None, "d")
+    assert (far.store, far.path) == (store["OPENQ_STORE"], None)
+    assert "secret" not in str(far.describe())
 
 
 @pytest.mark.parametrize(

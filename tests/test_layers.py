@@ -26,6 +26,7 @@ LAYERS = [
     ["storage"],
     ["columns"],
     ["broker"],
+    ["redis"],
     ["protocols", "client"],
     ["openq", "aio"],
     ["worker", "pipeline", "server", "testing", "sample"],
@@ -144,6 +145,17 @@ def test_the_engine_is_pure() -> None:
     assert [line for path in files for line in impure(path.read_text(), module_name(path, SOURCE))] == []
 
 
+def test_redis_knows_no_disk() -> None:
+    """It joins at the Broker: the state is in Redis, and there is no journal."""
+    found = [
+        name
+        for path in sorted((SOURCE / "redis").rglob("*.py"))
+        for _, name in imports(path.read_text(), module_name(path, SOURCE), path.name == "__init__.py")
+    ]
+
+    assert [name for name in found if name.startswith(("openq.storage", "openq.broker.local"))] == []
+
+
 def test_the_core_needs_the_standard_library_only() -> None:
     files = [p for p in FILES if p.relative_to(SOURCE).parts[0].removesuffix(".py") in STANDARD_LIBRARY_ONLY]
 
@@ -163,7 +175,8 @@ def test_importing_openq_loads_no_server(capsys: pytest.CaptureFixture[str]) -> 
 
     with capsys.disabled():
         print(f" [import openq: {seconds * 1000:.0f} ms]", end="")
-    heavy = {"asyncio", "uvloop", "httptools", "msgspec", "redis", "hiredis", "pyspark", "pyarrow", "numpy"}
+    heavy = {"asyncio", "uvloop", "httptools", "msgspec", "pyspark", "pyarrow", "numpy"}
+    heavy |= {"redis", "hiredis", "greenlet"}
     assert heavy.intersection(modules) == set()
 
 

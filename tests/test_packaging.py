@@ -62,7 +62,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 
 def test_every_source_file_is_in_the_wheel(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+    paths = [path for ending in ("*.py", "*.lua") for path in (ROOT / "src").rglob(ending)]
+    sources = {path.relative_to(ROOT / "src").as_posix() for path in paths}
 
     assert sources - names == set()
 

@@ -34,11 +34,16 @@ if TYPE_CHECKING:
     from .errors import JournalDamaged as JournalDamaged
     from .errors import JournalFailed as JournalFailed
     from .errors import MessageNotFoundError as MessageNotFoundError
+    from .errors import NotOnThisStore as NotOnThisStore
+    from .errors import NotReplicated as NotReplicated
     from .errors import OpenQError as OpenQError
     from .errors import QueueExists as QueueExists
     from .errors import QueueFull as QueueFull
     from .errors import QueueInUse as QueueInUse
     from .errors import QueueNotFound as QueueNotFound
+    from .errors import StoreError as StoreError
+    from .errors import StoreFull as StoreFull
+    from .errors import StoreUnavailable as StoreUnavailable
     from .errors import VisibilityTimeoutExpired as VisibilityTimeoutExpired
     from .model import RetryPolicy as RetryPolicy
 
@@ -68,6 +73,11 @@ _HOMES = {
         "DirectoryInUse",
         "HistoryUnavailable",
         "Closed",
+        "StoreError",
+        "StoreUnavailable",
+        "StoreFull",
+        "NotReplicated",
+        "NotOnThisStore",
     ),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -182,6 +182,20 @@ _seconds = _within(read_seconds, 0.001, 1e9, "a time of more than 0 seconds, suc
 KEYS: dict[str, Key] = {
     "data": Key(read_text, "the data directory: everything acknowledged is on disk there", "DIR"),
     "memory": Key(read_flag, "keep nothing on disk: all is gone when the server ends", None),
+    "store": Key(
+        _matching(
+            r"(redis|rediss|valkey|valkeys)(\+(unix|sentinel|cluster))?://\S+",
+            "an address such as redis://host:6379",
+        ),
+        "keep messages, users and all else in Redis or Valkey, shared by every server that names it",
+        "URL",
+    ),
+    "profile": Key(
+        _one_of("safe", "fast"),
+        "safe: answers wait for Redis's copies, and settings that lose messages are refused; fast: neither "
+        "(default safe)",
+        "KIND",
+    ),
     "archive": Key(
         read_text, "where the archive of the history is; default: archive in the data directory", "DIR"
     ),
@@ -351,6 +365,8 @@ class Config:
 
     data: str = "./openq-data"
     memory: bool = False
+    store: str | None = None
+    profile: str | None = None
     archive: str | None = None
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -385,8 +401,8 @@ class Config:
 
     @property
     def path(self) -> str | None:
-        """The data directory, or None for memory: what a broker is opened with."""
-        return None if self.memory else self.data
+        """The data directory, or None for memory and for Redis: what a local broker is opened with."""
+        return None if self.memory or self.store else self.data
 
     @property
     def is_loopback(self) -> bool:
@@ -402,12 +418,20 @@ class Config:
 
     def describe(self) -> list[tuple[str, object, str]]:
         """Every key with its value and its origin, in the order of the file."""
-        rows = [(key, getattr(self, key), self.origin(key)) for key in KEYS]
+        values = {key: getattr(self, key) for key in KEYS}
+        if self.store is not None:
+            values["store"] = without_password(self.store)
+        rows = [(key, value, self.origin(key)) for key, value in values.items()]
         rows += [
             (f"queues.{toml_key(name)}", dict(named), self.origin("queues"))
             for name, named in self.queues.items()
         ]
         return rows
+
+
+def without_password(url: str) -> str:
+    """An address that may be shown."""
+    return re.sub(r"(://[^:@/]*):[^@/]*@", r"\1:...@", url)
 
 
 def is_loopback(host: str) -> bool:
@@ -494,6 +518,7 @@ def load(
         take(key, given, f"flag {flag_of(key)}", 3)
 
     _settle_memory(values, origins, ranks)
+    _settle_store(values, origins, ranks)
     for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if values.get(one) and not values.get(other):
             raise ConfigError(f"{origins[one]} needs {other} beside it")
@@ -519,6 +544,20 @@ def _settle_memory(values: dict[str, Any], origins: dict[str, str], ranks: dict[
         )
     values["memory"] = False
     origins["memory"] = origins["data"]
+
+
+def _settle_store(values: dict[str, Any], origins: dict[str, str], ranks: dict[str, int]) -> None:
+    """So do Redis and either of them."""
+    for other in ("memory", "data"):
+        if not values.get("store") or not values.get(other):
+            continue
+        if ranks["store"] == ranks[other]:
+            raise ConfigError(
+                f"{origins['store']} and {origins[other]} contradict each other: messages are kept in "
+                "Redis or here; give one of them"
+            )
+        loser = other if ranks["store"] > ranks[other] else "store"
+        del values[loser], origins[loser], ranks[loser]
 
 
 def _read(read: Callable[[object], Any], value: object, origin: str) -> Any:

@@ -102,7 +102,11 @@ class InvalidSetting(OpenQError, ValueError):
     code = "invalid_setting"
 
 
-class DiskFull(OpenQError):
+class OutOfRoom(OpenQError):
+    """Whatever keeps the messages is full: publishing is refused until there is room, the rest goes on."""
+
+
+class DiskFull(OutOfRoom):
     """Publishing is refused until space returns; receive, ack and extend go on."""
 
     code = "disk_full"
@@ -162,8 +166,66 @@ class HistoryUnavailable(OpenQError):
     code = "history_unavailable"
 
 
+class NotOnThisStore(OpenQError):
+    """What only a journal can do, asked of messages that are kept elsewhere."""
+
+    code = "not_on_this_store"
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(f"{what}: not where messages are kept in Redis; {instead}")
+        self.what = what
+        self.instead = instead
+
+
 class Closed(OpenQError):
     code = "closed"
 
     def __init__(self) -> None:
         super().__init__("this queue is closed")
+
+
+class StoreError(OpenQError):
+    """Redis refused a call; the sentence is its own."""
+
+    code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """Redis is away. `sent` is whether the call had left: then it may have been done, or not."""
+
+    code = "store_unavailable"
+
+    def __init__(self, detail: str, *, sent: bool = False) -> None:
+        outcome = "the call was sent, its outcome is unknown" if sent else "nothing was done"
+        super().__init__(f"Redis is not available ({detail}); {outcome}")
+        self.detail = detail
+        self.sent = sent
+
+
+class StoreFull(StoreError, OutOfRoom):
+    """Redis reached its `maxmemory`: publishing is refused until there is room; the rest goes on."""
+
+    code = "store_full"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"Redis is full: {detail}; raise maxmemory or consume, publishing resumes by itself")
+        self.detail = detail
+
+
+class NotReplicated(StoreError):
+    """The write was done, but too few copies confirmed it in time: a failover now could lose it."""
+
+    code = "not_replicated"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"kept by the master only; the outcome is not certain: {detail}")
+        self.detail = detail
+
+
+class FunctionError(StoreError):
+    """What one of OpenQ's own Redis functions answers when it refuses: its own code and text."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code}: {text}" if text else code)
+        self.code = code
+        self.text = text

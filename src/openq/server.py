@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from ._version import __version__
+from .broker.full import FullBroker
 from .broker.local import LocalBroker
 from .config import Config, declared_settings, flag_of
 from .errors import InvalidSetting, OpenQError
@@ -27,17 +28,19 @@ from .protocols.amqp.door import AmqpDoor
 from .protocols.amqp.management import Management
 from .protocols.amqp.topology import Topology
 from .protocols.health import HealthDoor
-from .protocols.http import Limits, Listener, new_loop
+from .protocols.http import Limits, Listener, Request, new_loop
 from .protocols.rest.routes import RestDoor
 from .protocols.router import Router
 from .protocols.site import Site
 from .protocols.sqs.door import SqsDoor
 from .security.guard import Guard, first_key, write_secret_file
+from .security.places import SharedPlace
 from .security.store import Store
 
 log = logging.getLogger("openq.server")
 
 REFRESH_S = 1.0  # how soon a change of users made by another process is noticed
+PARTING_S = 3.0  # for connections to give back what they held, to a store that is waited for
 SWEEP_S = 60.0  # how often staged batches are looked through
 
 
@@ -57,11 +60,11 @@ class PortTaken(InvalidSetting):
 class Server:
     """One process: one loop, one broker, one HTTP port."""
 
-    def __init__(self, config: Config, broker: LocalBroker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, config: Config, broker: FullBroker, loop: asyncio.AbstractEventLoop) -> None:
         self.config = config
         self.broker = broker
         self.loop = loop
-        self.store = Store(None if config.path is None else os.path.join(config.path, "users.json"))
+        self.store = users_of(config, broker)
         self.new_key: tuple[str, str, str] | None = None
         if config.auth == "on" and not self.store.users():
             self.new_key = first_key(self.store)
@@ -86,7 +89,7 @@ class Server:
         for path in ("/livez", "/readyz", "/healthz", "/metrics"):
             self.router.add(path, health.handle)
         self.listener = Listener(
-            self.router.handle,
+            self._enter if broker.waits else self.router.handle,
             Limits(
                 request_bytes=config.max_request_bytes,
                 connections=config.max_connections,
@@ -103,11 +106,18 @@ class Server:
         self._amqp_listening: list[asyncio.AbstractServer] = []
         self._refresher: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._was_open = self.guard.is_open
+
+    def _enter(self, request: Request) -> None:
+        """A request whose handler may wait for the store; whatever happens to it, there is an answer."""
+        self.site.enter(request.later, self.router.handle, request)
 
     def _refuse_open_door(self) -> None:
         config = self.config
         if self.guard.is_open and not config.is_loopback and not config.insecure:
             data = "" if config.memory else f" --data {config.data}"
+            if config.store is not None:
+                data = " --store URL"
             raise NoCredentials(
                 f"{config.host} can be reached from other machines and nobody has to sign in; "
                 f"`openq user add admin --role admin{data}` makes a user, `--auth on` makes a first key, "
@@ -132,11 +142,10 @@ class Server:
             for protocol, url in (("http", self.url), ("amqp", self.amqp_url), ("amqp/ssl", self.amqps_url))
             if url
         }
-        journal = self.broker.journal
-        if journal is not None:
-            journal.announce(self.url)
+        self.broker.serve_at(self.url)
         self._refresh()
-        self._sweep()
+        if self.broker.has_batches:
+            self._sweep()
 
     def _address_of(self, listening: asyncio.AbstractServer) -> str:
         """As a client on this machine reaches it."""
@@ -195,14 +204,28 @@ class Server:
 
     def _refresh(self) -> None:
         """Users that another process added or removed count from now on."""
-        was_open = self.guard.is_open
+        if self.broker.is_shared:
+            self.site.run(self._read_shared, self._refreshed)  # which may have to wait for the store
+            return
+        error: OpenQError | None = None
         try:
             self.guard.refresh()
-        except OpenQError as error:
+        except OpenQError as failure:
+            error = failure
+        self._refreshed(None, error)
+
+    def _read_shared(self) -> None:
+        self.guard.refresh()
+        self.topology.policies.refresh()
+
+    def _refreshed(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
             log.error("users: %s; those known before stay in force", error)
-        if self.guard.is_open != was_open:
+        if self.guard.is_open != self._was_open:
+            self._was_open = self.guard.is_open
             self.router.forget_hosts()
-        self._refresher = self.loop.call_later(REFRESH_S, self._refresh)
+        if not self.listener.draining:
+            self._refresher = self.loop.call_later(REFRESH_S, self._refresh)
 
     def _sweep(self) -> None:
         """Staged batches: what was promised before a restart is published, what nobody commits goes."""
@@ -233,13 +256,27 @@ class Server:
             await asyncio.sleep(0.01)
         self.listener.stop()
         self.amqp.stop()
+        if self.broker.waits:
+            await self._see_off()
         self.site.close()
+        return await self.loop.run_in_executor(None, self._close)
+
+    async def _see_off(self) -> None:
+        """Connections that are cut off give back what they held; the store may take its time for that."""
+        end = self.loop.time() + PARTING_S
+        while (self.amqp.connections_open or self.amqp.parting) and self.loop.time() < end:
+            await asyncio.sleep(0.01)
+
+    def _close(self) -> int:
+        """In a thread: the store may have to be waited for. How many messages are kept."""
+        self.topology.neighbours.leave()
         count = 0
-        for name in self.broker.queues():
-            with suppress(OpenQError):
-                stats = self.broker.stats(name)
-                count += stats.ready + stats.delayed + stats.in_flight
-        await self.loop.run_in_executor(None, self.broker.close)
+        with suppress(OpenQError):
+            for name in self.broker.queues():
+                with suppress(OpenQError):
+                    stats = self.broker.stats(name)
+                    count += stats.ready + stats.delayed + stats.in_flight
+        self.broker.close()
         return count
 
 
@@ -309,7 +346,9 @@ class JsonLines(logging.Formatter):
 
 def banner(server: Server, out: TextIO) -> None:
     config, url = server.config, server.url
-    where = "in memory: nothing is kept" if config.memory else f"everything acknowledged is in {config.data}"
+    where = f"everything acknowledged is in {config.data}"
+    if config.path is None:
+        where = server.broker.place
     lines = [
         f"OpenQ {__version__} is ready: {where}",
         f"  SQS        {url}",
@@ -398,25 +437,47 @@ async def _serve(server: Server, out: TextIO, ready: Callable[[Server], None] | 
     return await server.drain()
 
 
+def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -> FullBroker:
+    """The broker that the configuration speaks of."""
+    if config.store is None:
+        return LocalBroker(
+            config.path,
+            segment_bytes=config.segment_bytes,
+            history_bytes=config.history_bytes,
+            relaxed=config.relaxed,
+        )
+    try:
+        from .redis.broker import RedisBroker
+    except ModuleNotFoundError as error:
+        if error.name not in ("redis", "hiredis", "greenlet"):
+            raise
+        raise InvalidSetting('messages in Redis need more: pip install "openq[redis]"') from None
+    return RedisBroker(config.store, profile=config.profile, loop=loop)
+
+
+def users_of(config: Config, broker: FullBroker) -> Store:
+    """Those of all servers that share the store, or those in the data directory."""
+    if broker.is_shared:
+        return Store(place=SharedPlace(broker, "users", "the document of users in Redis"))
+    return Store(None if config.path is None else os.path.join(config.path, "users.json"))
+
+
 def run(config: Config, out: TextIO | None = None, ready: Callable[[Server], None] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C. The exit code."""
     out = out or sys.stdout
     set_up_logging(config)
     raise_file_limit()
-    broker = LocalBroker(
-        config.path,
-        segment_bytes=config.segment_bytes,
-        history_bytes=config.history_bytes,
-        relaxed=config.relaxed,
-    )
     loop = new_loop()
+    broker = open_broker(config, loop)
     try:
         server = Server(config, broker, loop)
         if server.new_key is not None and config.path is not None:
             text = "AWS_ACCESS_KEY_ID={1}\nAWS_SECRET_ACCESS_KEY={2}\n".format(*server.new_key)
             write_secret_file(os.path.join(config.path, "first-key"), text)
         count = loop.run_until_complete(_serve(server, out, ready))
-        if config.memory:
+        if config.store is not None:
+            print(f"stopped; {count} messages are in Redis", file=out, flush=True)
+        elif config.memory:
             print(f"stopped; {count} messages were in memory and are gone", file=out, flush=True)
         else:
             print(f"stopped; {count} messages are safe on disk in {config.data}", file=out, flush=True)

@@ -70,7 +70,7 @@ def test_every_public_error_is_an_openq_error_with_a_code() -> None:
         {"codec": "yaml"},
         {"codec": object()},
         {"storage": "tape"},
-        {"url": "redis://localhost"},
+        {"url": "amqp://localhost"},
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(options: dict[str, Any]) -> None:

@@ -140,7 +140,7 @@ def test_the_rest_of_the_library_stays_light() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"url": "redis://localhost"},
+        {"url": "amqp://localhost"},
         {"url": "ftp://localhost"},
         {"url": "localhost:9324"},
         {"url": "http://localhost:port"},

@@ -30,7 +30,7 @@ from openq.columns.journal import (
 from openq.columns.schema import EVENTS, TABLES, arrow_schema, column_names
 from openq.columns.select import Selection
 from openq.columns.told import Told, told
-from openq.engine.records import RUN, _pack_info, _unpack_info
+from openq.engine.records import RUN, pack_info, unpack_info
 from openq.errors import HistoryUnavailable, InvalidSetting, JournalDamaged, OpenQError
 from openq.model import Draft, Info, QueueSettings
 from openq.properties import Properties, Timestamp, encode
@@ -524,7 +524,7 @@ def test_many_infos_at_once_say_what_each_of_them_says(found: list[Info], among:
         found = [*found, *(Info.of_wire(wire(n, own=True)) for n in range(70))]
     elif among == "json":
         found = [*found, *(Info({"n": n, "who": f"é{n}"}, "joe") for n in range(70))]
-    data = pa.array([_pack_info(info) for info in found], pa.binary())
+    data = pa.array([pack_info(info) for info in found], pa.binary())
 
     columns = infos(data, lambda _: True)
 
@@ -544,6 +544,6 @@ def test_many_infos_at_once_say_what_each_of_them_says(found: list[Info], among:
 
 def read_alone(info: Info) -> dict[str, Any]:
     try:
-        return told(_unpack_info(_pack_info(info)))._asdict()
+        return told(unpack_info(pack_info(info)))._asdict()
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         return Told()._asdict()

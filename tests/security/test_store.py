@@ -408,7 +408,7 @@ def test_a_foreign_hash_serves_even_where_the_file_cannot_be_written(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("openq.security.store._replace_file", full)
+    monkeypatch.setattr("openq.security.places._replace_file", full)
     assert Guard(store, time.time).basic("boss", password).user == "boss"
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..client import checks
 from ..client.consumer import TROUBLE_PAUSE_S
@@ -14,8 +14,9 @@ from ..client.message import reason_of
 from ..client.times import to_ms
 from ..errors import Closed, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from .queue import Message, Queue
-from .remote import ThreadWait
-from .waiting import Wait
+
+if TYPE_CHECKING:
+    from .queue import AnyWait
 
 log = logging.getLogger("openq")
 
@@ -65,7 +66,7 @@ class Consumer:
         self._heartbeat = heartbeat
         self._types = checks.types_or_none(types)
         self._stopping = asyncio.Event()
-        self._waits: set[Wait | ThreadWait] = set()
+        self._waits: set[AnyWait] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:

@@ -28,8 +28,17 @@ from ..client.settings import Options
 from ..client.times import to_ms
 from ..client.verbs import OnlyInProcess, Verbs
 from ..engine.admin import Why
-from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueFull, VisibilityTimeoutExpired
-from ..model import FORM_TEXT, NO_DEADLINE, Delivery, QueueSettings
+from ..errors import (
+    Closed,
+    InvalidSetting,
+    MessageNotFoundError,
+    NotOnThisStore,
+    OpenQError,
+    QueueFull,
+    StoreUnavailable,
+    VisibilityTimeoutExpired,
+)
+from ..model import FORM_TEXT, NO_DEADLINE, Delivery, Draft, QueueSettings
 from .remote import Threads, ThreadWait
 from .waiting import Commits, Wait, commits_of
 
@@ -38,6 +47,9 @@ if TYPE_CHECKING:
 
     from ..client.codecs import BodyCodec
     from ..clock import Clock
+    from .loops import Loops, LoopWait
+
+    AnyWait = Wait | ThreadWait | LoopWait
 
 T = TypeVar("T")
 
@@ -46,17 +58,21 @@ _LOOK_AGAIN_S = 0.5
 
 
 class _Unwaiting(embedded.Queue):
-    """The queue inside: acts at once, and leaves the wait for the disk to its owner."""
+    """The queue inside: acts at once, and leaves the wait for the disk to its owner.
+
+    Over Redis every verb waits: there it is as it always is, for threads; loops have `Here`.
+    """
 
     awaits: bool  # whether there is a disk to wait for
 
     def _open(self, name: str, dlq: embedded.Queue | str | None, named: dict[str, Any]) -> None:
         super()._open(name, dlq, named)
-        self.awaits = self._syncs and not self._broker.relaxed
-        self._syncs = False
+        self.awaits = self._syncs and not self._broker.waits
+        self._syncs = self._syncs and self._broker.waits
 
     def _sync(self) -> None:
-        pass
+        if self._syncs:
+            super()._sync()
 
 
 class Message(Received):
@@ -109,8 +125,9 @@ class Queue(Hooks):
     Opening a durable queue reads its journal, which may take a while: `await OpenQ.open(...)` does it
     beside the loop, `OpenQ(...)` at once. The object may be used from several loops.
 
-    With a `url` the calls run in threads, at most 16 at a time and 256 waits for messages; what is no
-    coroutine here (`len`, `queue`, `settings`, ...) asks the server while the loop stands still.
+    With the `url` of a server the calls run in threads, at most 16 at a time and 256 waits for messages;
+    in Redis they run on the loop itself, and those of many tasks leave together. What is no coroutine here
+    (`len`, `queue`, `settings`, ...) asks the server or Redis while the loop stands still.
     """
 
     inner: _Unwaiting
@@ -149,7 +166,13 @@ class Queue(Hooks):
             reconnect=reconnect,
             **settings,
         )
-        self._threads = Threads() if self.inner._shared.is_remote else None
+        self._loops: Loops | None = None
+        if self.inner._broker.waits:
+            from .loops import Loops
+
+            self._loops = Loops(self.inner)
+        # Who carries out verbs that wait for somebody elsewhere.
+        self._away: Threads | Loops | None = Threads() if self.inner._shared.is_remote else self._loops
         self.name = self.inner.name
         self._commits: Commits | None = None
         self._got: dict[asyncio.Task[Any] | None, deque[Message]] = {}
@@ -168,6 +191,10 @@ class Queue(Hooks):
             commits = self._commits = commits_of(cast(LocalBroker, self.inner.broker), loop)
         return commits
 
+    def _here(self) -> embedded.Queue:
+        """The queue inside, as the running loop may use it."""
+        return self.inner if self._loops is None else self._loops.here()
+
     async def _durable(self) -> None:
         """Return once everything done so far is on disk; and tell those who listen to changes."""
         if self.inner.awaits:
@@ -179,21 +206,24 @@ class Queue(Hooks):
     def _tell(self) -> None:
         broker = self.inner.broker
         if broker.observed:
-            broker.tick()
+            if self._loops is None:
+                broker.tick()
+            else:
+                self._loops.begin(self._loops.here()._view.announce)
 
     async def _act(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
-        """A verb that acts at once, unless it is behind a server."""
-        if self._threads is not None:
-            return await self._threads.run(verb, *args, **options)
+        """A verb that acts at once, unless it waits for somebody elsewhere."""
+        if self._away is not None:
+            return await self._away.run(verb, *args, **options)
         result = verb(*args, **options)
         await self._durable()
         return result
 
     async def _look(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
         """A verb that may read much from the disk, if there is one."""
-        if self._threads is not None:
-            return await self._threads.run(verb, *args, **options)
-        if self.inner.broker.journal is None:
+        if self._away is not None:
+            return await self._away.run(verb, *args, **options)
+        if not self.inner._loads:
             return verb(*args, **options)
         return await asyncio.to_thread(verb, *args, **options)
 
@@ -202,8 +232,8 @@ class Queue(Hooks):
     async def publish(self, body: Any, **options: Unpack[PublishOptions]) -> str:
         """Add a message; returns its id. The options are those of `openq.Queue.publish`."""
         inner = self.inner
-        if self._threads is not None:
-            return await self._publish_remote(self._threads, body, options)
+        if self._away is not None:
+            return await self._publish_away(self._away, body, options)
         seq, is_duplicate = 0, False
         if not options and type(body) is str and inner._auto:
             try:
@@ -228,17 +258,24 @@ class Queue(Hooks):
             self._arrived(message_id, body, options)
         return message_id
 
-    async def _publish_remote(self, threads: Threads, body: Any, options: PublishOptions) -> str:
-        inner = self.inner
-        draft = make_draft(inner.codec, body, **options)
-        message_id, is_duplicate = await threads.run(inner._publish_draft, draft)
+    async def _publish_away(self, away: Threads | Loops, body: Any, options: PublishOptions) -> str:
+        here = self._here()
+        if self._loops is not None and not self._hooked:
+            if not options:
+                data, form = here.codec.encode(body)
+                soon = self._loops.here()._view.publish_soon(here.name, data, form)
+                if soon is not None:
+                    return here._id_form % await soon
+            return await away.run(here.publish, body, **options)
+        draft = make_draft(here.codec, body, **options)
+        message_id, is_duplicate = await away.run(_published, here, draft)
         if self._hooked and not is_duplicate:
             self._arrived(message_id, body, options)
         return message_id
 
     async def publish_many(self, items: Iterable[Any]) -> list[str]:
         """Many at once, with one wait for the disk; see `openq.Queue.publish_many`."""
-        ids, fresh, error = await self._act(self.inner._publish_items, items)
+        ids, fresh, error = await self._act(_published_many, self._here(), items)
         if self._hooked:
             self._arrived_many(fresh)
         if error is not None:
@@ -260,13 +297,23 @@ class Queue(Hooks):
         A task that is cancelled while it waits loses nothing: what was on its way to it goes back at once.
         """
         inner = self.inner
-        if visibility_timeout is None and types is None and consumer is None:
+        if visibility_timeout is None and types is None and consumer is None and self._away is None:
             deliveries = inner._take(inner.name, 1, None, inner._label)
             if deliveries:
                 if inner._loads:
                     await self._load(deliveries)
                 if inner._broker.observed:
                     self._tell()
+                return Message(self, deliveries[0])
+        elif visibility_timeout is None and types is None and consumer is None and self._loops is not None:
+            soon = self._loops.here()._view.receive_soon(inner.name, 1, inner._label)
+            try:
+                deliveries = [] if soon is None else await soon
+            except (Closed, StoreUnavailable):
+                if inner.closed:
+                    return None  # as for any wait that the end of its queue ends
+                deliveries = []  # Redis is away: the long way knows what to do
+            if deliveries:
                 return Message(self, deliveries[0])
         received = await self.receive_many(
             1, timeout, visibility_timeout=visibility_timeout, types=types, consumer=consumer
@@ -293,11 +340,11 @@ class Queue(Hooks):
         types: Iterable[str] | None = None,
         consumer: str | None = None,
         lease_ms: int | None = None,
-    ) -> Wait | ThreadWait:
+    ) -> AnyWait:
         inner = self.inner
-        if self._threads is not None:
+        if isinstance(self._away, Threads):
             wait = inner._wait_for(limit, visibility_timeout, types, consumer, lease_ms)
-            return ThreadWait(wait, self._threads)
+            return ThreadWait(wait, self._away)
         if visibility_timeout is not None:
             lease_ms = to_ms(visibility_timeout, "visibility_timeout")
         types = checks.types_or_none(types)
@@ -305,11 +352,13 @@ class Queue(Hooks):
             consumer = inner._label
         else:
             inner._labels.add(checks.text(consumer, "consumer"))
+        if self._loops is not None:
+            return self._loops.wait(limit, lease_ms, consumer, types)
         loop = asyncio.get_running_loop()
         broker = cast(LocalBroker, inner.broker)
         return Wait(broker, loop, inner.name, limit, lease_ms, consumer, types, inner._waits)
 
-    async def _received(self, wait: Wait | ThreadWait, timeout: float | None) -> list[Message]:
+    async def _received(self, wait: AnyWait, timeout: float | None) -> list[Message]:
         deliveries = await wait.wait(timeout)
         if deliveries:
             await self._load(deliveries)
@@ -318,7 +367,9 @@ class Queue(Hooks):
 
     async def _load(self, deliveries: list[Delivery]) -> None:
         """Nothing is seen before its publish is on disk. If that fails or we are cancelled, back it goes."""
-        if self._threads is not None:
+        if self._away is not None:
+            if self._loops is not None:
+                await self._loops.load(deliveries)
             return  # what a server shows is safe
         broker = cast(LocalBroker, self.inner.broker)
         try:
@@ -334,8 +385,18 @@ class Queue(Hooks):
     async def ack(self, target: AnyMessage | str) -> None:
         """Done: the message is never delivered again. Takes a message, a receipt id or a message id."""
         inner = self.inner
-        if self._threads is not None:
-            await self._threads.run(inner.ack, target)
+        if self._loops is not None and type(target) is Message and target._owner is self:
+            delivery = target._delivery
+            soon = self._loops.here()._view.ack_soon(inner.name, delivery.entry.seq, delivery.number)
+            if soon is not None:
+                try:
+                    await soon
+                except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
+                    raise type(error)(target.id, self.name) from None
+                target._settled = True
+                return
+        if self._away is not None:
+            await self._away.run(self._here().ack, target)
             return
         if type(target) is Message and target._owner is self:
             delivery = target._delivery
@@ -355,8 +416,8 @@ class Queue(Hooks):
 
     async def ack_many(self, targets: Iterable[AnyMessage | str]) -> None:
         """Ack all of them with one wait for the disk. Raises the first error after the others were acked."""
-        if self._threads is not None:
-            await self._threads.run(self.inner.ack_many, targets)
+        if self._away is not None:
+            await self._away.run(self._here().ack_many, targets)
             return
         try:
             self.inner.ack_many(targets)
@@ -367,15 +428,15 @@ class Queue(Hooks):
         self, target: AnyMessage | str, delay: float | None = None, reason: str | None = None
     ) -> str:
         """Not done: back to its place; see `openq.Queue.nack`."""
-        return await self._act(self.inner.nack, target, delay, reason)
+        return await self._act(self._here().nack, target, delay, reason)
 
     async def reject(self, target: AnyMessage | str, reason: str | None = None) -> str:
         """Never again: to the dlq at once, or away if there is none."""
-        return await self._act(self.inner.reject, target, reason)
+        return await self._act(self._here().reject, target, reason)
 
     async def extend(self, target: AnyMessage | str, seconds: float) -> datetime | None:
         """A longer lease: `seconds` from now. Returns its new end."""
-        return await self._act(self.inner.extend, target, seconds)
+        return await self._act(self._here().extend, target, seconds)
 
     def processing(
         self,
@@ -402,34 +463,34 @@ class Queue(Hooks):
 
     async def peek(self, rear: bool = False) -> Peeked | None:
         """The next message, or the last one, without taking it."""
-        return await self._look(self.inner.peek, rear)
+        return await self._look(self._here().peek, rear)
 
     async def peek_many(self, max: int = 10, rear: bool = False) -> list[Peeked]:
-        return await self._look(self.inner.peek_many, max, rear)
+        return await self._look(self._here().peek_many, max, rear)
 
     async def search(self, text: str | None = None, **wanted: Any) -> Findings:
         """Messages for which all that is given holds; the keywords are those of `openq.Queue.search`."""
         return await asyncio.to_thread(self.inner.search, text, **wanted)
 
     async def stats(self) -> QueueStats:
-        if self._threads is not None:
-            return await self._threads.run(self.inner.stats)
+        if self._away is not None:
+            return await self._away.run(self._here().stats)
         return self.inner.stats()
 
     async def status(self, message_id: str) -> str:
         """unprocessed (waiting or delayed), processing, processed, dead; or unknown."""
-        return await self._look(self.inner.status, message_id)
+        return await self._look(self._here().status, message_id)
 
     async def why(self, message_id: str) -> Why:
         """Why a message is not being delivered: `code` for programs, `text` for people."""
-        return await self._look(self.inner.why, message_id)
+        return await self._look(self._here().why, message_id)
 
     async def timeline(self, message_id: str) -> list[Step]:
         """What happened to a message, as far as history is kept."""
-        return await self._look(self.inner.timeline, message_id)
+        return await self._look(self._here().timeline, message_id)
 
     async def trace(self, message_id: str) -> list[str]:
-        return await self._look(self.inner.trace, message_id)
+        return await self._look(self._here().trace, message_id)
 
     @property
     def queue(self) -> list[Peeked]:
@@ -482,11 +543,11 @@ class Queue(Hooks):
 
     async def purge(self) -> int:
         """Everything out, messages with consumers too. Returns how many."""
-        return await self._act(self.inner.purge)
+        return await self._act(self._here().purge)
 
     async def cancel(self, message_id: str) -> None:
         """Remove one message that nobody has taken yet."""
-        await self._act(self.inner.cancel, message_id)
+        await self._act(self._here().cancel, message_id)
 
     async def edit(
         self,
@@ -497,17 +558,17 @@ class Queue(Hooks):
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         """Another body for a message that waits; type and attributes stay unless they are given."""
-        await self._act(self.inner.edit, message_id, body, message_type=message_type, attributes=attributes)
+        await self._act(self._here().edit, message_id, body, message_type=message_type, attributes=attributes)
 
     async def move(self, message_id: str, to: Queue | embedded.Queue | str) -> None:
         """To the end of another queue in the same place; the id stays."""
-        await self._act(self.inner.move, message_id, _inner(to))
+        await self._act(self._here().move, message_id, _inner(to))
 
     async def reschedule(
         self, message_id: str, *, delay: float | None = None, at: datetime | float | str | None = None
     ) -> None:
         """Another time for a message that waits or is delayed."""
-        await self._act(self.inner.reschedule, message_id, delay=delay, at=at)
+        await self._act(self._here().reschedule, message_id, delay=delay, at=at)
 
     async def redrive(
         self,
@@ -540,14 +601,17 @@ class Queue(Hooks):
 
     async def pause(self) -> None:
         """Hand out nothing until `resume`; publishing goes on."""
-        await self._act(self.inner.pause)
+        await self._act(self._here().pause)
 
     async def resume(self) -> None:
-        await self._act(self.inner.resume)
+        await self._act(self._here().resume)
 
     async def requeue_expired(self) -> None:
         """Bring leases and delays up to the present. Happens by itself; never needed, never wrong."""
-        self.inner.requeue_expired()
+        if self._loops is not None:
+            await self._loops.run(self._here().requeue_expired)
+        else:
+            self.inner.requeue_expired()
 
     def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
         """Tell `listener` of every change in this queue, in the thread that made it; see `openq.Queue`."""
@@ -657,8 +721,8 @@ class Queue(Hooks):
     async def close(self) -> None:
         """Done with this queue object. The last one in a place closes the place."""
         await asyncio.to_thread(self.inner.close)
-        if self._threads is not None:
-            self._threads.close()
+        if self._away is not None:
+            self._away.close()
 
     @property
     def closed(self) -> bool:
@@ -685,6 +749,20 @@ def _nothing() -> None:
     pass
 
 
+def _published(here: embedded.Queue, draft: Draft) -> tuple[str, bool]:
+    result = here._publish_draft(draft)
+    here._sync()
+    return result
+
+
+def _published_many(
+    here: embedded.Queue, items: Iterable[Any]
+) -> tuple[list[str], list[tuple[str, Any]], OpenQError | None]:
+    result = here._publish_items(items)
+    here._sync()
+    return result
+
+
 def _inner(queue: Queue | embedded.Queue | str | None) -> Any:
     return queue.inner if isinstance(queue, Queue) else queue
 
@@ -692,7 +770,7 @@ def _inner(queue: Queue | embedded.Queue | str | None) -> Any:
 class Processing:
     """One message from receive to ack; see `Queue.processing`."""
 
-    def __init__(self, queue: Queue, wait: Wait | ThreadWait, timeout: float | None, heartbeat: bool) -> None:
+    def __init__(self, queue: Queue, wait: AnyWait, timeout: float | None, heartbeat: bool) -> None:
         self._queue = queue
         self._wait = wait
         self._timeout = timeout
@@ -732,8 +810,8 @@ class _Changes:
     def __enter__(self) -> _Changes:
         try:
             self._stop = self._queue.subscribe(self._heard)
-        except OnlyInProcess:
-            self._stop = _nothing  # nobody tells us of a server's changes: we look now and then
+        except (OnlyInProcess, NotOnThisStore):
+            self._stop = _nothing  # nobody tells us of changes elsewhere: we look now and then
         return self
 
     def __exit__(self, *_: object) -> None:

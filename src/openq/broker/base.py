@@ -1,9 +1,9 @@
 """The Broker interface: all that a protocol or a client knows of queues.
 
-Every verb acts at once and returns; none waits for the disk. What was done is *promised* only after
-`sync` (threads) or the callback of `when_durable` (event loops): one wait for any number
-of verbs, and one place where answers are held back. To add a broker: implement these, and
-join the list in tests/scenarios.
+No verb waits for the disk. What was done is *promised* only after `sync` (threads) or the callback of
+`when_durable` (event loops): one wait for any number of verbs, and one place where answers are held back.
+Where `waits` is true a verb may suspend the greenlet that calls it, and other requests go on meanwhile.
+To add a broker: implement these, and join the list in tests/scenarios.
 """
 
 from __future__ import annotations

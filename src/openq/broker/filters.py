@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..engine.engine import Engine
 from ..model import Entry
 from .base import Filter
 
@@ -17,13 +16,13 @@ def needs_body(filter: Filter) -> bool:
     return bool(filter.text is not None or filter.attributes or filter.json)
 
 
-def matches(engine: Engine, entry: Entry, filter: Filter) -> bool:
+def matches(id_of: Callable[[Entry], str], entry: Entry, filter: Filter) -> bool:
     extra = entry.extra
     if filter.dead_in is not None:
         deaths = () if extra is None else extra.deaths
         if not deaths or deaths[0][0] == filter.dead_in:
             return False
-    if filter.ids is not None and engine.id_of(entry) not in filter.ids:
+    if filter.ids is not None and id_of(entry) not in filter.ids:
         return False
     if filter.type is not None and (extra is None or extra.type != filter.type):
         return False

@@ -95,6 +95,9 @@ class Foundation:
             except BaseException:
                 journal.close()
                 raise
+        self.is_durable = journal is not None and not relaxed  # answers wait for the disk
+        # What is known of a queue, without the lock and at the price of a lookup. Only to be read.
+        self.known: Callable[[str], Queue | None] = self.engine.queues.get
         self._now = self._clock.now_ms
         self._ticker = Ticker(self._tick)
         self._clock.on_advance(self.tick)
@@ -343,6 +346,13 @@ class Foundation:
     @property
     def lock(self) -> threading.Lock:
         return self._lock
+
+    def is_free(self) -> bool:
+        """Nobody is in the middle of a verb. Never waits: the garbage collector asks, which may run anywhere."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        self._lock.release()
+        return True
 
     @property
     def clock(self) -> Clock:

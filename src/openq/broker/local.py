@@ -11,8 +11,8 @@ from ..engine.records import run_step
 from ..errors import Closed, HistoryUnavailable, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import Delivery, Draft, Entry, Extra, Info, QueueSettings
 from .base import QueueStats, Receipt
+from .carrying import Carrying
 from .foundation import LARGE
-from .operations import Operations
 from .subscriptions import check_consumer
 from .waiters import Waiter
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .staging import Staging
 
 
-class LocalBroker(Operations):
+class LocalBroker(Carrying):
     _staging: Staging | None = None
 
     def declare(self, queue: str, settings: QueueSettings, *, change: bool = False) -> QueueSettings:
@@ -54,7 +54,7 @@ class LocalBroker(Operations):
     def about(self, queue: str) -> Queue:
         """What is known of a queue, without the lock: for doors that look it up for every request.
 
-        Only to be read: `number`, `settings`, `created_ms`, `leases` by their count.
+        Only to be read: `number`, `settings`, `created_ms`. `known` is the same without an error.
         """
         if self._closed:
             raise self.halted or Closed()

@@ -19,8 +19,8 @@ from ..errors import InvalidSetting, OpenQError
 from ..model import Delivery, Draft, Entry, Extra
 from . import filters
 from .base import Filter, Found, Step
-from .foundation import Foundation
 from .history import PastMessage, Span
+from .views import Views
 
 _CHUNK = 256
 MIN_RATE = 0.01  # messages a second: slower than that nobody waits for
@@ -32,7 +32,7 @@ def check_rate(rate: float | None) -> None:
         raise InvalidSetting(f"rate must be at least {MIN_RATE} messages a second, not {rate!r}")
 
 
-class Operations(Foundation):
+class Operations(Views):
     def peek(self, queue: str, limit: int = 1, rear: bool = False) -> list[Entry]:
         with self._lock, self._watch:
             found = self._queue(queue)
@@ -90,7 +90,7 @@ class Operations(Foundation):
                 complete = False
                 break
             scanned += len(part)
-            matching += [entry for entry in part if filters.matches(self.engine, entry, filter)]
+            matching += [entry for entry in part if filters.matches(self.engine.id_of, entry, filter)]
         complete = complete and len(matching) <= limit
         matching = matching[:limit]
         return Found(self.filled(matching), complete, scanned)
@@ -116,7 +116,7 @@ class Operations(Foundation):
     def matching(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
         """What a filter is about, as of now, some hundred at a time; with bodies only if it needs them."""
         for part in self._chunks(queue, filter):
-            yield [entry for entry in part if filters.matches(self.engine, entry, filter)]
+            yield [entry for entry in part if filters.matches(self.engine.id_of, entry, filter)]
 
     def why(self, queue: str, message_id: str) -> Why:
         with self._lock, self._watch:
@@ -187,7 +187,7 @@ class Operations(Foundation):
         done = 0
         started = time.monotonic()
         for part in self._chunks(queue, filter):
-            chosen = [entry for entry in part if filters.matches(self.engine, entry, filter)]
+            chosen = [entry for entry in part if filters.matches(self.engine.id_of, entry, filter)]
             for start in range(0, len(chosen), step):
                 with self._lock, self._watch:
                     found = self._queue(queue)
@@ -199,7 +199,7 @@ class Operations(Foundation):
                 self.sync()
                 if progress is not None and not progress(done):
                     return done
-                if rate is not None and not _pace(done, rate, started, progress):
+                if rate is not None and not pace(done, rate, started, progress):
                     return done
         return done
 
@@ -236,7 +236,7 @@ class Operations(Foundation):
         started = time.monotonic()
         batch: list[Draft] = []
         for draft in self._history.published(self.engine, source, since_ms, since_id, now_ms):
-            if filter is not None and not filters.matches(self.engine, _as_entry(draft), filter):
+            if filter is not None and not filters.matches(self.engine.id_of, _as_entry(draft), filter):
                 continue
             batch.append(draft)
             if len(batch) == step:
@@ -244,7 +244,7 @@ class Operations(Foundation):
                 batch = []
                 if progress is not None and not progress(count):
                     break
-                if rate is not None and not dry_run and not _pace(count, rate, started, progress):
+                if rate is not None and not dry_run and not pace(count, rate, started, progress):
                     break
         count += act(target, batch)
         self.sync()
@@ -289,21 +289,8 @@ class Operations(Foundation):
         with self._lock, self._watch:
             return admin.unbind(self.engine, binding, self._now())
 
-    def exchange(self, name: str) -> Exchange:
-        with self._lock:
-            return self.engine.router.get(name)
 
-    def exchanges(self) -> list[Exchange]:
-        with self._lock:
-            return self.engine.router.exchanges()
-
-    def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
-        """In the order of binding; `destination` is a queue or an exchange."""
-        with self._lock:
-            return self.engine.router.bindings(source, destination)
-
-
-def _pace(done: int, rate: float, started: float, progress: Callable[[int], bool] | None) -> bool:
+def pace(done: int, rate: float, started: float, progress: Callable[[int], bool] | None) -> bool:
     """Wait until it is time for the next one; False if it is to stop meanwhile."""
     while (left := done / rate - (time.monotonic() - started)) > 0:
         if progress is not None and not progress(done):

@@ -22,11 +22,18 @@ def add(name: str, verbs: Verbs, help: str) -> None:
             [
                 ("openq doctor", "everything, for ./openq-data and port 9324"),
                 ("openq doctor --data /var/lib/openq", "another data directory"),
+                ("openq doctor --store redis://127.0.0.1", "what this Redis may lose, and what to set"),
                 ("openq doctor --json", "for programs"),
             ],
             "Exit code 1 if anything would keep a server from working. Leaves nothing behind.",
         )
         doctor.add_argument("--data", metavar="DIR", help="the data directory (OPENQ_DATA)")
+        doctor.add_argument("--store", metavar="URL", help="the Redis that keeps the messages (OPENQ_STORE)")
+        doctor.add_argument(
+            "--profile",
+            choices=("safe", "fast"),
+            help="what it is to promise (default: what the URL says, or safe)",
+        )
         add_json(doctor)
         add_server(doctor)
     else:
@@ -96,10 +103,12 @@ def examine(options: Namespace) -> Iterator[Finding]:
         yield "config", "failed", str(error)
         return
     yield "config", "ok", config.file or "no file: environment and defaults"
+    store = options.store or config.store
+    profile = options.profile or (None if options.store else config.profile)
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         _python,
         _extras,
-        lambda: _disk(config.data),
+        (lambda: _redis(store, profile)) if store else (lambda: _disk(config.data)),
         _files,
         lambda: _port(config.host, config.port),
         _clock,
@@ -165,6 +174,30 @@ def _disk(data: str) -> Iterator[Finding]:
     holder = _holder(data)
     if holder is not None:
         yield "data", "warning", f"{data} is in use by {holder}"
+
+
+def _redis(store: str, profile: str | None) -> Iterator[Finding]:
+    """How the servers are set that keep the messages, and what that means in words and seconds."""
+    from ..errors import InvalidSetting
+
+    try:
+        from ..redis.safety import loss_window
+        from ..redis.survey import survey
+        from ..redis.url import parse
+    except ModuleNotFoundError as error:
+        yield "redis", "failed", f"{error.name} is missing: pip install 'openq[redis]'"
+        return
+    try:
+        address = parse(store)
+        report = survey(address, profile)
+    except (InvalidSetting, OSError) as error:
+        yield "redis", "failed", str(error)
+        return
+    yield "redis", "ok", f"{address}, profile {report.profile}"
+    for finding in report.findings:
+        yield "redis", "warning" if finding.verdict == "unknown" else finding.verdict, str(finding)
+    for line in loss_window(report):
+        yield "loss", "warning" if line.seconds else "ok", str(line)
 
 
 def _sync_time(folder: str) -> float:

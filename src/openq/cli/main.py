@@ -31,6 +31,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("healthcheck", "doctor", "ask a server whether it is well; for containers"),
             ("doctor", "doctor", "check this machine: disk, limits, clock, port, extras, server"),
             ("config", "settings", "show, write or check the configuration"),
+            ("migrate", "migrate", "move everything from a data directory into Redis, or back"),
         ),
     ),
     (

@@ -1,6 +1,6 @@
-"""`openq user`, `key`, `token` and `perm`: they work on the file of users in a data directory.
+"""`openq user`, `key`, `token` and `perm`: they work on the users in a data directory, or in a Redis.
 
-No server is needed; one that runs on the same directory notices the change within a second.
+No server is needed; those that run on the same place notice the change within a second.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from typing import Any
 
+    from ..config import Config
     from ..security.policy import Rule
     from ..security.store import Store
 
@@ -25,12 +26,14 @@ def add(name: str, verbs: Verbs, help: str) -> None:
 
 
 def _finish(parser: Parser, json_help: str = "JSON on stdout, for programs") -> None:
-    parser.add_argument("--data", metavar="DIR", help="the data directory (OPENQ_DATA; default ./openq-data)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--data", metavar="DIR", help="the data directory (OPENQ_DATA; default ./openq-data)")
+    where.add_argument("--store", metavar="URL", help="the Redis of the servers (OPENQ_STORE)")
     add_json(parser, json_help)
 
 
 _LINES = "one JSON object per line"
-_WHERE = "They are kept in the data directory, for all doors; a server that runs there notices the change."
+_WHERE = "They are kept where the messages are, for all doors; a server that runs there notices the change."
 
 
 def _add_user(name: str, verbs: Verbs, help: str) -> None:
@@ -267,13 +270,25 @@ def _store(options: Namespace, *, may_create: bool = False) -> Store:
     from ..config import find_file, load
     from ..security.store import Store
 
-    config = load({"data": options.data}, os.environ, find_file(os.environ))
+    config = load({"data": options.data, "store": options.store}, os.environ, find_file(os.environ))
+    if config.store is not None:
+        return _shared_store(config)
     if not os.path.isdir(config.data):
         if not may_create:
             raise FileNotFoundError(2, "no such data directory; name it with --data", config.data)
         # Nobody else's business, whatever the umask: secrets will be in it.
         os.makedirs(config.data, mode=0o700, exist_ok=True)
     return Store(os.path.join(config.data, "users.json"))
+
+
+def _shared_store(config: Config) -> Store:
+    import atexit
+
+    from ..server import open_broker, users_of
+
+    broker = open_broker(config)
+    atexit.register(broker.close)
+    return users_of(config, broker)
 
 
 def _password(prompt: str) -> str:

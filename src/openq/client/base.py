@@ -32,12 +32,15 @@ class Base:
         queue = cast("Queue", self)
         return [Peeked(queue, entry) for entry in entries]
 
+    def _shares_broker(self, other: Base) -> bool:
+        return other._broker is self._broker
+
     def _name_of(self, other: Queue | str) -> str:
         if isinstance(other, str):
             return checks.encodable(other, "the name of a queue")
         if not isinstance(other, Base):
             raise InvalidSetting(f"a queue or the name of one is needed, not {other!r}")
-        if other._broker is not self._broker:
+        if not self._shares_broker(other):
             raise InvalidSetting(f"queue {other.name!r} is in another place than {self.name!r}")
         return other.name
 

@@ -14,7 +14,6 @@ from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ..broker.local import LocalBroker
 from ..clock import Clock
 from ..errors import (
     Closed,
@@ -25,8 +24,7 @@ from ..errors import (
     VisibilityTimeoutExpired,
 )
 from ..model import FORM_TEXT, NO_DEADLINE, Delivery, Draft
-from . import checks
-from . import shared as brokers
+from . import checks, places
 from .codecs import BodyCodec, Codec
 from .hooks import Hooks
 from .looking import Looking
@@ -34,6 +32,7 @@ from .mending import Mending
 from .message import Message, Received
 from .publishing import PublishOptions, is_item, make_draft, make_item
 from .settings import Options, environment_number, named_settings
+from .shared import Shared
 from .standard import StandardQueue
 from .times import from_ms, to_ms
 from .verbs import Verbs
@@ -53,8 +52,10 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
 
     `OpenQ("jobs")` lives in memory; `OpenQ("jobs", path="./data")` on disk, where every call
     returns only when what it did is safe; `OpenQ("jobs", url="http://127.0.0.1:9324")` on a server
-    (`openq serve`), signed in by `token`, by OPENQ_TOKEN or by user:password@ in the url. A server that
-    is away is waited for `reconnect` (30) seconds. Times are seconds, whole or not.
+    (`openq serve`), signed in by `token`, by OPENQ_TOKEN or by user:password@ in the url;
+    `OpenQ("jobs", url="redis://127.0.0.1:6379")` in Redis or Valkey (`pip install "openq[redis]"`), which any
+    number of processes share without a server of ours. What is away is waited for `reconnect` (30) seconds.
+    Times are seconds, whole or not.
 
     A received message is invisible to others for `visibility_timeout` (30) and comes back to its
     place unless it is acked. With a `dlq` (a queue, or the name of one in the same place) it goes
@@ -100,22 +101,18 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
             settings["overflow"] = "reject"
         named = named_settings(settings, visibility_timeout)
         self.codec = Codec(codec)
-        url = _find_url(dlq, path, url, broker, storage)
-        there: brokers.Shared | None = getattr(broker, "place", None)
-        if there is None and isinstance(dlq, Queue) and dlq._shared.is_remote:
-            there = dlq._shared
-        if url is not None or there is not None:
-            if self.codec.name == "pickle" and self.codec.own is None:
-                raise InvalidSetting(
-                    "codec 'pickle' is not for the network: whoever reads a pickle runs its writer's code"
-                )
-            if [path, clock, storage] != [None] * 3 or (broker is not None and url is not None):
-                raise InvalidSetting("a server has its own path, clock and storage: give either url or them")
-            self._shared = _find_server(dlq, url, there, token, ca, reconnect)
-        elif token is not None or ca is not None or reconnect is not None:
-            raise InvalidSetting("token, ca and reconnect are about a server: they need a url")
-        else:
-            self._shared = _find_broker(dlq, path, broker, clock, storage)
+        self._shared = places.find(
+            self.codec,
+            dlq if isinstance(dlq, Queue) else None,
+            path=path,
+            url=url,
+            broker=broker,
+            clock=clock,
+            storage=storage,
+            token=token,
+            ca=ca,
+            reconnect=reconnect,
+        )
         self._closed = False
         self._waits = Waits()
         try:
@@ -129,7 +126,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         self._init_standard()
 
     name: str
-    _shared: brokers.Shared
+    _shared: Shared
     _decode: Callable[[bytes, int], Any]
 
     def _open(self, name: str, dlq: Queue | str | None, named: dict[str, Any]) -> None:
@@ -142,10 +139,8 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
             named["dead_letter"] = dead_letter
         settings = shared.declare(name, dead_letter, named)
         self.name = name
-        self._broker = broker
-        durable = broker.journal is not None
-        self._loads = durable
-        self._syncs = durable and not settings.relaxed
+        self._loads = broker.storage != "memory"
+        self._syncs = broker.is_durable and not settings.relaxed
         self._prefix = broker.id_prefix
         self._id_form = f"{self._prefix}%012x"  # half the price of an f-string with a format
         # Who else uses this broker may hold leases too; see `_current`.
@@ -153,11 +148,23 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         self._labels = {self._label}
         self._auto = self.codec.is_auto
         self._decode = self.codec.decode
+        self._new_wait = shared.wait_kind
+        self._bind(broker)
+
+    def _bind(self, broker: Verbs) -> None:
+        self._broker = broker
         self._id_of = broker.message_id
         self._publish_body = broker.publish_body
-        self._take = _nothing if shared.is_remote else broker.receive
+        self._take = _nothing if self._shared.is_remote else broker.receive
         self._ack_one = broker.ack_one
-        self._new_wait = shared.wait_kind
+
+    def _unbind(self) -> None:
+        """Whatever is asked from here on is refused; what was received can still be read."""
+        closed = cast(Any, _CLOSED)
+        self._broker = closed
+        self._publish_body = closed.publish_body
+        self._take = closed.receive
+        self._ack_one = closed.ack_one
 
     # -- in -----------------------------------------------------------------------------------
 
@@ -440,7 +447,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         """Which delivery is meant. A message or a receipt says it exactly."""
         if isinstance(target, Received):
             if target._queue is not self and (
-                target._queue._broker is not self._broker or target._queue.name != self.name
+                not self._shares_broker(target._queue) or target._queue.name != self.name
             ):
                 raise MessageNotFoundError(target.id, self.name)
             return target._delivery.entry.seq, target._delivery.number
@@ -523,13 +530,9 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         if self._closed:
             return
         self._closed = True
-        shared, closed = self._shared, cast(Any, _CLOSED)
-        give_back(shared.broker, self.name, self._waits.close())
-        self._broker = closed
-        self._publish_body = closed.publish_body
-        self._take = closed.receive
-        self._ack_one = closed.ack_one
-        shared.leave()
+        give_back(self._shared.broker, self.name, self._waits.close())
+        self._unbind()
+        self._shared.leave()
 
     @property
     def closed(self) -> bool:
@@ -603,105 +606,6 @@ _CLOSED = _ClosedBroker()
 def _nothing(*_: object) -> list[Delivery]:
     """Over the network one request both looks and waits: there is no quick look before it."""
     return []
-
-
-def _find_url(
-    dlq: Queue | str | None,
-    path: str | os.PathLike[str] | None,
-    url: str | None,
-    broker: Verbs | None,
-    storage: str | None,
-) -> str | None:
-    if url is not None:
-        return checks.text(url, "url")
-    if path is not None or broker is not None or storage is not None or isinstance(dlq, Queue):
-        return None
-    found = os.environ.get("OPENQ_URL") or None
-    if found is not None and os.environ.get("OPENQ_PATH"):
-        raise InvalidSetting("OPENQ_URL and OPENQ_PATH name two places: set one, or give url= or path=")
-    return found
-
-
-def _find_server(
-    dlq: Queue | str | None,
-    url: str | None,
-    there: brokers.Shared | None,
-    token: str | None,
-    ca: str | None,
-    reconnect: float | None,
-) -> brokers.Shared:
-    """The server of the address, or the one where a broker or a dlq is already."""
-    checks.text_or_none(token, "token")
-    checks.text_or_none(ca, "ca")
-    if reconnect is not None:
-        to_ms(reconnect, "reconnect")
-    if isinstance(dlq, Queue) and dlq._closed:
-        raise Closed()
-    if url is None:
-        assert there is not None
-        shared = there.join()
-    else:
-        from .remote import connect
-
-        shared = connect(url, token, ca, reconnect)
-    if isinstance(dlq, Queue) and dlq._shared is not shared:
-        shared.leave()
-        raise InvalidSetting(
-            f"queue {dlq.name!r} is in {dlq._shared.where}: a dlq must be on the server of its queue, "
-            "opened with the same url and token"
-        )
-    return shared
-
-
-def _find_broker(
-    dlq: Queue | str | None,
-    path: str | os.PathLike[str] | None,
-    broker: Verbs | None,
-    clock: Clock | None,
-    storage: str | None,
-) -> brokers.Shared:
-    """The place in this process that the keywords name."""
-    if storage not in (None, "memory", "journal"):
-        raise InvalidSetting(f"storage must be 'memory' or 'journal', not {storage!r}")
-    if storage == "memory" and path is not None:
-        raise InvalidSetting("storage='memory' keeps nothing on disk: leave out path, or storage")
-    if path is not None:
-        path = checks.file_path(path)
-    if broker is not None and not isinstance(broker, LocalBroker):
-        raise InvalidSetting(f"broker must be a LocalBroker, not {broker!r}")
-    if clock is not None and not (callable(getattr(clock, "now_ms", None)) and hasattr(clock, "on_advance")):
-        raise InvalidSetting(f"clock must be a Clock, as openq.VirtualClock is one, not {clock!r}")
-    if isinstance(dlq, Queue):
-        return _beside(dlq, path, broker, clock)
-    if broker is not None:
-        if path is not None or clock is not None:
-            raise InvalidSetting("a broker has its own path and clock: give either it or them")
-        return brokers.around(broker)
-    if path is None and storage != "memory":
-        path = os.environ.get("OPENQ_PATH") or None
-    if path is not None:
-        return brokers.on_disk(path, clock)
-    if storage == "journal":
-        raise InvalidSetting("storage='journal' needs a path")
-    return brokers.in_memory(clock)
-
-
-def _beside(
-    dlq: Queue, path: str | os.PathLike[str] | None, broker: Verbs | None, clock: Clock | None
-) -> brokers.Shared:
-    """A queue and its dead letters are in one place: a move between them is one record."""
-    if dlq._closed:
-        raise Closed()
-    shared = dlq._shared
-    if path is not None and os.path.realpath(path) != shared.path:
-        raise InvalidSetting(
-            f"queue {dlq.name!r} is in {shared.path or 'memory'}: a dlq must have the same path as its queue"
-        )
-    if broker is not None and broker is not shared.broker:
-        raise InvalidSetting(f"queue {dlq.name!r} is on another broker: a dlq must be on that of its queue")
-    if clock is not None and clock is not shared.broker.clock:
-        raise InvalidSetting(f"queue {dlq.name!r} has another clock: a dlq and its queue share one")
-    return shared.join()
 
 
 def _id_in(target: Message | str) -> str:

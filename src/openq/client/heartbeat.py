@@ -54,11 +54,15 @@ class Heartbeat:
             self._due = [due for due in self._due if due[1] in self._held]
             heapify(self._due)
 
-    def stop(self) -> None:
+    def halt(self) -> None:
+        """Extend nothing more, without a wait for an extension that is under way."""
         with self._condition:
             self._stopped = True
             self._held.clear()
             self._condition.notify()
+
+    def stop(self) -> None:
+        self.halt()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 

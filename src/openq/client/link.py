@@ -212,8 +212,10 @@ def _explained(trouble: Unreachable | TimedOut, url: str) -> Unreachable | Timed
 def check_url(url: str) -> str:
     """Of a server of ours; what looks like something else is said before anybody connects."""
     scheme = urlsplit(url).scheme if "://" in url else ""
-    if scheme in ("redis", "rediss", "valkey", "amqp", "amqps"):
+    if scheme in ("amqp", "amqps"):
         raise InvalidSetting(f"url={scheme}://... is not in this version; use http://, https://, or path=")
     if scheme not in ("http", "https"):
-        raise InvalidSetting("url must look like http://127.0.0.1:9324 or https://queue.example.com")
+        raise InvalidSetting(
+            "url must look like http://127.0.0.1:9324, https://queue.example.com or redis://127.0.0.1:6379"
+        )
     return url

@@ -31,7 +31,6 @@ from ..errors import (
     VisibilityTimeoutExpired,
 )
 from ..model import FORM_BYTES, FORM_TEXT, NO_DEADLINE, Delivery, Draft, Entry, QueueSettings, check_name
-from ..storage.files import FileJournal
 from . import wire
 from .heartbeat import Heartbeat
 from .http import Connection, Refused
@@ -55,14 +54,15 @@ _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 class RemoteBroker:
     observed = False
     relaxed = False
-    journal: FileJournal | None = None
+    is_durable = False  # the server answers when it is safe
+    waits = False  # not so that a loop could go on: `openq.aio` has threads for it
+    storage = "server"
     clock: Clock | None = None  # the server has its own
-    place: RemotePlace | None = None  # where queue objects share it
+    home: RemotePlace | None = None  # where queue objects share it
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self.url = link.url
-        self.lock = threading.Lock()
         self._bound = Heartbeat(self)
         self._bound_now: dict[int, Delivery] = {}
         # A server without a disk begins anew when it is restarted: other ids, and deliveries numbered from
@@ -586,6 +586,9 @@ class RemoteBroker:
             return Health(False, str(error))
         return Health(view["ok"], view["detail"], view["disk_full"])
 
+    def is_free(self) -> bool:
+        return True
+
     def hang_up(self) -> None:
         self._link.hang_up()
 
@@ -705,11 +708,11 @@ class RemotePlace(Shared):
 
     broker: RemoteBroker
     wait_kind = RemoteWait
-    is_remote = True
+    is_remote = is_network = True
 
     def __init__(self, broker: RemoteBroker, key: str) -> None:
         super().__init__(broker, key)
-        broker.place = self
+        broker.home = self
         self._name = f"{socket.gethostname()[:40]}-{os.getpid()}-{os.urandom(4).hex()}"
 
     @property

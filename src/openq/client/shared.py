@@ -21,13 +21,15 @@ from .waiting import Wait
 # Reentrant: the garbage collector may close a forgotten queue while this thread opens another.
 _lock = threading.RLock()
 _open: dict[str, Shared] = {}
+_gates: dict[str, threading.Lock] = {}  # of places that are opened without the lock above
 
 
 class Shared:
     """A broker, and how many queue objects use it."""
 
     wait_kind: type[Wait] = Wait
-    is_remote = False
+    is_remote = False  # behind a server of ours
+    is_network = False  # others write there too, from anywhere
 
     def __init__(self, broker: Verbs, path: str | None = None, owned: bool = True) -> None:
         self.broker = broker
@@ -106,9 +108,8 @@ class Shared:
         is_free = is_last = False
         if _lock.acquire(blocking=False):
             try:
-                is_free = self.broker.lock.acquire(blocking=False)
+                is_free = self.broker.is_free()
                 if is_free:
-                    self.broker.lock.release()
                     self._users -= 1
                     is_last = not self._users
             finally:
@@ -134,7 +135,7 @@ def in_memory(clock: Clock | None) -> Shared:
     return Shared(LocalBroker(clock=clock))
 
 
-def around(broker: LocalBroker) -> Shared:
+def around(broker: Verbs) -> Shared:
     """A broker that somebody else made and will close."""
     return Shared(broker, owned=False)
 
@@ -161,6 +162,20 @@ def opened(key: str, make: Callable[[], Shared]) -> Shared:
         shared._closed.wait()  # its last user is leaving; then the place is free
 
 
+def opened_apart(key: str, make: Callable[[], Shared]) -> Shared:
+    """The same for a place that may keep us waiting: only those who want this very one wait with us."""
+    with _lock:
+        gate = _gates.setdefault(key, threading.Lock())
+    with gate:
+        with _lock:
+            found = _open.get(key)
+            is_open = found is not None and bool(found._users)
+        if is_open:
+            return opened(key, make)
+        made = make()
+        return opened(key, lambda: made)
+
+
 def _close_all() -> None:
     with _lock:
         shared = list(_open.values())
@@ -176,6 +191,7 @@ def _forget_in_child() -> None:
     global _lock
     _lock = threading.RLock()
     _open.clear()
+    _gates.clear()
 
 
 atexit.register(_close_all)

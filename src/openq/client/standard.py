@@ -13,7 +13,7 @@ from collections import deque
 from queue import Empty, Full
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import MessageNotFoundError, QueueFull
+from ..errors import MessageNotFoundError, NotOnThisStore, QueueFull
 from ..model import NO_DEADLINE
 from . import checks
 from .verbs import OnlyInProcess
@@ -125,8 +125,8 @@ class _Changes:
     def __enter__(self) -> _Changes:
         try:
             self._stop = self._queue.subscribe(lambda event: self._changed.set())
-        except OnlyInProcess:
-            self._stop = self._changed.clear  # nobody tells us of a server's changes: we look now and then
+        except (OnlyInProcess, NotOnThisStore):
+            self._stop = self._changed.clear  # nobody tells us of changes elsewhere: we look now and then
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,16 +1,17 @@
-"""All that the library asks of a broker, be it in this process or behind a server."""
+"""All that the library asks of a broker, be it in this process, in Redis or behind a server."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from ..broker.base import Broker
 from ..clock import Clock
 from ..errors import OpenQError
 from ..model import Delivery, Draft, Entry
-from ..storage.files import FileJournal
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 
 class OnlyInProcess(OpenQError):
@@ -20,24 +21,28 @@ class OnlyInProcess(OpenQError):
 
 
 class Verbs(Broker, Protocol):
-    observed: bool  # somebody listens: `sync` after each verb also without a disk
-    relaxed: bool
-
+    @property
+    def observed(self) -> bool: ...  # somebody listens: `sync` after each verb also without a disk
+    @property
+    def relaxed(self) -> bool: ...
+    @property
+    def is_durable(self) -> bool: ...  # an answer must wait for `sync`
+    @property
+    def waits(self) -> bool: ...  # a verb may have to wait for others: on an event loop it needs `bridge`
+    @property
+    def storage(self) -> str: ...  # "memory": what is received needs no `load`
     @property
     def id_prefix(self) -> str: ...
     @property
-    def journal(self) -> FileJournal | None: ...
-    @property
     def clock(self) -> Clock | None: ...
-    @property
-    def lock(self) -> threading.Lock: ...
+    def is_free(self) -> bool: ...  # it can be closed by the garbage collector, wherever that runs
     def now_ms(self) -> int: ...
     def tick(self) -> None: ...
     def announce(self) -> None: ...
 
     # The short ways. `publish_body` and `publish_bodies` may decline: then `publish_each` does it.
     def publish_body(self, queue: str, body: bytes, form: int) -> int: ...
-    def publish_bodies(self, queue: str, bodies: Sequence[bytes], form: int) -> range | None: ...
+    def publish_bodies(self, queue: str, bodies: Sequence[bytes], form: int) -> Sequence[int] | None: ...
     def publish_each(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]: ...
     def ack_one(self, queue: str, seq: int, number: int) -> None: ...
 
@@ -47,3 +52,18 @@ class Verbs(Broker, Protocol):
     def find(self, queue: str, message_id: str) -> Entry: ...
     def lease_of(self, queue: str, message_id: str) -> Delivery | None: ...
     def status(self, queue: str, message_id: str) -> str | None: ...
+
+
+class LoopVerbs(Verbs, Protocol):
+    """A broker whose verbs wait. Each event loop has a view of its own, through which it waits."""
+
+    def on_loop(self, loop: AbstractEventLoop) -> LoopVerbs: ...
+    def leave_loop(self, loop: AbstractEventLoop) -> None: ...
+    def is_loaded(self, deliveries: Sequence[Delivery]) -> bool: ...
+
+    # The commonest verbs for coroutines; None: it must go the long way.
+    def publish_soon(self, queue: str, body: bytes, form: int) -> Awaitable[int] | None: ...
+    def receive_soon(
+        self, queue: str, limit: int, consumer: str | None
+    ) -> Awaitable[list[Delivery]] | None: ...
+    def ack_soon(self, queue: str, seq: int, number: int) -> Awaitable[None] | None: ...

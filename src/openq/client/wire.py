@@ -286,7 +286,7 @@ _CLASSES: Mapping[str, type[OpenQError]] = {
     **{
         each.code: each
         for each in vars(errors).values()
-        if isinstance(each, type) and issubclass(each, OpenQError) and each is not OpenQError
+        if isinstance(each, type) and issubclass(each, OpenQError) and each.code != OpenQError.code
     },
     **dict.fromkeys(
         ("invalid", "malformed", "too_large", "batch_too_large", "unsupported_media_type"), InvalidSetting

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 from zlib import crc32
 
@@ -30,7 +31,7 @@ from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
 FORMAT = "openq.archive"
 SUFFIX = ".parquet"
 BATCH_ROWS = 1 << 16
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 8 << 20
 ORPHAN_S = 3600.0  # a job may be writing files that it has not committed yet
 _MAX_MANIFEST = 1 << 30
 _READ = 4 << 20
@@ -174,7 +175,8 @@ class Archive:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(path)
         self._manifests = os.path.join(self.path, "manifests")
-        self._known: Manifest | None = None  # manifests never change: the last one read stays true
+        # Manifests never change: the last one read stays true as long as its file is the same.
+        self._known: tuple[tuple[int, ...], Manifest] | None = None
 
     # -- manifests
 
@@ -195,12 +197,14 @@ class Archive:
         return None
 
     def read(self, version: int) -> Manifest:
-        known = self._known
-        if known is not None and known.version == version and os.path.exists(self._manifest_path(version)):
-            return known
         path = self._manifest_path(version)
         try:
             with open(path, "rb") as source:
+                status = os.fstat(source.fileno())
+                # An archive that was removed and made anew begins with the same versions.
+                identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+                if self._known is not None and self._known[0] == identity:
+                    return self._known[1]
                 data = source.read(_MAX_MANIFEST)
         except FileNotFoundError:
             have = self.versions()
@@ -209,7 +213,7 @@ class Archive:
         manifest = Manifest.from_bytes(data, path)
         if manifest.version != version:
             raise ArchiveDamaged(path, f"the file is named {version} but is version {manifest.version}")
-        self._known = manifest
+        self._known = (identity, manifest)
         return manifest
 
     def at(self, as_of: int | datetime) -> Manifest:
@@ -304,16 +308,14 @@ class Archive:
                 raise InvalidSetting(
                     f"{path} has {metadata.num_row_groups} row groups, not {list(wanted[:9])}"
                 )
-            columns = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
-            wanted = [each for each in wanted if _may_match(metadata.row_group(each), columns, selection)]
+            wanted = matching_groups(opened, selection, wanted)
             if not wanted:
                 return
             schema = arrow_schema(selection.table, selection.read_columns)
             there = set(opened.schema_arrow.names)
             names = [name for name in schema.names if name in there]
             try:
-                rows = _batch_rows(opened, wanted, "body" in names)
-                for batch in opened.iter_batches(rows, row_groups=wanted, columns=names, use_threads=False):
+                for batch in _batches(opened, wanted, names):
                     kept = selection.keep(conform(batch, schema))
                     if kept.num_rows:
                         yield kept
@@ -443,6 +445,26 @@ def group_bytes(opened: pq.ParquetFile, file: ArchiveFile) -> list[int]:
     return [max(each.total_byte_size, int(each.num_rows * each_row)) for each in groups]
 
 
+def matching_groups(opened: pq.ParquetFile, selection: Selection, groups: Sequence[int]) -> list[int]:
+    """Those of the row groups that may hold a row of the selection, by their statistics."""
+    columns = _leaves(opened)
+    return [each for each in groups if _may_match(opened.metadata.row_group(each), columns, selection)]
+
+
+def _leaves(opened: pq.ParquetFile) -> dict[str, int]:
+    metadata = opened.metadata
+    return {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
+
+
+def _batches(opened: pq.ParquetFile, groups: Sequence[int], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of some row groups, without the columns that are all null there."""
+    rows = _batch_rows(opened, groups, "body" in names)
+    columns = _leaves(opened)
+    for empty, run in groupby(groups, lambda each: _empty(opened.metadata.row_group(each), columns)):
+        held = [name for name in names if name not in empty] or names[:1]
+        yield from opened.iter_batches(rows, row_groups=[*run], columns=held, use_threads=False)
+
+
 def _batch_rows(opened: pq.ParquetFile, groups: Sequence[int], body: bool) -> int:
     """How many rows make a batch of a good size. Equal bodies take no room in the file but much in memory,
     so their own lengths are asked."""
@@ -478,6 +500,17 @@ def _may_match(group: Any, columns: dict[str, int], selection: Selection) -> boo
     return True
 
 
+def _empty(group: Any, columns: dict[str, int]) -> frozenset[str]:
+    """The columns of a row group that hold nothing but nulls, by its statistics: to read them would take as
+    long as others. A map's parts do not tell whether it was null or empty, so maps are read."""
+    found = ((name, group.column(at).statistics) for name, at in columns.items() if "." not in name)
+    return frozenset(
+        name
+        for name, known in found
+        if known is not None and known.has_null_count and known.null_count == group.num_rows
+    )
+
+
 def _statistics(group: Any, columns: dict[str, int], name: str) -> tuple[Any, Any]:
     """The least and the greatest value; None where the file does not say."""
     at = columns.get(name)
@@ -497,7 +530,7 @@ def _number(value: Any) -> Any:
 
 def _bounds(opened: pq.ParquetFile, name: str) -> tuple[int | None, int | None]:
     metadata = opened.metadata
-    columns = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
+    columns = _leaves(opened)
     pairs = [_statistics(metadata.row_group(each), columns, name) for each in range(metadata.num_row_groups)]
     if any(first is None for first, _ in pairs):
         # No statistics, or nothing but nulls in a group: the column itself knows.

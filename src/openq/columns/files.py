@@ -127,6 +127,17 @@ class JournalFiles:
             except FileNotFoundError as error:
                 raise HistoryUnavailable(f"the journal in {self.path} changes too fast: {error}") from None
 
+    def identity(self) -> tuple[int, ...]:
+        """What lies at the path in this moment, whatever was remembered of it: the folder, and the salt of
+        its journal. Raises OSError where there is none, or it changes just now."""
+        status = os.stat(self.directory)
+        numbers = segment_numbers(self._io, self.directory)
+        try:
+            header = read_header(self._io, segment_path(self.directory, numbers[0]))
+        except (BadHeader, IndexError):
+            raise FileNotFoundError(self.directory) from None
+        return status.st_dev, status.st_ino, header.salt
+
     def end_position(self) -> int:
         """Where the next block will begin: all before it is on disk and can be read."""
         return self.segments()[-1].end_position

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from openq.columns.archive import Archive, ArchiveFile, Manifest, check_path, group_bytes
+from openq.columns.archive import Archive, ArchiveFile, Manifest, check_path, group_bytes, matching_groups
 from openq.columns.journal import (
     Context,
     JournalFiles,
@@ -234,7 +234,7 @@ class LocalHistory:
         limit = max(limit, min(PIECE_BYTES, -(-total // MOST_PIECES)))
         for file in files:
             assert manifest is not None
-            pieces += self._cut_file(file, manifest, limit)
+            pieces += self._cut_file(file, manifest, selection, limit)
         for ref in refs:
             pieces += self._cut_segment(ref, selection, start, end, limit)
         oldest = location(refs[0].number, 0) if refs else through
@@ -244,22 +244,27 @@ class LocalHistory:
         gap = _asked(selection, _hole(manifest, refs), oldest, end)
         return Snapshot(end, _version(manifest), tuple(pieces), gap, oldest, salt)
 
-    def _cut_file(self, file: ArchiveFile, manifest: Manifest, limit: int) -> Iterator[Piece]:
+    def _cut_file(
+        self, file: ArchiveFile, manifest: Manifest, selection: Selection, limit: int
+    ) -> Iterator[Piece]:
         with self.archive.open(file) as opened:
             weights = group_bytes(opened, file)
             rows = [opened.metadata.row_group(each).num_rows for each in range(len(weights))]
+            wanted = matching_groups(opened, selection, range(len(weights)))
         first = 0
-        for end in range(1, len(weights) + 1):
-            if end == len(weights) or sum(weights[first : end + 1]) > limit:
-                size, count = sum(weights[first:end]), sum(rows[first:end])
-                yield Piece(
-                    *("file", count, size, manifest.journal),
-                    version=manifest.version,
-                    path=file.path,
-                    first_group=first,
-                    end_group=end,
-                )
-                first = end
+        for at, last in enumerate(wanted):
+            begin = wanted[first]
+            follower = wanted[at + 1] if at + 1 < len(wanted) else None
+            if follower == last + 1 and sum(weights[begin : follower + 1]) <= limit:
+                continue
+            yield Piece(
+                *("file", sum(rows[begin : last + 1]), sum(weights[begin : last + 1]), manifest.journal),
+                version=manifest.version,
+                path=file.path,
+                first_group=begin,
+                end_group=last + 1,
+            )
+            first = at + 1
 
     def _cut_segment(
         self, ref: SegmentRef, selection: Selection, start: int, end: int, limit: int
@@ -284,7 +289,7 @@ class LocalHistory:
         return self._read_positions(piece, selection)
 
     def read_many(self, pieces: Iterable[Piece], selection: Selection) -> Iterator[pa.RecordBatch]:
-        for piece in pieces:
+        for piece in _joined(pieces):
             yield from self.read(piece, selection)
 
     def _read_positions(self, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
@@ -422,6 +427,25 @@ def _may_hold(ref: SegmentRef, selection: Selection) -> bool:
         return True
     is_before = since is not None and (ref.last_ms + 1) * 1000 <= since
     return not is_before and not (until is not None and ref.first_ms * 1000 >= until)
+
+
+def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Pieces of one file that follow one another as one: it is opened once."""
+    held: Piece | None = None
+    for piece in pieces:
+        if held is not None and _follows(piece, held):
+            held = replace(held, end_group=piece.end_group)
+            continue
+        if held is not None:
+            yield held
+        held = piece
+    if held is not None:
+        yield held
+
+
+def _follows(piece: Piece, before: Piece) -> bool:
+    same = (piece.kind, piece.version, piece.path) == ("file", before.version, before.path)
+    return same and piece.first_group == before.end_group
 
 
 def _salt(ref: SegmentRef) -> str:

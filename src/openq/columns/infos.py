@@ -27,7 +27,7 @@ from openq.columns.told import (
     trace_of,
 )
 from openq.columns.wires import Wires
-from openq.engine.records import _unpack_info
+from openq.engine.records import unpack_info
 
 _TYPES = {name: arrow_schema("messages").field(name).type for name in Told._fields}
 _WIRE, _NOBODY, _WIRE_HEAD = 1, 0xFFFF, 3
@@ -271,7 +271,7 @@ def _told(data: bytes) -> Told:
     known = _cache.get(data)
     if known is None:
         try:
-            known = told(_unpack_info(data))
+            known = told(unpack_info(data))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             known = Told()  # properties that nobody can read; the message itself is whole
         if len(data) <= _CACHED_BYTES:

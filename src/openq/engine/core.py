@@ -122,7 +122,7 @@ class Core:
         queue = self.queues.get(name)
         if queue is not None:
             if queue.settings != settings:
-                raise QueueExists(name, _difference(queue.settings, settings))
+                raise QueueExists(name, difference(queue.settings, settings))
             return queue
         number = self.next_queue
         self.tell((QUEUE, now_ms, number, 0, name, settings.to_json(), now_ms))
@@ -321,7 +321,7 @@ class Core:
             targets = [self.queues[settings.dead_letter]]
         else:
             return None
-        return [target for target in targets if not _closes_circle(queue, entry.extra, target, why)]
+        return [target for target in targets if not closes_circle(queue, entry.extra, target, why)]
 
     def _headers(self, exchange: str, entry: Entry) -> Info | None:
         """What holds the attributes, from disk if need be; only an exchange that looks is worth that."""
@@ -391,7 +391,7 @@ class Core:
                 extra.deaths = died(queue, extra, why, reason, now_ms)
                 extra.route = dead_route(queue, old)
             elif why == REDRIVEN and extra.deaths and extra.deaths[0].queue == target.name:
-                extra.route = _route_before(target, extra.deaths[0])
+                extra.route = route_before(target, extra.deaths[0])
             extra.count = 0
             extra.number = 0
             extra.first_ms = 0
@@ -461,7 +461,7 @@ def dead_route(queue: Queue, extra: Extra | None) -> tuple[str, str] | None:
     return settings.dead_letter_exchange, key
 
 
-def _route_before(queue: Queue, death: Death) -> tuple[str, str] | None:
+def route_before(queue: Queue, death: Death) -> tuple[str, str] | None:
     """How a message had come to this queue before it died there."""
     route = (death.exchange, death.key)
     return None if route in (("", ""), _own_route(queue)) else route
@@ -483,7 +483,7 @@ def died(queue: Queue, extra: Extra, why: int, reason: str | None, now_ms: int) 
     return (new, *others)[:MAX_DEATHS]
 
 
-def _closes_circle(queue: Queue, extra: Extra | None, target: Queue, why: int) -> bool:
+def closes_circle(queue: Queue, extra: Extra | None, target: Queue, why: int) -> bool:
     """Whether a message would come back to a queue it died in, and nobody rejected it on the way.
 
     Such a circle turns by itself, for ever; one with a rejection in it is how a consumer tries again later.
@@ -509,7 +509,7 @@ def dedup_key(queue: Queue, extra: Extra) -> str:
     return extra.dedup or ""
 
 
-def _difference(old: QueueSettings, new: QueueSettings) -> str:
+def difference(old: QueueSettings, new: QueueSettings) -> str:
     return ", ".join(
         f"{name} is {getattr(old, name)!r}, not {getattr(new, name)!r}"
         for name in QueueSettings.__slots__

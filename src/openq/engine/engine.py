@@ -246,7 +246,7 @@ class Engine(Lending):
             return message_id, [], refused
         if len(targets) == 1:
             return self._publish(targets[0], draft, extra, now_ms), [targets[0].name], refused
-        shared = _base_extra(draft, now_ms)
+        shared = base_extra(draft, now_ms)
         if draft.delay_ms == 0:
             shared.due_ms = now_ms  # at once, whatever the delay of a queue
         message_id = self._publish_shared(targets, draft, shared, now_ms)
@@ -307,7 +307,7 @@ class Engine(Lending):
         settings = queue.settings
         if not is_promised and not _fits(queue, draft):
             raise _too_large(queue, draft)
-        extra = _base_extra(draft, now_ms)
+        extra = base_extra(draft, now_ms)
         if not extra.due_ms and draft.delay_ms is None and settings.delay_ms:
             _delay(extra, settings.delay_ms, now_ms)
         if settings.ttl_ms is not None:
@@ -363,7 +363,7 @@ class Engine(Lending):
         targets = self._dead_targets(queue, entry, DEAD_OVERFLOW)
         if not targets:
             return
-        shared = _base_extra(draft, now_ms)
+        shared = base_extra(draft, now_ms)
         shared.deaths = died(queue, shared, DEAD_OVERFLOW, None, now_ms)
         shared.route = dead_route(queue, shared)
         shared.born_ms = shared.born_ms or now_ms
@@ -403,10 +403,10 @@ def make_info(draft: Draft) -> Info | None:
 
 def check_draft(draft: Draft, now_ms: int) -> None:
     """Raises InvalidSetting for what no queue would take."""
-    _base_extra(draft, now_ms)
+    base_extra(draft, now_ms)
 
 
-def _base_extra(draft: Draft, now_ms: int) -> Extra:
+def base_extra(draft: Draft, now_ms: int) -> Extra:
     """What the draft says by itself, checked."""
     if draft.id is not None and not draft.id.isprintable():
         raise InvalidSetting("an id must be text without control characters")

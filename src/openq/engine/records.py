@@ -193,7 +193,7 @@ _shared_infos: dict[bytes, Info] = {}
 _shared_extras: dict[bytes, Extra] = {}
 
 
-def _pack_info(info: Info) -> bytes:
+def pack_info(info: Info) -> bytes:
     if info.packed is not None:
         return info.packed
     if info.wire is None:
@@ -209,7 +209,7 @@ def _pack_info(info: Info) -> bytes:
     return packed
 
 
-def _unpack_info(data: bytes) -> Info:
+def unpack_info(data: bytes) -> Info:
     if data[0] != _WIRE:
         attributes, publisher = unpack_value(data)
         return Info(attributes or {}, publisher)
@@ -321,7 +321,7 @@ def _pack_stamp(info: Info | None, extra: Extra | None) -> tuple[int, bytes]:
         stamp = _U32.pack(len(data)) + data
     if info is not None:
         flags |= _HAS_INFO
-        data = _pack_info(info)
+        data = pack_info(info)
         stamp += _U32.pack(len(data)) + data
     return flags, stamp
 
@@ -348,7 +348,7 @@ def _unpack_read(data: bytes, position: int, flags: int) -> tuple[bytes, Info | 
         return data[position:], None
     (size,) = _U32.unpack_from(data, position)
     position += 4
-    return data[position + size :], _unpack_info(data[position : position + size])
+    return data[position + size :], unpack_info(data[position : position + size])
 
 
 def _unpack_content(data: bytes, position: int, flags: int) -> tuple[bytes, Info | None, Extra | None]:
@@ -361,7 +361,7 @@ def _unpack_content(data: bytes, position: int, flags: int) -> tuple[bytes, Info
     if flags & _HAS_INFO:
         (size,) = _U32.unpack_from(data, position)
         position += 4 + size
-        info = _unpack_info(data[position - size : position])
+        info = unpack_info(data[position - size : position])
     return data[position:], info, extra
 
 

@@ -44,6 +44,8 @@ JSON_COLUMN = "body_json"
 LEAST_PARTITION_BYTES = 4 << 20  # less is not worth a task
 PIECE_BYTES = 32 << 20
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+_WORKERS = ("pyspark.worker", "pyspark.sql.worker.")
+_MOST_OPENED = 4
 _PLANNING_WORKERS = ("pyspark.sql.worker.", "pyspark.sql.streaming.python_streaming_source_runner")
 
 
@@ -225,7 +227,29 @@ def _local(options: Options) -> LocalHistory | None:
         return None
     from ..columns.history import LocalHistory
 
-    return LocalHistory(path, archive)
+    if not _program().startswith(_WORKERS):
+        return LocalHistory(path, archive)
+    return _remembered(LocalHistory(path, archive))
+
+
+_opened: dict[tuple[str | None, str], tuple[tuple[int, ...], LocalHistory]] = {}
+
+
+def _remembered(history: LocalHistory) -> LocalHistory:
+    """What this process knows of the same history already. Spark uses its workers again and again, one task
+    at a time, and the segment that is being written would be looked through from its beginning each time."""
+    try:
+        identity = () if history.journal is None else history.journal.identity()
+    except OSError:
+        return history
+    key = (history.data_path, history.archive_path)
+    known = _opened.pop(key, None)
+    if known is None or known[0] != identity:
+        known = (identity, history)
+    _opened[key] = known
+    while len(_opened) > _MOST_OPENED:
+        del _opened[next(iter(_opened))]
+    return known[1]
 
 
 def _holds(local: LocalHistory, pieces: Sequence[Piece]) -> bool:
@@ -332,19 +356,21 @@ def _names_on_server(history: RemoteHistory, asked: set[str]) -> Iterator[set[st
 
 def shares(pieces: Sequence[Piece], share_bytes: int, least: int | None) -> list[Share]:
     """Pieces that follow one another, in shares of about the same size and at least `least` if there are
-    so many pieces."""
-    wanted = least or 2 * (os.cpu_count() or 1)
+    so many pieces. No small one is left over at the end: everybody would wait for the core that gets it."""
     total = sum(piece.bytes for piece in pieces)
-    size = min(share_bytes, max(-(-total // wanted), LEAST_PARTITION_BYTES if least is None else 1))
+    wanted = least or min(2 * (os.cpu_count() or 1), max(1, total // LEAST_PARTITION_BYTES))
     found: list[Share] = []
     held: list[Piece] = []
-    have = 0
+    have = done = 0
     for piece in pieces:
-        if held and have + piece.bytes > size:
+        # Where the middle of a piece lies tells whose it is.
+        is_others = (done + piece.bytes / 2) * wanted >= total * (len(found) + 1)
+        if held and (is_others or have + piece.bytes > share_bytes):
             found.append(Share(tuple(held)))
             held, have = [], 0
         held.append(piece)
         have += piece.bytes
+        done += piece.bytes
     if held:
         found.append(Share(tuple(held)))
     return found or [Share(())]

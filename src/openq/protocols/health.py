@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from .._version import __version__
-from ..broker.local import LocalBroker
+from ..broker.full import FullBroker
 from ..errors import OpenQError
 from ..names import DEFAULT_ACCOUNT, split_name
 from ..observe.metrics import Family, render
@@ -138,18 +138,13 @@ class HealthDoor:
         )
         health = broker.health()
         families.append(Family("openq_healthy", "gauge", "1: everything is well.", [({}, int(health.ok))]))
-        families.append(
-            Family("openq_relaxed", "gauge", "1: answers come before the sync.", [({}, int(broker.relaxed))])
-        )
-        journal = broker.journal
-        if journal is not None:
-            size = sum(segment.bytes for segment in journal.segments())
-            families.append(Family("openq_journal_size_bytes", "gauge", "Bytes on disk.", [({}, size)]))
-        families += _readers(broker, all_accounts)
+        families += broker.gauges()
+        if broker.has_batches:
+            families += _readers(broker, all_accounts)
         return render(families)
 
 
-def _readers(broker: LocalBroker, all_accounts: bool) -> list[Family]:
+def _readers(broker: FullBroker, all_accounts: bool) -> list[Family]:
     """Those who read whole queues, or the journal."""
     held = []
     for name, _, count in broker.subscriptions.open_messages():

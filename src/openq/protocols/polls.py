@@ -34,6 +34,9 @@ def receive(
     `then` is called once, on the loop, with deliveries that may be shown. Raises what the broker raises.
     """
     broker = site.broker
+    if broker.waits:
+        # Messages may be on their way from now on: a client that hangs up is one that leaves.
+        request.on_gone = _nothing
     deliveries = broker.receive(queue, limit, lease_ms, consumer, types)
     if deliveries or wait_s <= 0:
         show(site, request, queue, deliveries, then)
@@ -102,14 +105,18 @@ class Poll:
             self._over = True
             show(site, self._request, self._queue, deliveries, self._then)
             return
-        self._timer = site.loop.call_later(wait_s, self._end)
-        self._request.on_gone = self._end
+        if self._over:
+            return  # served before the line was reached, by a broker that waits
+        self._timer = site.loop.call_later(wait_s, self.end)
+        self._request.on_gone = self.end
         site.polls.add(self)
+        if self._request.gone:
+            self._end()
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """The broker's lock is held; any thread."""
         try:
-            self._site.loop.call_soon_threadsafe(self._served, deliveries)
+            self._site.loop.call_soon_threadsafe(self._site.enter, self._served, deliveries)
         except RuntimeError:
             pass  # the loop is closed; the leases end by themselves
 
@@ -117,15 +124,16 @@ class Poll:
         self._finish()
         show(self._site, self._request, self._queue, deliveries, self._then)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """The time is up, the client is gone, or the server stops."""
+        self._site.enter(self._end)
+
+    def _end(self) -> None:
         if self._over or not self._site.broker.leave(self._queue, self._waiter):
             return  # served in this very moment: `_served` is on its way
         self._finish()
         if not self._request.gone:
             self._request.later(self._then, [], None)
-
-    end = _end
 
     def _finish(self) -> None:
         self._over = True

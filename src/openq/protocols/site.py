@@ -1,4 +1,8 @@
-"""What every door shares: the broker, the loop, who may do what, and the wait for the disk."""
+"""What every door shares: the broker, the loop, who may do what, and the wait for the disk.
+
+A verb of some brokers suspends whoever calls it until the store answers, and other requests go on meanwhile.
+So whatever a door does on the loop begins with `enter`, which is a plain call for all other brokers.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
+from ..broker.full import FullBroker
 from ..broker.local import LocalBroker
 from ..config import Config
 from ..errors import Closed, JournalFailed, OpenQError
@@ -34,7 +39,7 @@ class Amqp(Protocol):
     def connections(self) -> list[dict[str, Any]]: ...
     def channels(self) -> list[dict[str, Any]]: ...
     def consumers(self) -> list[dict[str, Any]]: ...
-    def consumer_count(self, full: str) -> int: ...
+    def consumers_of(self, full: str) -> int: ...
 
 
 T = TypeVar("T")
@@ -67,12 +72,23 @@ class TooManyCommits(OpenQError):
 
 class Site:
     def __init__(
-        self, broker: LocalBroker, loop: asyncio.AbstractEventLoop, config: Config, guard: Guard
+        self, broker: FullBroker, loop: asyncio.AbstractEventLoop, config: Config, guard: Guard
     ) -> None:
         self.broker = broker
         self.loop = loop
         self.config = config
         self.guard = guard
+        self.enter: Callable[..., None] = _call
+        # With `at`, what a journal holds there and before is enough. See `Commits.after`.
+        self.after_commit: Callable[..., None] = _at_once
+        if broker.waits:
+            from ..redis.bridge import may_wait, spawn
+
+            self.enter, self._may_wait = spawn, may_wait
+            if broker.is_durable:
+                self.after_commit = self._after_durable
+        elif broker.is_durable:
+            self.after_commit = Commits(cast(LocalBroker, broker), loop).after
         self.now_ms = broker.now_ms
         self.tasks = Tasks(broker.now_ms)
         self.started_ms = broker.now_ms()
@@ -82,56 +98,18 @@ class Site:
         self._seeking = 0
         self._committers = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="openq-commit")
         self._commits: dict[str, deque[Callable[[], None]]] = {}  # by job: what waits for the one that runs
-        self._group = -1
-        self._callbacks: list[Callback] = []
-        self._flushing = False
         self.listener: Listener | None = None  # set by the server, for those who count connections
         self.amqp: Amqp | None = None  # set by the server, for those who show who is connected
         self.polls: set[Ending] = set()  # who waits for messages, to be told when the server stops
 
-    def after_commit(self, callback: Callback, at: int | None = None) -> None:
-        """On the loop, once everything done so far is on disk, or with the error that keeps it from that.
+    def _after_durable(self, callback: Callback, at: int | None = None) -> None:
+        """As `Commits.after`, where the broker itself knows what this piece of work wrote."""
 
-        With `at`, what is stored there and before is enough: it may be in the commit that is under way.
-        One list per group commit and one wake-up of the loop for all of it; the journal is asked to write
-        when the present tick of the loop is over, so that its requests share a commit.
-        """
-        broker = self.broker
-        journal = broker.journal
-        if journal is None or broker.relaxed:
-            callback(None)
-            return
-        with broker.lock:
-            error = journal.error
-            awaited = journal.end_at - 1 if at is None else at
-            if error is None and awaited >= journal.durable_at:
-                if at is not None and journal.when_durable_at(at, partial(self._committed, [callback])):
-                    return
-                if journal.group != self._group:
-                    callbacks: list[Callback] = []
-                    journal.when_durable(partial(self._committed, callbacks))
-                    self._group, self._callbacks = journal.group, callbacks
-                self._callbacks.append(callback)
-                if not self._flushing:
-                    self._flushing = True
-                    self.loop.call_soon(self._flush)
-                return
-        callback(error)
+        def safe(error: OpenQError | None) -> None:
+            # At once, if there was nothing to wait for: then who asked goes on only after the answer.
+            (_call if self._may_wait() else self.enter)(callback, error)
 
-    def _flush(self) -> None:
-        self._flushing = False
-        journal = self.broker.journal
-        assert journal is not None
-        journal.flush()
-
-    def _committed(self, callbacks: list[Callback]) -> None:
-        """In the thread that wrote. Whether it failed is known for sure only here: the next group may."""
-        journal = self.broker.journal
-        assert journal is not None
-        try:
-            self.loop.call_soon_threadsafe(_tell, callbacks, journal.error)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
+        self.broker.after_durable(safe)
 
     def run(self, work: Callable[[], T], then: Then[T]) -> None:
         """`work` in a thread, `then` on the loop."""
@@ -196,7 +174,7 @@ class Site:
             except BaseException as error:
                 failure = error
             try:
-                self.loop.call_soon_threadsafe(then, result, failure)
+                self.loop.call_soon_threadsafe(self.enter, then, result, failure)
             except RuntimeError:
                 pass
 
@@ -207,6 +185,64 @@ class Site:
         self._commits.clear()
         for threads in (self._threads, self._checkers, self._seekers, self._committers):
             threads.shutdown(wait=False, cancel_futures=True)
+
+
+class Commits:
+    """The wait for a journal. One list per group commit, and one wake-up of the loop for all of it."""
+
+    def __init__(self, broker: LocalBroker, loop: asyncio.AbstractEventLoop) -> None:
+        assert broker.journal is not None
+        self._journal = broker.journal
+        self._lock = broker.lock
+        self._loop = loop
+        self._group = -1
+        self._callbacks: list[Callback] = []
+        self._flushing = False
+
+    def after(self, callback: Callback, at: int | None = None) -> None:
+        """On the loop, once everything done so far is on disk, or with the error that keeps it from that.
+
+        With `at`, what is stored there and before is enough: it may be in the commit that is under way.
+        The journal is asked to write when the present tick of the loop is over, so that its requests share
+        a commit.
+        """
+        journal = self._journal
+        with self._lock:
+            error = journal.error
+            awaited = journal.end_at - 1 if at is None else at
+            if error is None and awaited >= journal.durable_at:
+                if at is not None and journal.when_durable_at(at, partial(self._committed, [callback])):
+                    return
+                if journal.group != self._group:
+                    callbacks: list[Callback] = []
+                    journal.when_durable(partial(self._committed, callbacks))
+                    self._group, self._callbacks = journal.group, callbacks
+                self._callbacks.append(callback)
+                if not self._flushing:
+                    self._flushing = True
+                    self._loop.call_soon(self._flush)
+                return
+        callback(error)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._journal.flush()
+
+    def _committed(self, callbacks: list[Callback]) -> None:
+        """In the thread that wrote. Whether it failed is known for sure only here: the next group may."""
+        try:
+            self._loop.call_soon_threadsafe(_tell, callbacks, self._journal.error)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+
+def _call(work: Callable[..., object], *arguments: Any) -> None:
+    work(*arguments)
+
+
+def _at_once(callback: Callback, at: int | None = None) -> None:
+    """Where answers wait for nothing."""
+    callback(None)
 
 
 def _tell(callbacks: list[Callback], error: OpenQError | None) -> None:

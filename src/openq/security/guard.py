@@ -29,6 +29,7 @@ from .errors import (
     StoreDamaged,
     TooManyFailures,
 )
+from .places import write_private
 from .policy import (
     OWN_ACCOUNT_ONLY,
     QUEUE_ACTIONS,
@@ -45,7 +46,7 @@ from .policy import (
     parse,
 )
 from .sigv4 import Headers, KeyInfo, Verifier
-from .store import Store, User, check_password, is_foreign, write_private
+from .store import Store, User, check_password, is_foreign
 
 MAX_FAILURES = 10
 FAILURE_SPAN_S = 60

@@ -1,8 +1,7 @@
-"""Users, access keys, tokens and rules, in one file for all doors.
+"""Users, access keys, tokens and rules, in one document for all doors.
 
-The file is readable by its owner alone from the moment it exists, and replaced as a whole: a reader sees
-the old one or the new one, whatever happens to the writer. Several processes may change it (the server, the
-command line); each change reads what is there, under a lock on a file beside it.
+It is replaced as a whole: a reader sees the old one or the new one, whatever happens to the writer. Several
+processes may change it (servers, the command line); each change reads what is there. See `places`.
 
 What is kept of a secret depends on what the secret is for:
 - of a password a salted scrypt hash, slow to guess from; of one that RabbitMQ knew, RabbitMQ's own hash until
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import fcntl
 import hashlib
 import hmac
 import json
@@ -27,10 +25,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from ..errors import InvalidSetting
 from ..names import DEFAULT_ACCOUNT
 from .errors import StoreDamaged, UnknownName
+from .places import FilePlace, Outrun, Place
 from .policy import ROLES, Rule
 
 FORMAT = 1
@@ -118,18 +119,42 @@ class _State:
         return f"<{len(self.users)} users, {len(self.keys)} keys, {len(self.tokens)} tokens>"
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _until_done(change: Callable[P, T]) -> Callable[P, T]:
+    """Decide anew for as long as somebody else is faster."""
+
+    @wraps(change)
+    def repeated(*given: P.args, **more: P.kwargs) -> T:
+        while True:
+            try:
+                return change(*given, **more)
+            except Outrun:
+                continue
+
+    return repeated
+
+
 class Store:
-    """All users. With a path they live in that file; without one they live as long as this object."""
+    """All users. With a path they live in that file, or in another place; without they live as long as
+    this object."""
 
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, now_s: Callable[[], float] = time.time
+        self,
+        path: str | os.PathLike[str] | None = None,
+        now_s: Callable[[], float] = time.time,
+        *,
+        place: Place | None = None,
     ) -> None:
-        self.path = None if path is None else os.fspath(path)
+        self._place = FilePlace(os.fspath(path)) if place is None and path is not None else place
+        self.path = None if self._place is None else self._place.name
         self.generation = 0  # grows with every change, here or in the file
         self._now_s = now_s
         self._lock = threading.RLock()
         self._state = _State()
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: Any = None
         self.refresh()
 
     def __repr__(self) -> str:
@@ -157,36 +182,26 @@ class Store:
         return self._state.tokens.get(_sha256(text))
 
     def refresh(self) -> bool:
-        """Read the file again if it is another one than before. Whether it was.
+        """Read the document again if it is another one than before. Whether it was.
 
-        Raises StoreDamaged and keeps what was known if the file cannot be read or has vanished: without its
+        Raises StoreDamaged and keeps what was known if it cannot be read or has vanished: without its
         users a server would let everybody in.
         """
-        if self.path is None:
+        if self._place is None:
             return False
         with self._lock:
-            try:
-                stat = os.stat(self.path)
-            except FileNotFoundError:
-                if self._seen is None:
-                    return False
-                raise StoreDamaged(self.path, "the file is gone") from None
-            except OSError as error:
-                raise StoreDamaged(self.path, error.strerror or "it cannot be read") from None
-            seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-            if seen == self._seen:
+            found = self._place.fresh(self._seen)
+            if found is None:
                 return False
-            self._state = self._load(self.path)
+            seen, data = found
+            self._state = self._load(self._place.name, data)
             self._seen = seen
             self.generation += 1
             return True
 
-    def _load(self, path: str) -> _State:
+    def _load(self, path: str, data: bytes) -> _State:
         try:
-            with open(path, "rb") as file:
-                source = json.load(file)
-        except OSError as error:
-            raise StoreDamaged(path, error.strerror or "it cannot be read") from None
+            source = json.loads(data)
         except (ValueError, RecursionError):
             raise StoreDamaged(path, "it is not valid JSON") from None
         if not isinstance(source, dict) or "format" not in source:
@@ -203,6 +218,7 @@ class Store:
 
     # -- users
 
+    @_until_done
     def add_user(
         self,
         name: str,
@@ -223,6 +239,7 @@ class Store:
             self._commit(replace(state, users={**state.users, name: user}))
         return user
 
+    @_until_done
     def remove_user(self, name: str) -> None:
         """With all keys and tokens."""
         with self._change() as state:
@@ -240,6 +257,7 @@ class Store:
         hashed = None if password is None else hash_password(password)
         return self._replace(name, lambda user: replace(user, password_hash=hashed))
 
+    @_until_done
     def strengthen(self, name: str, password: str, known: str) -> None:
         """A hash of our own in place of this one, for the same password, if it is still this one."""
         hashed = hash_password(password)
@@ -272,6 +290,7 @@ class Store:
 
         return self._replace(name, without)
 
+    @_until_done
     def _replace(self, name: str, change: Callable[[User], User]) -> User:
         with self._change() as state:
             user = change(_known(state, name))
@@ -280,6 +299,7 @@ class Store:
 
     # -- keys
 
+    @_until_done
     def create_key(self, user: str, *, is_session: bool = False, expires_s: float | None = None) -> NewKey:
         """An access key for AWS clients; a session comes with a token that must be sent along."""
         if is_session and expires_s is None:
@@ -296,6 +316,7 @@ class Store:
             self._commit(replace(state, keys={**state.keys, id: key}))
         return NewKey(id, secret, token)
 
+    @_until_done
     def revoke_key(self, id: str) -> None:
         with self._change() as state:
             if id not in state.keys:
@@ -304,6 +325,7 @@ class Store:
 
     # -- tokens
 
+    @_until_done
     def create_token(
         self,
         user: str,
@@ -325,6 +347,7 @@ class Store:
             self._commit(replace(state, tokens={**state.tokens, token.hash: token}))
         return text
 
+    @_until_done
     def revoke_token(self, user: str, name: str) -> None:
         with self._change() as state:
             kept = {h: t for h, t in state.tokens.items() if (t.user, t.name) != (user, name)}
@@ -339,58 +362,21 @@ class Store:
 
     @contextmanager
     def _change(self) -> Iterator[_State]:
-        """The newest state, while nobody else, here or in another process, can change it."""
+        """The newest state. Nobody else, here or in another process, changes it before `_commit` has."""
         with self._lock:
-            if self.path is None:
+            if self._place is None:
                 yield self._state
                 return
-            os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
-            lock = os.open(self.path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with self._place.alone():
                 self.refresh()
                 yield self._state
-            finally:
-                os.close(lock)
 
     def _commit(self, state: _State) -> None:
-        if self.path is not None:
+        if self._place is not None:
             text = json.dumps(_source_of(state), indent=1, ensure_ascii=True) + "\n"
-            stat = _replace_file(self.path, text.encode())
-            self._seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            self._seen = self._place.write(self._seen, text.encode())
         self._state = state
         self.generation += 1
-
-
-def write_private(path: str, data: bytes) -> os.stat_result:
-    """A new file that only its owner can read, whatever the umask, and never through a link laid there."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(path, flags, 0o600)
-    try:
-        os.fchmod(fd, 0o600)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.fsync(fd)
-        return os.fstat(fd)
-    finally:
-        os.close(fd)
-
-
-def _replace_file(path: str, data: bytes) -> os.stat_result:
-    temporary = path + ".new"
-    try:
-        os.unlink(temporary)  # left by a writer that was killed
-    except FileNotFoundError:
-        pass
-    stat = write_private(temporary, data)
-    os.rename(temporary, path)
-    directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-    return stat
 
 
 def _known(state: _State, name: str) -> User:

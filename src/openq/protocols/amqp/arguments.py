@@ -21,6 +21,8 @@ from .errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 DURABLE = "amqp.durable"
 AUTO_DELETE = "amqp.auto_delete"
 EXCLUSIVE = "amqp.exclusive"
+HOME = "amqp.home"  # the server that it must not outlive, where servers share a store
+OWNER = "amqp.owner"  # the connection there that may use it
 ARGUMENTS = "amqp.arguments"
 POLICY = "amqp.policy"
 POLICY_DEFINITION = "amqp.policy.definition"
@@ -319,6 +321,8 @@ class Declaration:
     policy: str | None = None
     definition: Arguments | None = None  # of that policy, as it was applied
     is_foreign: bool = False
+    home: str | None = None  # the server that it goes with, where there are several
+    owner: str | None = None  # and the connection
 
     def notes(self) -> dict[str, str]:
         notes = {
@@ -330,6 +334,10 @@ class Declaration:
         if self.policy is not None:
             notes[POLICY] = self.policy
             notes[POLICY_DEFINITION] = _dumped(self.definition or {})
+        if self.home is not None:
+            notes[HOME] = self.home
+        if self.owner is not None:
+            notes[OWNER] = self.owner
         return notes
 
 
@@ -355,6 +363,8 @@ def declaration_of(settings: QueueSettings) -> Declaration:
         arguments=_loaded(notes[ARGUMENTS]),
         policy=notes.get(POLICY),
         definition=None if definition is None else _loaded(definition),
+        home=notes.get(HOME),
+        owner=notes.get(OWNER),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
-from ...errors import DiskFull, OpenQError
+from ...errors import OpenQError, OutOfRoom
 from ...names import DEFAULT_ACCOUNT, full_name, split_name
 from ...security.errors import Refused, TooManyFailures
 from ...security.guard import Principal
@@ -210,7 +210,7 @@ class Ask:
         elif isinstance(error, Answer):
             headers = b"" if error.status != 405 else b"Allow: GET, HEAD\r\n"
             self.answer(error.body, error.status, headers)
-        elif isinstance(error, DiskFull):
+        elif isinstance(error, OutOfRoom):
             self.answer({"error": "unavailable", "reason": str(error)}, 503)
         elif isinstance(error, OpenQError):
             self.answer({"error": "bad_request", "reason": str(error)}, 400)

@@ -7,13 +7,14 @@ Everything runs on the loop. Whatever must be on disk before it is answered goes
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from ... import properties
-from ...errors import DiskFull, OpenQError
+from ...broker.full import KnownQueue
+from ...errors import OpenQError, OutOfRoom, StoreError
 from ...model import NO_DEADLINE, Delivery
 from ...names import full_name
 from ...properties import is_plain
@@ -206,10 +207,10 @@ class Channel:
         )
         self.last_queue = name
         full = full_name(connection.account, name)
-        queue = connection.broker.about(full)
+        ready = connection.broker.ready_count(full)
         connection.topology.touch(full)
-        count = connection.door.consumer_count(full)
-        self.reply(method.no_wait, m.QueueDeclareOk(name, queue.ready_count, count))
+        count = connection.door.consumers_of(full)
+        self.reply(method.no_wait, m.QueueDeclareOk(name, ready, count))
 
     def _queue_bind(self, method: m.QueueBind) -> None:
         connection = self.connection
@@ -254,7 +255,7 @@ class Channel:
                 connection,
                 if_unused=method.if_unused,
                 if_empty=method.if_empty,
-                in_use=connection.door.consumer_count(full) > 0,
+                in_use=method.if_unused and connection.door.consumers_of(full, now=True) > 0,
             )
         finally:
             self._is_deleting = False
@@ -313,8 +314,10 @@ class Channel:
                 f"invalid arg 'x-stream-offset' for queue '{name}' in vhost '{connection.vhost}' "
                 "of queue type rabbit_classic_queue",
             )
+        others = connection.topology.neighbours.elsewhere(full, now=True)
         outlet = connection.door.outlet(full)
-        if outlet.exclusive or (method.exclusive and (outlet.consumers or outlet.single_active)):
+        is_exclusive = outlet.exclusive or any(each.exclusive for each in others)
+        if is_exclusive or (method.exclusive and (outlet.consumers or outlet.single_active or others)):
             connection.door.forget_outlet(outlet)
             raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '{connection.vhost}' in exclusive use")
         consumer = Consumer(
@@ -333,6 +336,7 @@ class Channel:
         connection.topology.touch(full)
         if not method.no_wait:
             self.send(m.BasicConsumeOk(tag))
+        connection.door.consumer_came(outlet)
         connection.to_pump[outlet] = None
 
     def _new_tag(self) -> str:
@@ -404,20 +408,23 @@ class Channel:
                 ) from error
             if method.no_ack:
                 broker.ack(full, receipt)
+            ready = broker.ready_count(full)
+            exchange, key = route_of(delivery.entry, name)
+            redelivered = delivery.count > 1
+            wire = wire_of(broker, delivery, connection.door.counting(full))
+            # Nothing waits from here on: what belongs together is written together.
             tag = self._new_delivery_tag()
             if not method.no_ack:
                 self.unacked[tag] = (None, full, delivery)
-            queue = broker.about(full)
-            exchange, key = route_of(delivery.entry, name)
-            redelivered = delivery.count > 1
-            self.send(m.BasicGetOk(tag, redelivered, exchange, key, queue.ready_count))
-            wire = wire_of(broker, delivery, connection.door.counting(full))
+            self.send(m.BasicGetOk(tag, redelivered, exchange, key, ready))
             connection.write(self._content(wire, delivery.entry.body or b""))
             connection.ease()
 
         def lost() -> None:
             try:
                 broker.release(full, receipt)
+            except (OutOfRoom, StoreError):
+                connection.door.return_later(full, receipt)
             except OpenQError:
                 pass  # the queue is gone, and the message with it
 
@@ -557,8 +564,8 @@ class Channel:
         for full, group in groups.items():
             try:
                 settle(full, group)
-            except DiskFull:
-                unacked.update(taken)  # to the last byte: they are still lent
+            except (OutOfRoom, StoreError):
+                unacked.update(taken)  # full to the last byte, or away: they are still lent
                 self.unacked = dict(sorted(unacked.items()))
                 raise
             except OpenQError:
@@ -618,8 +625,12 @@ class Channel:
     def _recover(self, method: m.BasicRecover | m.BasicRecoverAsync) -> None:
         if not method.requeue:
             raise AmqpError(NOT_IMPLEMENTED, "requeue=false")
-        self._settle(list(self.unacked), self.connection.broker.nack_many)
-        if isinstance(method, m.BasicRecover):
+        broker = self.connection.broker
+        is_answered = isinstance(method, m.BasicRecover)
+        if is_answered and broker.waits:
+            self.send(m.BasicRecoverOk())  # first: messages may be back before the store has answered
+        self._settle(list(self.unacked), broker.nack_many)
+        if is_answered and not broker.waits:
             self.send(m.BasicRecoverOk())
 
     # -- publishing
@@ -723,7 +734,7 @@ class Channel:
                 for body in bodies:
                     replying.deliver_reply(target, stamp.wire, body)
                 return []
-            queues = []
+            queues: Sequence[KnownQueue] = []
         else:
             queues = connection.publisher.queues(target, stamp)
         if not queues:
@@ -831,7 +842,7 @@ class Channel:
         for full, receipts in groups.items():
             try:
                 self.connection.broker.nack_many(full, receipts)
-            except DiskFull:
+            except (OutOfRoom, StoreError):
                 self.connection.door.return_later(full, receipts)
             except OpenQError:
                 pass  # the queue is gone, or the broker is

@@ -37,6 +37,7 @@ from .errors import (
 from .frames import FRAME_MIN, FRAME_OVERHEAD, HEARTBEAT, Reader, method_frame
 from .outlet import Outlet
 from .publishing import Publisher
+from .turns import Turns, at_once
 
 if TYPE_CHECKING:
     from .door import AmqpDoor
@@ -101,6 +102,7 @@ class Connection:
         # What is to be done when everything that was read has been looked at; dicts keep the order.
         self.to_confirm: dict[Channel, None] = {}
         self.to_pump: dict[Outlet, None] = {}
+        self.in_turn: Callable[..., None] = Turns(door.site.enter).take if self.broker.waits else at_once
         self.reader = Reader(self, FIRST_FRAME, door.max_body)
         self._greeting = b""
         self._held_bytes = 0
@@ -145,7 +147,7 @@ class Connection:
         while self.to_pump:
             outlets, self.to_pump = self.to_pump, {}
             for outlet in outlets:
-                outlet.pump()
+                self.site.enter(outlet.pump)
 
     def _safe(self, tags: list[tuple[Channel, int]], error: OpenQError | None) -> None:
         for channel, tag in tags:
@@ -216,6 +218,12 @@ class Connection:
         def committed(error: OpenQError | None) -> None:
             nonlocal is_done
             is_done = True
+            if is_late:
+                self.in_turn(finish, error)
+            else:
+                finish(error)
+
+        def finish(error: OpenQError | None) -> None:
             if self.stage == CLOSED or (channel is not None and channel.is_closing):
                 if lost is not None:
                     lost()
@@ -314,6 +322,9 @@ class Connection:
         raise AmqpError(NOT_ALLOWED, f"unknown authentication mechanism '{mechanism[:40]}'")
 
     def _checked(self, principal: Principal | None, error: BaseException | None) -> None:
+        self.in_turn(self._let_in, principal, error)
+
+    def _let_in(self, principal: Principal | None, error: BaseException | None) -> None:
         if self.stage != CHECKING:
             return
         if error is not None and not isinstance(error, Refused):
@@ -534,10 +545,15 @@ class Connection:
         self._held = (channel, method, wires, bodies)
         self.hold()
 
-    def try_held(self) -> bool:
-        """There may be room again. Whether nothing is held back any more."""
+    @property
+    def holds_back(self) -> bool:
+        """Publishes for which there was no room."""
+        return self._held is not None and self.stage != CLOSED
+
+    def try_held(self) -> None:
+        """There may be room again."""
         if self._held is None or self.stage == CLOSED:
-            return True
+            return
         channel, method, wires, bodies = self._held
         self._held = None
         done = len(bodies)
@@ -551,9 +567,9 @@ class Connection:
         if done < len(bodies):
             rest = wires if isinstance(wires, bytes) else wires[done:]
             self._held = channel, method, rest, bodies[done:]
-            return False
-        self.go_on()
-        return self._held is None  # what came behind it may be held back in its turn
+            self.door.disk_is_full()  # it may have been taken for over while this was tried
+            return
+        self.go_on()  # what came behind it may be held back in its turn
 
     def tell_blocked(self, reason: str | None) -> None:
         """`reason` None: no more."""
@@ -594,7 +610,7 @@ class Connection:
         self.end(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
 
     def end(self, code: int, text: str) -> None:
-        self._work(partial(self.fail, AmqpError(code, text)))
+        self.in_turn(self._work, partial(self.fail, AmqpError(code, text)))
 
     def release(self) -> None:
         """Everything that it held goes back."""

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from ..._version import __version__
 from ...broker.base import Receipt
-from ...errors import DiskFull, OpenQError
+from ...errors import OpenQError, OutOfRoom, StoreError
 from ...model import Delivery
 from ...names import full_name
 from ...security.errors import LoginRefused
@@ -21,9 +21,11 @@ from ..facts import known_facts
 from ..site import Site
 from ..sqs.settings import POLICY
 from . import methods as m
+from .arguments import Declaration
 from .channel import Channel
 from .connection import CLOSING, RUNNING, Connection
 from .errors import CONNECTION_FORCED, AmqpError
+from .neighbours import BEAT_S, Found, Presence
 from .outgoing import ALWAYS, NEVER, WHEN_AGAIN
 from .outlet import Outlet
 from .publishing import REPLY_TO
@@ -41,6 +43,7 @@ TICK_S = 1.0
 ROOM_S = 0.2  # how often a full disk is looked at again
 BUFFER = 512 * 1024  # bytes a client may leave unread before it gets no more messages
 MAX_BUFFER = 8 * 1024 * 1024  # and before it is not listened to any more
+MAX_KEPT = 512 * 1024  # bytes of a client that wait until what it said before is done
 GUEST = "guest"
 
 # Clients choose how to behave by these. kombu takes RabbitMQ from 3.3 to before 4.0 for a server on which
@@ -71,6 +74,7 @@ class AmqpDoor:
         self.max_body = site.config.max_message_bytes
         self.connections_open: dict[Connection, Socket] = {}
         self.errors: Counter[int] = Counter()
+        self.parting = 0  # connections that are gone, and are giving back what they held
         self._outlets: dict[str, Outlet] = {}
         self._replies: dict[str, Channel] = {}
         self._thread = threading.get_ident()
@@ -89,7 +93,10 @@ class AmqpDoor:
             "version": PRODUCT_VERSION,
             "openq_version": __version__,
         }
-        topology.in_use = lambda full: self.consumer_count(full) > 0
+        self.neighbours = topology.neighbours
+        self.neighbours.present = self._present
+        self._beat_s = 0.0
+        topology.in_use = lambda full: self.consumers_of(full, now=True) > 0
         topology.forgotten = self.queue_gone
         topology.vhost_gone = self._end_vhost
 
@@ -127,7 +134,7 @@ class AmqpDoor:
                     socket.abort()
             elif connection.heartbeat_s:
                 # While nothing is read, nothing can be heard.
-                if connection.reader.held:
+                if connection.reader.held or socket.is_behind:
                     connection.heard_s = now_s
                 elif now_s - connection.heard_s > 2 * connection.heartbeat_s:
                     log.warning("connection %s: missed heartbeats from client", connection.label)
@@ -136,9 +143,33 @@ class AmqpDoor:
                 if now_s - socket.wrote_s >= connection.heartbeat_s / 2:
                     connection.beat()
         self._check_users()
+        if not self.neighbours.is_alone and now_s - self._beat_s >= BEAT_S:
+            self._beat_s = now_s
+            self.site.enter(self._beat)
         if self._unreturned:
-            self._return()
+            self.site.enter(self._return)
         self._ticker = loop.call_later(TICK_S, self._tick)
+
+    def _beat(self) -> None:
+        """Where servers share a store: say what is here, and look what became of the others."""
+        self.neighbours.beat()
+        for outlet in list(self._outlets.values()):
+            if outlet.single_active:
+                self.site.enter(outlet.pump)  # it may be its turn now
+        try:
+            self.topology.drop_orphans()
+            for connection in list(self.connections_open):
+                if connection.stage == RUNNING and not self.topology.vhost_exists(connection.vhost):
+                    connection.end(CONNECTION_FORCED, f"vhost '{connection.vhost}' is deleted")
+        except (OpenQError, AmqpError) as error:
+            log.warning("what servers left behind that are gone stays for now: %s", error)
+
+    def _present(self) -> Found:
+        return {
+            outlet.full: Presence(len(outlet.consumers), outlet.exclusive, outlet.since_ms)
+            for outlet in self._outlets.values()
+            if outlet.consumers
+        }
 
     def _check_users(self) -> None:
         """Who was removed, disabled or given other rights meanwhile: a connection may last for months."""
@@ -227,7 +258,7 @@ class AmqpDoor:
         return principal.account == account and (kind != "queue" or self._policy(account, name) is None)
 
     def _policy(self, account: str, name: str) -> str | None:
-        queue = self.site.broker.engine.queues.get(full_name(account, name))
+        queue = self.site.broker.known(full_name(account, name))
         return None if queue is None else queue.settings.notes.get(POLICY)
 
     def may(self, connection: Connection, action: str, kind: str, name: str) -> bool:
@@ -244,14 +275,27 @@ class AmqpDoor:
     # -- queues and their consumers
 
     def outlet(self, full: str) -> Outlet:
+        declared = self.topology.declaration(full)  # before all else: the store may have to be asked
         outlet = self._outlets.get(full)
         if outlet is None or not outlet.consumers:  # one that nobody came to, or of a queue that was
-            arguments = self.topology.declaration(full).arguments
-            is_single = arguments.get("x-single-active-consumer") is True
+            is_single = declared.arguments.get("x-single-active-consumer") is True
             outlet = self._outlets[full] = Outlet(self, full, is_single)
             # What is got one by one always tells, what is pushed only from the second time on.
-            outlet.counting = min(self.counting(full), WHEN_AGAIN)
+            outlet.counting = min(_counting(declared), WHEN_AGAIN)
         return outlet
+
+    def leads(self, outlet: Outlet) -> bool:
+        return self.neighbours.is_alone or self.neighbours.leads(outlet.full, outlet.since_ms)
+
+    def consumer_came(self, outlet: Outlet) -> None:
+        if len(outlet.consumers) == 1 and not self.neighbours.is_alone:
+            self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self.neighbours.tell()
+        except OpenQError as error:
+            log.warning("the other servers do not hear of a consumer yet: %s", error)
 
     def forget_outlet(self, outlet: Outlet) -> None:
         """It was only looked at: the next one may be another queue of that name."""
@@ -260,12 +304,17 @@ class AmqpDoor:
 
     def counting(self, full: str) -> int:
         """RabbitMQ's classic queues do not tell how often a message was delivered; its quorum queues do."""
-        declared = self.topology.declaration(full)
-        if declared.is_foreign:
-            return WHEN_AGAIN
-        return ALWAYS if declared.arguments.get("x-queue-type") == "quorum" else NEVER
+        return _counting(self.topology.declaration(full))
+
+    def consumers_of(self, full: str, *, now: bool = False) -> int:
+        """On all servers of the store; `now` if something depends on it."""
+        here = self.consumer_count(full)
+        if self.neighbours.is_alone or (now and here):
+            return here
+        return here + sum(each.consumers for each in self.neighbours.elsewhere(full, now=now))
 
     def consumer_count(self, full: str) -> int:
+        """On this one."""
         outlet = self._outlets.get(full)
         return 0 if outlet is None else len(outlet.consumers)
 
@@ -276,7 +325,9 @@ class AmqpDoor:
         self.topology.touch(outlet.full)
         try:
             if self.topology.declaration(outlet.full).auto_delete:
-                self.topology.drop(outlet.full)
+                self.neighbours.tell()
+                if not self.consumers_of(outlet.full, now=True):
+                    self.topology.drop(outlet.full)
         except (OpenQError, AmqpError) as error:
             log.info("queue %r: %s", outlet.full, error)  # gone already, or it stays: the disk is full
 
@@ -290,7 +341,7 @@ class AmqpDoor:
             del self._outlets[outlet.full]
 
     def return_later(self, full: str, receipts: list[Receipt]) -> None:
-        """Messages that nobody holds any more, though the disk is too full to say so."""
+        """Messages that nobody holds any more, though the disk is too full to say so, or the store away."""
         self._unreturned.append((full, receipts))
 
     def _return(self) -> None:
@@ -298,7 +349,7 @@ class AmqpDoor:
         for full, receipts in unreturned:
             try:
                 self.site.broker.nack_many(full, receipts)
-            except DiskFull:
+            except (OutOfRoom, StoreError):
                 self._unreturned.append((full, receipts))
             except OpenQError:
                 pass  # the queue is gone, or the broker is
@@ -307,7 +358,7 @@ class AmqpDoor:
         """The broker's lock is held; any thread."""
         if threading.get_ident() != self._thread:
             try:
-                self.site.loop.call_soon_threadsafe(outlet.arrived, deliveries)
+                self.site.loop.call_soon_threadsafe(self.site.enter, outlet.arrived, deliveries)
             except RuntimeError:
                 pass  # the loop is closed; a restart returns what connections held
             return
@@ -318,7 +369,7 @@ class AmqpDoor:
     def _hand_over(self) -> None:
         arrivals, self._arrivals = self._arrivals, []
         for outlet, deliveries in arrivals:
-            outlet.arrived(deliveries)
+            self.site.enter(outlet.arrived, deliveries)
 
     # -- direct replies
 
@@ -348,16 +399,20 @@ class AmqpDoor:
         log.warning("the disk is full: publishers are told to wait, consumers go on")
         for connection in list(self.connections_open):
             connection.tell_blocked(_FULL)
-        self.site.loop.call_later(ROOM_S, self._look_for_room)
+        self._look_later()
+
+    def _look_later(self) -> None:
+        self.site.loop.call_later(ROOM_S, self.site.enter, self._look_for_room)
 
     def _look_for_room(self) -> None:
         is_full = self.site.broker.health().disk_full
         if not is_full:
             # What was held back may need more room than there is.
-            tried = [connection.try_held() for connection in list(self.connections_open)]
-            is_full = not all(tried)
+            for connection in list(self.connections_open):
+                connection.in_turn(connection.try_held)
+            is_full = any(connection.holds_back for connection in self.connections_open)
         if is_full:
-            self.site.loop.call_later(ROOM_S, self._look_for_room)
+            self._look_later()
             return
         self._is_full = False
         log.warning("there is room on the disk again")
@@ -397,6 +452,12 @@ class AmqpDoor:
 
 
 _FULL = "low on disk"
+
+
+def _counting(declared: Declaration) -> int:
+    if declared.is_foreign:
+        return WHEN_AGAIN
+    return ALWAYS if declared.arguments.get("x-queue-type") == "quorum" else NEVER
 
 
 def _name_of(connection: Connection) -> str:
@@ -472,6 +533,9 @@ class Socket(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._is_stalled = False  # it takes nothing, so nothing is taken from it
+        self._is_waiting = door.site.broker.waits  # for the store, now and then: bytes are kept meanwhile
+        self._kept_bytes = 0
+        self.is_behind = False  # more of them than may be
         self.since_s = self.wrote_s = self.closing_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -498,17 +562,46 @@ class Socket(asyncio.Protocol):
         connection = self._connection
         if connection is not None:
             connection.heard_s = self._loop_time()
-            connection.data(data)
-            if not connection.can_write and self.is_overfull:
-                self._is_stalled = True
-                self.pause_reading()
+            if self._is_waiting:
+                self._keep(connection, data)
+            else:
+                self._take(connection, data)
+
+    def _take(self, connection: Connection, data: bytes) -> None:
+        connection.data(data)
+        if not connection.can_write and self.is_overfull:
+            self._is_stalled = True
+            self.pause_reading()
+
+    def _keep(self, connection: Connection, data: bytes) -> None:
+        """For a connection that may be waiting for the store: only so much, before no more is read."""
+        self._kept_bytes += len(data)
+        if self._kept_bytes > MAX_KEPT:
+            self.is_behind = True
+            self.pause_reading()
+        connection.in_turn(self._take_kept, connection, data)
+
+    def _take_kept(self, connection: Connection, data: bytes) -> None:
+        self._take(connection, data)
+        self._kept_bytes -= len(data)
+        if self.is_behind and self._kept_bytes <= MAX_KEPT // 4:
+            self.is_behind = False
+            if not connection.reader.held:
+                self.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         connection, self._connection = self._connection, None
         self._transport = None
         if connection is not None:
             del self._door.connections_open[connection]
+            self._door.parting += 1
+            connection.in_turn(self._part, connection)
+
+    def _part(self, connection: Connection) -> None:
+        try:
             connection.lost()
+        finally:
+            self._door.parting -= 1
 
     def pause_writing(self) -> None:
         if self._connection is not None:
@@ -521,7 +614,7 @@ class Socket(asyncio.Protocol):
                 self._is_stalled = False
                 if not connection.reader.held:
                     self.resume_reading()
-            connection.take_more()
+            connection.in_turn(connection.take_more)
 
     # -- what a connection may do with it
 
@@ -552,8 +645,9 @@ class Socket(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._transport is not None and not self._is_stalled and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if self._is_stalled or self.is_behind or self._transport is None or self._transport.is_closing():
+            return
+        self._transport.resume_reading()
 
 
 def _common_name(certificate: Any) -> str | None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from ...errors import (
     Closed,
-    DiskFull,
     ExchangeInUse,
     ExchangeNotFound,
     InvalidSetting,
     JournalFailed,
     OpenQError,
+    OutOfRoom,
     QueueExists,
     QueueFull,
     QueueInUse,
     QueueNotFound,
+    StoreError,
 )
 
 REPLY_SUCCESS = 200
@@ -98,10 +99,10 @@ def from_openq(error: OpenQError) -> AmqpError:
         return AmqpError(NOT_FOUND, str(error))
     if isinstance(error, QueueExists | QueueInUse | ExchangeInUse | InvalidSetting | QueueFull):
         return AmqpError(PRECONDITION_FAILED, str(error))
-    if isinstance(error, DiskFull):
+    if isinstance(error, OutOfRoom):
         return AmqpError(RESOURCE_ERROR, str(error))
     if isinstance(error, Closed):
         return AmqpError(CONNECTION_FORCED, "the server is stopping")
-    if isinstance(error, JournalFailed):
+    if isinstance(error, JournalFailed | StoreError):
         return AmqpError(INTERNAL_ERROR, str(error))
     return AmqpError(PRECONDITION_FAILED, str(error))

@@ -145,7 +145,7 @@ class Management:
 
     def _consumers_of(self, full: str) -> int:
         door = self.site.amqp
-        return 0 if door is None else door.consumer_count(full)
+        return 0 if door is None else door.consumers_of(full)
 
     def _visible(self, ask: Ask, vhost: str | None) -> list[str]:
         """On the loop, as everything that asks who may do what."""
@@ -578,7 +578,7 @@ class Management:
             deliveries = broker.receive(full, min(count or 1, MAX_GET), GET_LEASE_MS, "management")
             deliveries, rest = _lightest(deliveries)
             broker.release(full, [(each.entry.seq, each.number) for each in rest])
-            left = broker.about(full).ready_count
+            left = broker.ready_count(full)
             broker.load(deliveries)
             is_quorum = queue_type(declaration_of(broker.settings(full)).arguments) == "quorum"
             counting = ALWAYS if is_quorum else NEVER

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import cast
 
 from ... import properties
-from ...broker.local import LocalBroker
+from ...broker.full import FullBroker
 from ...model import Death, Delivery, Entry, Extra
 from ...names import split_name
 from ...properties import Long, Timestamp
@@ -50,7 +50,7 @@ _COUNT = "x-delivery-count"
 NEVER, WHEN_AGAIN, ALWAYS = range(3)
 
 
-def wire_of(broker: LocalBroker, delivery: Delivery, counting: int) -> bytes:
+def wire_of(broker: FullBroker, delivery: Delivery, counting: int) -> bytes:
     """The properties of a message that leaves: as they came, with what happened to it since."""
     entry = delivery.entry
     extra = entry.extra or _NO_EXTRA
@@ -81,7 +81,7 @@ def fitted(wire: bytes, room: int) -> bytes:
     return properties.encode(props)
 
 
-def _translated(broker: LocalBroker, entry: Entry) -> bytes:
+def _translated(broker: FullBroker, entry: Entry) -> bytes:
     """A message of another door."""
     extra = entry.extra or _NO_EXTRA
     info = entry.info

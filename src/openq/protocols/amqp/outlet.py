@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...broker.base import Receipt
 from ...broker.waiters import Waiter
-from ...errors import Closed, DiskFull, OpenQError, QueueNotFound
+from ...errors import Closed, OpenQError, OutOfRoom, QueueNotFound, StoreError
 from ...model import NO_DEADLINE, Delivery
 from ...names import split_name
 from ..site import Site
@@ -50,6 +50,8 @@ class House(Protocol):
 
     def forget(self, outlet: Outlet) -> None: ...
     def return_later(self, full: str, receipts: list[Receipt]) -> None: ...
+    def leads(self, outlet: Outlet) -> bool:
+        """Whether no other server has a consumer of it that goes before."""
 
 
 class Consumer:
@@ -126,6 +128,7 @@ class Outlet:
         self.full = full
         self.account, self.queue = split_name(full)
         self.single_active = single_active
+        self.since_ms = 0  # when the first of them came
         self.consumers: list[Consumer] = []  # by priority, then in the order they came
         self._chosen: Consumer | None = None  # of a queue with a single active one
         self.counting = 0  # see `outgoing`
@@ -133,11 +136,14 @@ class Outlet:
         self._waiting = False
         self._loading = False
         self._is_retrying = False
+        self._spent: list[Receipt] = []  # given for good, and the store does not know it yet
         self._is_heavy = False  # what waits is more than may be taken at once
         self._waiter = Waiter(1, NO_DEADLINE, None, None, self._arrived)
 
     def add(self, consumer: Consumer) -> None:
         at = len(self.consumers)
+        if not at:
+            self.since_ms = self.site.now_ms()
         while at and self.consumers[at - 1].priority < consumer.priority:
             at -= 1
         self.consumers.insert(at, consumer)
@@ -157,6 +163,8 @@ class Outlet:
     def _active(self) -> list[Consumer]:
         if not self.single_active:
             return self.consumers
+        if not self._house.leads(self):
+            return []
         if self._chosen is None and self.consumers:
             self._chosen = self.consumers[0]  # it stays until it goes, whoever comes
         return [] if self._chosen is None else [self._chosen]
@@ -174,11 +182,9 @@ class Outlet:
 
     def _most(self) -> int:
         """How many to take, going by the mean size of what waits."""
-        queue = self.site.broker.engine.queues.get(self.full)
-        self._is_heavy = queue is not None and queue.waiting_bytes > CHUNK_BYTES
-        if queue is None or not self._is_heavy:
-            return CHUNK
-        return max(1, CHUNK_BYTES * max(queue.waiting_count, 1) // queue.waiting_bytes)
+        count, size = self.site.broker.waiting(self.full)
+        self._is_heavy = size > CHUNK_BYTES
+        return max(1, CHUNK_BYTES * max(count, 1) // size) if self._is_heavy else CHUNK
 
     def pump(self) -> None:
         """Take what is there, as much as the consumers have room for; then stand in line."""
@@ -189,7 +195,7 @@ class Outlet:
                 # Others have their turn on the loop, however fast this client reads.
                 if not self._is_retrying:
                     self._is_retrying = True
-                    self.site.loop.call_soon(self._try_again)
+                    self.site.loop.call_soon(self.site.enter, self._try_again)
                 return
             if room > 0 and taken:
                 # Only what was written tells whether a client takes it.
@@ -216,9 +222,11 @@ class Outlet:
                 self._try_later(error)
                 return
             if deliveries is None:
+                if self._waiting and self._room() <= 0:  # a broker that waits: it was otherwise before
+                    self._stand_down()
                 return
             self._waiting = False
-            if self._is_heavy:
+            if self._is_heavy or self.site.broker.waits:
                 deliveries = self._light(deliveries)
             self.take(deliveries)
             taken += 1
@@ -227,10 +235,12 @@ class Outlet:
         if not self._is_retrying:
             log.error("queue %r: nothing can be handed out now: %s", self.full, error)
             self._is_retrying = True
-            self.site.loop.call_later(RETRY_S, self._try_again)
+            self.site.loop.call_later(RETRY_S, self.site.enter, self._try_again)
 
     def _try_again(self) -> None:
         self._is_retrying = False
+        if self._spent:
+            self._ack_spent()
         if self.consumers:
             self.pump()
 
@@ -247,6 +257,8 @@ class Outlet:
     def _stand_down(self) -> None:
         if self._waiting and self.site.broker.leave(self.full, self._waiter):
             self._waiting = False  # else it was served in this very moment, and `arrived` is on its way
+            if self.site.broker.waits and self._room() > 0:
+                self.pump()  # somebody came meanwhile, and took it for granted that we stood in line
 
     def _arrived(self, deliveries: list[Delivery]) -> None:
         """The broker's lock is held; any thread."""
@@ -276,23 +288,30 @@ class Outlet:
         self.site.after_commit(committed, max([each.entry.at for each in deliveries]))
 
     def _hand_out(self, deliveries: list[Delivery]) -> None:
+        """The store is not waited for before all of it is given: in between, consumers might go."""
+        rest = self._share_out(deliveries)
+        if rest:
+            self._give_back(rest)
+        if self._spent:
+            self._ack_spent()
+
+    def _share_out(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Those that nobody has room for."""
         consumers = self._active()
         if len(consumers) == 1:
             consumer = consumers[0]
-            count = min(consumer.room(), len(deliveries))
-            if count < len(deliveries):
-                count = max(count, 0)
-                self._give_back(deliveries[count:])
-                deliveries = deliveries[:count]
-            if deliveries:
+            count = max(0, min(consumer.room(), len(deliveries)))
+            rest = deliveries[count:]
+            if count:
                 consumer.reserve(count)
-                self._give(consumer, deliveries)
-            return
+                self._give(consumer, deliveries[:count] if rest else deliveries)
+            return rest
+        rest = []
         shares: dict[Consumer, list[Delivery]] = {}
         for at, delivery in enumerate(deliveries):
             chosen = self._next(consumers, shares)
             if chosen is None:
-                self._give_back(deliveries[at:])
+                rest = deliveries[at:]
                 break
             shares.setdefault(chosen, []).append(delivery)
             if chosen.label != delivery.consumer:
@@ -300,6 +319,7 @@ class Outlet:
             chosen.reserve(1)
         for consumer, share in shares.items():
             self._give(consumer, share)
+        return rest
 
     def _next(self, consumers: list[Consumer], shares: dict[Consumer, list[Delivery]]) -> Consumer | None:
         """Whose turn it is: the highest priority that has room; of equals, the one after the last."""
@@ -327,7 +347,9 @@ class Outlet:
             readable = [each for each in deliveries if self._is_readable(each)]
             consumer.reserve(len(readable) - len(deliveries))
             deliveries = readable
-        if consumer.no_ack and deliveries:
+        if consumer.no_ack and deliveries and broker.waits:
+            self._spent += [(each.entry.seq, each.number) for each in deliveries]
+        elif consumer.no_ack and deliveries:
             try:
                 broker.ack(self.full, [(each.entry.seq, each.number) for each in deliveries])
             except OpenQError as error:
@@ -336,6 +358,17 @@ class Outlet:
                 return
         if deliveries:
             consumer.channel.deliver(consumer, deliveries)
+
+    def _ack_spent(self) -> None:
+        """What was given to who never acknowledges. Rather twice, if the store fails now, than never."""
+        spent, self._spent = self._spent, []
+        try:
+            self.site.broker.ack(self.full, spent)
+        except QueueNotFound:
+            pass
+        except OpenQError as error:
+            self._spent += spent
+            self._try_later(error)
 
     def _is_readable(self, delivery: Delivery) -> bool:
         """Whether its body can be had. One that cannot is not tried again for a while: it must not stand in
@@ -351,7 +384,7 @@ class Outlet:
         receipts = [(each.entry.seq, each.number) for each in deliveries]
         try:
             self.site.broker.release(self.full, receipts)
-        except DiskFull:
+        except (OutOfRoom, StoreError):
             self._house.return_later(self.full, receipts)
         except OpenQError:
             pass  # the queue is gone, or the broker is: nothing is held any more

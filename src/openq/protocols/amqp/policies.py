@@ -1,6 +1,7 @@
 """RabbitMQ's policies: settings for all queues or exchanges of a vhost whose names match a pattern.
 
-They are kept in one file beside the journal; a queue remembers in its notes which one it follows.
+They are kept in one file beside the journal, or in a document of a store that servers share; a queue
+remembers in its notes which one it follows.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any
 
 from ...errors import InvalidSetting
 from ...security.guard import write_secret_file
+from ...security.places import Documents
 from .arguments import OVERFLOWS
 
 FILE = "policies.json"
+DOCUMENT = "policies"
 APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
 
 
@@ -140,30 +143,68 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
+def _parsed(data: bytes) -> dict[tuple[str, str], Policy]:
+    source = json.loads(data)
+    if not isinstance(source, list):
+        raise InvalidPolicy("it is no list")
+    found = [Policy.from_json(each) for each in source]
+    return {(each.vhost, each.name): each for each in found}
+
+
 class Policies:
     """All of them. Changed on the loop; `save` may run in a thread."""
 
-    def __init__(self, directory: str | None = None) -> None:
+    def __init__(self, directory: str | None = None, documents: Documents | None = None) -> None:
         self._path = None if directory is None else os.path.join(directory, FILE)
+        self._documents = documents
+        self._version = 0
+        self._changed: dict[tuple[str, str], Policy | None] = {}  # here, and not in the document yet
         self._writing = threading.Lock()
         self._all: dict[tuple[str, str], Policy] = {}
         if self._path is not None and os.path.exists(self._path):
             self._load(self._path)
+        self.refresh()
 
     def _load(self, path: str) -> None:
         try:
-            with open(path, encoding="utf-8") as file:
-                source = json.load(file)
-            if not isinstance(source, list):
-                raise InvalidPolicy("it is no list")
-            for each in source:
-                self.set(Policy.from_json(each))
+            with open(path, "rb") as file:
+                self._all = _parsed(file.read())
         except (OSError, ValueError) as error:
             # Ours are ValueErrors too. To go on without them would change what queues do with messages.
             raise InvalidPolicy(f"cannot read the policies in {path}: {error}") from error
 
+    def refresh(self) -> None:
+        """What another server changed counts from now on. May run in a thread."""
+        if self._documents is None:
+            return
+        with self._writing:
+            version, data = self._documents.document(DOCUMENT)
+            if version != self._version and data is not None:
+                self._take(version, data)
+
+    def _take(self, version: int, data: bytes | None) -> None:
+        found = {} if data is None else _parsed(data)
+        changed = dict(self._changed)
+        self._all = {key: each for key, each in (found | changed).items() if each is not None}
+        self._version = version
+
+    def _share(self, documents: Documents) -> None:
+        """What was changed here goes into the document, whatever others changed in it meanwhile."""
+        while changed := dict(self._changed):
+            text = json.dumps([each.to_json() for each in self.all()], ensure_ascii=False)
+            if documents.put_document(DOCUMENT, self._version, text.encode()):
+                self._version += 1
+                for key, policy in changed.items():
+                    if self._changed.get(key, self) is policy:
+                        del self._changed[key]
+                return
+            self._take(*documents.document(DOCUMENT))
+
     def save(self) -> None:
-        """To disk, whole or not at all."""
+        """To where they are kept, whole or not at all."""
+        if self._documents is not None:
+            with self._writing:
+                self._share(self._documents)
         if self._path is None:
             return
         with self._writing:
@@ -181,12 +222,16 @@ class Policies:
         if self._all.get(key) == policy:
             return False
         self._all = {**self._all, key: policy}
+        if self._documents is not None:
+            self._changed[key] = policy
         return True
 
     def clear(self, vhost: str, name: str) -> bool:
         if (vhost, name) not in self._all:
             return False
         self._all = {key: each for key, each in self._all.items() if key != (vhost, name)}
+        if self._documents is not None:
+            self._changed[vhost, name] = None
         return True
 
     def get(self, vhost: str, name: str) -> Policy | None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import properties
-from ...engine.queue import Queue
-from ...errors import DiskFull
+from ...broker.full import KnownQueue
+from ...errors import OutOfRoom
 from ...model import FORM_BYTES, MAX_SPAN_MS, Draft, Info, light_extra
 from ...names import full_name
 from ...properties import MalformedProperties, Properties
@@ -174,43 +174,58 @@ class Publisher:
                 self._stamps[wire, target] = stamp
         return stamp
 
-    def queues(self, target: Target, stamp: Stamp) -> list[Queue]:
+    def queues(self, target: Target, stamp: Stamp) -> Sequence[KnownQueue]:
         """Where it leads now. Raises AmqpError if there is no such exchange, or it is internal."""
+        if not self._broker.is_shared:
+            return self._known_queues(target, stamp)
+        try:
+            found = self._known_queues(target, stamp)
+        except AmqpError:
+            found = []
+        if not found:
+            # What another server declared a moment ago may not be known here yet.
+            self._broker.exchanges()
+            found = self._known_queues(target, stamp)
+        return found
+
+    def _known_queues(self, target: Target, stamp: Stamp) -> Sequence[KnownQueue]:
         if target.is_default:
             names = dict.fromkeys(full_name(self._account, key) for key in (target.key, *stamp.keys))
-            return [queue for queue in map(self._broker.engine.queues.get, names) if queue is not None]
-        elif target.full not in self._broker.engine.router:
+            return [queue for queue in map(self._broker.known, names) if queue is not None]
+        elif target.full not in self._broker.router:
             raise AmqpError(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{self._vhost}'")
-        elif self._broker.engine.router.get(target.full).internal:
+        elif self._broker.router.get(target.full).internal:
             raise AmqpError(
                 ACCESS_REFUSED,
                 f"cannot publish to internal exchange '{target.exchange}' in vhost '{self._vhost}'",
             )
         return self._broker.where(target.full, [target.key, *stamp.keys], stamp.headers)
 
-    def only_queue(self, target: Target) -> Queue | None:
+    def only_queue(self, target: Target) -> KnownQueue | None:
         """The one queue that this leads to whatever the headers say, if plain messages go in as they are."""
         broker = self._broker
         if target.is_default:
-            queue = broker.engine.queues.get(full_name(self._account, target.key))
+            queue = broker.known(full_name(self._account, target.key))
         else:
-            router = broker.engine.router
+            router = broker.router
             names = router.fixed_route(target.full, target.key)
             if names is None or len(names) != 1 or router.get(target.full).internal:
                 return None
-            queue = broker.engine.queues.get(names[0])
+            queue = broker.known(names[0])
         return queue if queue is not None and queue.simple else None
 
-    def put_each(self, target: Target, queue: Queue, wires: list[bytes], bodies: list[bytes]) -> bool:
+    def put_each(self, target: Target, queue: KnownQueue, wires: list[bytes], bodies: list[bytes]) -> bool:
         """Plain messages with properties of their own. False: they must go one by one. Raises NoRoom."""
         extra = None if target.is_default else light_extra((target.full, target.key))
         infos = list(map(Info.of_wire, wires))
         try:
             return self._broker.publish_stamped(queue.name, bodies, FORM_BYTES, infos, extra)
-        except DiskFull:
+        except OutOfRoom:
             raise NoRoom(0, []) from None
 
-    def put(self, target: Target, stamp: Stamp, queues: Sequence[Queue], bodies: list[bytes]) -> list[int]:
+    def put(
+        self, target: Target, stamp: Stamp, queues: Sequence[KnownQueue], bodies: list[bytes]
+    ) -> list[int]:
         """Into the queues. The indexes of those that a queue refused. Raises NoRoom."""
         if stamp.is_plain and len(queues) == 1:
             queue = queues[0]
@@ -219,7 +234,7 @@ class Publisher:
             try:
                 if self._broker.publish_bodies(queue.name, bodies, FORM_BYTES, stamp.info, extra) is not None:
                     return []
-            except DiskFull:
+            except OutOfRoom:
                 raise NoRoom(0, []) from None
         draft = stamp.draft
         if DELAY in stamp.headers and self._topology.is_delayed(target.full):
@@ -233,7 +248,7 @@ class Publisher:
         for at, body in enumerate(bodies):
             try:
                 _, _, error = self._broker.route_to(names, Draft(body, FORM_BYTES, **draft))
-            except DiskFull:
+            except OutOfRoom:
                 raise NoRoom(at, refused) from None
             if error is not None:
                 refused.append(at)

@@ -13,13 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
-from ...engine.queue import Queue
+from ...broker.full import KnownQueue
 from ...engine.routing import PREDECLARED, Binding, Exchange, Kind, is_default
-from ...errors import ExchangeNotFound, OpenQError, QueueNotFound
+from ...errors import ExchangeNotFound, OpenQError, QueueExists, QueueNotFound
 from ...names import DEFAULT_ACCOUNT, full_name, split_name
 from ...properties import encode_table
 from ..site import Site
 from .arguments import (
+    HOME,
+    OWNER,
     Arguments,
     Declaration,
     account_of,
@@ -46,6 +48,7 @@ from .errors import (
     AmqpError,
     from_openq,
 )
+from .neighbours import Neighbours
 from .policies import Policies, Policy
 
 log = logging.getLogger("openq.amqp")
@@ -58,7 +61,8 @@ DELAYED = "x-delayed-message"
 # Among the arguments of an exchange, never shown.
 _DELAYED_MARK = "openq.kind"
 _POLICY_MARK = "openq.policy"
-_MARKS = (_DELAYED_MARK, _POLICY_MARK)
+_HOME_MARK = "openq.home"
+_MARKS = (_DELAYED_MARK, _POLICY_MARK, _HOME_MARK)
 _BUILT_IN: tuple[tuple[str, Kind], ...] = (
     ("amq.direct", "direct"),
     ("amq.fanout", "fanout"),
@@ -86,7 +90,8 @@ class Topology:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.broker = site.broker
-        self.policies = Policies(site.config.path)
+        self.neighbours = Neighbours(site)
+        self.policies = Policies(site.config.path, None if self.neighbours.is_alone else site.broker)
         # Exclusive queue -> the connection that declared it, and the number of that very queue: through
         # another door it may be deleted, and one of the same name made.
         self._owners: dict[str, tuple[object, int]] = {}
@@ -97,6 +102,17 @@ class Topology:
 
     def startup(self) -> None:
         """What was not to outlive its server goes, and policies count as they are now."""
+        if self.neighbours.is_alone:
+            self._drop_all_brief()
+        else:
+            self.neighbours.tell()
+            self.neighbours.look()
+            self.drop_orphans(at_start=True)
+        self.apply_policies()
+        for full in self.broker.queues():
+            self._arm(full)
+
+    def _drop_all_brief(self) -> None:
         for full in self.broker.queues():
             try:
                 declared = declaration_of(self.broker.about(full).settings)
@@ -107,9 +123,21 @@ class Topology:
         for exchange in self.exchanges():
             if not exchange.durable and self.has_exchange(exchange.name):
                 self.broker.delete_exchange(exchange.name)
-        self.apply_policies()
+
+    def drop_orphans(self, *, at_start: bool = False) -> None:
+        """Where servers share a store: what was not to outlive a server that is gone."""
+        is_gone = self.neighbours.is_gone
         for full in self.broker.queues():
-            self._arm(full)
+            found = self.broker.known(full)
+            home = None if found is None else found.settings.notes.get(HOME)
+            if home is not None and is_gone(home, at_start=at_start):
+                log.info("queue %r goes with the server that it was declared on", full)
+                self.drop(full)
+        for exchange in self.exchanges():
+            mark = exchange.arguments.get(_HOME_MARK)
+            is_left = isinstance(mark, str) and is_gone(mark, at_start=at_start)
+            if is_left and self.has_exchange(exchange.name):
+                _told(self.broker.delete_exchange, exchange.name)
 
     def close(self) -> None:
         for expiry in self._expiries.values():
@@ -222,7 +250,29 @@ class Topology:
         check_queue(name, vhost, given, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         policy = self.policies.for_(vhost, queue_type(given), name)
         declared = _under(policy, Declaration(lasts, auto_delete, exclusive, given))
-        _told(self._create, full, declared)
+        if not lasts and not self.neighbours.is_alone:
+            declared = replace(
+                declared,
+                home=self.neighbours.name,
+                owner=_token(owner) if exclusive else None,
+            )
+        try:
+            self._create(full, declared)
+        except QueueExists as error:
+            # Somebody made it while the store was asked: now it is there, and is to be the same.
+            if self.neighbours.is_alone or self._find(full) is None:
+                raise from_openq(error) from error
+            return self.declare_queue(
+                vhost,
+                name,
+                durable=durable,
+                exclusive=exclusive,
+                auto_delete=auto_delete,
+                arguments=arguments,
+                owner=owner,
+            )
+        except OpenQError as error:
+            raise from_openq(error) from error
         if exclusive and owner is not None:
             self._owners[full] = owner, self.broker.about(full).number
         self._arm(full)
@@ -231,7 +281,7 @@ class Topology:
     def _create(self, full: str, declared: Declaration) -> None:
         self.broker.declare(full, settings_of(split_name(full)[0], declared))
 
-    def check_access(self, vhost: str, name: str, owner: object | None) -> Queue:
+    def check_access(self, vhost: str, name: str, owner: object | None) -> KnownQueue:
         """For everything one does with a queue; raises 404 or 405."""
         full = full_name(account_of(vhost), name)
         found = self._find(full)
@@ -255,8 +305,8 @@ class Topology:
         full = full_name(account_of(vhost), name)
         if self._find(full) is None:
             return 0
-        queue = self.check_access(vhost, name, owner)
-        if if_empty and queue.ready_count:
+        self.check_access(vhost, name, owner)
+        if if_empty and _told(self.broker.ready_count, full):
             raise AmqpError(PRECONDITION_FAILED, f"{named('queue', name, vhost)} not empty")
         if if_unused and (self.in_use(full) if in_use is None else in_use):
             raise AmqpError(PRECONDITION_FAILED, f"{named('queue', name, vhost)} in use")
@@ -267,8 +317,13 @@ class Topology:
         found = self._find(full)
         if found is None:
             return 0
-        count = found.ready_count
-        _told(self.broker.delete, full)
+        try:
+            count = self.broker.ready_count(full)
+            self.broker.delete(full)
+        except QueueNotFound:
+            count = 0  # somebody else was faster
+        except OpenQError as error:
+            raise from_openq(error) from error
         self._owners.pop(full, None)
         self._disarm(full)
         self.forgotten(full)
@@ -304,7 +359,7 @@ class Topology:
     def declaration(self, full: str) -> Declaration:
         return declaration_of(self.broker.about(full).settings)
 
-    def _find(self, full: str) -> Queue | None:
+    def _find(self, full: str) -> KnownQueue | None:
         try:
             return self.broker.about(full)
         except QueueNotFound:
@@ -312,7 +367,10 @@ class Topology:
         except OpenQError as error:
             raise from_openq(error) from error
 
-    def _may_use(self, queue: Queue, owner: object | None) -> bool:
+    def _may_use(self, queue: KnownQueue, owner: object | None) -> bool:
+        holder_token = queue.settings.notes.get(OWNER)
+        if holder_token is not None and holder_token != _token(owner):
+            return False
         holder, number = self._owners.get(queue.name, (owner, 0))
         return holder is owner or number != queue.number
 
@@ -335,9 +393,20 @@ class Topology:
             self._disarm(full)
         if found is not None and after_ms is not None:
             expiry = self._expiries[full] = _Expiry(found.number, after_ms / 1000)
-            expiry.delivered = found.counters.delivered
+            expiry.delivered = self._use_of(full)[0]
             self.touch(full)
-            expiry.timer = self.site.loop.call_later(expiry.after_s, self._expire, full)
+            self._look_again(full, expiry, expiry.after_s)
+
+    def _look_again(self, full: str, expiry: _Expiry, after_s: float) -> None:
+        expiry.timer = self.site.loop.call_later(after_s, self.site.enter, self._expire, full)
+
+    def _use_of(self, full: str) -> tuple[int, int]:
+        """How many messages it has handed out, and how many wait for one, through whatever door."""
+        try:
+            stats = self.broker.stats(full)
+        except OpenQError:
+            return 0, 0
+        return stats.counters["delivered"], stats.waiters
 
     def _disarm(self, full: str) -> None:
         expiry = self._expiries.pop(full, None)
@@ -355,33 +424,43 @@ class Topology:
                 return
         except AmqpError:
             return  # the server stops
-        if self.in_use(full) or found.watched or found.counters.delivered != expiry.delivered:
-            expiry.delivered = found.counters.delivered
+        delivered, waiters = self._use_of(full)
+        if self.in_use(full) or waiters or delivered != expiry.delivered:
+            expiry.delivered = delivered
             self.touch(full)
         left = expiry.due - self.site.loop.time()
         if left > 0:
-            expiry.timer = self.site.loop.call_later(left, self._expire, full)
+            self._look_again(full, expiry, left)
             return
         try:
             self.drop(full)
         except AmqpError as error:
             log.error("queue %r was not used for long and should go: %s", full, error.text)
             self.touch(full)
-            expiry.timer = self.site.loop.call_later(expiry.after_s, self._expire, full)
+            self._look_again(full, expiry, expiry.after_s)
 
     # -- exchanges
 
     def has_exchange(self, full: str) -> bool:
         try:
-            self.broker.exchange(full)
+            self._exchange(full)
         except ExchangeNotFound:
             return False
         return True
 
+    def _exchange(self, full: str) -> Exchange:
+        try:
+            return self.broker.exchange(full)
+        except ExchangeNotFound:
+            if not self.broker.is_shared:
+                raise
+        self.broker.exchanges()  # it may be new on another server: this looks again
+        return self.broker.exchange(full)
+
     def exchange(self, vhost: str, name: str) -> Exchange:
         """Raises 404."""
         try:
-            return self.broker.exchange(full_name(account_of(vhost), name))
+            return self._exchange(full_name(account_of(vhost), name))
         except ExchangeNotFound:
             raise AmqpError(NOT_FOUND, f"no {named('exchange', name, vhost)}") from None
 
@@ -391,7 +470,7 @@ class Topology:
 
     def is_delayed(self, full: str) -> bool:
         """Whether it keeps messages until the time in their header `x-delay`."""
-        router = self.broker.engine.router
+        router = self.broker.router
         return full in router and _DELAYED_MARK in router.get(full).arguments
 
     def declare_exchange(
@@ -444,6 +523,8 @@ class Topology:
                     "Invalid argument, 'x-delayed-type' must be an existing exchange type",
                 )
             marked[_DELAYED_MARK] = DELAYED
+        if not durable and not self.neighbours.is_alone:
+            marked[_HOME_MARK] = self.neighbours.name
         exchange = _told(
             Exchange,
             full,
@@ -578,7 +659,7 @@ class Topology:
         for exchange in self.exchanges(vhost):
             self._apply_to_exchange(exchange)
 
-    def _apply_to_queue(self, full: str, queue: Queue) -> None:
+    def _apply_to_queue(self, full: str, queue: KnownQueue) -> None:
         declared = declaration_of(queue.settings)
         if declared.is_foreign:
             return  # its own door says how it behaves
@@ -660,14 +741,16 @@ def policy_of(exchange: Exchange) -> str | None:
     return None if mark is None else str(mark)
 
 
+def _token(owner: object | None) -> str | None:
+    """By which a connection is known to other servers."""
+    return getattr(owner, "token", None)
+
+
 def _under(policy: Policy | None, declared: Declaration) -> Declaration:
-    return Declaration(
-        declared.durable,
-        declared.auto_delete,
-        declared.exclusive,
-        declared.arguments,
-        None if policy is None else policy.name,
-        None if policy is None else policy.definition,
+    return replace(
+        declared,
+        policy=None if policy is None else policy.name,
+        definition=None if policy is None else policy.definition,
     )
 
 

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from ...broker.local import LocalBroker
-from ...engine import admin
+from ...broker.browse import Mark
+from ...broker.full import FullBroker
 from ...errors import InvalidSetting
 from ...model import Entry
-
-_SECTIONS = ("ready", "delayed", "in_flight")
-_CHUNK = 256
-
-Mark = tuple[int, int, int]  # section, rank within it (priority or due time), sequence
-
-
-def _mark(section: int, entry: Entry, max_priority: int) -> Mark:
-    if section == 0:
-        return (0, -min(entry.priority, max_priority), entry.seq)
-    if section == 1:
-        return (1, 0 if entry.extra is None else entry.extra.due_ms, entry.seq)
-    return (2, 0, entry.seq)
 
 
 def _read_mark(after: str) -> Mark | None:
@@ -46,27 +33,8 @@ def _base36(number: int) -> str:
     return sign + (text or "0")
 
 
-def walk(broker: LocalBroker, queue: str, state: str, after: str = "") -> Iterator[tuple[Entry, str, Mark]]:
-    """Every entry with its state, in hand-out order, as of now; bodies may be on disk only."""
-    mark = _read_mark(after)
-    broker.stats(queue)  # brings delays and leases up to the present
-    with broker.lock:
-        found = broker.engine.queue(queue)
-        parts = [
-            (number, section, admin.survey(found, section))
-            for number, section in enumerate(_SECTIONS)
-            if state in (section, "all")
-        ]
-        max_priority = 0 if found.fifo else found.ready.max_priority
-    for number, section, entries in parts:
-        for entry in entries:
-            here = _mark(number, entry, max_priority)
-            if mark is None or here > mark:
-                yield entry, section, here
-
-
 def page(
-    broker: LocalBroker,
+    broker: FullBroker,
     queue: str,
     state: str,
     after: str,
@@ -77,7 +45,7 @@ def page(
     chosen: list[tuple[Entry, str]] = []
     last: Mark | None = None
     following: str | None = None
-    for entry, state_of, mark in walk(broker, queue, state, after):
+    for entry, state_of, mark in broker.walk(queue, state, _read_mark(after)):
         if keep is not None and not keep(entry):
             continue
         if len(chosen) == limit:

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...errors import OpenQError
+from ...errors import NotOnThisStore, OpenQError
 from ...model import check_name
 from ...names import DEFAULT_ACCOUNT, full_name, split_name
 from ...security.guard import Principal
 from ...security.policy import SQS_ACTION_OF
+from ...storage.files import FileJournal
 from ..facts import facts_of
 from ..http import Request
 from ..site import Site
@@ -187,7 +188,28 @@ class Call:
 
     def change(self, work: Callable[[], Any]) -> None:
         """The same for work that changes something: the answer waits for the disk."""
-        self.work(work, self.after_commit)
+        broker = self.broker
+        if not broker.waits:
+            self.work(work, self.after_commit)
+            return
+
+        def safely() -> Any:
+            result = work()
+            broker.sync()  # by the thread that wrote: only it knows what
+            return result
+
+        self.work(safely, self.answer)
+
+
+def journal_of(call: Call) -> FileJournal | None:
+    """The files of the history; None where messages are in memory only. Raises NotOnThisStore."""
+    broker = call.broker
+    if broker.storage == "redis":
+        raise NotOnThisStore(
+            "files of the journal",
+            "read GET /api/v1/history/messages, or move the queues with `openq migrate` to a data directory",
+        )
+    return broker.journal
 
 
 def answer_problem(request: Request, error: BaseException, account: str = DEFAULT_ACCOUNT) -> None:

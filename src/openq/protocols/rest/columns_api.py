@@ -25,7 +25,7 @@ from ...errors import Closed, OpenQError
 from ...storage.files import FileJournal
 from ..http import Request
 from ..site import Site, TooManySearches
-from .call import Call
+from .call import Call, journal_of
 from .problems import Problem
 from .schemas import HistoryEnd
 from .values import iso
@@ -48,7 +48,7 @@ Then = Callable[[bytes], None]
 
 
 def _journal(call: Call) -> FileJournal:
-    journal = call.broker.journal
+    journal = journal_of(call)
     if journal is None:
         raise Problem("no_history", "this server keeps nothing on disk, so there is no history to read")
     return journal
@@ -66,6 +66,10 @@ def _task(call: Call, journal: FileJournal, do: str, **more: Any) -> dict[str, A
     }
 
 
+def _is_on_redis(site: Site) -> bool:
+    return site.broker.storage == "redis"
+
+
 def _object(text: str, what: str) -> Any:
     try:
         return msgspec.json.decode(text) if text else {}
@@ -74,6 +78,11 @@ def _object(text: str, what: str) -> Any:
 
 
 def show_snapshot(call: Call) -> None:
+    if _is_on_redis(call.site):
+        from . import streams_api
+
+        streams_api.show_snapshot(call)
+        return
     journal, query = _journal(call), call.query
     limit = MAX_PIECE if query.max_bytes is None else min(query.max_bytes, MAX_PIECE)
     task = _task(call, journal, "snapshot", as_of=query.as_of, max_bytes=limit)
@@ -93,6 +102,11 @@ def show_snapshot(call: Call) -> None:
 
 
 def read_rows(call: Call) -> None:
+    if _is_on_redis(call.site):
+        from . import streams_api
+
+        streams_api.read_rows(call)
+        return
     journal, query = _journal(call), call.query
     piece = _object(query.piece, "piece")
     task = _task(call, journal, "rows", piece=piece, compression=query.compression)
@@ -103,6 +117,11 @@ def read_rows(call: Call) -> None:
 
 
 def show_end(call: Call) -> None:
+    if _is_on_redis(call.site):
+        from . import streams_api
+
+        streams_api.show_end(call)
+        return
     journal, query = _journal(call), call.query
     if query.after is None or journal.durable_at > query.after or not query.wait:
         _answer_end(call, journal)
@@ -201,7 +220,7 @@ class _Worker:
             ours.setblocking(False)
             self._process = subprocess.Popen(
                 # Not what lies in the working directory; and nothing of ours that is secret.
-                [sys.executable, "-P", "-m", "openq.columns.worker", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", _program(readers.site), str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -335,6 +354,10 @@ class _Worker:
 
 
 _TRIES = 2
+
+
+def _program(site: Site) -> str:
+    return "openq.redis.columns_worker" if _is_on_redis(site) else "openq.columns.worker"
 
 
 class _Readers:

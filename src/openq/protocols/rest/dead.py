@@ -11,13 +11,12 @@ from typing import Any
 from msgspec import UNSET
 
 from ...broker.base import Filter
-from ...broker.local import LocalBroker
+from ...broker.full import FullBroker
 from ...broker.operations import check_rate
-from ...engine import admin
 from ...errors import InvalidSetting, MessageNotFoundError, QueueInUse
 from ...model import Entry
 from ..tasks import Task, WayBack
-from .browse import page, walk
+from .browse import page
 from .call import Call
 from .messages import make_filter
 from .problems import Problem
@@ -115,13 +114,13 @@ def group_dead_letters(call: Call) -> None:
     call.seek(lambda: group(call, broker, queue, _GROUPING_S))
 
 
-def group(call: Call, broker: LocalBroker, queue: str, budget_s: float) -> DeadGroups:
+def group(call: Call, broker: FullBroker, queue: str, budget_s: float) -> DeadGroups:
     deadline = time.monotonic() + budget_s
     groups: dict[str, DeadGroup] = {}
     times: dict[str, tuple[int, int]] = {}
     scanned = 0
     complete = True
-    for entry, _, _ in walk(broker, queue, "all"):
+    for entry, _, _ in broker.walk(queue, "all", None):
         scanned += 1
         if scanned % 1000 == 0 and time.monotonic() > deadline:
             complete = False
@@ -216,15 +215,12 @@ def _redrive(call: Call, to: str | None, filter: Filter, back: WayBack, task: Ta
 
 
 def _would_redrive(
-    broker: LocalBroker, queue: str, to: str | None, filter: Filter, back: WayBack
+    broker: FullBroker, queue: str, to: str | None, filter: Filter, back: WayBack
 ) -> Iterator[int]:
     for part in broker.matching(queue, filter):
-        with broker.lock:
-            found = broker.engine.queue(queue)
-            targets = [admin.redrive_target(broker.engine, found, entry, to) for entry in part]
         yield sum(
-            target is not None and target is not found and (to is not None or back.allowed(target.name))
-            for target in targets
+            target is not None and target != queue and (to is not None or back.allowed(target))
+            for target in broker.redrive_targets(queue, part, to)
         )
 
 
@@ -241,7 +237,7 @@ def discard(call: Call) -> None:
     _answer_task(call, task)
 
 
-def _discard(broker: LocalBroker, queue: str, filter: Filter, task: Task) -> int:
+def _discard(broker: FullBroker, queue: str, filter: Filter, task: Task) -> int:
     done = 0
     for part in broker.matching(queue, filter):
         for entry in part:

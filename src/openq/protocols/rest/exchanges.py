@@ -52,11 +52,6 @@ def _check_argument(value: Any, where: str, depth: int) -> None:
         raise InvalidSetting(f"{where} must be text, a number, a list or a dict")
 
 
-def _get(call: Call, full: str) -> Exchange:
-    with call.broker.lock:
-        return call.broker.engine.router.get(full)
-
-
 def _view(call: Call, exchange: Exchange) -> ExchangeView:
     return ExchangeView(
         name=call.short(exchange.name),
@@ -70,18 +65,16 @@ def _view(call: Call, exchange: Exchange) -> ExchangeView:
 
 
 def list_exchanges(call: Call) -> None:
-    with call.broker.lock:
-        exchanges = call.broker.engine.router.exchanges()
     shown = [
         _view(call, each)
-        for each in exchanges
+        for each in call.broker.exchanges()
         if each.name and call.is_ours(each.name) and call.may("peek", call.short(each.name))
     ]
     call.answer(ExchangeList(exchanges=sorted(shown, key=lambda each: each.name)))
 
 
 def show_exchange(call: Call) -> None:
-    call.answer(_view(call, _get(call, call.full(call.args[0], "exchange"))))
+    call.answer(_view(call, call.broker.exchange(call.full(call.args[0], "exchange"))))
 
 
 def put_exchange(call: Call) -> None:
@@ -99,7 +92,7 @@ def put_exchange(call: Call) -> None:
         arguments=body.arguments,
     )
     new = call.broker.declare_exchange(exchange)
-    call.after_commit(_view(call, _get(call, exchange.name)), 201 if new else 200)
+    call.after_commit(_view(call, call.broker.exchange(exchange.name)), 201 if new else 200)
 
 
 def delete_exchange(call: Call) -> None:
@@ -109,7 +102,7 @@ def delete_exchange(call: Call) -> None:
 
 def publish_to_exchange(call: Call) -> None:
     name = call.full(call.args[0], "exchange")
-    if _get(call, name).internal:
+    if call.broker.exchange(name).internal:
         raise InvalidSetting(f"exchange {call.args[0]!r} is internal: only other exchanges lead to it")
     draft = make_draft(call.body, call.sent)
     message_id, queues = call.broker.route(name, call.body.routing_key, draft)
@@ -123,8 +116,7 @@ def list_bindings(call: Call) -> None:
     query = call.query
     source = None if query.source is None else call.full(query.source, "exchange")
     destination = None if query.destination is None else call.full(query.destination)
-    with call.broker.lock:
-        bindings = call.broker.engine.router.bindings(source, destination)
+    bindings = call.broker.bindings(source, destination)
     call.answer(
         BindingList(
             bindings=[

@@ -18,7 +18,7 @@ from ...storage.files import FileJournal
 from ...storage.journal import SegmentInfo
 from ...storage.segment import BLOCK_BYTES, offset_of, segment_of
 from .browse import page
-from .call import Call
+from .call import Call, journal_of
 from .formats import JSON
 from .payloads import form_of, show_json, show_msgpack
 from .problems import Problem
@@ -39,7 +39,7 @@ def _durable_bytes(journal: FileJournal, segment: SegmentInfo, durable_at: int) 
 
 
 def list_segments(call: Call) -> None:
-    journal = call.broker.journal
+    journal = journal_of(call)
     if journal is None:
         call.answer(SegmentList(segments=[]))
         return
@@ -59,7 +59,7 @@ def list_segments(call: Call) -> None:
 
 
 def _segment(call: Call) -> tuple[FileJournal, SegmentInfo]:
-    journal = call.broker.journal
+    journal = journal_of(call)
     text = call.args[0]
     if journal is not None and text.isascii() and text.isdigit() and len(text) < 20:
         for each in journal.segments():
@@ -186,9 +186,7 @@ def export(call: Call) -> None:
 
     def work() -> tuple[bytes, str | None]:
         entries, following = page(broker, queue, "all", query.after, query.limit)
-        with broker.lock:
-            leases = broker.engine.queue(queue).leases
-            held = {entry.seq: leases[entry.seq] for entry, _ in entries if entry.seq in leases}
+        held = broker.leases_of(queue, [entry.seq for entry, _ in entries])
         lines = [stored(broker, queue, entry, JSON, state, held.get(entry.seq)) for entry, state in entries]
         return encode(lines), following
 

@@ -156,7 +156,7 @@ def _publish_run(call: Call, queue: str, bodies: list[bytes], form: int) -> bool
     seqs = call.broker.publish_bodies(queue, bodies, form)
     if seqs is None:
         return False
-    call.after_commit(PublishedBatch(count=len(bodies), first_id=call.broker.id_of(seqs.start)), 201)
+    call.after_commit(PublishedBatch(count=len(bodies), first_id=call.broker.id_of(seqs[0])), 201)
     return True
 
 
@@ -402,12 +402,10 @@ def extend(call: Call) -> None:
 
 def _show_all(call: Call, queue: str, entries: Sequence[tuple[Entry, str]], settles: bool) -> list[Any]:
     broker = call.broker
-    with broker.lock:
-        leases = broker.engine.queue(queue).leases
-        held = [leases.get(entry.seq) if state == "in_flight" else None for entry, state in entries]
+    held = broker.leases_of(queue, [entry.seq for entry, state in entries if state == "in_flight"])
     return [
-        stored(broker, queue, entry, call.format, state, lease, settles)
-        for (entry, state), lease in zip(entries, held, strict=True)
+        stored(broker, queue, entry, call.format, state, held.get(entry.seq), settles)
+        for entry, state in entries
     ]
 
 

@@ -87,6 +87,11 @@ KNOWN: dict[str, tuple[int, str, str]] = {
         "This server cannot read columns",
         "Install them for the server: pip install 'openq[spark]', and restart it.",
     ),
+    "not_on_this_store": (
+        501,
+        "Not where these messages are kept",
+        "The detail says what to use instead; a server with a data directory has it.",
+    ),
     "queue_exists": (409, "The queue exists with other settings", "PATCH changes them; PUT does both."),
     "queue_in_use": (409, "In use", "Try again when the detail no longer holds."),
     "exchange_in_use": (409, "In use", "Remove its bindings first, or delete it without if_unused."),
@@ -105,6 +110,18 @@ KNOWN: dict[str, tuple[int, str, str]] = {
     "queue_full": (429, "The queue is full", "Consume from it or raise its limit; then send again."),
     # The server.
     "disk_full": (507, "The disk is full", "Free some space; publishing resumes by itself."),
+    "store_full": (507, "Redis is full", "Raise its maxmemory, or consume; publishing resumes by itself."),
+    "store_unavailable": (
+        503,
+        "Redis is away",
+        "Send it again; the detail says whether it may have been done.",
+    ),
+    "store_error": (503, "Redis refused", "The detail is what it said; `openq doctor --store` tells more."),
+    "not_replicated": (
+        503,
+        "Kept by one Redis only",
+        "Its copies did not confirm in time. Sending it again may make a second one.",
+    ),
     "journal_failed": (
         503,
         "The journal failed",

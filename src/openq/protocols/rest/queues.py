@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 from msgspec import UNSET
@@ -196,9 +195,7 @@ def show_stats(call: Call) -> None:
 def list_leases(call: Call) -> None:
     broker = call.broker
     total = broker.stats(call.queue).in_flight
-    with broker.lock:
-        leases = broker.engine.queue(call.queue).leases.values()
-        shown = list(islice(leases, call.query.limit))
+    shown = broker.leases(call.queue, call.query.limit)
     call.answer(
         Leases(
             messages=[

@@ -28,7 +28,7 @@ def show_server(call: Call) -> None:
             version=__version__,
             started=iso(site.started_ms),
             uptime=seconds(site.now_ms() - site.started_ms),
-            storage="memory" if site.broker.journal is None else "journal",
+            storage=site.broker.storage,
             queues=sum(map(call.is_ours, site.broker.queues())),
             healthy=health.ok,
             id_prefix=site.broker.id_prefix,

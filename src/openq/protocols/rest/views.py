@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from ...broker.base import QueueStats
-from ...broker.local import LocalBroker
+from ...broker.full import FullBroker
 from ...model import FORM_JSON, Delivery, Entry, Extra, QueueSettings
 from ...names import split_name
 from ..tasks import Task
@@ -35,7 +35,7 @@ def attributes_of(values: Any, format: Format) -> dict[str, Any]:
     return shown
 
 
-def received(broker: LocalBroker, deliveries: list[Delivery], format: Format) -> list[Message]:
+def received(broker: FullBroker, deliveries: list[Delivery], format: Format) -> list[Message]:
     """The consumption form."""
     prefix = broker.id_prefix
     show = shower(format)
@@ -76,7 +76,7 @@ def is_dead(entry: Entry, queue: str) -> bool:
 
 
 def stored(
-    broker: LocalBroker,
+    broker: FullBroker,
     queue: str,
     entry: Entry,
     format: Format,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
-from ...engine.queue import Queue
+from ...broker.full import KnownQueue
 from ...errors import QueueNotFound
 from ...model import QueueSettings
 from ...names import DEFAULT_ACCOUNT, full_name, split_name
@@ -40,7 +40,7 @@ class View:
         "wait_s",
     )
 
-    def __init__(self, full: str, queue: Queue, names: Names, site: Site) -> None:
+    def __init__(self, full: str, queue: KnownQueue, names: Names, site: Site) -> None:
         settings = queue.settings
         self.full = full
         self.account, self.name = split_name(full)

@@ -10,17 +10,18 @@ from __future__ import annotations
 from ...errors import (
     Closed,
     DirectoryInUse,
-    DiskFull,
     ExchangeInUse,
     ExchangeNotFound,
     HistoryUnavailable,
     InvalidSetting,
     MessageNotFoundError,
     OpenQError,
+    OutOfRoom,
     QueueExists,
     QueueFull,
     QueueInUse,
     QueueNotFound,
+    StoreError,
     VisibilityTimeoutExpired,
 )
 from ...security.errors import Refused, SignatureRefused
@@ -368,7 +369,7 @@ def from_openq(error: OpenQError, receipt_handle: str | None = None) -> SqsError
             return over_limit(str(error))
         case InvalidSetting():
             return invalid_parameter_value(str(error))
-        case DiskFull() | DirectoryInUse() | Closed():
+        case OutOfRoom() | DirectoryInUse() | Closed() | StoreError():
             # Clients wait and try again after a 503, which is right: it may pass.
             return service_unavailable(str(error))
         case QueueInUse() | ExchangeInUse():

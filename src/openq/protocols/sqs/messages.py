@@ -263,7 +263,8 @@ class Attempts:
         try:
             for receipt in receipts:
                 broker.extend(full, receipt, lease_ms)
-            return [view.queue.leases[seq] for seq, _ in receipts]
+            found_now = broker.leases_of(full, [seq for seq, _ in receipts])
+            return [found_now[seq] for seq, _ in receipts]
         except (OpenQError, KeyError):
             # One was deleted, changed or handed to somebody else: that attempt is history.
             del self._known[full, attempt]
@@ -298,7 +299,7 @@ def receive_message(call: Call, wanted: sqs.ReceiveMessage, attempts: Attempts, 
                 "The request include parameter that is not valid for this queue type.",
             )
         attrs.check_fifo_id(attempt, "ReceiveRequestAttemptId")
-    if limits.max_in_flight is not None and len(view.queue.leases) >= limits.max_in_flight:
+    if limits.max_in_flight is not None and call.site.broker.in_flight(view.full) >= limits.max_in_flight:
         if not view.fifo:
             raise errors.over_limit(
                 f"The maximum number of in flight messages is {limits.max_in_flight}; delete some first."
@@ -485,7 +486,7 @@ def change_one(call: Call, view: View, handle: str, seconds: int) -> None:
     check_visibility(view, seconds)
     seq, number = receipt_of(view, handle)
     broker = call.site.broker
-    lent = view.queue.leases.get(seq)
+    lent = broker.lease(view.full, seq)
     if lent is not None and lent.number > number and not view.fifo:
         # AWS lets an older receipt change the lease of whoever has the message now. It may make that
         # longer here; taking a message from its holder is what receipts are there to prevent.

@@ -13,7 +13,7 @@ import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 
-from ...broker.local import LocalBroker
+from ...broker.full import FullBroker
 from ...errors import OpenQError, QueueNotFound
 from ..site import Site
 from ..tasks import CANCELLED, DONE, FAILED, RUNNING, Task, TooManyTasks, WayBack
@@ -37,16 +37,6 @@ class MoveFailed(OpenQError):
     code = "move_failed"
 
 
-def sources_of(broker: LocalBroker, full: str) -> list[str]:
-    """The queues whose dead letters go to this one."""
-    with broker.lock:
-        return [
-            name
-            for name, queue in broker.engine.queues.items()
-            if queue.settings.dead_letter == full and queue.settings.max_receives is not None
-        ]
-
-
 # -- start ------------------------------------------------------------------------------------
 
 
@@ -67,7 +57,7 @@ def start_message_move_task(call: Call, request: sqs.StartMessageMoveTask) -> sq
         raise errors.invalid_parameter_value(
             "The source queue and destination queue must be of the same queue type."
         )
-    sources = sources_of(call.site.broker, source.full)
+    sources = call.site.broker.dead_letter_sources(source.full)
     if not sources and not _has_dead_letters(call.site.broker, source.full):
         raise errors.invalid_parameter_value("Source queue must be configured as a Dead Letter Queue.")
     if any(task.state == RUNNING for task in _tasks(call.site, source.full)):
@@ -96,7 +86,7 @@ def start_message_move_task(call: Call, request: sqs.StartMessageMoveTask) -> sq
 
 
 def _work(
-    broker: LocalBroker, source: str, target: str | None, rate: int | None, back: WayBack
+    broker: FullBroker, source: str, target: str | None, rate: int | None, back: WayBack
 ) -> Callable[[Task], int]:
     def work(task: Task) -> int:
         try:
@@ -115,7 +105,7 @@ def _work(
     return work
 
 
-def _holds_strays(broker: LocalBroker, source: str) -> bool:
+def _holds_strays(broker: FullBroker, source: str) -> bool:
     """Whether what is left in the queue has nowhere to go back to."""
     known = set(broker.queues())
     return any(
@@ -124,7 +114,7 @@ def _holds_strays(broker: LocalBroker, source: str) -> bool:
     )
 
 
-def _has_dead_letters(broker: LocalBroker, full: str) -> bool:
+def _has_dead_letters(broker: FullBroker, full: str) -> bool:
     """It was somebody's dead-letter queue while those lasted."""
     return any(entry.extra is not None and entry.extra.deaths for entry in broker.peek(full, 1))
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote
 import msgspec
 
 from ...broker.base import Filter
-from ...broker.local import LocalBroker
+from ...broker.full import FullBroker
 from ...errors import OpenQError
 from ...model import Entry
 from ..http import Request
@@ -77,7 +77,7 @@ def peek_messages(call: Call, find: Find, encode: Encode, then: Callable[[bytes 
     call.site.run(look, done)
 
 
-def _entries(broker: LocalBroker, queue: str, states: list[str]) -> Iterator[Entry]:
+def _entries(broker: FullBroker, queue: str, states: list[str]) -> Iterator[Entry]:
     """As many as fit: some thousand messages, some megabytes."""
     left = MOST_BYTES
     count = MOST

@@ -119,7 +119,7 @@ def list_queues(call: Call, request: sqs.ListQueues) -> sqs.Reply:
 
 def list_dead_letter_source_queues(call: Call, request: sqs.ListDeadLetterSourceQueues) -> sqs.Reply:
     view = call.queue(request.queue_url)
-    names = _named(moves.sources_of(call.site.broker, view.full), view.account)
+    names = _named(call.site.broker.dead_letter_sources(view.full), view.account)
     page, token = _page(names, request.next_token, request.max_results)
     urls = [call.url_of(full_name(view.account, name)) for name in page]
     return sqs.ListDeadLetterSourceQueuesReply(queue_urls=urls, next_token=token)

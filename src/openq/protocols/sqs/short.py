@@ -83,11 +83,12 @@ class ShortWays:
     def __init__(self, site: Site, names: Names, wire: Answering) -> None:
         self._site = site
         self._broker = site.broker
+        self._in_flight = site.broker.in_flight
         self._names = names
         self._wire = wire
         self._views: dict[str, View] = {}
         self._id_prefix = site.broker.id_prefix.encode()
-        self._is_durable = site.broker.journal is not None and not site.broker.relaxed
+        self._is_durable = site.broker.is_durable
         self._decode_send = msgspec.json.Decoder(PlainSend).decode
         self._decode_batch = msgspec.json.Decoder(PlainBatch).decode
         self._decode_receive = msgspec.json.Decoder(PlainReceive).decode
@@ -190,7 +191,7 @@ class ShortWays:
             not 1 <= wanted.max_number_of_messages <= limits.max_receive
             or not 0 <= wait_s <= limits.max_wait_s
             or (lease_s is not None and not 0 <= lease_s <= limits.max_visibility_s)
-            or (limits.max_in_flight is not None and len(view.queue.leases) >= limits.max_in_flight)
+            or (limits.max_in_flight is not None and self._in_flight(view.full) >= limits.max_in_flight)
         ):
             return False
         number = view.number

@@ -1,0 +1,205 @@
+"""Which place the keywords of a queue name: memory, a directory, a server, or Redis."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ..broker.local import LocalBroker
+from ..clock import Clock
+from ..errors import Closed, InvalidSetting
+from . import checks
+from . import shared as brokers
+from .codecs import Codec
+from .shared import Shared
+from .times import to_ms
+from .verbs import Verbs
+
+if TYPE_CHECKING:
+    from .embedded import Queue
+
+
+def find(
+    codec: Codec,
+    dlq: Queue | None,
+    *,
+    path: str | os.PathLike[str] | None,
+    url: str | None,
+    broker: Verbs | None,
+    clock: Clock | None,
+    storage: str | None,
+    token: str | None,
+    ca: str | None,
+    reconnect: float | None,
+) -> Shared:
+    """The place, with one more user: whoever asks."""
+    url = _find_url(dlq, path, url, broker, storage)
+    there: Shared | None = getattr(broker, "home", None)
+    if there is None and dlq is not None and dlq._shared.is_remote:
+        there = dlq._shared
+    if url is not None or there is not None or _is_network(dlq, broker):
+        _refuse_pickle(codec)
+    if url is not None and _is_redis(url):
+        if [path, storage, broker] != [None] * 3:
+            raise InvalidSetting("Redis is a place of its own: give either url or path, storage and broker")
+        if token is not None:
+            raise InvalidSetting("token is for a server of ours; Redis has user:password@ in its url")
+        return _find_redis(dlq, url, clock, ca, reconnect)
+    if url is not None or there is not None:
+        if [path, clock, storage] != [None] * 3 or (broker is not None and url is not None):
+            raise InvalidSetting("a server has its own path, clock and storage: give either url or them")
+        return _find_server(dlq, url, there, token, ca, reconnect)
+    if token is not None or ca is not None or reconnect is not None:
+        raise InvalidSetting("token, ca and reconnect are about a server: they need a url")
+    return _find_broker(dlq, path, broker, clock, storage)
+
+
+def _find_url(
+    dlq: Queue | None,
+    path: str | os.PathLike[str] | None,
+    url: str | None,
+    broker: Verbs | None,
+    storage: str | None,
+) -> str | None:
+    if url is not None:
+        return checks.text(url, "url")
+    if path is not None or broker is not None or storage is not None or dlq is not None:
+        return None
+    found = os.environ.get("OPENQ_URL") or None
+    if found is not None and os.environ.get("OPENQ_PATH"):
+        raise InvalidSetting("OPENQ_URL and OPENQ_PATH name two places: set one, or give url= or path=")
+    return found
+
+
+def _is_network(dlq: Queue | None, broker: Verbs | None) -> bool:
+    return getattr(broker, "waits", False) or (dlq is not None and dlq._shared.is_network)
+
+
+def _refuse_pickle(codec: Codec) -> None:
+    if codec.name == "pickle" and codec.own is None:
+        raise InvalidSetting(
+            "codec 'pickle' is not for the network: whoever reads a pickle runs its writer's code"
+        )
+
+
+def _is_redis(url: str) -> bool:
+    if url.startswith(("http://", "https://")):
+        return False
+    from ..redis.url import is_redis_url
+
+    return is_redis_url(url)
+
+
+def _find_redis(
+    dlq: Queue | None, url: str, clock: Clock | None, ca: str | None, reconnect: float | None
+) -> Shared:
+    from .redis_place import on_redis
+
+    checks.text_or_none(ca, "ca")
+    if reconnect is not None:
+        to_ms(reconnect, "reconnect")
+    _check_clock(clock)
+    if dlq is not None and dlq._closed:
+        raise Closed()
+    shared = on_redis(url, clock, ca, reconnect)
+    if dlq is not None and dlq._shared is not shared:
+        shared.leave()
+        raise InvalidSetting(
+            f"queue {dlq.name!r} is in {dlq._shared.where}: a dlq must be in the Redis of its queue, "
+            "opened with the same url"
+        )
+    return shared
+
+
+def _find_server(
+    dlq: Queue | None,
+    url: str | None,
+    there: Shared | None,
+    token: str | None,
+    ca: str | None,
+    reconnect: float | None,
+) -> Shared:
+    """The server of the address, or the one where a broker or a dlq is already."""
+    checks.text_or_none(token, "token")
+    checks.text_or_none(ca, "ca")
+    if reconnect is not None:
+        to_ms(reconnect, "reconnect")
+    if dlq is not None and dlq._closed:
+        raise Closed()
+    if url is None:
+        assert there is not None
+        shared = there.join()
+    else:
+        from .remote import connect
+
+        shared = connect(url, token, ca, reconnect)
+    if dlq is not None and dlq._shared is not shared:
+        shared.leave()
+        raise InvalidSetting(
+            f"queue {dlq.name!r} is in {dlq._shared.where}: a dlq must be on the server of its queue, "
+            "opened with the same url and token"
+        )
+    return shared
+
+
+def _find_broker(
+    dlq: Queue | None,
+    path: str | os.PathLike[str] | None,
+    broker: Verbs | None,
+    clock: Clock | None,
+    storage: str | None,
+) -> Shared:
+    """The place without an address that the keywords name."""
+    if storage not in (None, "memory", "journal"):
+        raise InvalidSetting(f"storage must be 'memory' or 'journal', not {storage!r}")
+    if storage == "memory" and path is not None:
+        raise InvalidSetting("storage='memory' keeps nothing on disk: leave out path, or storage")
+    if path is not None:
+        path = checks.file_path(path)
+    if broker is not None and not (isinstance(broker, LocalBroker) or getattr(broker, "waits", False)):
+        raise InvalidSetting(f"broker must be a LocalBroker or a RedisBroker, not {broker!r}")
+    _check_clock(clock)
+    if dlq is not None:
+        return _beside(dlq, path, broker, clock)
+    if broker is not None:
+        if path is not None or clock is not None:
+            raise InvalidSetting("a broker has its own path and clock: give either it or them")
+        return _around(broker)
+    if path is None and storage != "memory":
+        path = os.environ.get("OPENQ_PATH") or None
+    if path is not None:
+        return brokers.on_disk(path, clock)
+    if storage == "journal":
+        raise InvalidSetting("storage='journal' needs a path")
+    return brokers.in_memory(clock)
+
+
+def _check_clock(clock: Clock | None) -> None:
+    if clock is not None and not (callable(getattr(clock, "now_ms", None)) and hasattr(clock, "on_advance")):
+        raise InvalidSetting(f"clock must be a Clock, as openq.VirtualClock is one, not {clock!r}")
+
+
+def _around(broker: Verbs) -> Shared:
+    if not broker.waits:
+        return brokers.around(broker)
+    from .redis_place import around
+
+    return around(broker)
+
+
+def _beside(
+    dlq: Queue, path: str | os.PathLike[str] | None, broker: Verbs | None, clock: Clock | None
+) -> Shared:
+    """A queue and its dead letters are in one place: a move between them is one record."""
+    if dlq._closed:
+        raise Closed()
+    shared = dlq._shared
+    if path is not None and os.path.realpath(path) != shared.path:
+        raise InvalidSetting(
+            f"queue {dlq.name!r} is in {shared.where}: a dlq must have the same path as its queue"
+        )
+    if broker is not None and broker is not shared.broker:
+        raise InvalidSetting(f"queue {dlq.name!r} is on another broker: a dlq must be on that of its queue")
+    if clock is not None and clock is not shared.broker.clock:
+        raise InvalidSetting(f"queue {dlq.name!r} has another clock: a dlq and its queue share one")
+    return shared.join()

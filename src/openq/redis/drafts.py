@@ -1,0 +1,62 @@
+"""From what a publisher hands in to what the functions take: a record, and an extra where there is one.
+
+Times stay relative here: Redis's clock makes them absolute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from ..engine.engine import base_extra, make_info
+from ..model import Draft
+from .records import dump, fields_of, pack_record
+from .registry import QueueView
+
+_LIGHT = {"t", "R"}  # what a plain message may say
+_PUBLISHED = ("t", "R", "p", "g", "i")  # what history tells of it
+
+
+def published_fields(fields: Mapping[str, object]) -> bytes:
+    """The part of an extra that belongs to the publishing."""
+    return dump({name: fields[name] for name in _PUBLISHED if name in fields})
+
+
+def own_fields(draft: Draft, now_ms: int) -> dict[str, object]:
+    """What the draft says by itself, checked."""
+    extra = base_extra(draft, now_ms)
+    extra.due_ms = extra.expires_ms = 0
+    fields = fields_of(extra)
+    if draft.delay_ms is not None:
+        # An explicit delay of 0 is one too: it overrules the queue's own.
+        fields["dr" if draft.delay_ms else "z"] = draft.delay_ms or 1
+    elif draft.due_ms > 0:
+        fields["d"] = draft.due_ms
+    if draft.ttl_ms is not None:
+        fields["er"] = draft.ttl_ms
+    return fields
+
+
+def content_key(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def pack_draft(
+    view: QueueView, draft: Draft, now_ms: int, own_seq: int, *, again: bool = False
+) -> tuple[bytes, bytes]:
+    """Record and extra; the latter is empty for a plain message. `own_seq`: see `repeats` in the functions.
+
+    `again` is for replays: the window remembers the message, and that must not keep it out.
+    """
+    info = make_info(draft)
+    fields = own_fields(draft, now_ms)
+    if again:
+        fields["k"] = False
+    elif view.settings.dedup_by_content and "k" not in fields:
+        fields["k"] = content_key(draft.body)
+    published = published_fields(fields) if fields.keys() & set(_PUBLISHED) else b""
+    if not fields.keys() - _LIGHT:
+        return pack_record(draft.body, draft.form, info, published, False), b""
+    if own_seq:
+        fields["is"] = str(own_seq)
+    return pack_record(draft.body, draft.form, info, published, True), dump(fields)

@@ -1,0 +1,342 @@
+"""What every verb of the Redis broker stands on: calls, the cache of queues, time, promises."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ..broker.base import Health
+from ..broker.foundation import Listener, new_prefix
+from ..clock import Clock, VirtualClock
+from ..errors import (
+    Closed,
+    FunctionError,
+    NotOnThisStore,
+    OpenQError,
+    QueueNotFound,
+    StoreError,
+)
+from ..model import Entry
+from ..observe.metrics import Family
+from . import records
+from .calls import Calls
+from .library import call_function, load_functions
+from .registry import QueueView, Registry
+from .safety import gauges, require
+from .survey import survey
+from .url import Address
+
+log = logging.getLogger("openq.redis")
+
+Reply = list[Any]
+
+
+class Shared:
+    """What the views of one broker, one for threads and one for each loop, have in common."""
+
+    def __init__(self, address: Address, clock: Clock | None) -> None:
+        self.address = address
+        self.clock = clock
+        self.registry = Registry(address.prefix)
+        self.closed = False
+        self.offset_ms: int | None = None  # Redis's clock less the monotonic one
+        self.forked: list[Callable[[], None]] = []  # called in a child, which has none of the threads
+        self.be_new()
+        _ALL.add(self)
+        self.listeners: list[Listener] = []
+        self.heard: dict[int, str] = {}  # number of a queue -> up to where its events were looked through
+        self.lent_ids: dict[int, str] = {}  # ids that do not follow from the sequence, while somebody listens
+        self.loaded: set[bytes] = set()
+        self.history_messages = int(address.options.get("history", records.HISTORY_MESSAGES))
+
+    def be_new(self) -> None:
+        """Under a name of its own: a forked child that kept its parent's would seem to repeat its calls."""
+        self.client = os.urandom(6).hex()  # names this process in tokens and as a holder of leases
+        self.tokens = itertools.count(1)
+        for forget in self.forked:
+            forget()
+
+
+_ALL: weakref.WeakSet[Shared] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for shared in list(_ALL):
+        shared.be_new()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Foundation:
+    # Facts that doors ask once.
+    waits = True
+    is_shared = True
+    storage = "redis"
+    relaxed = False
+    has_batches = False
+    journal = None
+
+    def __init__(self, shared: Shared, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._shared = shared
+        self._registry = shared.registry
+        self.calls = Calls(shared.address, loop=loop)
+        self.is_durable = shared.address.profile == "safe"
+        self.place = f"everything acknowledged is in Redis at {shared.address}"
+        self.router = shared.registry.router
+        self.known = shared.registry.queues.get
+
+    # -- calling --------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """The functions, the queues and the prefix of ids; after the settings of Redis were judged."""
+        report = survey(self._shared.address)
+        for line in require(report):
+            log.warning("%s", line)
+        self._report = report
+        load_functions(self.calls, self._registry.docs_key)
+        self._registry.load_prefix(self.calls, new_prefix())
+        self._registry.refresh(self.calls, always=True)
+
+    def _now_argument(self) -> int:
+        clock = self._shared.clock
+        return clock.now_ms() if isinstance(clock, VirtualClock) else 0
+
+    def _fcall(self, key: bytes, name: str, *args: Any, idempotent: bool = True) -> Reply:
+        """[whether something is in limbo, Redis's time, answer]"""
+        if self._shared.closed:
+            raise Closed()
+        reply: Reply = call_function(
+            self.calls, key, name, self._now_argument(), *args, idempotent=idempotent
+        )
+        if self._shared.offset_ms is None or reply[1]:
+            self._shared.offset_ms = int(reply[1]) - time.monotonic_ns() // 1_000_000
+        return reply
+
+    def _on(self, view: QueueView, name: str, *args: Any, idempotent: bool = True) -> Any:
+        """The answer of one of the functions for a queue; what it put into limbo is decided."""
+        limbo, _, answer = self._about_queue(view, name, *args, idempotent=idempotent)
+        if limbo:
+            self._drain(view)
+        return answer
+
+    def _about_queue(self, view: QueueView, name: str, *args: Any, idempotent: bool = True) -> Reply:
+        for _ in range(100):
+            try:
+                return self._fcall(view.key, name, *args, idempotent=idempotent)
+            except FunctionError as error:
+                if error.code == "BLOCK":
+                    self._more_sequences(view)
+                elif error.code == "NOQUEUE":
+                    self._restore(view)
+                elif error.code == "GONE":
+                    self._registry.refresh(self.calls)
+                    raise QueueNotFound(view.name) from None
+                else:
+                    raise
+        raise StoreError(f"queue {view.name!r} cannot be found in Redis")
+
+    def _more_sequences(self, view: QueueView, count: int = 10_000) -> None:
+        first, last = self._registry.next_block(self.calls, count)
+        self._fcall_bare(view.key, "block", first, last, count)
+
+    def _fcall_bare(self, key: bytes, name: str, *args: Any) -> Any:
+        return call_function(self.calls, key, name, self._now_argument(), *args)
+
+    def _restore(self, view: QueueView) -> None:
+        """Redis lost a queue that was declared: its settings at least are known."""
+        self._registry.refresh(self.calls)
+        if view.deleted:
+            raise QueueNotFound(view.name)
+        log.warning("queue %r was lost by Redis; it is made again, empty", view.name)
+        self._configure(view)
+
+    def _configure(self, view: QueueView) -> None:
+        first, last = self._registry.next_block(self.calls)
+        packed = records.pack_settings(view.settings, view.version, self._shared.history_messages)
+        reply = self._fcall_bare(view.key, "configure", packed, first, last)
+        if reply[0]:
+            self._drain(view)
+
+    def _drain(self, view: QueueView) -> dict[str, str]:
+        raise NotImplementedError
+
+    # -- queues ---------------------------------------------------------------------------------
+
+    def _view(self, queue: str) -> QueueView:
+        view = self._registry.queues.get(queue)
+        if view is None:
+            if self._shared.closed:
+                raise Closed()
+            self._registry.refresh(self.calls)
+            view = self._registry.queues.get(queue)
+            if view is None:
+                raise QueueNotFound(queue)
+        return view
+
+    def about(self, queue: str) -> QueueView:
+        return self._view(queue)
+
+    def queues(self) -> list[str]:
+        self._check_open()
+        self._registry.refresh(self.calls)
+        return list(self._registry.queues)
+
+    def _check_open(self) -> None:
+        if self._shared.closed:
+            raise Closed()
+
+    @property
+    def id_prefix(self) -> str:
+        return self._registry.id_prefix
+
+    def id_of(self, seq: int) -> str:
+        return f"{self._registry.id_prefix}{seq:012x}"
+
+    def message_id(self, entry: Entry) -> str:
+        extra = entry.extra
+        if extra is not None and extra.id is not None:
+            return extra.id
+        return f"{self._registry.id_prefix}{entry.seq:012x}"
+
+    def _own_seq(self, message_id: str) -> int:
+        """The sequence that one of the store's own ids stands for; 0 for others."""
+        prefix = self._registry.id_prefix
+        if message_id.startswith(prefix) and len(message_id) == len(prefix) + 12:
+            try:
+                return int(message_id[-12:], 16)
+            except ValueError:
+                return 0
+        return 0
+
+    def _token(self) -> str:
+        return f"{self._shared.client}:{next(self._shared.tokens)}"
+
+    # -- time and promises ----------------------------------------------------------------------
+
+    @property
+    def clock(self) -> Clock | None:
+        return self._shared.clock
+
+    def now_ms(self) -> int:
+        """Redis's time, as far as it is known without asking."""
+        clock = self._shared.clock
+        if isinstance(clock, VirtualClock):
+            return clock.now_ms()
+        offset_ms = self._shared.offset_ms
+        if offset_ms is None:
+            return time.time_ns() // 1_000_000
+        return offset_ms + time.monotonic_ns() // 1_000_000
+
+    def sync(self) -> None:
+        self.calls.durable()
+
+    def flush(self) -> None:
+        self.calls.durable()
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        self.calls.on_durable(lambda error: callback())
+
+    def after_durable(self, callback: Callable[[OpenQError | None], None]) -> None:
+        self.calls.on_durable(callback)
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def _note(self, what: str, queue: str, ids: Iterable[str | None], detail: str = "") -> None:
+        """Tell who listens what this process has done."""
+        listeners = list(self._shared.listeners)
+        now_ms = self.now_ms() if listeners else 0
+        for message_id in ids if listeners else ():
+            event = {"event": what, "queue": queue, "id": message_id, "time_ms": now_ms, "detail": detail}
+            for listener in listeners:
+                try:
+                    listener(event)
+                except Exception:
+                    log.exception("a listener failed on %s", what)
+
+    def _lent_id(self, seq: int) -> str:
+        return self._shared.lent_ids.get(seq) or self.id_of(seq)
+
+    # -- documents and servers ------------------------------------------------------------------
+
+    def document(self, name: str) -> tuple[int, bytes | None]:
+        return self._registry.document(self.calls, name)
+
+    def put_document(self, name: str, version: int, data: bytes) -> bool:
+        return self._registry.put(self.calls, name, version, data)
+
+    @property
+    def _servers_key(self) -> bytes:
+        return f"{self._registry.prefix}:{{meta}}:servers".encode()
+
+    def beat(self, server: str, data: bytes, ttl_ms: int) -> None:
+        key = self._servers_key
+        until_ms = self._redis_ms() + ttl_ms
+        self.calls.call(key, "HSET", key, server, b"%d %b" % (until_ms, data), idempotent=True)
+
+    def servers(self) -> dict[str, bytes]:
+        key = self._servers_key
+        pairs = self.calls.call(key, "HGETALL", key, idempotent=True)
+        now_ms = self._redis_ms()
+        alive: dict[str, bytes] = {}
+        for name, value in zip(pairs[::2], pairs[1::2], strict=True):
+            until_ms, _, data = value.partition(b" ")
+            if int(until_ms) > now_ms:
+                alive[name.decode()] = data
+            elif int(until_ms) < now_ms - 3_600_000:
+                self.calls.call(key, "HDEL", key, name, idempotent=True)
+        return alive
+
+    def leave_servers(self, server: str) -> None:
+        key = self._servers_key
+        with contextlib.suppress(StoreError):
+            self.calls.call(key, "HDEL", key, server, idempotent=True)
+
+    def serve_at(self, url: str) -> None:
+        """Nobody looks into a directory for it here."""
+
+    def _redis_ms(self) -> int:
+        seconds, micros = self.calls.call(self._servers_key, "TIME", idempotent=True)
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def health(self) -> Health:
+        if self._shared.closed:
+            return Health(False, "closed")
+        try:
+            self.calls.call(self._servers_key, "PING", idempotent=False)
+        except StoreError as error:
+            return Health(False, str(error))
+        return Health(True, "redis")
+
+    def gauges(self) -> list[Family]:
+        return gauges(self._report)
+
+    def is_free(self) -> bool:
+        return True
+
+    # -- what needs a journal -------------------------------------------------------------------
+
+    @property
+    def staging(self) -> Any:
+        raise NotOnThisStore("staged batches", "publish them in batches of their own")
+
+    @property
+    def subscriptions(self) -> Any:
+        raise NotOnThisStore("lease batches", "receive and acknowledge through the queue itself")
+
+    @property
+    def cursors(self) -> Any:
+        raise NotOnThisStore("cursors", "read the history of a queue by time")
+
+
+def chunks(items: list[Any], size: int) -> Iterator[list[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,249 @@
+"""What was: past messages from the stream of a queue, timelines from its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ..broker.base import Step
+from ..broker.history import PastMessage, Span
+from ..engine.engine import make_info
+from ..engine.records import EXPIRED, MOVE_NAMES, REMOVE_NAMES, RETURN_NAMES
+from ..engine.routing import is_default
+from ..errors import HistoryUnavailable
+from ..model import Draft, Entry, Extra
+from .records import is_from_elsewhere, unpack_record
+from .registry import QueueView
+
+if TYPE_CHECKING:
+    from .operations import Operations
+
+_PAGE = 500
+
+
+class Past:
+    def __init__(self, broker: Operations) -> None:
+        self._broker = broker
+
+    def _stream(self, view: QueueView, name: str, start: str) -> Iterator[tuple[bytes, bytes]]:
+        """Ids and values of a stream, oldest first."""
+        key = view.key[:-1] + name.encode()
+        call = self._broker.calls.call
+        while True:
+            page = call(key, "XRANGE", key, start, "+", "COUNT", _PAGE, idempotent=True)
+            for id, fields in page:
+                yield id, fields[1]
+            if len(page) < _PAGE:
+                return
+            start = "(" + page[-1][0].decode()
+
+    def messages(self, view: QueueView, after_seq: int = 0) -> Iterator[PastMessage]:
+        """What was published to the queue, as it was published, as far as history is kept."""
+        for id, record in self._stream(view, "m", str(after_seq + 1)):
+            if not is_from_elsewhere(record):
+                seq, _, sent_ms = id.partition(b"-")
+                form, body, info, extra = unpack_record(record)
+                yield PastMessage(int(seq), int(sent_ms), form, body, info, extra)
+
+    def past(self, view: QueueView, span: Span) -> list[PastMessage]:
+        found: list[PastMessage] = []
+        for message in self.messages(view, span.after_seq):
+            if span.until_ms is not None and message.time_ms >= span.until_ms:
+                break
+            if message.time_ms >= span.since_ms:
+                found.append(message)
+                if len(found) >= span.limit:
+                    break
+        return found
+
+    def published(self, view: QueueView, since_ms: int | None, since_id: str | None) -> Iterator[Draft]:
+        broker = self._broker
+        oldest_ms = max(since_ms or 0, broker.now_ms() - view.settings.history_ms)
+        begun = since_id is None
+        from_seq = 0 if since_id is None else broker._own_seq(since_id)
+        seen: set[str] = set()
+        for message in self.messages(view):
+            extra = message.extra
+            message_id = extra.id if extra is not None and extra.id else broker.id_of(message.seq)
+            begun = begun or message_id == since_id or 0 < from_seq <= message.seq
+            if begun and message.time_ms >= oldest_ms and message_id not in seen:
+                seen.add(message_id)
+                yield _draft(message_id, message)
+        if not begun:
+            raise HistoryUnavailable(
+                f"message {since_id} is not in the kept history of queue {view.name!r}; "
+                "use a point in time, or keep a longer history"
+            )
+
+    def expired_leases(self, view: QueueView) -> list[int]:
+        """Sequences whose lease ran out since this was last asked."""
+        seen = self._broker._shared.heard
+        start = seen.get(view.number)
+        if start is None:
+            start = str(self._broker.now_ms())
+        found = []
+        for id, value in self._stream(view, "h", start):
+            seen[view.number] = "(" + id.decode()
+            parts = value.split(b"\x1f")
+            if parts[0] == b"R" and int(parts[1]) == EXPIRED:
+                found.append(int(parts[3]))
+        seen.setdefault(view.number, start)
+        return found
+
+    # -- timelines ------------------------------------------------------------------------------
+
+    def timeline(self, view: QueueView, message_id: str) -> list[Step]:
+        """Followed through the queues it was moved to and from."""
+        broker = self._broker
+        seqs = {
+            broker._own_seq(message_id),
+            *broker._seqs(view, [message_id]),
+            *self._known_as(view, message_id),
+        }
+        wanted = [(view, seq, 0) for seq in sorted(seqs) if seq]
+        looked: set[tuple[int, int]] = set()
+        steps: list[tuple[int, int, int, Step]] = []
+        while wanted:
+            queue, seq, life = wanted.pop()
+            if (queue.number, seq) in looked:
+                continue
+            looked.add((queue.number, seq))
+            wanted += self._collect(queue, seq, life, steps)
+        # Within one moment: first what happened where it came from.
+        steps.sort(key=lambda each: each[:3])
+        return [step for *_, step in steps]
+
+    def _known_as(self, view: QueueView, message_id: str) -> list[int]:
+        """Sequences in this queue of a message whose id does not follow from them."""
+        found = []
+        for _, value in self._stream(view, "h", "-"):
+            if value[:1] == b"I":
+                _, _, seq, id = value.split(b"\x1f", 3)
+                if id.decode() == message_id:
+                    found.append(int(seq))
+        for message in self.messages(view):
+            if message.extra is not None and message.extra.id == message_id:
+                found.append(message.seq)
+        return found
+
+    def _collect(
+        self, view: QueueView, seq: int, life: int, steps: list[tuple[int, int, int, Step]]
+    ) -> list[tuple[QueueView, int, int]]:
+        """The steps of one message in one queue; where it came from and went to.
+
+        Each queue it was in is one of its lives; `life` counts them.
+        """
+        relatives: list[tuple[QueueView, int, int]] = []
+        key = view.key[:-1] + b"m"
+        found = self._broker.calls.call(key, "XRANGE", key, seq, seq, idempotent=True)
+        since = "-"
+        if found:
+            id, fields = found[0]
+            sent_ms = int(id.partition(b"-")[2])
+            since = str(sent_ms)
+            if not is_from_elsewhere(fields[1]):
+                steps.append((sent_ms, life, 0, Step(sent_ms, "published", view.name, _by(fields[1]))))
+        own = str(seq).encode()
+        numbered = self._broker._registry.numbered
+        for place, (id, value) in enumerate(self._stream(view, "h", since), 1):
+            if own not in value:
+                continue
+            time_ms = int(id.partition(b"-")[0])
+            parts = value.decode().split("\x1f")
+            if parts[0] == "I":
+                if parts[2] == str(seq):
+                    number, _, old = parts[1].partition(":")
+                    if int(number) in numbered and int(old):
+                        relatives.append((numbered[int(number)], int(old), life - 1))
+                continue
+            step = _step(view, seq, time_ms, parts)
+            if step is not None:
+                steps.append((time_ms, life, place, step))
+                if parts[0] == "M":
+                    went = self._went_to(view, seq, parts[4], id)
+                    relatives += [(target, new, life + 1) for target, new in went]
+        return relatives
+
+    def _went_to(self, view: QueueView, seq: int, names: str, since: bytes) -> list[tuple[QueueView, int]]:
+        found = []
+        origin = f"{view.number}:{seq}"
+        for name in names.split("\x1e"):
+            target = self._broker._registry.queues.get(name)
+            if target is None:
+                continue
+            # Entered there before the limbo was cleared, on a clock that may be another one.
+            start = max(0, int(since.partition(b"-")[0]) - 60_000)
+            for _, value in self._stream(target, "h", str(start)):
+                parts = value.decode().split("\x1f")
+                if parts[0] == "I" and parts[1] == origin:
+                    found.append((target, int(parts[2])))
+        return found
+
+
+def _step(view: QueueView, seq: int, time_ms: int, parts: list[str]) -> Step | None:
+    """One line of a timeline from one event; None if it is about others."""
+    kind, name, own = parts[0], view.name, str(seq)
+    if kind == "L":
+        if own not in parts[4].split(","):
+            return None
+        holder = f"to {parts[3]}, " if parts[3] else ""
+        until_ms = int(parts[2])
+        until = f"leased until {_clock_time(until_ms)}" if until_ms else "leased while it is connected"
+        return Step(time_ms, "delivered", name, holder + until)
+    if kind == "A":
+        return Step(time_ms, "acked", name) if own in parts[1].split(",") else None
+    if kind == "R":
+        if parts[3] != own:
+            return None
+        details = [parts[2]] if parts[2] else []
+        if int(parts[4]):
+            details.append(f"again at {_clock_time(int(parts[4]))}")
+        return Step(time_ms, RETURN_NAMES[int(parts[1])], name, "; ".join(details))
+    if kind == "X":
+        if own not in parts[2].split(","):
+            return None
+        return Step(time_ms, "extended", name, f"until {_clock_time(int(parts[1]))}" if int(parts[1]) else "")
+    if kind == "M" and parts[3] == own:
+        why = MOVE_NAMES[int(parts[1])]
+        where = "to " + ", ".join(parts[4].split("\x1e"))
+        what = why if why in ("redriven", "moved") else "dead-lettered"
+        reason = f": {parts[2]}" if parts[2] else ""
+        return Step(time_ms, what, name, where if what == why else f"{where} ({why}{reason})")
+    if kind == "D" and own in parts[2].split(","):
+        return Step(time_ms, "removed", name, REMOVE_NAMES[int(parts[1])])
+    if kind == "S" and parts[2] == own:
+        return Step(time_ms, "rescheduled", name, f"to {_clock_time(int(parts[1]))}")
+    if kind == "E" and parts[1] == own:
+        return Step(time_ms, "edited", name)
+    return None
+
+
+def _by(record: bytes) -> str:
+    _, _, info, extra = unpack_record(record)
+    parts = []
+    if info is not None and info.publisher:
+        parts.append(f"by {info.publisher}")
+    if extra is not None and extra.route is not None and not is_default(extra.route[0]):
+        parts.append(f"through {extra.route[0]}")
+    return ", ".join(parts)
+
+
+def _draft(message_id: str, message: PastMessage) -> Draft:
+    draft = Draft(message.body, message.form, delay_ms=0, id=message_id)
+    extra = message.extra
+    if extra is not None:
+        draft.priority, draft.group, draft.type = extra.priority, extra.group, extra.type
+    if message.info is not None:
+        draft.info = message.info
+    return draft
+
+
+def as_entry(draft: Draft) -> Entry:
+    """A past message in the shape that filters know."""
+    extra = Extra(id=draft.id, type=draft.type, group=draft.group, priority=draft.priority)
+    return Entry(0, 0, 0, len(draft.body), draft.form, draft.body, make_info(draft), extra)
+
+
+def _clock_time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,331 @@
+"""One connection to one Redis for an event loop: many callers, one write per turn of the loop.
+
+What is sent in one turn leaves in one piece; replies come back in order, each to its callback. Everything
+here happens on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any, cast
+
+from openq.errors import StoreError, StoreUnavailable
+from openq.redis.copies import Copies
+from openq.redis.link import CONNECT_S, Pause
+from openq.redis.url import Address, Host
+from openq.redis.wire import NOTHING_YET, greeting, new_reader, pack
+
+log = logging.getLogger("openq.redis")
+
+FLUSH_BYTES = 64 * 1024
+
+Callback = Callable[[Any], None]
+
+
+class Collector:
+    """The replies of several commands, as one list for one callback."""
+
+    __slots__ = ("_callback", "_missing", "replies")
+
+    def __init__(self, count: int, callback: Callback) -> None:
+        self.replies: list[Any] = []
+        self._missing = count
+        self._callback = callback
+
+    def add(self, reply: Any) -> None:
+        self.replies.append(reply)
+        self._missing -= 1
+        if not self._missing:
+            self._callback(self.replies)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection of a link. Its end may be reported when the link has the next one already."""
+
+    def __init__(self, link: LoopLink) -> None:
+        self._link = link
+        self.transport: asyncio.Transport | None = None
+        self.reader = new_reader()
+        self.paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._link.made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._link.received(self, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._link.ended(self, str(exc or "the server closed the connection"))
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self._link.writable(self)
+
+
+class LoopLink:
+    """A connection that opens when it is first used, and again after a loss."""
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host | None,
+        loop: asyncio.AbstractEventLoop,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.address = address
+        self.host = host
+        self.copies = Copies(address)
+        self._loop = loop
+        self._context = context
+        self._closed = False
+        self._pause = Pause()
+        self._connection: _Connection | None = None
+        self._ready = False
+        self._connecting: asyncio.Task[None] | None = None
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._unsent_callbacks: list[Callback] = []
+        self._sent: deque[Callback] = deque()
+        self._confirming: list[Callback] = []
+        self._flush_is_due = False
+        self._asked_s = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+        self._why_lost = ""
+
+    def send(self, data: bytes, callback: Callback) -> None:
+        """Send one packed command; `callback(reply)`, with an exception for an error."""
+        self._unsent.append(data)
+        self._unsent_callbacks.append(callback)
+        self._unsent_bytes += len(data)
+        if not self._flush_is_due:
+            self._schedule()
+        elif self._unsent_bytes > FLUSH_BYTES:
+            self._flush()
+
+    def send_many(self, data: bytes, count: int, callback: Callback) -> None:
+        """Send several packed commands; `callback(replies)`."""
+        add = Collector(count, callback).add
+        self._unsent_callbacks.extend(repeat(add, count - 1))
+        self.send(data, add)
+
+    def confirm(self, callback: Callback) -> None:
+        """`callback(None)` when all that was written so far has its copies, or with the error."""
+        self._confirming.append(callback)
+        if not self._flush_is_due:
+            self._schedule()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        self._lose("closed")
+
+    def close_soon(self) -> None:
+        """From any thread, and when the loop is gone too."""
+        self._closed = True
+        try:
+            self._loop.call_soon_threadsafe(self.close)
+        except RuntimeError:
+            pass
+
+    # The connection's side.
+
+    def made(self, connection: _Connection) -> None:
+        self._connection = connection
+
+    def received(self, connection: _Connection, data: bytes) -> None:
+        if connection is not self._connection:
+            return
+        reader = connection.reader
+        sent = self._sent
+        # Whoever is woken here and sends again waits for the others: their sends leave together.
+        due, self._flush_is_due = self._flush_is_due, True
+        try:
+            reader.feed(data)
+            reply = reader.gets()
+            while reply is not NOTHING_YET:
+                try:
+                    sent.popleft()(reply)
+                except Exception:
+                    log.exception("a callback failed")
+                if connection is not self._connection:
+                    return  # a callback closed us
+                reply = reader.gets()
+        finally:
+            self._flush_is_due = due
+        self._asked_s = self._loop.time()
+        if not due and (self._unsent or self._confirming):
+            self._flush()
+
+    def ended(self, connection: _Connection, why: str) -> None:
+        if connection is self._connection:
+            self._lose(why)
+
+    def writable(self, connection: _Connection) -> None:
+        if connection is self._connection:
+            self._flush()
+
+    # Sending.
+
+    def _schedule(self) -> None:
+        self._flush_is_due = True
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        if not self._ready:
+            self._connect()
+            return
+        connection = self._connection
+        assert connection is not None
+        if connection.paused:
+            return
+        if self._confirming:
+            self._ask_for_copies()
+        if not self._unsent:
+            return
+        data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
+        if not self._sent:
+            self._asked_s = self._loop.time()
+        self._sent.extend(self._unsent_callbacks)
+        self._unsent.clear()
+        self._unsent_callbacks.clear()
+        self._unsent_bytes = 0
+        assert connection.transport is not None
+        connection.transport.write(data)
+
+    def _ask_for_copies(self) -> None:
+        """One question for all who wait; it covers what has been answered by now."""
+        waiting, self._confirming = self._confirming, []
+        copies = self.copies
+        question = copies.question(time.monotonic())
+
+        def answered(replies: list[Any]) -> None:
+            verdict = copies.verdict(question, replies)
+            for callback in waiting:
+                self._tell(callback, verdict)
+
+        if not question.commands:
+            answered([])
+            return
+        self._unsent.append(question.data)
+        self._unsent_callbacks.extend(repeat(Collector(question.commands, answered).add, question.commands))
+
+    # Connecting, and losing it.
+
+    def _connect(self) -> None:
+        if self._connecting is not None:
+            return
+        if self._closed or self._pause.lasts(self._loop.time()):
+            self._lose("closed" if self._closed else self._why_lost)
+            return
+        self._connecting = self._loop.create_task(self._open())
+        self._connecting.add_done_callback(self._opened)
+
+    async def _open(self) -> None:
+        async with asyncio.timeout(CONNECT_S):
+            if self.address.path is not None:
+                await self._loop.create_unix_connection(lambda: _Connection(self), self.address.path)
+            else:
+                assert self.host is not None
+                name = self.host[0] if self._context is not None else None
+                await self._loop.create_connection(
+                    lambda: _Connection(self), *self.host, ssl=self._context, server_hostname=name
+                )
+        connection = self._connection
+        if connection is None or connection.transport is None:
+            raise ConnectionError(self._why_lost)
+        commands = greeting(self.address, "openq")
+        if self.copies.wanted:
+            commands.append(("INFO",))
+        answered: asyncio.Future[list[Any]] = self._loop.create_future()
+
+        def answer(replies: list[Any]) -> None:
+            if not answered.done():
+                answered.set_result(replies)
+
+        self._sent.extend(repeat(Collector(len(commands), answer).add, len(commands)))
+        connection.transport.write(b"".join([pack(command) for command in commands]))
+        async with asyncio.timeout(self.address.timeout_s):
+            replies = await answered
+        self.copies.new_connection(replies.pop() if self.copies.wanted else None, time.monotonic())
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        self._connecting = None
+        if task.cancelled():
+            self._lose("closed")
+            return
+        error = task.exception()
+        if error is None and self._connection is not None:
+            self._ready = True
+            self._pause.over()
+            self._asked_s = self._loop.time()
+            if self._watch is None:
+                self._look_after()
+            self._flush()
+            return
+        self._pause.begin(self._loop.time())
+        if isinstance(error, OSError | TimeoutError) or error is None:
+            self._lose(str(error or self._why_lost) or "no answer in time")
+        elif isinstance(error, StoreError):
+            self._lose(str(error), None if isinstance(error, StoreUnavailable) else error)
+        else:
+            log.error("connecting to Redis failed", exc_info=error)
+            self._lose(repr(error))
+
+    def _lose(self, why: str, error: StoreError | None = None) -> None:
+        """Everybody learns it at once: those who sent, that the outcome is unknown; the others, that not."""
+        self._why_lost = why
+        connection, self._connection = self._connection, None
+        was_ready, self._ready = self._ready, False
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
+        if self._connecting is not None and not was_ready:
+            # The greeting's callbacks; `_opened` tells the callers.
+            greeted, self._sent = self._sent, deque()
+            for callback in greeted:
+                callback(StoreUnavailable(why))
+            return
+        sent, self._sent = self._sent, deque()
+        unsent, self._unsent_callbacks = self._unsent_callbacks, []
+        confirming, self._confirming = self._confirming, []
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        for callback in sent:
+            self._tell(callback, StoreUnavailable(why, sent=True))
+        for callback in (*unsent, *confirming):
+            self._tell(callback, StoreUnavailable(why) if error is None else StoreError(why))
+
+    def _tell(self, callback: Callback, what: Any) -> None:
+        try:
+            callback(what)
+        except Exception:
+            log.exception("a callback failed")
+
+    def _look_after(self) -> None:
+        """Drop a connection that has owed an answer for too long."""
+        if self._closed or self._connection is None:
+            self._watch = None
+            return
+        limit_s = self.address.timeout_s
+        if self._sent and self._loop.time() - self._asked_s > limit_s:
+            self._watch = None
+            self._lose("no answer in time")
+            return
+        self._watch = self._loop.call_later(limit_s / 4, self._look_after)

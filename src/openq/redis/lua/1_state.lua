@@ -1,0 +1,495 @@
+-- The state of one queue in Redis, and how a message stands in line.
+--
+-- All keys of a queue share the tag {N}, its number, so they live in one slot:
+--   q   hash: settings (c), counters of the state, see FIELDS     n   hash: what happened so far
+--   m   stream: messages as published, id <seq>-<sent ms>; those acked stay as history
+--   x   hash: seq -> extra as JSON, for every live message that is not plain
+--   ed  hash: seq -> record of a message that was edited
+--   r:<priority>:<group>  sorted set of seqs: a lane of a standard queue; r:<group>: of a FIFO queue
+--   t:<priority>  list: groups of a level, taking turns           p   sorted set: priorities in use
+--   gz:<rank>  sorted set: free FIFO groups by their first seq    gr, go  hashes: rank, deliveries out
+--   gs  set: FIFO groups with something waiting
+--   o   hash: seq -> lease                l  sorted set: seq by deadline of its lease
+--   ru  hash: number -> a run of leases, for plain messages that were lent together; rn  their numbers by first seq
+--   hd  sorted set: holders of bound leases by heartbeat          b:<holder>  set: what it holds
+--   d, e  sorted sets: delayed by due time, mortal by expiry      sk  plain messages taken out of the middle
+--   i, u  hashes: own ids, unique keys -> seq                     k, kz  dedup keys and their ends
+--   ob  hash: limbo, messages on their way to other queues        in  sorted set: transfers that arrived
+--   tk:<client>  hash: answers to the last publishes of a client, so that one may be repeated
+--   h   stream: events
+-- A plain message (standard queue, no priority, group, delay, expiry, id...) is nothing but its entry in `m`:
+-- what stands after the cursor `cur` waits. Whatever comes back or is special stands in the lanes.
+
+-- While a library is loaded, nothing of Lua's own is there: these are filled in by the first call.
+local call, floor, min, max, byte, sub, find, match, format, concat
+local function prepare()
+  call = redis.call
+  floor, min, max = math.floor, math.min, math.max
+  byte, sub, find, match = string.byte, string.sub, string.find, string.match
+  format, concat = string.format, table.concat
+end
+
+local PLAIN = '0:-'  -- the lane of those that are plain but came back
+local FIELDS = {'seq', 'last', 'num', 'ms', 'next', 'cur', 'pl', 'bk', 'mx', 'by', 'w', 'ra', 'sk', 'tr', 'oid', 'rc'}
+local FIELD_COUNT = #FIELDS
+local GRACE_MS = 100  -- how long a message without any time to live is offered where somebody waits
+local SLICE = 1000  -- deadlines dealt with in one call
+local FAR = 2 ^ 61
+
+local NACKED, EXPIRED, RELEASED = 1, 2, 3
+local DEAD_RECEIVES, DEAD_REJECTED, DEAD_EXPIRED, DEAD_OVERFLOW, REDRIVEN, MOVED, ROUTED = 1, 2, 3, 4, 5, 6, 7
+local GONE_EXPIRED, GONE_OVERFLOW, GONE_CANCELLED, GONE_REJECTED, GONE_RECEIVES = 1, 2, 3, 4, 5
+local GONE = {[DEAD_EXPIRED] = GONE_EXPIRED, [DEAD_OVERFLOW] = GONE_OVERFLOW, [DEAD_REJECTED] = GONE_REJECTED,
+  [DEAD_RECEIVES] = GONE_RECEIVES}
+
+-- Lua writes numbers beyond 14 digits as 1e+15.
+local function S(n)
+  return format('%.0f', n)
+end
+
+local function failure(code, text)
+  return {err = 'OQ ' .. code .. (text and ' ' .. text or '')}
+end
+
+-- Settings decoded once for each text. A cache only: no answer depends on what is in it.
+local known, known_count = {}, 0
+local function settings_of(text)
+  local c = known[text]
+  if not c then
+    c = cjson.decode(text)
+    if known_count >= 4096 then known, known_count = {}, 0 end
+    known[text], known_count = c, known_count + 1
+  end
+  return c
+end
+
+local function now_of(text)
+  local now = tonumber(text)
+  if now == 0 then
+    local t = call('TIME')
+    now = t[1] * 1000 + floor(t[2] / 1000)
+  end
+  return now
+end
+
+-- The queue behind a call, or an error to return.
+local function open(keys, args)
+  local k = keys[1]
+  local f = call('HMGET', k, 'c', unpack(FIELDS))
+  if not f[1] then return nil, failure(call('HEXISTS', k, 'gone') == 1 and 'GONE' or 'NOQUEUE') end
+  local Q = {k = k, p = sub(k, 1, -2), c = settings_of(f[1]), was = {}}
+  local was = Q.was
+  for i = 1, FIELD_COUNT do
+    local value = tonumber(f[i + 1]) or 0
+    Q[FIELDS[i]], was[i] = value, value
+  end
+  local now = now_of(args[1])
+  if now < Q.ms then now = Q.ms end  -- a clock that was set back
+  Q.now, Q.ms = now, now
+  return Q
+end
+
+local function count(Q, what, n)
+  call('HINCRBY', Q.p .. 'n', what, n or 1)
+end
+
+local function save(Q)
+  local was, changed, at = Q.was, {}, 0
+  for i = 1, FIELD_COUNT do
+    local name = FIELDS[i]
+    local value = Q[name]
+    if value ~= was[i] then
+      changed[at + 1], changed[at + 2] = name, S(value)
+      at = at + 2
+    end
+  end
+  if at > 0 then call('HSET', Q.k, unpack(changed)) end
+  if Q.w > Q.now and Q.next > 0 and (was[5] == 0 or Q.next < was[5]) then
+    -- Who waits elsewhere must not sleep longer than this.
+    call('PUBLISH', sub(Q.k, 1, find(Q.k, ':{', 1, true)) .. 'due', Q.k .. ' ' .. S(Q.next))
+  end
+  if Q.wakes and Q.w > Q.now then
+    -- Once is enough: whoever waits says so again.
+    call('PUBLISH', sub(Q.k, 1, find(Q.k, ':{', 1, true)) .. 'wake', Q.k)
+  end
+end
+
+local function event(Q, ...)
+  if Q.c.hist > 0 then
+    call('XADD', Q.p .. 'h', S(Q.now) .. '-*', 'e', concat({...}, '\31'))
+  end
+end
+
+local function deadline(Q, at)
+  if at < FAR and (Q.next == 0 or at < Q.next) then Q.next = at end
+end
+
+-- -- records and extras ---------------------------------------------------------------------------
+
+-- A record: flags (1 not plain, 2 an extra as published, 4 an info, 8 came from another queue), form,
+-- [size extra], [size info], body.
+local function u32(text, at)
+  local a, b, c, d = byte(text, at, at + 3)
+  return a + b * 256 + c * 65536 + d * 16777216
+end
+
+local function has(flags, bit)
+  return floor(flags / bit) % 2 == 1
+end
+
+local function size_of(rec)
+  local flags = byte(rec, 1)
+  if flags < 2 then return #rec - 2 end
+  local at = 3
+  if has(flags, 2) then at = at + 4 + u32(rec, at) end
+  if has(flags, 4) then at = at + 4 + u32(rec, at) end
+  return #rec - at + 1
+end
+
+local function light_of(rec)
+  if has(byte(rec, 1), 2) then return cjson.decode(sub(rec, 7, 6 + u32(rec, 3))) end
+  return {}
+end
+
+local function special(rec)
+  local flags = byte(rec, 1)
+  return flags % 2 == 1 and rec or string.char(flags + 1) .. sub(rec, 2)
+end
+
+local function from_elsewhere(rec)
+  local flags = byte(rec, 1)
+  return has(flags, 8) and rec or string.char(flags + 8) .. sub(rec, 2)
+end
+
+local function extra_of(Q, seq)
+  local text = call('HGET', Q.p .. 'x', seq)
+  return text and cjson.decode(text) or nil
+end
+
+local function put_extra(Q, seq, x)
+  call('HSET', Q.p .. 'x', seq, cjson.encode(x))
+end
+
+local function sent_of(id)
+  return tonumber(sub(id, find(id, '-', 1, true) + 1))
+end
+
+local function seq_of(id)
+  return tonumber(sub(id, 1, find(id, '-', 1, true) - 1))
+end
+
+-- The record and the time it came; nil if it is not there any more.
+local function record_of(Q, seq, x)
+  local found = call('XRANGE', Q.p .. 'm', seq, seq)[1]
+  if not found then return nil end
+  local rec = found[2][2]
+  if x and x.E then rec = call('HGET', Q.p .. 'ed', seq) or rec end
+  return rec, sent_of(found[1])
+end
+
+local function rank_of(Q, x)
+  return min(x.p or 0, Q.c.mp)
+end
+
+local function group_of(x)
+  return x.g and '+' .. x.g or '-'
+end
+
+local function is_over(Q, x, sent)
+  if x and x.e and x.e <= Q.now then return true end
+  return max(sent, x and x.d or 0) <= Q.now - Q.c.ret
+end
+
+-- -- standing in line -----------------------------------------------------------------------------
+
+local function lent_count(Q)
+  return call('HLEN', Q.p .. 'o') + Q.rc
+end
+
+local function waiting_count(Q)
+  local n = Q.pl + Q.bk + Q.mx
+  return Q.c.fifo and n or n + call('ZCARD', Q.p .. 'd')
+end
+
+-- A FIFO group is offered while nothing of it is out and its first message is due.
+local function offer(Q, g)
+  local p = Q.p
+  local rank = call('HGET', p .. 'gr', g)
+  if rank then
+    call('ZREM', p .. 'gz:' .. rank, g)
+    call('HDEL', p .. 'gr', g)
+  end
+  local first = call('ZRANGE', p .. 'r:' .. g, 0, 0)[1]
+  if not first then
+    call('SREM', p .. 'gs', g)
+    return
+  end
+  local out = tonumber(call('HGET', p .. 'go', g) or 0)
+  if (out == 0 or (Q.batch and Q.batch[g])) and not call('ZSCORE', p .. 'd', first) then
+    local own = rank_of(Q, extra_of(Q, first) or {})
+    call('ZADD', p .. 'gz:' .. own, first, g)
+    call('HSET', p .. 'gr', g, own)
+    call('ZADD', p .. 'p', own, own)
+  end
+end
+
+local function plain_waits(Q)
+  return Q.pl + Q.bk > 0
+end
+
+-- Before something enters the plain lane: where lanes take turns it must have one.
+local function turn_plain(Q)
+  if Q.mx > 0 and not plain_waits(Q) and not Q.c.fifo then call('RPUSH', Q.p .. 't:0', '-') end
+end
+
+local function stand(Q, seq, x)
+  local p = Q.p
+  Q.wakes = true
+  if Q.c.fifo then
+    local g = group_of(x)
+    call('ZADD', p .. 'r:' .. g, seq, seq)
+    call('SADD', p .. 'gs', g)
+    Q.mx = Q.mx + 1
+    offer(Q, g)
+    return
+  end
+  local rank, g = rank_of(Q, x), group_of(x)
+  if rank == 0 and g == '-' then
+    turn_plain(Q)
+    call('ZADD', p .. 'r:' .. PLAIN, seq, seq)
+    Q.bk = Q.bk + 1
+    return
+  end
+  if Q.mx == 0 then
+    call('DEL', p .. 't:0')
+    if plain_waits(Q) then call('RPUSH', p .. 't:0', '-') end
+  end
+  local lane = p .. 'r:' .. rank .. ':' .. g
+  if call('EXISTS', lane) == 0 then
+    call('RPUSH', p .. 't:' .. rank, g)
+    call('ZADD', p .. 'p', rank, rank)
+  end
+  call('ZADD', lane, seq, seq)
+  Q.mx = Q.mx + 1
+end
+
+local function leave_turns(Q, rank, g)
+  local turns = Q.p .. 't:' .. rank
+  call('LREM', turns, 0, g)
+  if rank > 0 and call('EXISTS', turns) == 0 then call('ZREM', Q.p .. 'p', rank) end
+end
+
+-- Out of its lane; `x` is nil for a plain one that was never handed out.
+local function step_out(Q, seq, x)
+  local p = Q.p
+  if not x then
+    call('ZADD', p .. 'sk', seq, seq)
+    Q.sk = Q.sk + 1
+    Q.pl = Q.pl - 1
+    if Q.mx > 0 and not plain_waits(Q) then leave_turns(Q, 0, '-') end
+  elseif Q.c.fifo then
+    local g = group_of(x)
+    if call('ZREM', p .. 'r:' .. g, seq) == 1 then Q.mx = Q.mx - 1 end
+    offer(Q, g)
+  else
+    local rank, g = rank_of(Q, x), group_of(x)
+    if rank == 0 and g == '-' then
+      if call('ZREM', p .. 'r:' .. PLAIN, seq) == 1 then Q.bk = Q.bk - 1 end
+      if Q.mx > 0 and not plain_waits(Q) then leave_turns(Q, 0, '-') end
+    else
+      local lane = p .. 'r:' .. rank .. ':' .. g
+      if call('ZREM', lane, seq) == 1 then Q.mx = Q.mx - 1 end
+      if call('EXISTS', lane) == 0 then leave_turns(Q, rank, g) end
+    end
+  end
+end
+
+-- The next plain message that was never handed out, without taking it: id, record.
+local function tail(Q)
+  local p = Q.p
+  while Q.pl > 0 do
+    local found = call('XRANGE', p .. 'm', S(Q.cur + 1), '+', 'COUNT', 1)[1]
+    if not found then
+      Q.pl = 0
+      return nil
+    end
+    local seq = seq_of(found[1])
+    if byte(found[2][2], 1) % 2 == 0 and not (Q.sk > 0 and call('ZREM', p .. 'sk', S(seq)) == 1) then
+      return found[1], found[2][2], seq
+    end
+    if byte(found[2][2], 1) % 2 == 0 then Q.sk = Q.sk - 1 end
+    Q.cur = seq
+  end
+end
+
+local function pop_plain(Q)
+  local back = Q.bk > 0 and call('ZRANGE', Q.p .. 'r:' .. PLAIN, 0, 0)[1]
+  local id, rec, seq = tail(Q)
+  if back and (not id or tonumber(back) < seq) then
+    call('ZREM', Q.p .. 'r:' .. PLAIN, back)
+    Q.bk = Q.bk - 1
+    local x = extra_of(Q, back)
+    local rec, sent = record_of(Q, back, x)
+    return back, sent, rec, x
+  end
+  if not id then return nil end
+  Q.cur = seq
+  Q.pl = Q.pl - 1
+  return S(seq), sent_of(id), rec, nil
+end
+
+local function pop_level(Q, rank)
+  local p = Q.p
+  local turns = p .. 't:' .. rank
+  local g = call('LINDEX', turns, 0)
+  if not g then return nil end
+  local seq, sent, rec, x
+  local empty
+  if rank == 0 and g == '-' then
+    seq, sent, rec, x = pop_plain(Q)
+    empty = not plain_waits(Q)
+  else
+    local lane = p .. 'r:' .. rank .. ':' .. g
+    seq = call('ZPOPMIN', lane)[1]
+    if seq then
+      Q.mx = Q.mx - 1
+      x = extra_of(Q, seq)
+      rec, sent = record_of(Q, seq, x)
+    end
+    empty = call('EXISTS', lane) == 0
+  end
+  if empty then
+    call('LPOP', turns)
+    if rank > 0 and call('EXISTS', turns) == 0 then call('ZREM', p .. 'p', rank) end
+  else
+    call('LMOVE', turns, turns, 'LEFT', 'RIGHT')
+  end
+  return seq, sent, rec, x
+end
+
+local function pop_group(Q)
+  local p = Q.p
+  for _, rank in ipairs(call('ZREVRANGE', p .. 'p', 0, -1)) do
+    local gz = p .. 'gz:' .. rank
+    local g = call('ZRANGE', gz, 0, 0)[1]
+    if g then
+      local seq = call('ZPOPMIN', p .. 'r:' .. g)[1]
+      Q.mx = Q.mx - 1
+      call('HINCRBY', p .. 'go', g, 1)
+      -- One receive may take several of a group, in order; the group is held from then on.
+      Q.batch = Q.batch or {}
+      Q.batch[g] = true
+      offer(Q, g)
+      local x = extra_of(Q, seq)
+      local rec, sent = record_of(Q, seq, x)
+      return seq, sent, rec, x
+    end
+    call('ZREM', p .. 'p', rank)
+  end
+end
+
+-- The next message, out of its place: seq, time sent, record, extra.
+local function pop(Q)
+  if Q.c.fifo then return pop_group(Q) end
+  if Q.mx == 0 then return pop_plain(Q) end
+  for _, rank in ipairs(call('ZREVRANGE', Q.p .. 'p', 0, -1)) do
+    if rank ~= '0' then
+      local seq, sent, rec, x = pop_level(Q, tonumber(rank))
+      if seq then return seq, sent, rec, x end
+      call('ZREM', Q.p .. 'p', rank)
+    end
+  end
+  return pop_level(Q, 0)
+end
+
+local function end_batch(Q)
+  local batch = Q.batch
+  if batch then
+    Q.batch = nil
+    for g in pairs(batch) do offer(Q, g) end
+  end
+end
+
+-- One delivery of a FIFO group is over, its message gone or back.
+local function settle(Q, x)
+  if not Q.c.fifo then return end
+  local g = group_of(x)
+  if call('HINCRBY', Q.p .. 'go', g, -1) <= 0 then call('HDEL', Q.p .. 'go', g) end
+  Q.wakes = true
+  offer(Q, g)
+end
+
+-- A run: first seq, deadline, when, how many, one digit for each seq (1: still out), holder, consumer.
+local RUN = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$'
+
+-- The number of the run in which a message is out.
+local function run_with(Q, seq)
+  if Q.rc == 0 then return nil end
+  local number = call('ZREVRANGEBYSCORE', Q.p .. 'rn', seq, '-inf', 'LIMIT', 0, 1)[1]
+  if not number then return nil end
+  local first, _, _, _, bits = match(call('HGET', Q.p .. 'ru', number), RUN)
+  local at = tonumber(seq) - tonumber(first) + 1
+  return sub(bits, at, at) == '1' and number or nil
+end
+
+local function end_run(Q, number, holder)
+  call('HDEL', Q.p .. 'ru', number)
+  call('ZREM', Q.p .. 'rn', number)
+  if holder == '-' then
+    call('ZREM', Q.p .. 'l', 'L' .. number)
+  else
+    call('SREM', Q.p .. 'b:' .. holder, 'L' .. number)
+  end
+end
+
+-- One lease for each message of a run instead, where one of them has a fate of its own.
+local function break_up(Q, number)
+  local p = Q.p
+  local text = call('HGET', p .. 'ru', number)
+  if not text then return end
+  local first, till, lent, left, bits, holder, consumer = match(text, RUN)
+  end_run(Q, number, holder)
+  Q.rc = Q.rc - tonumber(left)
+  local from = tonumber(first)
+  for _, found in ipairs(call('XRANGE', p .. 'm', first, S(from + #bits - 1))) do
+    local dash = find(found[1], '-', 1, true)
+    local seq = sub(found[1], 1, dash - 1)
+    local at = tonumber(seq) - from + 1
+    if sub(bits, at, at) == '1' then
+      call('HSET', p .. 'o', seq, concat({number, till, 1, lent, sub(found[1], dash + 1), holder, consumer}, ' '))
+      if holder == '-' then
+        call('ZADD', p .. 'l', till, seq)
+      else
+        call('SADD', p .. 'b:' .. holder, seq)
+      end
+    end
+  end
+end
+
+-- Where a message is: 'in_flight', 'delayed', 'ready', or nil; and its extra.
+local function state_of(Q, seq)
+  local p = Q.p
+  local x = extra_of(Q, seq)
+  if call('HEXISTS', p .. 'o', seq) == 1 then return 'in_flight', x end
+  if not x and run_with(Q, seq) then return 'in_flight' end
+  if x then return call('ZSCORE', p .. 'd', seq) and 'delayed' or 'ready', x end
+  if Q.c.fifo or tonumber(seq) <= Q.cur then return nil end
+  local found = call('XRANGE', p .. 'm', seq, seq)[1]
+  if found and byte(found[2][2], 1) % 2 == 0 and not (Q.sk > 0 and call('ZSCORE', p .. 'sk', seq)) then
+    return 'ready', nil
+  end
+end
+
+-- Nothing may remember a message that is gone but the dedup window and history.
+local function forget(Q, seq, x, sent)
+  local p = Q.p
+  if x then
+    if x.i and call('HGET', p .. 'i', x.i) == seq then call('HDEL', p .. 'i', x.i) end
+    if x.u and call('HGET', p .. 'u', x.u) == seq then call('HDEL', p .. 'u', x.u) end
+    if x.e then call('ZREM', p .. 'e', seq) end
+    if x.d then call('ZREM', p .. 'd', seq) end
+    if x.E then call('HDEL', p .. 'ed', seq) end
+    call('HDEL', p .. 'x', seq)
+  end
+  if Q.c.hist == 0 or tonumber(seq) <= Q.tr then call('XDEL', p .. 'm', seq .. '-' .. S(sent)) end
+end

@@ -1,0 +1,603 @@
+-- How messages come in, are lent, come back and go; and what time alone brings about.
+
+-- -- once ----------------------------------------------------------------------------------------
+
+-- A call that got no answer is sent again with its token, `<client>:<number>`; a client has few in the air.
+local function answered(Q, token)
+  local client, number = match(token, '^(.*):(%d+)$')
+  local text = call('HGET', Q.p .. 'tk:' .. client, number % 128)
+  if text and sub(text, 1, #number + 1) == number .. ' ' then return cjson.decode(sub(text, #number + 2)) end
+end
+
+local function remember(Q, token, answer)
+  local client, number = match(token, '^(.*):(%d+)$')
+  local key = Q.p .. 'tk:' .. client
+  call('HSET', key, number % 128, number .. ' ' .. cjson.encode(answer))
+  if number % 64 == 0 or call('HLEN', key) == 1 then call('EXPIRE', key, 3600) end
+end
+
+-- -- going away -----------------------------------------------------------------------------------
+
+-- A message that leaves for other queues: those may live on other nodes, so it waits here until a client
+-- has entered it there. `meta` says where it comes from and why; returns the number of this transfer.
+local function to_limbo(Q, meta, rec)
+  Q.oid = Q.oid + 1
+  meta.t = Q.now
+  local text = cjson.encode(meta)
+  call('HSET', Q.p .. 'ob', S(Q.oid), S(#text) .. ':' .. text .. rec)
+  Q.limbo = true
+  return S(Q.oid)
+end
+
+local function removed(Q, seq, x, sent, why)
+  forget(Q, seq, x, sent)
+  count(Q, 'removed')
+  if why == GONE_EXPIRED then count(Q, 'expired') end
+  event(Q, 'D', why, seq)
+end
+
+-- To the dead letters if the queue has any, else away. `held`: the group stays held until that is decided.
+local function bury(Q, seq, x, sent, rec, why, reason, origin)
+  if not Q.c.dl then
+    removed(Q, seq, x, sent, GONE[why])
+    if origin == 'lent' or origin == 'taken' then settle(Q, x or {}) end
+    return 'removed'
+  end
+  x = x or light_of(rec)
+  forget(Q, seq, x, sent)
+  local g = (origin == 'lent' or origin == 'taken') and Q.c.fifo and group_of(x) or nil
+  return to_limbo(Q, {s = seq, m = sent, w = why, r = reason, x = x, o = origin, g = g}, rec)
+end
+
+-- A waiting message whose time is over.
+local function expire_waiting(Q, seq, x, sent, rec)
+  Q.by = Q.by - size_of(rec)
+  if not (x and x.d and call('ZREM', Q.p .. 'd', seq) == 1) or Q.c.fifo then step_out(Q, seq, x) end
+  if Q.c.dle then
+    bury(Q, seq, x, sent, rec, DEAD_EXPIRED, nil, 'waiting')
+  else
+    removed(Q, seq, x, sent, GONE_EXPIRED)
+  end
+end
+
+-- -- leases ---------------------------------------------------------------------------------------
+
+-- number, until, count, lent, sent, holder, consumer
+local LEASE = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$'
+local SETTLED = '^(%d+) %d+ %d+ (%d+) (%S+)'  -- what is left to know of it once its number is checked
+
+local function lease_of(Q, seq)
+  local text = call('HGET', Q.p .. 'o', seq)
+  if not text then
+    local run = run_with(Q, seq)
+    if not run then return nil end
+    break_up(Q, run)
+    text = call('HGET', Q.p .. 'o', seq)
+  end
+  local number, till, n, lent, sent, holder, consumer = match(text, LEASE)
+  return {number = number, till = tonumber(till), count = tonumber(n), lent = tonumber(lent),
+    sent = tonumber(sent), holder = holder, consumer = consumer}
+end
+
+local function is_live(Q, lease, number)
+  return lease and lease.number == number and not (lease.till > 0 and lease.till <= Q.now)
+end
+
+local function lost(Q, seq)
+  return state_of(Q, seq) and 'expired' or 'gone'
+end
+
+local function end_lease(Q, seq, lease)
+  call('HDEL', Q.p .. 'o', seq)
+  if lease.holder == '-' then
+    call('ZREM', Q.p .. 'l', seq)
+  else
+    call('SREM', Q.p .. 'b:' .. lease.holder, seq)
+  end
+end
+
+local function retry_delay(Q, seq, n)
+  local c = Q.c
+  if not c.rk then return 0 end
+  local delay = c.rb
+  if c.rk == 'exponential' then delay = min(delay * c.rf ^ min(n - 1, 100), c.rm) end
+  if c.rj > 0 then
+    -- Depends on nothing but the delivery.
+    local chance = tonumber(sub(redis.sha1hex(seq .. ':' .. n), 1, 8), 16) / 4294967296
+    delay = delay * (1 - c.rj * chance)
+  end
+  return floor(delay)
+end
+
+-- Back to its place, or among the delayed. The lease is over already.
+local function stand_again(Q, seq, x, sent, rec, due)
+  x.d = due > Q.now and due or nil
+  put_extra(Q, seq, x)
+  Q.by = Q.by + size_of(rec)
+  if x.d then
+    call('ZADD', Q.p .. 'd', S(due), seq)
+    deadline(Q, due)
+    if Q.c.fifo then stand(Q, seq, x) end
+  else
+    stand(Q, seq, x)
+  end
+  if Q.ra == 0 then
+    Q.ra = max(Q.now + 1, sent + Q.c.ret)
+    deadline(Q, Q.ra)
+  end
+end
+
+-- Returns 'returned', 'removed', 'expired', or the number of a transfer that is to be decided.
+local function give_back(Q, seq, lease, why, reason, delay)
+  local c = Q.c
+  local x = extra_of(Q, seq)
+  local rec, sent = record_of(Q, seq, x)
+  if not rec then
+    end_lease(Q, seq, lease)
+    return 'removed'
+  end
+  local over = is_over(Q, x, sent)
+  x = x or light_of(rec)
+  end_lease(Q, seq, lease)
+  if why ~= RELEASED or over then
+    x.c, x.n, x.f = lease.count, lease.number, x.f or lease.lent
+    if reason then x.r = reason end
+  end
+  if over then
+    if c.dle then
+      return bury(Q, seq, x, sent, rec, DEAD_EXPIRED, reason, 'lent')
+    end
+    removed(Q, seq, x, sent, GONE_EXPIRED)
+    settle(Q, x)
+    return 'expired'
+  end
+  if why ~= RELEASED and c.maxr and lease.count >= c.maxr and (c.dl or c.exd) then
+    x.W, x.L = why, delay
+    return bury(Q, seq, x, sent, rec, DEAD_RECEIVES, reason, 'lent')
+  end
+  if why == EXPIRED then count(Q, 'lease_expired') elseif why == NACKED then count(Q, 'nacked') end
+  local wait = delay or retry_delay(Q, seq, lease.count)
+  local due = wait > 0 and Q.now + wait or 0
+  stand_again(Q, seq, x, sent, rec, due)
+  settle(Q, x)
+  event(Q, 'R', why, reason or '', seq, S(due))
+  return 'returned'
+end
+
+-- -- time -----------------------------------------------------------------------------------------
+
+local function come_due(Q, seq)
+  local x = extra_of(Q, seq)
+  call('ZREM', Q.p .. 'd', seq)
+  if not x then return end
+  if Q.c.fifo then
+    Q.wakes = true
+    offer(Q, group_of(x))
+  else
+    stand(Q, seq, x)
+  end
+  if x.e and x.e <= Q.now then
+    local rec, sent = record_of(Q, seq, x)
+    if rec then expire_waiting(Q, seq, x, sent, rec) end
+  end
+  if Q.ra == 0 then
+    Q.ra = Q.now + Q.c.ret
+    deadline(Q, Q.ra)
+  end
+end
+
+local function expire_mortal(Q, seq)
+  call('ZREM', Q.p .. 'e', seq)
+  if call('HEXISTS', Q.p .. 'o', seq) == 1 then return end  -- looked at when it comes back
+  local x = extra_of(Q, seq)
+  if not x then return end
+  local rec, sent = record_of(Q, seq, x)
+  if rec then expire_waiting(Q, seq, x, sent, rec) end
+end
+
+-- What is older than the queue keeps. Then the time at which to look again.
+local function expire_old(Q)
+  local p, horizon = Q.p, Q.now - Q.c.ret
+  local oldest
+  local left = SLICE
+  Q.ra = 0
+  while left > 0 do
+    local id, rec, seq = tail(Q)
+    if not id then break end
+    if sent_of(id) > horizon then
+      oldest = sent_of(id)
+      break
+    end
+    Q.cur, Q.pl, Q.by = seq, Q.pl - 1, Q.by - size_of(rec)
+    if Q.mx > 0 and not plain_waits(Q) then leave_turns(Q, 0, '-') end
+    if Q.c.dle then
+      bury(Q, S(seq), nil, sent_of(id), rec, DEAD_EXPIRED, nil, 'waiting')
+    else
+      removed(Q, S(seq), nil, sent_of(id), GONE_EXPIRED)
+    end
+    left = left - 1
+  end
+  if Q.bk + Q.mx > 0 then
+    -- Those in the lanes: the extra of each is needed, delayed ones are kept longer.
+    local all = call('HKEYS', p .. 'x')
+    table.sort(all, function(a, b) return tonumber(a) < tonumber(b) end)
+    for _, seq in ipairs(all) do
+      if call('HEXISTS', p .. 'o', seq) == 0 and not call('ZSCORE', p .. 'd', seq) then
+        local x = extra_of(Q, seq)
+        local rec, sent = record_of(Q, seq, x)
+        if rec then
+          local since = max(sent, x.d or 0)
+          if since <= horizon and left > 0 then
+            expire_waiting(Q, seq, x, sent, rec)
+            left = left - 1
+          elseif not oldest or since < oldest then
+            oldest = since
+          end
+        end
+      end
+    end
+  end
+  if left == 0 then
+    Q.ra = Q.now + 1
+  elseif oldest then
+    Q.ra = oldest + Q.c.ret
+  end
+end
+
+local function drop_holder(Q, holder)
+  local held = Q.p .. 'b:' .. holder
+  for _, each in ipairs(call('SMEMBERS', held)) do
+    if byte(each, 1) == 76 then break_up(Q, sub(each, 2)) end
+  end
+  for _, seq in ipairs(call('SMEMBERS', held)) do
+    local lease = lease_of(Q, seq)
+    -- Counted: a message that kills its holder must reach the dead letters some day.
+    if lease then give_back(Q, seq, lease, NACKED, 'its holder went away', nil) end
+  end
+  call('DEL', held)
+  call('ZREM', Q.p .. 'hd', holder)
+end
+
+local function head(Q, name)
+  local first = call('ZRANGE', Q.p .. name, 0, 0, 'WITHSCORES')
+  return first[1], tonumber(first[2])
+end
+
+local function advance(Q)
+  if Q.next == 0 or Q.now < Q.next then return end
+  local now, most = Q.now, SLICE
+  local at
+  repeat
+    local lent, l = head(Q, 'l')
+    local delayed, d = head(Q, 'd')
+    local mortal, e = head(Q, 'e')
+    local holder, h = head(Q, 'hd')
+    at = min(l or FAR, d or FAR, e or FAR, h or FAR, Q.ra > 0 and Q.ra or FAR)
+    if at <= now then
+      most = most - 1
+      if d == at then
+        come_due(Q, delayed)
+      elseif e == at then
+        expire_mortal(Q, mortal)
+      elseif l == at and byte(lent, 1) == 76 then
+        break_up(Q, sub(lent, 2))
+      elseif l == at then
+        local lease = lease_of(Q, lent)
+        if lease then
+          give_back(Q, lent, lease, EXPIRED, nil, nil)
+        else
+          call('ZREM', Q.p .. 'l', lent)
+        end
+      elseif h == at then
+        drop_holder(Q, holder)
+      else
+        expire_old(Q)
+      end
+    end
+  until at > now or most == 0
+  Q.next = at < FAR and at or 0
+end
+
+-- -- overflow -------------------------------------------------------------------------------------
+
+-- What an overflowing queue lets go first: the oldest of the lowest priority.
+local function lowest(Q)
+  local p = Q.p
+  if Q.c.fifo then
+    local first
+    for _, g in ipairs(call('SMEMBERS', p .. 'gs')) do
+      local seq = call('ZRANGE', p .. 'r:' .. g, 0, 0)[1]
+      if seq and (not first or tonumber(seq) < tonumber(first)) then first = seq end
+    end
+    return first
+  end
+  local function plain_first()
+    local back = Q.bk > 0 and call('ZRANGE', p .. 'r:' .. PLAIN, 0, 0)[1]
+    local id, _, seq = tail(Q)
+    if back and (not id or tonumber(back) < seq) then return back end
+    return id and S(seq)
+  end
+  if Q.mx == 0 then return plain_first() end
+  local ranks = call('ZRANGE', p .. 'p', 0, -1)
+  table.insert(ranks, 1, '0')
+  for _, rank in ipairs(ranks) do
+    local g = call('LINDEX', p .. 't:' .. rank, 0)
+    if g == '-' and rank == '0' then return plain_first() end
+    if g then return call('ZRANGE', p .. 'r:' .. rank .. ':' .. g, 0, 0)[1] end
+  end
+end
+
+local function overflow(Q)
+  local c = Q.c
+  if (not c.ml and not c.mb) or c.refuses then return end
+  while (c.ml and waiting_count(Q) > c.ml) or (c.mb and Q.by > c.mb) do
+    local seq = lowest(Q)
+    if not seq then
+      -- Everything waiting is delayed: the newest goes.
+      for _, each in ipairs(call('ZRANGE', Q.p .. 'd', 0, -1)) do
+        if not seq or tonumber(each) > tonumber(seq) then seq = each end
+      end
+      if not seq then return end
+    end
+    local x = extra_of(Q, seq)
+    local rec, sent = record_of(Q, seq, x)
+    Q.by = Q.by - size_of(rec)
+    if not (x and x.d and call('ZREM', Q.p .. 'd', seq) == 1) or c.fifo then step_out(Q, seq, x) end
+    if c.of == 'dead-letter' then
+      bury(Q, seq, x, sent, rec, DEAD_OVERFLOW, nil, 'waiting')
+    else
+      removed(Q, seq, x, sent, GONE_OVERFLOW)
+    end
+  end
+end
+
+-- -- coming in ------------------------------------------------------------------------------------
+
+-- The id by which a message that is here already is known; `=` and its own id, or its sequence.
+local function named(Q, seq)
+  local x = extra_of(Q, seq)
+  return '=' .. (x and x.i and 'i' .. x.i or 's' .. seq)
+end
+
+local function dedup_key(Q, x)
+  return Q.c.dpg and (x.g or '') .. '\0' .. x.k or x.k
+end
+
+local function repeats(Q, x)
+  local p = Q.p
+  if x.k then
+    local ended = call('ZRANGEBYSCORE', p .. 'kz', '-inf', S(Q.now), 'LIMIT', 0, 100)
+    if #ended > 0 then
+      call('ZREM', p .. 'kz', unpack(ended))
+      call('HDEL', p .. 'k', unpack(ended))
+    end
+    local key = dedup_key(Q, x)
+    local id = call('HGET', p .. 'k', key)
+    if id and tonumber(call('ZSCORE', p .. 'kz', key) or 0) > Q.now then return '=' .. id end
+  end
+  if x.u then
+    local seq = call('HGET', p .. 'u', x.u)
+    if seq then return named(Q, seq) end
+  end
+  if x.i then
+    if call('HEXISTS', p .. 'i', x.i) == 1 then return '=i' .. x.i end
+    if x.is and state_of(Q, x.is) then
+      -- It looks like one of the store's own ids: that of a message which is here?
+      local there = extra_of(Q, x.is)
+      if not (there and there.i) then return '=i' .. x.i end
+    end
+  end
+end
+
+local function refusal(Q, size)
+  local c = Q.c
+  if not c.refuses then return nil end
+  if c.ml and waiting_count(Q) >= c.ml then return '!full max_length ' .. S(c.ml) end
+  if c.mb and Q.by + size > c.mb then return '!full max_bytes ' .. S(c.mb) end
+end
+
+-- Times of a draft are relative until Redis's clock makes them absolute. z: a delay of 0 was asked for.
+local function settle_times(Q, x)
+  local c, now = Q.c, Q.now
+  if x.dr then x.d = now + x.dr end
+  if not x.d and not x.z and c.delay > 0 then x.d = now + c.delay end
+  if x.d and x.d <= now then x.d = nil end
+  local from = max(x.d or 0, now)
+  if x.er then x.e = from + x.er end
+  if c.ttl then x.e = min(x.e or FAR, from + c.ttl) end
+  x.dr, x.er, x.z, x.is = nil, nil, nil, nil
+end
+
+-- A new message takes its place in every structure.
+local function enter(Q, rec, x)
+  local p, now = Q.p, Q.now
+  Q.seq = Q.seq + 1
+  local seq = S(Q.seq)
+  rec = special(rec)
+  call('XADD', p .. 'm', seq .. '-' .. S(now), 'm', rec)
+  Q.by = Q.by + size_of(rec)
+  if x.i == true then x.i = nil end
+  if x.i then call('HSET', p .. 'i', x.i, seq) end
+  if x.u then call('HSET', p .. 'u', x.u, seq) end
+  if x.k and Q.c.dw > 0 then
+    local key = dedup_key(Q, x)
+    call('HSET', p .. 'k', key, x.i and 'i' .. x.i or 's' .. seq)
+    call('ZADD', p .. 'kz', 'GT', S(now + Q.c.dw), key)
+  end
+  local brief = x.e and x.e <= now
+  if brief and Q.w > now then
+    -- Offered to those who wait just now, on whatever machine.
+    x.e, brief = now + GRACE_MS, false
+  end
+  put_extra(Q, seq, x)
+  if x.e then
+    call('ZADD', p .. 'e', S(x.e), seq)
+    deadline(Q, x.e)
+  end
+  if x.d then
+    call('ZADD', p .. 'd', S(x.d), seq)
+    deadline(Q, x.d)
+    if Q.c.fifo then stand(Q, seq, x) end
+  else
+    stand(Q, seq, x)
+    if Q.ra == 0 then
+      Q.ra = now + Q.c.ret
+      deadline(Q, Q.ra)
+    end
+  end
+  if brief and not x.d then expire_waiting(Q, seq, x, now, rec) end
+  return seq
+end
+
+-- Its sequence, `=` and the id of one that it repeats, or `!` and why it is refused.
+local function publish_special(Q, rec, x)
+  local c = Q.c
+  local size = size_of(rec)
+  if c.mbody and size > c.mbody then return '!large ' .. S(size) end
+  local twin = repeats(Q, x)
+  if twin then
+    count(Q, 'deduplicated')
+    return twin
+  end
+  local refused = refusal(Q, size)
+  if refused then
+    if c.of == 'reject-dead-letter' and c.dl then
+      x.is, x.z = nil, nil
+      to_limbo(Q, {s = '0', m = Q.now, w = DEAD_OVERFLOW, x = x, o = 'refused'}, rec)
+    end
+    return refused
+  end
+  settle_times(Q, x)
+  local seq = enter(Q, rec, x)
+  count(Q, 'published')
+  overflow(Q)
+  return seq
+end
+
+-- History is kept for so long and no longer; what is live stays whatever its age. A little at a time.
+local function trim(Q, always)
+  local c = Q.c
+  if not always and floor(Q.was[1] / 256) == floor(Q.seq / 256) then return end
+  local p, horizon = Q.p, Q.now - c.hist
+  local stream = p .. 'm'
+  local spare = call('XLEN', stream) - c.hmax - waiting_count(Q) - lent_count(Q)
+  local most, done = 1, 0
+  while done < 1024 do
+    local part = call('XRANGE', stream, S(Q.tr + 1), '+', 'COUNT', most)
+    for _, found in ipairs(part) do
+      if sent_of(found[1]) > horizon and spare <= 0 then return end
+      local seq = seq_of(found[1])
+      if seq > Q.cur and Q.pl > 0 then return end
+      if not state_of(Q, S(seq)) then call('XDEL', stream, found[1]) end
+      Q.tr = seq
+      spare = spare - 1
+    end
+    if #part < most then return end
+    done, most = done + most, 64  -- the first one alone: mostly it is not time yet
+  end
+end
+
+-- Events go with the messages that they are about.
+local function trim_events(Q)
+  local c = Q.c
+  if c.hist == 0 or floor(Q.was[1] / 1024) == floor(Q.seq / 1024) then return end
+  call('XTRIM', Q.p .. 'h', 'MINID', '~', S(Q.now - c.hist) .. '-0')
+  call('XTRIM', Q.p .. 'h', 'MAXLEN', '~', S(c.hmax * 3))
+end
+
+-- now, token, then record, extra of each
+local function publish(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  local n = (#args - 2) / 2
+  local token = args[2]
+  local before = answered(Q, token)
+  if before then return {1, Q.now, before} end
+  if Q.seq + n > Q.last then return failure('BLOCK') end
+  advance(Q)
+  local c, p, now = Q.c, Q.p, Q.now
+  local stream, stamp = p .. 'm', '-' .. S(now)
+  local answers, plain, size = {}, 0, 0
+  for i = 1, n do
+    local rec, extra = args[i * 2 + 1], args[i * 2 + 2]
+    if extra == '' and c.simple then
+      if plain == 0 then turn_plain(Q) end
+      local seq = Q.seq + 1
+      Q.seq = seq
+      call('XADD', stream, format('%.0f', seq) .. stamp, 'm', rec)
+      size = size + (byte(rec, 1) < 2 and #rec - 2 or size_of(rec))
+      Q.pl = Q.pl + 1
+      plain = plain + 1
+      answers[i] = seq
+    else
+      local x = extra == '' and light_of(rec) or cjson.decode(extra)
+      if x.k == false then
+        x.k = nil  -- a replay
+      elseif c.dbc and not x.k then
+        save(Q)
+        return failure('STALE')
+      end
+      answers[i] = publish_special(Q, rec, x)
+    end
+  end
+  if plain > 0 then
+    count(Q, 'published', plain)
+    Q.by = Q.by + size
+    Q.wakes = true
+    if Q.ra == 0 then
+      Q.ra = now + c.ret
+      deadline(Q, Q.ra)
+    end
+  end
+  trim(Q)
+  trim_events(Q)
+  if plain == n then
+    answers = {'~' .. S(Q.seq - n + 1)}  -- they follow each other: the first says it all
+  else
+    for i = 1, n do
+      if type(answers[i]) == 'number' then answers[i] = S(answers[i]) end
+    end
+  end
+  remember(Q, token, answers)
+  save(Q)
+  return {Q.limbo and 1 or 0, now, answers}
+end
+
+-- -- going out ------------------------------------------------------------------------------------
+
+local function flush_loan(Q, loan)
+  if #loan.leases == 0 then return end
+  call('HSET', Q.p .. 'o', unpack(loan.leases))
+  if loan.holder == '-' then
+    call('ZADD', Q.p .. 'l', unpack(loan.deadlines))
+  else
+    call('SADD', Q.p .. 'b:' .. loan.holder, unpack(loan.deadlines))
+  end
+  loan.leases, loan.deadlines = {}, {}
+end
+
+-- Leases and answers of what is lent in one call, written together.
+local function lend(Q, loan, seq, sent, rec, x, text)
+  local n = (x and x.c or 0) + 1
+  local number = S(loan.number)
+  loan.number = loan.number + 1
+  local at = #loan.leases
+  loan.leases[at + 1] = seq
+  loan.leases[at + 2] = concat({number, loan.till, n, loan.lent, S(sent), loan.holder, loan.consumer}, ' ')
+  if loan.holder == '-' then
+    loan.deadlines[at + 1], loan.deadlines[at + 2] = loan.till, seq
+  else
+    loan.deadlines[#loan.deadlines + 1] = seq
+  end
+  loan.seqs[#loan.seqs + 1] = seq
+  local answer = loan.answer
+  local to = #answer
+  answer[to + 1], answer[to + 2], answer[to + 3] = seq .. '-' .. S(sent), rec, n
+  answer[to + 4] = text or ''
+  Q.by = Q.by - size_of(rec)
+  if n > 1 then
+    loan.again = loan.again + 1
+    if n == 10 and not Q.c.maxr then count(Q, 'stuck') end
+  end
+  if #loan.seqs % 500 == 0 then flush_loan(Q, loan) end
+end

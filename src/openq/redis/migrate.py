@@ -1,0 +1,313 @@
+"""Everything that a broker holds, into another one: from a data directory to Redis, or back.
+
+Time stands still on both sides meanwhile (the brokers are opened with a clock that does), so that nothing
+expires, comes due or dies on the way. Messages are taken in the order of their sequence, which with their
+priorities and groups is the order in which they are handed out. Every step may be done again: an id that is
+there already is passed over, and a document in the target says which queues are done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any
+
+from ..engine.routing import Binding, Exchange
+from ..errors import InvalidSetting, OpenQError, QueueNotFound
+from ..model import Entry, Extra, QueueSettings
+from .sides import Side
+
+CHUNK = 256
+CHUNK_BYTES = 1 << 20
+
+
+class MigrationFailed(OpenQError):
+    """What arrived is not what left. The source is as it was."""
+
+    code = "migration_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a queue holds, in a form that is the same on both sides."""
+
+    count: int
+    bytes: int
+    ids: str  # digests, in order
+    bodies: str
+    facts: str  # counts, times, priorities, groups, attributes, deaths
+
+    def difference(self, other: Content) -> str:
+        if self.count != other.count:
+            return f"{self.count} messages left and {other.count} arrived"
+        if self.ids != other.ids:
+            return "other ids, or in another order"
+        return "other bodies" if self.bodies != other.bodies else "other counts, times or attributes"
+
+
+@dataclass(slots=True)
+class Moved:
+    queue: str
+    count: int
+    bytes: int
+    past: int = 0
+    before: bool = False  # by an earlier run
+
+
+# -- looking ------------------------------------------------------------------------------------
+
+
+def queues(side: Side) -> list[str]:
+    return sorted(side.broker.queues())
+
+
+def count(side: Side) -> int:
+    total = 0
+    for queue in queues(side):
+        stats = side.broker.stats(queue)
+        total += stats.ready + stats.delayed + stats.in_flight
+    return total
+
+
+def waiting(side: Side, queue: str) -> list[Entry]:
+    """Everything in a queue by sequence; what is with consumers comes back to its place."""
+    return sorted(
+        (entry for entry, _, _ in side.broker.walk(queue, "all", None)), key=lambda entry: entry.seq
+    )
+
+
+def whole(side: Side, queue: str, entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Entries with body, id and counts, some hundred at a time: such that another broker can take them."""
+    broker = side.broker
+    for part in _parts(entries):
+        leases = broker.leases_of(queue, [entry.seq for entry in part])
+        yield [
+            _whole(entry, broker.message_id(entry), leases.get(entry.seq)) for entry in broker.filled(part)
+        ]
+
+
+def _parts(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        part.append(entry)
+        size += entry.size
+        if len(part) >= CHUNK or size >= CHUNK_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _whole(entry: Entry, id: str, delivery: Any) -> Entry:
+    extra = entry.extra.copy() if entry.extra is not None else Extra()
+    extra.id = id
+    extra.number = 0  # receipts of the source fit nothing in the target
+    if delivery is not None:
+        extra.count = delivery.count
+        extra.first_ms = extra.first_ms or delivery.lent_ms
+    return Entry(entry.seq, entry.sent_ms, 0, entry.size, entry.form, entry.body, entry.info, extra.lighten())
+
+
+def content(side: Side, queue: str) -> Content:
+    ids, bodies, facts = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
+    number = size = 0
+    now_ms = side.broker.now_ms()
+    for part in whole(side, queue, waiting(side, queue)):
+        for entry in part:
+            extra, body = entry.extra, entry.body or b""
+            assert extra is not None
+            number += 1
+            size += len(body)
+            ids.update(f"{extra.id}\n".encode())
+            bodies.update(hashlib.sha256(body).digest())
+            facts.update(repr(_facts(entry, extra, now_ms)).encode())
+    return Content(number, size, ids.hexdigest(), bodies.hexdigest(), facts.hexdigest())
+
+
+def _facts(entry: Entry, extra: Extra, now_ms: int) -> tuple[object, ...]:
+    info = entry.info
+    said = None if info is None else (info.publisher, info.wire or sorted(info.attributes.items()))
+    return (
+        entry.form,
+        extra.born_ms or entry.sent_ms,
+        extra.due_ms if extra.due_ms > now_ms else 0,
+        *(extra.expires_ms, extra.count, extra.priority, extra.group, extra.type, extra.unique),
+        *(extra.reason, tuple(map(tuple, extra.deaths)), said),
+    )
+
+
+# -- moving -------------------------------------------------------------------------------------
+
+
+def migrate(
+    source: Side, target: Side, *, history: bool = True, progress: Callable[[int], None] | None = None
+) -> list[Moved]:
+    """Take everything over, and check that it arrived. Raises MigrationFailed where it did not."""
+    state = _state(source, target)
+    names = queues(source)
+    if not state.get("begun"):
+        _refuse_occupied(target, names)
+        state["begun"] = True
+        _save(target, state)
+    done: dict[str, dict[str, int]] = state["queues"]
+    pending = [name for name in names if name not in done]
+    for name in pending:
+        if not _exists(target, name):
+            target.broker.declare(name, _open(source.broker.settings(name)))
+    _wire(source, target)
+    target.broker.sync()
+    moved = [Moved(name, before=True, **done[name]) for name in names if name in done]
+    total = sum(each.count for each in moved)
+
+    def tell(number: int) -> None:
+        nonlocal total
+        total += number
+        if progress is not None:
+            progress(total)
+
+    for name in pending:
+        result = _move(source, target, name, history, tell)
+        target.broker.sync()
+        done[name] = {key: getattr(result, key) for key in ("count", "bytes", "past")}
+        _save(target, state)
+        moved.append(result)
+    state["done"] = True
+    _save(target, state)
+    return sorted(moved, key=lambda each: each.queue)
+
+
+def is_done(source: Side, target: Side) -> bool:
+    """Whether an earlier run ended. Raises InvalidSetting if it was one from elsewhere."""
+    return bool(_state(source, target).get("done"))
+
+
+def _state(source: Side, target: Side) -> dict[str, Any]:
+    data = target.load_state()
+    if data is None:
+        return _new_state(source)
+    state: dict[str, Any] = json.loads(data)
+    if state.get("from") == source.broker.id_prefix:
+        return state
+    if not state.get("done"):
+        raise InvalidSetting(
+            f"{target.place} holds a part of {state.get('place')}: finish that first, or take an empty one"
+        )
+    return _new_state(source)
+
+
+def _new_state(source: Side) -> dict[str, Any]:
+    return {"from": source.broker.id_prefix, "place": source.place, "queues": {}}
+
+
+def _save(target: Side, state: dict[str, Any]) -> None:
+    target.save_state(json.dumps(state, ensure_ascii=False).encode())
+
+
+def _refuse_occupied(target: Side, names: Iterable[str]) -> None:
+    there = set(target.broker.queues())
+    for name in names:
+        if name in there:
+            raise InvalidSetting(f"queue {name!r} is in {target.place} already; migrate into an empty one")
+
+
+def _exists(side: Side, queue: str) -> bool:
+    try:
+        side.broker.settings(queue)
+    except QueueNotFound:
+        return False
+    return True
+
+
+def _open(settings: QueueSettings) -> QueueSettings:
+    """Nobody takes from it, and it keeps whatever comes: as it shall be until everything is there."""
+    return settings.with_(
+        paused=True,
+        delay_ms=0,
+        ttl_ms=None,
+        max_receives=None,
+        dead_letter=None,
+        dead_letter_exchange=None,
+        dead_letter_key=None,
+        dead_letter_expired=False,
+        max_length=None,
+        max_bytes=None,
+        max_body=None,
+        overflow="drop-head",
+        dedup_by_content=False,
+    )
+
+
+def _wire(source: Side, target: Side) -> None:
+    exchanges: list[Exchange] = source.broker.exchanges()
+    bindings: list[Binding] = source.broker.bindings()
+    there = {exchange.name for exchange in target.broker.exchanges()}
+    for exchange in exchanges:
+        if exchange.name not in there:
+            target.broker.declare_exchange(exchange)
+    for binding in bindings:
+        target.broker.bind(binding)
+
+
+def _move(source: Side, target: Side, name: str, history: bool, tell: Callable[[int], None]) -> Moved:
+    entries = waiting(source, name)
+    live = {source.broker.message_id(entry) for entry in entries}
+    target.rewind()
+    have = {target.broker.message_id(entry) for entry in waiting(target, name)}
+    for half_done in have - live:
+        target.broker.cancel(name, half_done)  # of the past, and an earlier run ended in the middle
+    past = 0
+    gone = _gone(source, name, live) if history and source.broker.settings(name).history_ms else iter(())
+    for is_live, part in _together(_living(source, name, entries), gone):
+        if is_live:
+            target.take_in(name, [entry for entry in part if entry.extra.id not in have])
+            tell(len(part))
+        else:
+            target.take_past(name, part)
+            past += len(part)
+    target.return_to_present()
+    window = [each for each in source.remembered(name) if each[1] not in live]
+    for start in range(0, len(window), CHUNK):
+        target.remember(name, window[start : start + CHUNK])
+    left, arrived = content(source, name), content(target, name)
+    if left != arrived:
+        raise MigrationFailed(f"queue {name!r}: {left.difference(arrived)}; the source is as it was")
+    target.broker.declare(name, source.broker.settings(name), change=True)
+    return Moved(name, left.count, left.bytes, past)
+
+
+_Timed = tuple[int, int, bool, Any]  # when it was sent, its sequence, whether it is live, and itself
+
+
+def _living(source: Side, name: str, entries: Sequence[Entry]) -> Iterator[_Timed]:
+    for part in whole(source, name, entries):
+        for entry in part:
+            yield entry.sent_ms, entry.seq, True, entry
+
+
+def _gone(source: Side, name: str, live: set[str]) -> Iterator[_Timed]:
+    """What was worked off and is still kept."""
+    after = 0
+    while messages := source.past(name, after, CHUNK):
+        after = messages[-1].seq
+        for message in messages:
+            extra = message.extra.copy() if message.extra is not None else Extra()
+            extra.id = extra.id or source.broker.id_of(message.seq)
+            if extra.id not in live:
+                extra.born_ms = extra.born_ms or message.time_ms
+                extra.dedup = extra.unique = None
+                extra.due_ms = extra.expires_ms = 0
+                message.extra = extra.lighten()
+                yield message.time_ms, message.seq, False, message
+
+
+def _together(*streams: Iterator[_Timed]) -> Iterator[tuple[bool, list[Any]]]:
+    """In the order of time, as many of one kind at once as follow each other."""
+    for is_live, run in groupby(merge(*streams, key=itemgetter(0, 1)), key=itemgetter(2)):
+        while part := [each for _, _, _, each in islice(run, CHUNK)]:
+            yield is_live, part

@@ -1,0 +1,240 @@
+"""Which server serves which key: one server, the master that sentinels name, or a cluster's slots.
+
+Finding out may take a while and is done by `look`, which blocks: `Calls` asks for it when a call could not be
+served, and keeps loops from waiting. `of` never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from binascii import crc_hqx
+from typing import Any, Protocol
+
+from openq.errors import StoreError, StoreUnavailable
+from openq.redis.link import CONNECT_S, ThreadLink
+from openq.redis.looplink import LoopLink
+from openq.redis.url import Address, Host
+from openq.redis.wire import Refused, pack
+
+SLOTS = 16384
+# Many callers fail at the same moment, and one look is enough for them all.
+LOOK_GAP_S = 0.05
+_MOST_KEYS = 20_000
+
+
+class Node:
+    """One server that takes writes, and the connections to it."""
+
+    def __init__(self, address: Address, host: Host | None, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.host = host
+        context = address.ssl_context()
+        self.threads = ThreadLink(address, host, context)
+        self.on_loop = LoopLink(address, host, loop, context) if loop is not None else None
+
+    def close(self) -> None:
+        self.threads.close()
+        if self.on_loop is not None:
+            self.on_loop.close_soon()
+
+
+class Nodes(Protocol):
+    def of(self, key: bytes) -> Node:
+        """Raises StoreUnavailable while nobody is known to serve it."""
+
+    def redirected(self, refused: Refused, node: Node) -> Node | None:
+        """Where the server says the call belongs; None: nowhere else, for now."""
+
+    def look(self) -> None:
+        """Find out again who serves what. Blocks; raises nothing: who is away is looked for again."""
+
+    def all(self) -> list[Node]: ...
+
+    def close(self) -> None: ...
+
+
+def nodes_of(address: Address, loop: asyncio.AbstractEventLoop | None) -> Nodes:
+    if address.kind == "sentinel":
+        return SentinelNodes(address, loop)
+    if address.kind == "cluster":
+        return ClusterNodes(address, loop)
+    return SingleNode(address, loop)
+
+
+class SingleNode:
+    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._node = Node(address, address.hosts[0] if address.hosts else None, loop)
+
+    def of(self, key: bytes) -> Node:
+        return self._node
+
+    def redirected(self, refused: Refused, node: Node) -> Node | None:
+        return None
+
+    def look(self) -> None:
+        pass
+
+    def all(self) -> list[Node]:
+        return [self._node]
+
+    def close(self) -> None:
+        self._node.close()
+
+
+class _Looking:
+    """One look at a time, and none right after another."""
+
+    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._address = address
+        self._loop = loop
+        self._looking = threading.Lock()
+        self._looked_s = float("-inf")
+        self._why = "not looked for yet"
+
+    def look(self) -> None:
+        with self._looking:
+            if time.monotonic() - self._looked_s < LOOK_GAP_S:
+                return
+            try:
+                self._find()
+            except (OSError, StoreError) as error:
+                self._why = str(error)
+            self._looked_s = time.monotonic()
+
+    def _find(self) -> None:
+        raise NotImplementedError
+
+
+class SentinelNodes(_Looking):
+    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop | None) -> None:
+        super().__init__(address, loop)
+        self._node: Node | None = None
+
+    def of(self, key: bytes) -> Node:
+        node = self._node
+        if node is None:
+            raise StoreUnavailable(self._why)
+        return node
+
+    def redirected(self, refused: Refused, node: Node) -> Node | None:
+        return None
+
+    def all(self) -> list[Node]:
+        node = self._node
+        return [] if node is None else [node]
+
+    def close(self) -> None:
+        for node in self.all():
+            node.close()
+
+    def _find(self) -> None:
+        import redis.exceptions
+        import redis.sentinel
+
+        address = self._address
+        secrets = {"username": address.sentinel_user, "password": address.sentinel_password}
+        untyped: Any = redis.sentinel.Sentinel
+        sentinels = untyped(
+            list(address.hosts),
+            sentinel_kwargs={name: value for name, value in secrets.items() if value is not None},
+            socket_timeout=CONNECT_S,
+            socket_connect_timeout=CONNECT_S,
+        )
+        try:
+            found = sentinels.discover_master(address.service)
+        except redis.exceptions.RedisError as error:
+            raise StoreUnavailable(f"the sentinels name no master of {address.service!r}: {error}") from error
+        finally:
+            for sentinel in sentinels.sentinels:
+                sentinel.close()
+        host = (str(found[0]), int(found[1]))
+        former = self._node
+        if former is None or former.host != host:
+            self._node = Node(address, host, self._loop)
+            if former is not None:
+                former.close()
+
+
+class ClusterNodes(_Looking):
+    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop | None) -> None:
+        super().__init__(address, loop)
+        self._nodes: dict[Host, Node] = {}
+        self._slots: list[Node | None] = [None] * SLOTS
+        self._slot_of: dict[bytes, int] = {}
+
+    def of(self, key: bytes) -> Node:
+        slot = self._slot_of.get(key)
+        if slot is None:
+            if len(self._slot_of) >= _MOST_KEYS:
+                self._slot_of.clear()
+            slot = self._slot_of[key] = slot_of(key)
+        node = self._slots[slot]
+        if node is None:
+            raise StoreUnavailable(f"no node of the cluster serves slot {slot}: {self._why}")
+        return node
+
+    def redirected(self, refused: Refused, node: Node) -> Node | None:
+        if refused.word not in ("MOVED", "ASK"):
+            return None
+        _, slot, where = str(refused).split(" ")[:3]
+        name, _, port = where.rpartition(":")
+        # A server that does not know its own name leaves it out.
+        host = (name or (node.host[0] if node.host else ""), int(port))
+        target = self._node(host)
+        if refused.word == "MOVED":
+            self._slots[int(slot)] = target
+        return target
+
+    def all(self) -> list[Node]:
+        return list(self._nodes.values())
+
+    def close(self) -> None:
+        for node in self.all():
+            node.close()
+
+    def _node(self, host: Host) -> Node:
+        node = self._nodes.get(host)
+        if node is None:
+            # Of two threads that make one, one loses: `setdefault` says which.
+            node = self._nodes.setdefault(host, Node(self._address, host, self._loop))
+        return node
+
+    def _find(self) -> None:
+        why = ""
+        for host in dict.fromkeys([*self._nodes, *self._address.hosts]):
+            link = ThreadLink(self._address, host, self._address.ssl_context())
+            try:
+                ranges = link.exchange(pack(("CLUSTER", "SLOTS")), 1).replies[0]
+                if isinstance(ranges, StoreError):
+                    raise ranges
+                if not ranges:
+                    raise StoreError("the node knows no slots")
+                self._take(ranges, host)
+                return
+            except StoreError as error:
+                why = f"{host[0]}:{host[1]}: {error}"
+            finally:
+                link.close()
+        raise StoreUnavailable(why)
+
+    def _take(self, ranges: list[Any], asked: Host) -> None:
+        slots: list[Node | None] = [None] * SLOTS
+        for first, last, master, *_ in ranges:
+            name = (master[0] or b"").decode()
+            node = self._node((name if name not in ("", "?") else asked[0], int(master[1])))
+            slots[first : last + 1] = [node] * (last + 1 - first)
+        self._slots = slots
+        serving = {node.host for node in set(slots) if node is not None}
+        for host in [host for host in self._nodes if host not in serving]:
+            self._nodes.pop(host).close()
+
+
+def slot_of(key: bytes) -> int:
+    """Where a key lives in a cluster: by what is between its first braces, if there is something."""
+    start = key.find(b"{")
+    if start >= 0:
+        end = key.find(b"}", start + 1)
+        if end > start + 1:
+            key = key[start + 1 : end]
+    return crc_hqx(key, 0) % SLOTS

@@ -1,0 +1,553 @@
+"""Queues, and what an operator asks: look, search, mend, redrive, replay, wire exchanges."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..broker import filters
+from ..broker.base import Filter, Found, QueueStats, Step
+from ..broker.browse import Mark, after_mark
+from ..broker.history import PastMessage, Span
+from ..broker.operations import check_rate, pace
+from ..engine.admin import STATES, Why
+from ..engine.core import MAX_TIME_MS, difference
+from ..engine.engine import make_info
+from ..engine.queue import Counters
+from ..engine.records import MOVED, REDRIVEN
+from ..engine.routing import Binding, Exchange, Removed
+from ..errors import (
+    FunctionError,
+    HistoryUnavailable,
+    InvalidSetting,
+    MessageNotFoundError,
+    OpenQError,
+    QueueExists,
+    QueueInUse,
+    StoreError,
+)
+from ..model import Delivery, Draft, Entry, QueueSettings, check_name
+from .drafts import pack_draft
+from .history import Past, as_entry
+from .records import delivery_of, entry_of, pack_record
+from .registry import QueueView
+from .traffic import Traffic
+
+_PAGE = 500
+_CHUNK = 256
+_MOST = 10_000_000
+_TRIES = 20
+
+
+class Operations(Traffic):
+    # -- queues ---------------------------------------------------------------------------------
+
+    def declare(self, queue: str, settings: QueueSettings, *, change: bool = False) -> QueueSettings:
+        """Whoever else does it at the same time: all of them see one queue, and the last change counts."""
+        check_name(queue)
+        self._check_open()
+        for _ in range(_TRIES):
+            self._registry.refresh(self.calls)
+            view = self._registry.queues.get(queue)
+            if view is None:
+                if self._create(queue, settings):
+                    return settings
+            elif view.settings == settings:
+                return view.settings
+            elif not change:
+                raise QueueExists(queue, difference(view.settings, settings))
+            elif self._change(view, settings):
+                return settings
+        raise StoreError(f"queue {queue!r} is changed by others all the time; try again")
+
+    def _create(self, queue: str, settings: QueueSettings) -> bool:
+        number = self._registry.next_number(self.calls)
+        view = QueueView(queue, number, settings, self._redis_now(), self._registry.key_of(number))
+        self._configure(view)
+        if self._registry.put_queue(self.calls, view):
+            return True
+        self._fcall(view.key, "drop", 0, 0)  # somebody was faster
+        return False
+
+    def _change(self, view: QueueView, settings: QueueSettings) -> bool:
+        if view.fifo != settings.fifo:
+            raise InvalidSetting(
+                f"queue {view.name!r}: fifo cannot be changed; create another queue and move"
+            )
+        changed = QueueView(view.name, view.number, settings, view.created_ms, view.key)
+        changed.version = view.version
+        if not self._registry.put_queue(self.calls, changed):
+            return False
+        self._configure(self._view(view.name))
+        return True
+
+    def _redis_now(self) -> int:
+        return self._now_argument() or self._redis_ms()
+
+    def delete(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        view = self._view(queue)
+        if if_unused and self._waiter_count(queue):
+            raise QueueInUse(queue, "it has consumers")
+        for _ in range(_TRIES):
+            try:
+                count = self._about_queue(view, "drop", int(if_empty), int(if_unused))[2]
+                break
+            except FunctionError as error:
+                if error.code == "INUSE":
+                    raise QueueInUse(queue, error.text) from None
+                if error.code != "LIMBO":
+                    raise
+                self._drain(view)
+        else:
+            raise QueueInUse(queue, "messages are on their way from it to other queues")
+        self._registry.drop_queue(self.calls, view)
+        if self.router.bindings(None, queue):
+            self._registry.change_router(self.calls, lambda router: router.drop_queue(queue))
+        return int(count)
+
+    def settings(self, queue: str) -> QueueSettings:
+        self._check_open()
+        self._registry.refresh(self.calls)
+        return self._view(queue).settings
+
+    def stats(self, queue: str) -> QueueStats:
+        view = self._view(queue)
+        limbo, now_ms, answer = self._about_queue(view, "stats")
+        if limbo:
+            self._drain(view)
+            _, now_ms, answer = self._about_queue(view, "stats")
+        ready, delayed, in_flight, size, oldest_ms, _, pairs = answer
+        counted = {name.decode(): int(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+        return QueueStats(
+            queue,
+            ready,
+            delayed,
+            in_flight,
+            size,
+            max(0, now_ms - int(oldest_ms)) if oldest_ms else None,
+            self._waiter_count(queue),
+            {name: counted.get(name, 0) for name in Counters.__slots__},
+        )
+
+    def _waiter_count(self, queue: str) -> int:
+        raise NotImplementedError
+
+    def purge(self, queue: str, waiting_only: bool = False) -> int:
+        count = int(self._on(self._view(queue), "purge", int(waiting_only)))
+        self._note("purged", queue, [None], str(count))
+        return count
+
+    def waiting(self, queue: str) -> tuple[int, int]:
+        stats = self.stats(queue)
+        return stats.ready + stats.delayed, stats.waiting_bytes
+
+    def ready_count(self, queue: str) -> int:
+        return self.stats(queue).ready
+
+    def in_flight(self, queue: str) -> int:
+        return self.stats(queue).in_flight
+
+    def dead_letter_sources(self, queue: str) -> list[str]:
+        return [
+            view.name
+            for view in self._registry.queues.values()
+            if view.settings.dead_letter == queue and view.settings.max_receives is not None
+        ]
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def peek(self, queue: str, limit: int = 1, rear: bool = False) -> list[Entry]:
+        view = self._view(queue)
+        if rear:
+            return _entries(self._on(view, "rear", limit))
+        return _entries(self._on(view, "browse", "ready", limit))
+
+    def _browse(self, view: QueueView, state: str) -> Iterator[list[Entry]]:
+        """Pages of one state in hand-out order."""
+        if state != "ready":
+            done = 0
+            while page := self._on(view, "browse", state, _PAGE, done):
+                yield _entries(page)
+                done += _PAGE
+            return
+        after = 0
+        while True:
+            answer = self._on(view, "survey", after, _PAGE)
+            if answer[1] and not after:
+                # Lanes take turns: only the whole tells the order.
+                yield _entries(self._on(view, "browse", "ready", _MOST))
+                return
+            if answer[0] == b"":
+                return
+            after = int(answer[0])
+            yield _entries(answer[2:])
+
+    def entries(self, queue: str, state: str = "all") -> list[Entry]:
+        view = self._view(queue)
+        return [entry for each in _states(state) for page in self._browse(view, each) for entry in page]
+
+    def deliveries(self, queue: str) -> list[Delivery]:
+        return self._leases(self._view(queue), _MOST)
+
+    def leases(self, queue: str, limit: int) -> list[Delivery]:
+        return self._leases(self._view(queue), limit)
+
+    def _leases(self, view: QueueView, limit: int) -> list[Delivery]:
+        answer = self._on(view, "browse", "in_flight", limit)
+        return [
+            delivery_of(entry_of(answer[at], answer[at + 1], answer[at + 2]), answer[at + 4])
+            for at in range(0, len(answer), 5)
+        ]
+
+    def leases_of(self, queue: str, seqs: Sequence[int]) -> dict[int, Delivery]:
+        answer = self._on(self._view(queue), "look", *seqs) if seqs else []
+        found: dict[int, Delivery] = {}
+        for at in range(0, len(answer), 5):
+            if answer[at + 4]:
+                entry = entry_of(answer[at], answer[at + 1], answer[at + 2])
+                found[entry.seq] = delivery_of(entry, answer[at + 4])
+        return found
+
+    def lease(self, queue: str, seq: int) -> Delivery | None:
+        return self.leases_of(queue, [seq]).get(seq)
+
+    def filled(self, entries: Sequence[Entry]) -> list[Entry]:
+        return list(entries)
+
+    def fill(self, entries: Sequence[Entry]) -> None:
+        """Bodies come with their entries."""
+
+    def _seqs(self, view: QueueView, ids: Sequence[str]) -> list[int]:
+        """The sequence behind each id; 0 if it cannot be one of this queue's."""
+        if not ids:
+            return []
+        self._check_open()
+        found = self._fcall_bare(view.key, "seqs_of", *ids)
+        return [int(seq) if seq else self._own_seq(id) for id, seq in zip(ids, found, strict=True)]
+
+    def _look(self, view: QueueView, ids: Sequence[str]) -> list[tuple[Entry, str, bytes]]:
+        """Entry, state and lease of those that are here."""
+        seqs = [seq for seq in self._seqs(view, ids) if seq]
+        answer = self._on(view, "look", *seqs) if seqs else []
+        found = []
+        for at in range(0, len(answer), 5):
+            entry = entry_of(answer[at], answer[at + 1], answer[at + 2])
+            if self.message_id(entry) in ids:
+                found.append((entry, answer[at + 3].decode(), answer[at + 4]))
+        return found
+
+    def _locate(self, view: QueueView, message_id: str) -> tuple[Entry, str, bytes]:
+        found = self._look(view, [message_id])
+        if not found:
+            raise MessageNotFoundError(message_id, view.name)
+        return found[0]
+
+    def find(self, queue: str, message_id: str) -> Entry:
+        return self._locate(self._view(queue), message_id)[0]
+
+    def lease_of(self, queue: str, message_id: str) -> Delivery | None:
+        found = self._look(self._view(queue), [message_id])
+        return delivery_of(found[0][0], found[0][2]) if found and found[0][2] else None
+
+    def status(self, queue: str, message_id: str) -> str | None:
+        found = self._look(self._view(queue), [message_id])
+        return found[0][1] if found else None
+
+    def search(self, queue: str, filter: Filter, limit: int = 100, budget_s: float = 1.0) -> Found:
+        deadline = time.monotonic() + budget_s
+        matching: list[Entry] = []
+        scanned = 0
+        complete = True
+        for part in self._chunks(queue, filter):
+            if len(matching) > limit or time.monotonic() > deadline:
+                complete = False
+                break
+            scanned += len(part)
+            matching += [entry for entry in part if filters.matches(self.message_id, entry, filter)]
+        complete = complete and len(matching) <= limit
+        return Found(matching[:limit], complete, scanned)
+
+    def _chunks(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
+        """Candidates for a filter, by priority and sequence, some hundred at a time."""
+        view = self._view(queue)
+        states = _states(filter.state)
+        if filter.ids is not None:
+            found = self._look(view, list(filter.ids))
+            yield [entry for entry, state, _ in found if state in states]
+            return
+        for state in states:
+            for page in self._browse(view, state):
+                if state == "ready" and len(page) > 1:
+                    page = sorted(page, key=_by_sequence if view.fifo else _by_rank(view))
+                for start in range(0, len(page), _CHUNK):
+                    yield page[start : start + _CHUNK]
+
+    def matching(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
+        for part in self._chunks(queue, filter):
+            yield [entry for entry in part if filters.matches(self.message_id, entry, filter)]
+
+    def walk(self, queue: str, state: str, after: Mark | None) -> Iterator[tuple[Entry, str, Mark]]:
+        view = self._view(queue)
+        most = view.settings.max_priority
+        states = _states(state)
+        parts: list[tuple[int, Iterator[Entry]]] = [
+            (section, (entry for page in self._browse(view, each) for entry in page))
+            for section, each in enumerate(STATES[:3])
+            if each in states
+        ]
+        return after_mark(parts, 255 if most is None else most, after)
+
+    def why(self, queue: str, message_id: str) -> Why:
+        view = self._view(queue)
+        try:
+            entry, state, lease = self._locate(view, message_id)
+        except MessageNotFoundError as missing:
+            return Why("not_found", str(missing))
+        now_ms = self.now_ms()
+        extra = entry.extra
+        if state == "in_flight":
+            delivery = delivery_of(entry, lease)
+            holder = delivery.consumer or "a consumer"
+            if not delivery.until_ms:
+                return Why(
+                    "in_flight", f"delivery {delivery.count} is with {holder}, for as long as it lives"
+                )
+            left = (delivery.until_ms - now_ms) / 1000
+            return Why("in_flight", f"delivery {delivery.count} is with {holder} for another {left:.3f} s")
+        if state == "delayed" and extra is not None:
+            left = (extra.due_ms - now_ms) / 1000
+            if extra.count:
+                reason = f" ({extra.reason})" if extra.reason else ""
+                return Why("retry", f"failed {extra.count} times{reason}; tried again in {left:.3f} s")
+            return Why("delayed", f"due in {left:.3f} s")
+        if view.settings.paused:
+            return Why("paused", f"queue {queue!r} is paused; resume it to hand out messages")
+        _, held, group_delayed, ahead = self._on(view, "standing", entry.seq)
+        if held:
+            return Why("group_held", f"an earlier message of group {entry.group!r} is with a consumer")
+        if group_delayed:
+            return Why("group_delayed", f"an earlier message of group {entry.group!r} is not due yet")
+        many = "at least " if ahead >= 10_000 else ""
+        waiting = f"{many}{ahead} messages are ahead of it" if ahead else "it is next"
+        nobody = "" if self._waiter_count(queue) else "; no consumer is waiting"
+        return Why("ready", f"ready: {waiting}{nobody}")
+
+    def timeline(self, queue: str, message_id: str) -> list[Step]:
+        return Past(self).timeline(self._view(queue), message_id)
+
+    def past(self, queue: str, span: Span) -> list[PastMessage]:
+        return Past(self).past(self._view(queue), span)
+
+    # -- mending --------------------------------------------------------------------------------
+
+    def _mend(self, view: QueueView, message_id: str, verb: str, name: str, *args: Any) -> None:
+        entry, state, _ = self._locate(view, message_id)
+        answer = b"lent" if state == "in_flight" else self._on(view, name, entry.seq, *args)
+        if isinstance(answer, list):
+            answer = answer[0]
+        if answer == b"lent":
+            raise _in_use(view, message_id, verb)
+        if answer == b"gone":
+            raise MessageNotFoundError(message_id, view.name)
+
+    def cancel(self, queue: str, message_id: str) -> None:
+        self._mend(self._view(queue), message_id, "cancel", "cancel")
+
+    def edit(self, queue: str, message_id: str, draft: Draft) -> None:
+        record = pack_record(draft.body, draft.form, make_info(draft), b"", True)
+        self._mend(self._view(queue), message_id, "edit", "edit", record, draft.type or "")
+
+    def reschedule(self, queue: str, message_id: str, due_ms: int) -> None:
+        if due_ms > MAX_TIME_MS:
+            raise InvalidSetting("a delay of more than 70 million years")
+        self._mend(self._view(queue), message_id, "reschedule", "reschedule", max(due_ms, 0))
+
+    def move(self, queue: str, message_ids: Sequence[str], to: str) -> list[OpenQError | None]:
+        source, target = self._view(queue), self._view(to)
+        return [self._move_one(source, each, target) for each in message_ids]
+
+    def _move_one(self, source: QueueView, message_id: str, target: QueueView) -> OpenQError | None:
+        try:
+            entry, state, _ = self._locate(source, message_id)
+            if state == "in_flight":
+                raise _in_use(source, message_id, "move")
+            if target is source:
+                raise InvalidSetting(f"message {message_id} is in queue {source.name!r} already")
+        except (MessageNotFoundError, QueueInUse, InvalidSetting) as error:
+            return error
+        if self._send_on(source, [entry.seq], target, MOVED):
+            return None
+        return MessageNotFoundError(message_id, source.name)
+
+    def _send_on(self, source: QueueView, seqs: Sequence[int], target: QueueView, why: int) -> int:
+        """How many went."""
+        limbo, _, answers = self._about_queue(source, "send_on", why, target.name, *seqs)
+        if limbo:
+            self._drain(source)
+        return sum(answer.isdigit() for answer in answers)
+
+    def redrive_targets(self, queue: str, entries: Sequence[Entry], to: str | None) -> list[str | None]:
+        if to is not None:
+            self._view(to)
+            return [to] * len(entries)
+        found: list[str | None] = []
+        for entry in entries:
+            deaths = () if entry.extra is None else entry.extra.deaths
+            known = bool(deaths) and deaths[0].queue in self._registry.queues
+            found.append(deaths[0].queue if known else None)
+        return found
+
+    def redrive(
+        self,
+        queue: str,
+        to: str | None = None,
+        filter: Filter | None = None,
+        rate: float | None = None,
+        progress: Callable[[int], bool] | None = None,
+        allowed: Callable[[str], bool] | None = None,
+    ) -> int:
+        check_rate(rate)
+        self._registry.refresh(self.calls)
+        source = self._view(queue)
+        if to is not None:
+            self._view(to)
+        filter = filter or Filter(state="ready")
+        step = _CHUNK if rate is None else max(1, min(_CHUNK, int(rate / 10)))
+        done = 0
+        started = time.monotonic()
+        # All candidates first: those that come back while it runs are not driven again.
+        for chosen in list(self.matching(queue, filter)):
+            for start in range(0, len(chosen), step):
+                part = chosen[start : start + step]
+                targets: dict[str, list[int]] = {}
+                for entry, name in zip(part, self.redrive_targets(queue, part, to), strict=True):
+                    if name is not None and name != queue and (to or allowed is None or allowed(name)):
+                        targets.setdefault(name, []).append(entry.seq)
+                for name, seqs in targets.items():
+                    done += self._send_on(source, seqs, self._view(name), REDRIVEN)
+                self.sync()
+                if progress is not None and not progress(done):
+                    return done
+                if rate is not None and not pace(done, rate, started, progress):
+                    return done
+        return done
+
+    def replay(
+        self,
+        queue: str,
+        since_ms: int | None,
+        since_id: str | None,
+        to: str | None = None,
+        *,
+        filter: Filter | None = None,
+        rate: float | None = None,
+        progress: Callable[[int], bool] | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        check_rate(rate)
+        source = self._view(queue)
+        target = source if to is None else self._view(to)
+        if not source.settings.history_ms:
+            raise HistoryUnavailable(f"queue {queue!r} keeps no history; set history to more than 0")
+        step = 100 if rate is None else max(1, min(100, int(rate / 10)))
+        act = self._count_missing if dry_run else self._replay_batch
+        count = 0
+        started = time.monotonic()
+        batch: list[Draft] = []
+        drafts = list(Past(self).published(source, since_ms, since_id))
+        for draft in drafts:
+            if filter is not None and not filters.matches(self.message_id, as_entry(draft), filter):
+                continue
+            batch.append(draft)
+            if len(batch) == step:
+                count += act(target, batch)
+                batch = []
+                if progress is not None and not progress(count):
+                    break
+                if rate is not None and not dry_run and not pace(count, rate, started, progress):
+                    break
+        count += act(target, batch)
+        self.sync()
+        return count
+
+    def _count_missing(self, target: QueueView, drafts: Sequence[Draft]) -> int:
+        here = {self.message_id(found[0]) for found in self._look(target, [each.id or "" for each in drafts])}
+        return sum(draft.id not in here for draft in drafts)
+
+    def _replay_batch(self, target: QueueView, drafts: Sequence[Draft]) -> int:
+        """The window remembers these messages, and that must not keep them out."""
+        if not drafts:
+            return 0
+        flat: list[bytes] = []
+        for draft in drafts:
+            flat += pack_draft(target, draft, self.now_ms(), self._own_seq(draft.id or ""), again=True)
+        answers = self._publish_groups(target, [tuple(flat)])[0]
+        told = [self._told(target, answer) for answer in answers]
+        return sum(not isinstance(each, OpenQError) and not each[1] for each in told)
+
+    # -- exchanges ------------------------------------------------------------------------------
+
+    def declare_exchange(self, exchange: Exchange) -> bool:
+        return self._registry.change_router(self.calls, lambda router: router.declare(exchange))
+
+    def change_exchange(self, exchange: Exchange) -> None:
+        self._registry.change_router(self.calls, lambda router: router.change(exchange))
+
+    def delete_exchange(self, name: str, if_unused: bool = False) -> Removed:
+        def change(router: Any) -> Removed:
+            router.get(name)
+            removed: Removed = router.delete(name, if_unused)
+            return removed
+
+        return self._registry.change_router(self.calls, change)
+
+    def bind(self, binding: Binding) -> bool:
+        self._registry.refresh(self.calls)
+        if not binding.to_exchange:
+            self._view(binding.destination)
+        return self._registry.change_router(self.calls, lambda router: router.bind(binding))
+
+    def unbind(self, binding: Binding) -> Removed:
+        def change(router: Any) -> Removed:
+            if binding not in router.bindings(binding.source, binding.destination):
+                return Removed()
+            removed: Removed = router.unbind(binding)
+            return removed
+
+        return self._registry.change_router(self.calls, change)
+
+    def exchange(self, name: str) -> Exchange:
+        return self.router.get(name)
+
+    def exchanges(self) -> list[Exchange]:
+        self._registry.refresh(self.calls)
+        return self.router.exchanges()
+
+    def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
+        self._registry.refresh(self.calls)
+        return self.router.bindings(source, destination)
+
+
+def _entries(answer: Sequence[Any]) -> list[Entry]:
+    return [entry_of(answer[at], answer[at + 1], answer[at + 2]) for at in range(0, len(answer), 5)]
+
+
+def _states(state: str) -> tuple[str, ...]:
+    if state not in STATES:
+        raise InvalidSetting(f"state must be one of {', '.join(STATES)}, not {state!r}")
+    return STATES[:3] if state == "all" else (state,)
+
+
+def _in_use(view: QueueView, message_id: str, verb: str) -> QueueInUse:
+    return QueueInUse(view.name, f"message {message_id} is with a consumer; {verb} it when it is back")
+
+
+def _by_sequence(entry: Entry) -> tuple[int, int]:
+    return 0, entry.seq
+
+
+def _by_rank(view: QueueView) -> Callable[[Entry], tuple[int, int]]:
+    most = view.settings.max_priority
+    ceiling = 255 if most is None else most
+    return lambda entry: (-min(entry.priority, ceiling), entry.seq)

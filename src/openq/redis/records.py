@@ -1,0 +1,218 @@
+"""How messages look in Redis: records in the stream, extras as JSON. The functions in `lua/` read the same.
+
+A record never changes: flags, form, what the publisher said, body. Everything that does change is in the
+extra of the message, which plain messages do not have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from typing import Any
+
+from ..engine.records import pack_info, unpack_info
+from ..errors import InvalidSetting
+from ..model import Death, Delivery, Entry, Extra, Info, QueueSettings, light_extra
+
+_SPECIAL, _HAS_EXTRA, _HAS_INFO, _ELSEWHERE = 1, 2, 4, 8
+_U32 = Struct("<I")
+
+HEARTBEAT_MS = 15_000  # how long leases that are bound to a connection outlive a server that died
+HISTORY_MESSAGES = 100_000  # of each queue, besides what is live
+
+# Short names in the JSON of an extra, as the functions know them.
+_TEXTS = (("g", "group"), ("t", "type"), ("k", "dedup"), ("u", "unique"), ("i", "id"), ("r", "reason"))
+_NUMBERS = (
+    ("p", "priority"),
+    ("d", "due_ms"),
+    ("e", "expires_ms"),
+    ("c", "count"),
+    ("f", "first_ms"),
+    ("b", "born_ms"),
+)
+
+
+def pack_record(body: bytes, form: int, info: Info | None, published: bytes, special: bool) -> bytes:
+    """`published` is the extra with which a message came, as JSON: history tells of it."""
+    if info is None and not published:
+        return b"%c%c%b" % (special, form, body)
+    flags = _SPECIAL if special else 0
+    parts = [b""]
+    if published:
+        flags |= _HAS_EXTRA
+        parts += (_U32.pack(len(published)), published)
+    if info is not None:
+        flags |= _HAS_INFO
+        packed = pack_info(info)
+        parts += (_U32.pack(len(packed)), packed)
+    parts[0] = bytes((flags, form))
+    parts.append(body)
+    return b"".join(parts)
+
+
+def light_fields(extra: Extra | None) -> bytes:
+    """Of a light extra, which says how a message was published and nothing else."""
+    return b"" if extra is None else dump(fields_of(extra))
+
+
+def unpack_record(record: bytes) -> tuple[int, bytes, Info | None, Extra | None]:
+    """Form, body, info, and the extra that it was published with."""
+    flags = record[0]
+    if not flags & (_HAS_EXTRA | _HAS_INFO):
+        return record[1], record[2:], None, None
+    at = 2
+    extra = info = None
+    if flags & _HAS_EXTRA:
+        (size,) = _U32.unpack_from(record, at)
+        fields = json.loads(record[at + 4 : at + 4 + size])
+        if flags & _SPECIAL:
+            extra = extra_of(fields)
+        else:
+            route = fields.get("R")
+            extra = light_extra(None if route is None else (route[0], route[1]), fields.get("t"))
+        at += 4 + size
+    if flags & _HAS_INFO:
+        (size,) = _U32.unpack_from(record, at)
+        info = unpack_info(record[at + 4 : at + 4 + size])
+        at += 4 + size
+    return record[1], record[at:], info, extra
+
+
+def is_from_elsewhere(record: bytes) -> bool:
+    """It was moved into the queue, not published to it."""
+    return bool(record[0] & _ELSEWHERE)
+
+
+def with_published(record: bytes, published: bytes) -> bytes:
+    """The same record with another extra."""
+    form, body, info, _ = unpack_record(record)
+    return pack_record(body, form, info, published, True)
+
+
+def dump(fields: Mapping[str, object]) -> bytes:
+    try:
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
+
+
+def fields_of(extra: Extra) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    for short, name in _TEXTS:
+        text = getattr(extra, name)
+        if text is not None:
+            fields[short] = text
+    for short, name in _NUMBERS:
+        number = getattr(extra, name)
+        if number:
+            fields[short] = number
+    if extra.number:
+        fields["n"] = str(extra.number)  # beyond what a JSON of Lua keeps exactly
+    if extra.deaths:
+        fields["D"] = [list(death) for death in extra.deaths]
+    if extra.route is not None:
+        fields["R"] = list(extra.route)
+    return fields
+
+
+def extra_of(fields: Mapping[str, Any]) -> Extra:
+    extra = Extra()
+    for short, name in (*_TEXTS, *_NUMBERS):
+        value = fields.get(short)
+        if value is not None:
+            setattr(extra, name, value)
+    extra.number = int(fields.get("n") or 0)
+    extra.deaths = tuple(Death(*death) for death in fields.get("D") or ())
+    route = fields.get("R")
+    extra.route = None if route is None else (route[0], route[1])
+    return extra.lighten()
+
+
+def entry_of(id: bytes, record: bytes, extra: bytes) -> Entry:
+    seq, _, sent_ms = id.partition(b"-")
+    form, body, info, published = unpack_record(record)
+    own = extra_of(json.loads(extra)) if extra else published
+    return Entry(int(seq), int(sent_ms), 0, len(body), form, body, info, own)
+
+
+def deliveries_of(answer: Sequence[Any], now_ms: int, consumer: str | None) -> list[Delivery]:
+    """What `receive` answers to one caller."""
+    if not answer:
+        return []
+    number, until_ms, step = int(answer[0]), int(answer[1]), answer[2]
+    found = []
+    for at in range(3, len(answer), 4):
+        entry = entry_of(answer[at], answer[at + 1], answer[at + 3])
+        found.append(Delivery(entry, number, now_ms, until_ms, answer[at + 2], consumer))
+        number += step
+    return found
+
+
+def delivery_of(entry: Entry, lease: bytes) -> Delivery:
+    number, until_ms, count, lent_ms, _, _, consumer = lease.split(b" ", 6)
+    return Delivery(entry, int(number), int(lent_ms), int(until_ms), int(count), consumer.decode() or None)
+
+
+def pack_settings(settings: QueueSettings, version: int, history_messages: int) -> bytes:
+    """What the functions need of them, under short names; `v` orders changes."""
+    c: dict[str, object] = {
+        "v": version,
+        "fifo": settings.fifo,
+        "vis": settings.visibility_ms,
+        "delay": settings.delay_ms,
+        "ret": settings.retention_ms,
+        "mp": 255 if settings.max_priority is None else settings.max_priority,
+        "dw": settings.dedup_window_ms,
+        "hist": settings.history_ms,
+        "hmax": history_messages,
+        "hb": HEARTBEAT_MS,
+    }
+    for short, value in (
+        ("ttl", settings.ttl_ms),
+        ("maxr", settings.max_receives),
+        ("ml", settings.max_length),
+        ("mb", settings.max_bytes),
+        ("mbody", settings.max_body),
+    ):
+        if value is not None:
+            c[short] = value
+    has_dead_letters = settings.dead_letter is not None or settings.dead_letter_exchange is not None
+    refuses = settings.overflow in ("reject", "reject-dead-letter")
+    for short, holds in (
+        ("dl", has_dead_letters),
+        ("dle", has_dead_letters and settings.dead_letter_expired),
+        ("exd", settings.exhausted == "drop"),
+        ("refuses", refuses),
+        ("dbc", settings.dedup_by_content),
+        ("dpg", settings.dedup_per_group),
+        ("paused", settings.paused),
+        ("simple", is_simple(settings)),
+    ):
+        if holds:
+            c[short] = True
+    if settings.overflow != "drop-head":
+        c["of"] = settings.overflow
+    retry = settings.retry
+    if retry.kind != "none":
+        c |= {
+            "rk": retry.kind,
+            "rb": retry.base_ms,
+            "rf": retry.factor,
+            "rm": retry.max_ms,
+            "rj": retry.jitter,
+        }
+    return dump(c)
+
+
+def is_simple(settings: QueueSettings) -> bool:
+    """Whether a body alone needs no further checks."""
+    return (
+        not settings.fifo
+        and not settings.delay_ms
+        and settings.ttl_ms is None
+        and settings.max_length is None
+        and settings.max_bytes is None
+        and settings.max_body is None
+        and not settings.dedup_by_content
+    )

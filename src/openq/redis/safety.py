@@ -1,0 +1,389 @@
+"""What Redis may lose, said before anybody relies on it: settings, profiles, and the loss window.
+
+Redis answers a write before it is on a disk or on another machine, unless told otherwise. So at the start the
+servers are asked how they are set: `safe` refuses to start on settings that would lose acknowledged messages,
+`fast` starts and says how much may be lost. Only `gather` (facts.py) talks to a server; this is pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..errors import InvalidSetting
+from ..observe.metrics import Family
+from .facts import Info as Info
+from .facts import gather as gather
+
+PROFILES = ("safe", "fast")
+OLDEST = (7, 0)  # the first with Functions
+
+EVERYSEC_S = 2.0  # a sync each second, and writes held back for up to two while one takes long
+KERNEL_S = 30.0  # how long Linux keeps a written page before it goes to disk by itself
+FAULTS = {
+    "process_killed": "the Redis process is killed",
+    "power_loss": "its machine loses power",
+    "failover": "the master dies and a replica takes over",
+    "network_split": "the master is cut off from its replicas",
+    "disk_lost": "its machine is lost for good",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One setting, whether it will do, and what to do if not."""
+
+    setting: str
+    value: str
+    verdict: str  # ok | warning | failed | unknown
+    text: str
+    command: str = ""
+    node: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.node}: " if self.node else ""
+        command = f": `{self.command}`" if self.command else ""
+        return f"{where}{self.setting} {self.value or 'unknown'}: {self.text}{command}"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How much that was acknowledged one kind of fault may take away."""
+
+    fault: str
+    seconds: float  # infinite: without bound; not a number: unknown
+    text: str
+
+    def __str__(self) -> str:
+        return f"{FAULTS[self.fault]}: {span(self.seconds)}; {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    profile: str
+    nodes: tuple[Info, ...]
+    findings: tuple[Finding, ...]
+    copies: int | None = None  # how many replicas answers wait for; None: all that are connected
+
+    def waited_for(self, info: Info) -> int:
+        if self.profile == "fast":
+            return 0
+        return len(info.lags_s) if self.copies is None else self.copies
+
+    @property
+    def wrong(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.verdict == "failed"]
+
+    @property
+    def doubtful(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.verdict in ("warning", "unknown")]
+
+
+def span(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "unknown"
+    if math.isinf(seconds):
+        return "without bound"
+    return "nothing" if not seconds else f"up to {seconds:g} s"
+
+
+# -- judging ------------------------------------------------------------------------------------
+
+
+def check(info: Info | Sequence[Info], profile: str = "safe", copies: int | None = None) -> Report:
+    """What is found on one server, or on all masters of a cluster.
+
+    `copies` is how many replicas answers wait for, where that is not all that are connected.
+    """
+    if profile not in PROFILES:
+        raise InvalidSetting(f"profile must be safe or fast, not {profile!r}")
+    nodes = (info,) if isinstance(info, Info) else tuple(info)
+    report = Report(profile, nodes, (), copies)
+    return replace(report, findings=tuple(each for node in nodes for each in _findings(node, report)))
+
+
+def require(report: Report) -> list[str]:
+    """Refuse what the profile does not allow; otherwise the warnings to be logged."""
+    for node in report.nodes:
+        refuse_old(node)
+    if report.wrong:
+        wrong = "\n".join(f"  {finding}" for finding in report.wrong)
+        raise InvalidSetting(
+            f"this Redis may lose acknowledged messages, which the profile safe does not allow:\n{wrong}\n"
+            "(`redis-cli config rewrite` makes changes stay.) The profile fast starts anyway, with that risk"
+        )
+    warnings = [str(finding) for finding in report.doubtful]
+    if report.profile == "fast":
+        risks = [str(line) for line in loss_window(report) if line.seconds]
+        if risks:
+            warnings.append("profile fast; acknowledged messages may be lost when " + "; when ".join(risks))
+    return warnings
+
+
+def refuse_old(info: Info) -> None:
+    if info.version < OLDEST:
+        version = ".".join(map(str, info.version))
+        where = f" at {info.node}" if info.node else ""
+        raise InvalidSetting(
+            f"{info.product} {version}{where} is too old: OpenQ needs Redis 7.0 or newer, or Valkey, "
+            "because its verbs are Redis Functions"
+        )
+
+
+class _Notes:
+    """What is found on one server, in order."""
+
+    def __init__(self, info: Info, report: Report) -> None:
+        self.info = info
+        self.report = report
+        self.strict = "failed" if report.profile == "safe" else "warning"  # of what `safe` refuses
+        self.found: list[Finding] = []
+
+    def add(self, setting: str, verdict: str, text: str, command: str = "", value: str | None = None) -> None:
+        shown = self.info.settings.get(setting, "") if value is None else value
+        self.found.append(Finding(setting, shown, verdict, text, command, self.info.node))
+
+
+def _findings(info: Info, report: Report) -> list[Finding]:
+    notes = _Notes(info, report)
+    version = f"{info.product} {'.'.join(map(str, info.version))}"
+    if info.version >= OLDEST:
+        notes.add("version", "ok", "has the functions that OpenQ needs", value=version)
+    else:
+        notes.add("version", "failed", "Redis 7.0 or newer, or Valkey, is needed", value=version)
+    if info.role != "master":
+        notes.add("role", "failed", "a replica takes no writes: name its master", value=info.role)
+    if info.hidden:
+        notes.add(
+            "config",
+            "warning",
+            f"CONFIG GET is refused ({info.hidden}): look up what is unknown below where this Redis is "
+            "managed, or allow it by `acl setuser NAME +config|get`",
+            value="hidden",
+        )
+    _judge_disk(notes)
+    _judge_memory(notes)
+    _judge_replicas(notes)
+    return notes.found
+
+
+def _judge_disk(notes: _Notes) -> None:
+    info, add, strict = notes.info, notes.add, notes.strict
+    command = "redis-cli config set appendonly yes"
+    appendonly = info.settings.get("appendonly")
+    if appendonly is None:
+        add("appendonly", "unknown", "it must be yes", command)
+    elif appendonly != "yes":
+        add("appendonly", strict, "what came after the last snapshot is lost in every restart", command)
+    elif info.aof_error:
+        add("appendonly", strict, "but the last write to that file failed: look at its disk and its log")
+    else:
+        add("appendonly", "ok", "every change is written to a file")
+    if appendonly == "no":
+        return  # appendfsync has no say then
+    always = "redis-cli config set appendfsync always"
+    match info.settings.get("appendfsync"):
+        case None:
+            add("appendfsync", "unknown", "it must be always or everysec", always)
+        case "always":
+            add("appendfsync", "ok", "every change is on disk before it is answered")
+        case "everysec":
+            add("appendfsync", "warning", f"a power cut may take up to {EVERYSEC_S:g} s", always)
+        case _:
+            add("appendfsync", strict, "the system alone decides when it goes to disk", always)
+
+
+def _judge_memory(notes: _Notes) -> None:
+    info, add, strict = notes.info, notes.add, notes.strict
+    command = "redis-cli config set maxmemory-policy noeviction"
+    policy, most = info.settings.get("maxmemory-policy"), info.settings.get("maxmemory")
+    if policy is None:
+        add("maxmemory-policy", "unknown", "it must be noeviction", command)
+    elif policy == "noeviction":
+        add("maxmemory-policy", "ok", "a full Redis refuses publishes and forgets nothing")
+    elif most == "0":
+        add("maxmemory-policy", "warning", "messages would be evicted once maxmemory is set", command)
+    else:
+        add("maxmemory-policy", strict, "a full Redis would evict messages", command)
+
+
+def _judge_replicas(notes: _Notes) -> None:
+    info, add = notes.info, notes.add
+    count = len(info.lags_s)
+    if not count:
+        add("replicas", "ok", "what is lost with the disk of this machine is lost", value="none")
+        return
+    waited_for = notes.report.waited_for(info)
+    if waited_for > count:
+        verdict, text = "failed", f"answers are to wait for {waited_for}: every publish would fail"
+    elif waited_for == count:
+        verdict, text = "ok", "every answer waits for all of them"
+    elif waited_for:
+        verdict, text = "warning", f"answers wait for {waited_for}, and another one may take over"
+    else:
+        verdict, text = "warning", "answers do not wait for them"
+    add("replicas", verdict, text, value=f"{count} connected")
+    least = info.settings.get("min-replicas-to-write")
+    if info.in_cluster:
+        return  # there a master that is cut off stops by itself
+    command = "redis-cli config set min-replicas-to-write 1"
+    if least is None:
+        add(
+            "min-replicas-to-write",
+            "unknown",
+            "at least 1 keeps a master that is cut off from taking writes",
+            command,
+        )
+    elif least == "0":
+        add("min-replicas-to-write", "warning", "a master that is cut off goes on taking writes", command)
+    else:
+        add("min-replicas-to-write", "ok", "a master that is cut off stops taking writes")
+
+
+# -- the loss window ----------------------------------------------------------------------------
+
+
+def loss_window(report: Report) -> list[Line]:
+    """For each fault, how much that was acknowledged may be gone. Of several servers, the worst."""
+    worst: dict[str, Line] = {}
+    for node in report.nodes:
+        for line in _lines(node, report):
+            known = worst.get(line.fault)
+            if known is None or _badness(line.seconds) > _badness(known.seconds):
+                worst[line.fault] = line
+    return list(worst.values())
+
+
+def _badness(seconds: float) -> float:
+    return 1e18 if math.isnan(seconds) else min(seconds, 2e18)
+
+
+def _lines(info: Info, report: Report) -> list[Line]:
+    killed, power = _killed(info, report), _power(info, report)
+    if not info.lags_s:
+        return [
+            killed,
+            power,
+            Line("failover", 0.0, "there is no replica: queues stand still until Redis is back"),
+            Line("network_split", 0.0, "there is no replica that could take over meanwhile"),
+            Line("disk_lost", math.inf, "there is no replica, all messages were only there"),
+        ]
+    if report.waited_for(info) >= len(info.lags_s):
+        one = "while only one machine fails: every answer waited for all connected replicas (WAIT)"
+        return [killed, power, Line("failover", 0.0, one), _split_safe(info), Line("disk_lost", 0.0, one)]
+    lag_s = float(max(1, *info.lags_s))
+    text = "what the replica had not got yet: commonly milliseconds, and nothing bounds it"
+    if _stops_alone(info):
+        lag_s = info.number("min-replicas-max-lag", 10.0)
+        text = "what the replica had not got yet: commonly milliseconds, at most min-replicas-max-lag"
+    return [
+        killed,
+        power,
+        Line("failover", lag_s, text),
+        _split_fast(info, lag_s),
+        Line("disk_lost", lag_s, text),
+    ]
+
+
+def _killed(info: Info, report: Report) -> Line:
+    fault = "process_killed"
+    match info.settings.get("appendonly"), info.settings.get("appendfsync"):
+        case "no", _:
+            return _snapshots(fault, info)
+        case None, _:
+            return Line(fault, math.nan, "whether appendonly is on is not known")
+        case _, "everysec" | None:
+            return Line(
+                fault,
+                EVERYSEC_S,
+                "nothing while the disk keeps up; Redis holds writes back while a sync is slow",
+            )
+        case _:
+            return Line(fault, 0.0, "every change was handed to the system before its answer")
+
+
+def _power(info: Info, report: Report) -> Line:
+    fault = "power_loss"
+    match info.settings.get("appendonly"), info.settings.get("appendfsync"):
+        case "no", _:
+            return _snapshots(fault, info)
+        case None, _:
+            return Line(fault, math.nan, "whether appendonly is on is not known")
+        case _, "always":
+            return Line(fault, 0.0, "every change was on disk before its answer (appendfsync always)")
+        case _, "everysec":
+            # WAITAOF does not change that: with everysec it was seen to answer before the sync.
+            return Line(fault, EVERYSEC_S, "the file is synced each second (appendfsync everysec)")
+        case _, None:
+            return Line(fault, math.nan, f"appendfsync is not known: {EVERYSEC_S:g} s if it is everysec")
+        case _:
+            return Line(fault, KERNEL_S, "the system alone decides when it goes to disk (appendfsync no)")
+
+
+def _snapshots(fault: str, info: Info) -> Line:
+    words = info.settings.get("save")
+    if words is None:
+        return Line(fault, math.nan, "what came after the last snapshot (appendonly no)")
+    points = words.split()
+    # A point that asks for more than one change may never be reached: it bounds nothing.
+    bounds = [
+        float(after_s) for after_s, changes in zip(points[::2], points[1::2], strict=True) if changes == "1"
+    ]
+    if not bounds:
+        return Line(fault, math.inf, "everything that no snapshot holds yet (appendonly no)")
+    return Line(fault, min(bounds), f"what came after the last snapshot (save {words}; appendonly no)")
+
+
+def _split_safe(info: Info) -> Line:
+    fault = "network_split"
+    refused = "answers fail while the replicas do not confirm them (WAIT)"
+    if info.in_cluster:
+        node_s, repl_s = (
+            info.number("cluster-node-timeout", 15_000.0) / 1000,
+            info.number("repl-timeout", 60.0),
+        )
+        if node_s < repl_s:
+            return Line(fault, 0.0, f"{refused}, and a master that is cut off stops after {node_s:g} s")
+        return Line(fault, node_s - repl_s, "repl-timeout should be longer than cluster-node-timeout")
+    if _stops_alone(info):
+        return Line(fault, 0.0, f"{refused}, and a master without replicas takes no writes")
+    repl_s = info.number("repl-timeout", 60.0)
+    return Line(
+        fault,
+        math.inf,
+        f"nothing for the first {repl_s:g} s: {refused}; then the master drops its replicas and goes on "
+        "alone: `redis-cli config set min-replicas-to-write 1`",
+    )
+
+
+def _split_fast(info: Info, lag_s: float) -> Line:
+    fault = "network_split"
+    if info.in_cluster:
+        node_s = info.number("cluster-node-timeout", 15_000.0) / 1000
+        # Measured with 15 s: the last answer came 18.3 s after the cut.
+        return Line(
+            fault, node_s * 1.25, f"a master that is cut off takes writes for {node_s:g} s and a little more"
+        )
+    if _stops_alone(info):
+        return Line(fault, lag_s, "then the master stops (min-replicas-to-write)")
+    return Line(
+        fault, math.inf, "a master that is cut off goes on taking writes, and loses them when it is back"
+    )
+
+
+def _stops_alone(info: Info) -> bool:
+    return info.number("min-replicas-to-write", 0.0) > 0
+
+
+def gauges(report: Report) -> list[Family]:
+    """For monitoring: alarm on what is more than you can bear. +Inf is without bound, NaN unknown."""
+    samples = [({"fault": line.fault}, line.seconds) for line in loss_window(report)]
+    return [
+        Family(
+            "openq_store_loss_window_seconds",
+            "gauge",
+            "What was acknowledged in so many seconds may be lost by this kind of fault.",
+            samples,
+        )
+    ]

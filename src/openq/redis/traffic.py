@@ -1,0 +1,495 @@
+"""In and out: publish, route, receive, settle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..broker.base import Receipt
+from ..broker.subscriptions import check_consumer
+from ..engine.engine import make_info
+from ..engine.records import NACKED, RELEASED
+from ..errors import (
+    FunctionError,
+    InvalidSetting,
+    MessageNotFoundError,
+    OpenQError,
+    QueueFull,
+    StoreUnavailable,
+    VisibilityTimeoutExpired,
+)
+from ..model import MAX_SPAN_MS, NO_DEADLINE, Delivery, Draft, Entry, Extra, Info
+from . import bridge
+from .batches import Batches, Work
+from .drafts import content_key, own_fields, pack_draft
+from .foundation import chunks
+from .records import deliveries_of, dump, light_fields, pack_record
+from .registry import QueueView
+from .transfers import Transfers
+
+_AT_ONCE = 1000  # records or receipts in one call
+_AT_ONCE_BYTES = 1 << 20
+_STALE = 20
+_MOST_IDS = 100_000
+
+Wish = tuple[int, int | str, str, str]  # of a consumer: limit, lease or "", its name, types as JSON
+
+
+class Traffic(Transfers):
+    batches: Batches | None = None
+
+    def _gathered(self, work: Work, view: QueueView, item: Any) -> Any:
+        """With what others ask at the same moment, where that is known."""
+        if self.batches is not None and bridge.may_wait():
+            return self.batches.join(work, view, item)
+        answer = work(view, [item])[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    # -- in -------------------------------------------------------------------------------------
+
+    def publish_body(
+        self, queue: str, body: bytes, form: int, info: Info | None = None, extra: Extra | None = None
+    ) -> int:
+        """The short way, with at most a light extra. Its sequence, or 0 if it must go the long way."""
+        view = self._view(queue)
+        if not view.simple or (extra is not None and not extra.light):
+            return 0
+        record = pack_record(body, form, info, light_fields(extra), False)
+        answer = self._gathered(self._publish_groups, view, (record, b""))[0]
+        seq = answer if isinstance(answer, int) else self._seq_of_answer(view, answer)
+        if self._shared.listeners:
+            self._note("published", queue, [self.id_of(seq)])
+        return seq
+
+    def _seq_of_answer(self, view: QueueView, answer: Any) -> int:
+        told = self._told(view, answer)
+        if isinstance(told, OpenQError):
+            raise told
+        return self._own_seq(told[0])
+
+    def publish(self, queue: str, draft: Draft) -> str:
+        answer = self._publish_drafts(queue, [draft])[0]
+        if isinstance(answer, OpenQError):
+            raise answer
+        return answer[0]
+
+    def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[str | OpenQError]:
+        results = self._publish_drafts(queue, drafts)
+        return [result if isinstance(result, OpenQError) else result[0] for result in results]
+
+    def publish_each(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
+        return self._publish_drafts(queue, drafts)
+
+    def _publish_drafts(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
+        view = self._view(queue)
+        results: list[tuple[str, bool] | OpenQError] = []
+        for part in _parts(drafts):
+            results += self._publish_part(view, part)
+        return results
+
+    def _publish_part(self, view: QueueView, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
+        for _ in range(_STALE):
+            flat: list[bytes] = []
+            refused: dict[int, OpenQError] = {}
+            for place, draft in enumerate(drafts):
+                try:
+                    own_seq = self._own_seq(draft.id) if draft.id is not None else 0
+                    flat += pack_draft(view, draft, self.now_ms(), own_seq)
+                except InvalidSetting as error:
+                    refused[place] = error
+            if not flat:
+                return [refused[place] for place in range(len(drafts))]
+            try:
+                answers = iter(self._gathered(self._publish_groups, view, tuple(flat)))
+            except FunctionError as error:
+                if error.code != "STALE":
+                    raise
+                self._registry.refresh(self.calls, always=True)
+                continue
+            results = [
+                refused[place] if place in refused else self._told(view, next(answers), draft.id)
+                for place, draft in enumerate(drafts)
+            ]
+            if self._shared.listeners:
+                new = [each[0] for each in results if isinstance(each, tuple) and not each[1]]
+                self._note("published", view.name, new)
+            return results
+        raise StoreUnavailable(f"the settings of {view.name!r} change all the time")
+
+    def publish_bodies(
+        self,
+        queue: str,
+        bodies: Sequence[bytes],
+        form: int,
+        info: Info | None = None,
+        extra: Extra | None = None,
+    ) -> list[int] | None:
+        """Many bodies at once. Their sequences, or None if they must go one by one."""
+        view = self._view(queue)
+        if not view.simple or (extra is not None and not extra.light):
+            return None
+        published = light_fields(extra)
+        return self._publish_plain(view, [pack_record(body, form, info, published, False) for body in bodies])
+
+    def publish_stamped(
+        self, queue: str, bodies: Sequence[bytes], form: int, infos: Sequence[Info], extra: Extra | None
+    ) -> bool:
+        view = self._view(queue)
+        if not view.simple or (extra is not None and not extra.light):
+            return False
+        pairs = zip(bodies, infos, strict=True)
+        published = light_fields(extra)
+        self._publish_plain(view, [pack_record(body, form, info, published, False) for body, info in pairs])
+        return True
+
+    def _publish_plain(self, view: QueueView, packed: list[bytes]) -> list[int]:
+        seqs: list[int] = []
+        for part in _parts(packed):
+            flat: list[bytes] = [b""] * (2 * len(part))
+            flat[::2] = part
+            for answer in self._gathered(self._publish_groups, view, tuple(flat)):
+                seqs.append(answer if isinstance(answer, int) else self._seq_of_answer(view, answer))
+        if self._shared.listeners:
+            self._note("published", view.name, map(self.id_of, seqs))
+        return seqs
+
+    def _publish_groups(self, view: QueueView, groups: list[tuple[bytes, ...]]) -> list[list[Any]]:
+        """One call for what several callers publish to a queue: answers of each. Repeated with its token
+        until there is an answer, so nothing is published twice."""
+        flat = groups[0] if len(groups) == 1 else [part for group in groups for part in group]
+        found = self._on(view, "publish", self._token(), *flat)
+        if self.is_durable and self.batches is not None and bridge.may_wait():
+            self.calls.durable()
+        answers: Sequence[Any] = found
+        if len(found) == 1 and found[0][:1] == b"~":
+            first = int(found[0][1:])
+            answers = range(first, first + len(flat) // 2)
+        told: list[list[Any]] = []
+        at = 0
+        for group in groups:
+            count = len(group) // 2
+            told.append(list(answers[at : at + count]))
+            at += count
+        return told
+
+    def _told(self, view: QueueView, answer: Any, own_id: str | None = None) -> tuple[str, bool] | OpenQError:
+        """Id and whether it is that of an earlier message; or why it was refused."""
+        if isinstance(answer, int):
+            return self.id_of(answer), False
+        kind = answer[:1]
+        if kind == b"=":
+            return self._id_told(answer[1:]), True
+        if kind == b"!":
+            return self._refusal(view, answer[1:].decode())
+        return own_id or self.id_of(int(answer)), False
+
+    def _id_told(self, told: bytes) -> str:
+        return told[1:].decode() if told[:1] == b"i" else self.id_of(int(told[1:]))
+
+    def _refusal(self, view: QueueView, told: str) -> OpenQError:
+        word, _, rest = told.partition(" ")
+        if word == "large":
+            most = view.settings.max_body
+            return InvalidSetting(f"a body of {rest} bytes; queue {view.name!r} takes at most {most}")
+        return QueueFull(view.name, rest)
+
+    # -- through exchanges ----------------------------------------------------------------------
+
+    def where(
+        self, exchange: str, keys: Sequence[str], headers: Mapping[str, object] | None
+    ) -> list[QueueView]:
+        router = self.router
+        names = router.route(exchange, keys[0], headers)
+        for key in keys[1:]:
+            names += [name for name in router.route(exchange, key, headers) if name not in names]
+        queues = self._registry.queues
+        return [queues[name] for name in names if name in queues]
+
+    def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]:
+        self._registry.refresh(self.calls)
+        headers = draft.attributes if draft.info is None else draft.info
+        draft.route = (exchange, key)
+        names = self.router.route(exchange, key, headers)
+        queues = self._registry.queues
+        for name in names:
+            view = queues.get(name)
+            most = None if view is None else view.settings.max_body
+            if view is not None and most is not None and len(draft.body) > most:
+                raise self._refusal(view, f"large {len(draft.body)}")
+        message_id, reached, refused = self.route_to(names, draft)
+        if refused is not None and not reached:
+            raise refused
+        return message_id, reached
+
+    def route_to(self, names: Sequence[str], draft: Draft) -> tuple[str, list[str], OpenQError | None]:
+        """Into all of these queues: the id, those reached, and the error of one that refused.
+
+        To several it goes in two steps (see transfers.py): once each has said that it would take the message,
+        it is kept in one call, and reaches all of them even if this process dies in the next moment.
+        """
+        queues = self._registry.queues
+        views = [queues[name] for name in dict.fromkeys(names) if name in queues]
+        if not views:
+            return "", [], None
+        if len(views) == 1:
+            told = self._publish_part(views[0], [draft])[0]
+            if isinstance(told, QueueFull):
+                return "", [], told
+            if isinstance(told, OpenQError):
+                raise told
+            return told[0], [] if told[1] else [views[0].name], None
+        return self._fan_out(views, draft)
+
+    def _fan_out(self, views: list[QueueView], draft: Draft) -> tuple[str, list[str], OpenQError | None]:
+        fields = own_fields(draft, self.now_ms())
+        if draft.id is not None and self._own_seq(draft.id):
+            fields["is"] = str(self._own_seq(draft.id))
+        record = self._shared_record(draft)
+        asked = dump(fields | {"ck": content_key(draft.body)})
+        takers: list[QueueView] = []
+        refused: OpenQError | None = None
+        message_id = ""
+        for view in views:
+            answer: bytes = self._on(view, "would", len(draft.body), asked, record)
+            if answer[:1] == b"=":
+                message_id = self._id_told(answer[1:])
+            elif answer[:1] == b"!":
+                refused = self._refusal(view, answer[1:].decode())
+            else:
+                takers.append(view)
+        if not takers:
+            return message_id, [], refused
+        if len(takers) == 1:
+            told = self._publish_part(takers[0], [draft])[0]
+            if isinstance(told, OpenQError):
+                return "", [], told
+            return told[0], [] if told[1] else [takers[0].name], refused
+        fields.pop("is", None)
+        fields["ck"] = content_key(draft.body)
+        names = [view.name for view in takers]
+        answer = self._on(takers[0], "fan_out", self._token(), json.dumps(names), dump(fields), record)
+        message_id = draft.id or self.id_of(int(answer[0]))
+        return message_id, names, refused
+
+    def _shared_record(self, draft: Draft) -> bytes:
+        return pack_record(draft.body, draft.form, make_info(draft), b"", True)
+
+    # -- out ------------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        queue: str,
+        limit: int = 1,
+        lease_ms: int | None = None,
+        consumer: str | None = None,
+        types: Iterable[str] | None = None,
+    ) -> list[Delivery]:
+        if consumer is not None:
+            check_consumer(consumer)
+        if lease_ms is not None and not NO_DEADLINE <= lease_ms <= MAX_SPAN_MS:
+            raise InvalidSetting(f"a lease of {lease_ms} ms; it must be 0 to {MAX_SPAN_MS}")
+        view = self._view(queue)
+        wanted = "" if types is None else json.dumps(list(types))
+        item = (limit, "" if lease_ms is None else lease_ms, consumer or "", wanted)
+        deliveries: list[Delivery] = self._gathered(self._receive_groups, view, item)
+        if deliveries:
+            self._lent(view, deliveries, lease_ms)
+            if self._shared.listeners:
+                self._note_received(view, deliveries, consumer)
+        return deliveries
+
+    def _note_received(self, view: QueueView, deliveries: list[Delivery], consumer: str | None) -> None:
+        known = self._shared.lent_ids
+        if len(known) > _MOST_IDS:
+            known.clear()
+        for delivery in deliveries:
+            if delivery.entry.extra is not None and delivery.entry.extra.id is not None:
+                known[delivery.entry.seq] = delivery.entry.extra.id
+        self._note(
+            "received", view.name, [self.message_id(each.entry) for each in deliveries], consumer or ""
+        )
+
+    def _lent(self, view: QueueView, deliveries: list[Delivery], lease_ms: int | None) -> None:
+        """For who keeps an eye on deadlines and on bound leases."""
+
+    def _receive_groups(self, view: QueueView, items: list[Wish]) -> list[list[Delivery]]:
+        """One call for several callers. Those who want the same are asked for as one and share what comes:
+        the first ones get theirs, as if they had asked one after the other."""
+        wishes: list[Wish] = []
+        sharers: list[list[int]] = []
+        for limit, *terms in items:
+            if wishes and not view.fifo and not terms[2] and wishes[-1][1:] == tuple(terms):
+                wishes[-1] = (wishes[-1][0] + limit, *wishes[-1][1:])
+                sharers[-1].append(limit)
+            else:
+                wishes.append((limit, *terms))  # type: ignore[arg-type]
+                sharers.append([limit])
+        now_ms, answers = self._receive(view, wishes)
+        found: list[list[Delivery]] = []
+        for wish, answer, limits in zip(wishes, answers, sharers, strict=True):
+            deliveries = deliveries_of(answer, now_ms, wish[2] or None)
+            at = 0
+            for limit in limits:
+                found.append(deliveries[at : at + limit])
+                at += limit
+        return found
+
+    def _receive(self, view: QueueView, wishes: list[Wish]) -> tuple[int, list[Any]]:
+        version, holder = str(self._registry.version), self._shared.client
+        flat = [part for wish in wishes for part in wish]
+        now_ms, answers = 0, []
+        for _ in range(3):
+            limbo, now_ms, answers = self._about_queue(view, "receive", version, holder, *flat)
+            if not limbo or "returned" not in self._drain(view).values() or any(answers):
+                break
+            # Messages without receives left, and nowhere to go: they are handed out after all.
+            version = str(self._registry.version)
+        return now_ms, answers
+
+    def load(self, deliveries: Sequence[Delivery]) -> None:
+        """Their bodies are there already."""
+
+    def is_loaded(self, deliveries: Sequence[Delivery]) -> bool:
+        return True
+
+    def unload(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            e = delivery.entry
+            delivery.entry = Entry(e.seq, e.sent_ms, e.at, e.size, e.form, None, e.info, e.extra)
+
+    # -- settling -------------------------------------------------------------------------------
+
+    def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
+        view = self._view(queue)
+        results: list[OpenQError | None] = []
+        for part in chunks(list(receipts), _AT_ONCE):
+            flat = tuple([each for receipt in part for each in receipt])
+            answers = self._gathered(self._ack_groups, view, flat)
+            for (seq, _), answer in zip(part, answers, strict=True):
+                results.append(None if answer == 1 else self._lost(view, seq, answer))
+        if self._shared.listeners:
+            acked = [seq for (seq, _), error in zip(receipts, results, strict=True) if error is None]
+            self._note("acked", queue, map(self._lent_id, acked))
+        return results
+
+    def _ack_groups(self, view: QueueView, groups: list[tuple[int, ...]]) -> list[list[Any]]:
+        flat = groups[0] if len(groups) == 1 else [each for group in groups for each in group]
+        answers = self._on(view, "ack", self._token(), *flat)
+        if self.is_durable and self.batches is not None and bridge.may_wait():
+            self.calls.durable()
+        told: list[list[Any]] = []
+        at = 0
+        for group in groups:
+            count = len(group) // 2
+            told.append(answers[at : at + count])
+            at += count
+        return told
+
+    def _lost(self, view: QueueView, seq: int, answer: bytes) -> OpenQError:
+        if answer.endswith(b"gone"):
+            return MessageNotFoundError(seq, view.name)
+        return VisibilityTimeoutExpired(seq, view.name)
+
+    def ack_one(self, queue: str, seq: int, number: int) -> None:
+        error = self.ack(queue, [(seq, number)])[0]
+        if error is not None:
+            raise error
+
+    def ack_late(self, queue: str, receipt: Receipt) -> bool:
+        return bool(self._on(self._view(queue), "ack_late", *receipt))
+
+    def _given_back(
+        self, view: QueueView, name: str, head: tuple[Any, ...], receipts: Sequence[Receipt]
+    ) -> list[str | OpenQError]:
+        """What became of each; transfers are decided before this returns."""
+        results: list[str | OpenQError] = []
+        for part in chunks(list(receipts), _AT_ONCE):
+            flat = [each for receipt in part for each in receipt]
+            limbo, _, answers = self._about_queue(view, name, self._token(), *head, *flat)
+            outcomes = self._drain(view) if limbo else {}
+            for (seq, _), answer in zip(part, answers, strict=True):
+                if answer[:1] == b"?":
+                    results.append(self._lost(view, seq, answer))
+                elif answer.isdigit():
+                    results.append(outcomes.get(answer.decode(), "dead-lettered"))
+                else:
+                    results.append(answer.decode())
+        if self._shared.listeners:
+            for (seq, _), result in zip(receipts, results, strict=True):
+                if isinstance(result, str):
+                    what = "requeued" if result == "returned" else result
+                    self._note(what, view.name, [self._lent_id(seq)])
+        return results
+
+    def nack(
+        self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None
+    ) -> str:
+        return _only(self._back(queue, [receipt], NACKED, delay_ms, reason))
+
+    def _back(
+        self,
+        queue: str,
+        receipts: Sequence[Receipt],
+        why: int,
+        delay_ms: int | None,
+        reason: str | None,
+    ) -> list[str | OpenQError]:
+        if delay_ms is not None and not 0 <= delay_ms <= MAX_SPAN_MS:
+            raise InvalidSetting(f"a delay of {delay_ms} ms; it must be 0 to {MAX_SPAN_MS}")
+        view = self._view(queue)
+        head = (why, "" if delay_ms is None else delay_ms, reason or "")
+        return self._given_back(view, "back", head, receipts)
+
+    def nack_many(
+        self, queue: str, receipts: Sequence[Receipt], reason: str | None = None, delay_ms: int | None = 0
+    ) -> int:
+        results = self._back(queue, list(dict.fromkeys(receipts)), NACKED, delay_ms, reason)
+        return sum(not isinstance(result, OpenQError) for result in results)
+
+    def release(self, queue: str, receipts: Sequence[Receipt]) -> int:
+        results = self._back(queue, receipts, RELEASED, 0, None)
+        return sum(not isinstance(result, OpenQError) for result in results)
+
+    def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str:
+        return _only(self._given_back(self._view(queue), "reject", (reason or "",), [receipt]))
+
+    def reject_many(self, queue: str, receipts: Sequence[Receipt], reason: str | None = None) -> int:
+        unique = list(dict.fromkeys(receipts))
+        results = self._given_back(self._view(queue), "reject", (reason or "",), unique)
+        return sum(not isinstance(result, OpenQError) for result in results)
+
+    def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int:
+        if lease_ms < NO_DEADLINE or lease_ms > MAX_SPAN_MS:
+            raise InvalidSetting(f"a lease of {lease_ms} ms; it must be 0 to {MAX_SPAN_MS}")
+        view = self._view(queue)
+        answer = self._on(view, "extend", lease_ms, self._shared.client, *receipt)[0]
+        if answer[:1] == b"?":
+            raise self._lost(view, receipt[0], answer)
+        if lease_ms == NO_DEADLINE:
+            self._bind(view)
+        return int(answer)
+
+    def _bind(self, view: QueueView) -> None:
+        """A lease is bound to this process from now on."""
+
+
+def _only(results: list[str | OpenQError]) -> str:
+    result = results[0]
+    if isinstance(result, OpenQError):
+        raise result
+    return result
+
+
+def _parts(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    """Of bounded number and size: Redis does nothing else while it takes one of them."""
+    start = size = 0
+    for at, item in enumerate(items):
+        size += len(item.body if isinstance(item, Draft) else item)
+        if at - start + 1 >= _AT_ONCE or size >= _AT_ONCE_BYTES:
+            yield items[start : at + 1]
+            start, size = at + 1, 0
+    if start < len(items):
+        yield items[start:]

@@ -1,0 +1,163 @@
+"""Between queues: dead letters, redrive, moves, fan-out. Two steps, because queues may live on other nodes.
+
+A function takes the message out of its queue into that queue's limbo. A client, mostly the one that caused
+it, decides where it goes, enters it there (once, by the number of the transfer) and clears the limbo. A
+client that dies in between has only claimed it for some seconds: another one finishes the job.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..engine.core import closes_circle, dead_route, died, route_before
+from ..engine.records import (
+    DEAD_EXPIRED,
+    DEAD_RECEIVES,
+    DEATH_NAMES,
+    REDRIVEN,
+)
+from ..errors import QueueNotFound
+from ..model import MAX_DEATHS, Extra, Info
+from .drafts import published_fields
+from .foundation import Foundation
+from .records import dump, extra_of, fields_of, unpack_record, with_published
+from .registry import QueueView
+
+ROUTED = 7  # beside the reasons of the engine's records: to several queues at once
+CLAIM_MS = 5_000
+_AT_ONCE = 64
+
+
+class Transfer:
+    """One message in limbo."""
+
+    def __init__(self, number: str, blob: bytes) -> None:
+        size, _, rest = blob.partition(b":")
+        meta = json.loads(rest[: int(size)])
+        self.number = number
+        self.record = rest[int(size) :]
+        self.seq = int(meta["s"])
+        self.sent_ms: int = meta["m"]
+        self.why: int = meta["w"]
+        self.reason: str | None = meta.get("r")
+        self.now_ms: int = meta["t"]
+        self.origin: str = meta["o"]
+        self.targets: list[str] = meta.get("to") or []
+        self.fields: dict[str, Any] = meta["x"] or {}
+
+    @property
+    def extra(self) -> Extra:
+        return extra_of(self.fields)
+
+
+class Transfers(Foundation):
+    def _drain(self, view: QueueView) -> dict[str, str]:
+        """Decide everything that is in limbo of a queue, and what that brings about elsewhere. What became
+        of each transfer."""
+        outcomes: dict[str, str] = {}
+        waiting = [view]
+        while waiting:
+            queue = waiting.pop()
+            _, _, found = self._about_queue(queue, "limbo", CLAIM_MS, _AT_ONCE)
+            for at in range(0, len(found), 2):
+                transfer = Transfer(found[at].decode(), found[at + 1])
+                outcome, stirred = self._decide(queue, transfer)
+                if queue is view:
+                    outcomes[transfer.number] = outcome
+                waiting += stirred
+            if len(found) >= 2 * _AT_ONCE:
+                waiting.append(queue)
+        return outcomes
+
+    def _decide(self, view: QueueView, transfer: Transfer) -> tuple[str, list[QueueView]]:
+        """What became of it, and the queues whose own limbo it filled."""
+        targets = self._targets(view, transfer)
+        if targets is None:
+            self._about_queue(view, "revive", transfer.number, str(self._registry.version))
+            return "returned", []
+        stirred: list[QueueView] = []
+        reached: list[str] = []
+        for target in targets:
+            fields = self._arriving(view, transfer, target)
+            kind = "routed" if transfer.why == ROUTED or transfer.origin == "refused" else "moved"
+            record = transfer.record
+            if kind == "routed":
+                record = with_published(record, published_fields(fields))
+            origin = f"{view.number}:{transfer.seq}"
+            name = f"{view.number}:{transfer.number}"
+            try:
+                limbo, _, _ = self._about_queue(target, "arrive", name, kind, dump(fields), record, origin)
+            except QueueNotFound:
+                continue  # deleted in this moment
+            reached.append(target.name)
+            if limbo:
+                stirred.append(target)
+        outcome = "moved" if reached else "removed"
+        limbo, _, _ = self._about_queue(view, "done", transfer.number, outcome, "\x1e".join(reached))
+        if limbo:
+            stirred.append(view)
+        if reached:
+            return ("dead-lettered" if transfer.why in DEATH_NAMES else "moved"), stirred
+        return ("expired" if transfer.why == DEAD_EXPIRED else "removed"), stirred
+
+    def _targets(self, view: QueueView, transfer: Transfer) -> list[QueueView] | None:
+        """None: it is better kept where it is."""
+        queues = self._registry.queues
+        if transfer.targets:
+            found = [queues[name] for name in transfer.targets if name in queues]
+            return found or (None if transfer.why != ROUTED else [])
+        targets = self._dead_targets(view, transfer)
+        if targets is None and transfer.why == DEAD_RECEIVES and view.settings.exhausted != "drop":
+            return None
+        return targets or []
+
+    def _dead_targets(self, view: QueueView, transfer: Transfer) -> list[QueueView] | None:
+        """Where this queue's dead letters go; None: nowhere. As the engine decides it."""
+        settings = view.settings
+        queues = self._registry.queues
+        extra = transfer.extra
+        why = transfer.why
+        if why == DEAD_EXPIRED:
+            deaths = extra.deaths
+            if len(deaths) == MAX_DEATHS and deaths[-1].time_ms == transfer.now_ms:
+                return []
+        if settings.dead_letter_exchange is not None:
+            if settings.dead_letter_exchange not in self.router:
+                return None
+            _, key = dead_route(view, extra) or ("", "")  # type: ignore[arg-type]
+            headers: Info | None = None
+            if self.router.get(settings.dead_letter_exchange).kind == "headers":
+                headers = unpack_record(transfer.record)[2]
+            names = self.router.route(settings.dead_letter_exchange, key, headers)
+            targets = [queues[name] for name in names if name in queues]
+        elif settings.dead_letter is not None and settings.dead_letter in queues:
+            targets = [queues[settings.dead_letter]]
+        else:
+            return None
+        return [each for each in targets if not closes_circle(view, extra, each, why)]  # type: ignore[arg-type]
+
+    def _arriving(self, view: QueueView, transfer: Transfer, target: QueueView) -> dict[str, object]:
+        """The extra with which it enters another queue."""
+        if transfer.why == ROUTED:
+            fields: dict[str, Any] = dict(transfer.fields)
+            fields.setdefault("i", self.id_of(transfer.seq))
+            if target.settings.dedup_by_content and "k" not in fields:
+                fields["k"] = fields["ck"]
+            fields.pop("ck", None)
+            return fields
+        extra = transfer.extra
+        if transfer.origin == "refused":
+            extra.born_ms = extra.born_ms or transfer.now_ms
+        else:
+            extra.id = extra.id or self.id_of(transfer.seq)
+            extra.born_ms = extra.born_ms or transfer.sent_ms
+        old_route = transfer.extra
+        if transfer.why in DEATH_NAMES:
+            extra.deaths = died(view, extra, transfer.why, transfer.reason, transfer.now_ms)  # type: ignore[arg-type]
+            extra.route = dead_route(view, old_route)  # type: ignore[arg-type]
+        elif transfer.why == REDRIVEN and extra.deaths and extra.deaths[0].queue == target.name:
+            extra.route = route_before(target, extra.deaths[0])  # type: ignore[arg-type]
+        extra.count = extra.number = extra.first_ms = extra.due_ms = extra.expires_ms = 0
+        extra.unique = extra.dedup = None
+        return {**fields_of(extra), "z": 1}  # the delay of a queue is for what is published to it

@@ -1,0 +1,331 @@
+"""Who waits for messages of a store in this process, and what time alone brings about.
+
+Functions tell by a channel when a queue that somebody watches has something: two threads here listen and
+serve. No queue is asked again and again. One process of all on a store also looks through every queue now
+and then, for what a dead one left: leases, delays, transfers.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ..broker.waiters import Waiter
+from ..errors import Closed, OpenQError, QueueNotFound, StoreError
+from ..model import Delivery
+from .listening import Listening
+from .records import HEARTBEAT_MS
+from .registry import QueueView
+
+if TYPE_CHECKING:
+    from .broker import RedisBroker
+
+log = logging.getLogger("openq.redis")
+
+WATCH_MS = 60_000  # for so long a queue remembers that somebody waits
+_RENEW_S = 20.0
+_BEAT_S = HEARTBEAT_MS / 3000
+_SWEEP_S = 2.0
+_SWEEP_LOCK_MS = 6_000
+_AWAY_S = 0.2
+_AT_ONCE = 200
+
+
+class _Line:
+    """Those who wait on one queue."""
+
+    __slots__ = ("leaving", "serving", "waiters", "watched_s")
+
+    def __init__(self) -> None:
+        self.waiters: deque[Waiter] = deque()
+        self.serving: Waiter | None = None  # being asked for just now
+        self.leaving = False  # it left meanwhile: what it gets goes back
+        self.watched_s = 0.0
+
+
+class Attendant:
+    def __init__(self, broker: RedisBroker) -> None:
+        self._broker = broker
+        self._lock = threading.Lock()
+        self._lines: dict[str, _Line] = {}
+        self._woken: dict[str, None] = {}  # queues to be served
+        self._deadlines: dict[int, int] = {}  # number of a queue -> Redis's time
+        self._bound: set[int] = set()  # numbers of queues with leases that are bound to this process
+        self._event = threading.Event()
+        self._stopping = False
+        self._started = False
+        self._thread: threading.Thread | None = None
+        self._listening: Listening | None = None
+        self._renewed_s = self._beaten_s = self._swept_s = 0.0
+
+    # -- waiters --------------------------------------------------------------------------------
+
+    def add(self, queue: str, waiter: Waiter) -> None:
+        with self._lock:
+            self._lines.setdefault(queue, _Line()).waiters.append(waiter)
+
+    def leave(self, queue: str, waiter: Waiter) -> bool:
+        """False: it was served meanwhile. Never waits."""
+        with self._lock:
+            line = self._lines.get(queue)
+            if line is None:
+                return False
+            if line.serving is waiter and not line.leaving:
+                line.leaving = True
+                return True
+            if waiter not in line.waiters:
+                return False
+            line.waiters.remove(waiter)
+            self._drop_if_empty(queue, line)
+            return True
+
+    def _drop_if_empty(self, queue: str, line: _Line) -> None:
+        if not line.waiters and line.serving is None:
+            self._lines.pop(queue, None)
+
+    def count(self, queue: str) -> int:
+        with self._lock:
+            line = self._lines.get(queue)
+            return 0 if line is None else len(line.waiters) + (line.serving is not None)
+
+    def serve(self, queue: str) -> None:
+        """First come, first served, until one goes empty-handed; who chooses by type is passed over."""
+        passed: list[Waiter] = []
+        while True:
+            with self._lock:
+                line = self._lines.get(queue)
+                if line is None or line.serving is not None:
+                    break
+                if not line.waiters:
+                    break
+                waiter = line.waiters.popleft()
+                if waiter.only_told:
+                    self._drop_if_empty(queue, line)
+                else:
+                    line.serving, line.leaving = waiter, False
+            if waiter.only_told:
+                waiter.deliver([])
+                continue
+            if not self._serve_one(queue, line, waiter, passed):
+                break
+        with self._lock:
+            line = self._lines.get(queue)
+            if line is None and passed:
+                line = self._lines[queue] = _Line()
+            if line is not None:
+                line.waiters.extendleft(reversed(passed))
+                self._drop_if_empty(queue, line)
+
+    def _serve_one(self, queue: str, line: _Line, waiter: Waiter, passed: list[Waiter]) -> bool:
+        """Whether the next one has a chance."""
+        deliveries: list[Delivery] = []
+        gone = False
+        failure: Exception | None = None
+        try:
+            deliveries = self._broker.receive(
+                queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types
+            )
+        except (QueueNotFound, Closed):
+            gone = True
+        except Exception as error:
+            failure = error
+        with self._lock:
+            line.serving = None
+            left = line.leaving
+        if left:
+            if deliveries:
+                self._broker.release(queue, [(each.entry.seq, each.number) for each in deliveries])
+            return True
+        if deliveries or gone:
+            waiter.deliver(deliveries)
+            return True
+        passed.append(waiter)
+        if failure is not None:
+            raise failure
+        return waiter.types is not None
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def note_deadline(self, view: QueueView, at_ms: int) -> None:
+        if at_ms and at_ms < self._deadlines.get(view.number, 1 << 62):
+            self._deadlines[view.number] = at_ms
+            self._event.set()
+
+    def note_bound(self, view: QueueView) -> None:
+        self._bound.add(view.number)
+        self.start()
+
+    def start(self) -> None:
+        if self._started or self._stopping:
+            return
+        with self._lock:
+            first, self._started = not self._started, True
+        if first:
+            broker = self._broker
+            self._listening = Listening(broker.address, broker.any_host, self._heard, self._listens)
+            self._listening.start()
+            self._thread = threading.Thread(target=self._run, name="openq-attendant", daemon=True)
+            self._thread.start()
+
+    def _listens(self) -> None:
+        """After a time without ears anything may have happened."""
+        with self._lock:
+            self._woken.update(dict.fromkeys(self._lines))
+        self._renewed_s = 0.0
+        self._broker.forget_topology()
+        self._event.set()
+
+    def _heard(self, channel: bytes, text: bytes) -> None:
+        kind = channel.rpartition(b":")[2]
+        if kind == b"topology":
+            self._broker.forget_topology()
+            self._event.set()
+            return
+        key, _, at_ms = text.partition(b" ")
+        view = self._broker.view_of_key(key)
+        if view is None:
+            return
+        if kind == b"due":
+            self.note_deadline(view, int(at_ms))
+        else:
+            self._tell(view.name)
+            with self._lock:
+                if view.name not in self._lines:
+                    return
+                self._woken[view.name] = None
+            self._event.set()
+
+    def _tell(self, queue: str) -> None:
+        """Those who only want to know need no call of ours."""
+        told: list[Waiter] = []
+        with self._lock:
+            line = self._lines.get(queue)
+            if line is not None and any(waiter.only_told for waiter in line.waiters):
+                told = [waiter for waiter in line.waiters if waiter.only_told]
+                line.waiters = deque(waiter for waiter in line.waiters if not waiter.only_told)
+                self._drop_if_empty(queue, line)
+        for waiter in told:
+            waiter.deliver([])
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                wait_s = self.work()
+            except (Closed, QueueNotFound):
+                wait_s = _AWAY_S
+            except StoreError as error:
+                log.debug("Redis is away: %s", error)
+                wait_s = _AWAY_S
+            except Exception:
+                log.exception("the attendant failed; it goes on")
+                wait_s = 1.0
+            self._event.wait(wait_s)
+            self._event.clear()
+
+    def work(self) -> float:
+        """One round; how long to sleep, if nothing wakes us."""
+        broker = self._broker
+        now_s = time.monotonic()
+        broker.look_at_topology()
+        with self._lock:
+            woken = list(self._woken)
+            self._woken.clear()
+            orphans = [queue for queue in self._lines if queue not in broker.registry.queues]
+        for queue in orphans:
+            self._send_home(queue)
+        for queue in woken:
+            try:
+                self.serve(queue)
+            except OpenQError:
+                with self._lock:
+                    self._woken[queue] = None
+                raise
+        if broker.is_virtual:
+            return _SWEEP_S  # time is moved by hand, and brings things about there
+        if now_s - self._renewed_s >= _RENEW_S:
+            self._renewed_s = now_s
+            with self._lock:
+                watched = list(self._lines)
+            for queue in watched:
+                view = broker.registry.queues.get(queue)
+                if view is not None:
+                    self.watch(view)
+        if now_s - self._beaten_s >= _BEAT_S:
+            self._beaten_s = now_s
+            self.hold()
+        self._come_due()
+        if now_s - self._swept_s >= _SWEEP_S:
+            self._swept_s = now_s
+            self._sweep()
+        next_ms = min(self._deadlines.values(), default=1 << 62)
+        until_due_s = (next_ms - broker.now_ms()) / 1000 + 0.001
+        return max(0.0, min(until_due_s, _SWEEP_S * random.uniform(0.9, 1.1)))
+
+    def _send_home(self, queue: str) -> None:
+        """The queue is gone: nobody can be served from it any more."""
+        with self._lock:
+            line = self._lines.pop(queue, None)
+            waiters = [] if line is None else list(line.waiters)
+        for waiter in waiters:
+            waiter.deliver([])
+
+    def watch(self, view: QueueView) -> int:
+        """Tell the queue that somebody waits here. How many messages are ready."""
+        next_ms, ready = self._broker.tick_queue(view, WATCH_MS)
+        self.note_deadline(view, next_ms)
+        if ready:
+            with self._lock:
+                if view.name in self._lines:
+                    self._woken[view.name] = None
+                    self._event.set()
+        return ready
+
+    def _come_due(self) -> None:
+        now_ms = self._broker.now_ms()
+        for number in [number for number, at_ms in self._deadlines.items() if at_ms <= now_ms]:
+            del self._deadlines[number]
+            view = self._broker.registry.numbered.get(number)
+            if view is not None:
+                next_ms, ready = self._broker.tick_queue(view)
+                self.note_deadline(view, max(next_ms, now_ms + 5) if next_ms else 0)
+                if ready:
+                    self._tell(view.name)
+                    self.serve(view.name)
+
+    def hold(self) -> None:
+        """Leases that are bound to connections of this process live as long as it says so."""
+        for number in list(self._bound):
+            view = self._broker.registry.numbered.get(number)
+            if view is None or not self._broker.hold_queue(view):
+                self._bound.discard(number)
+
+    def _sweep(self) -> None:
+        broker = self._broker
+        if broker.may_sweep(_SWEEP_LOCK_MS):
+            for view in list(broker.registry.queues.values()):
+                if self._stopping:
+                    return
+                broker.tick_queue(view)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def send_stop(self) -> None:
+        """Without a wait: it may be in the middle of a call, which ends when the connection does."""
+        self._stopping = True
+        self._event.set()
+
+    def stop(self) -> None:
+        self.send_stop()
+        if self._listening is not None:
+            self._listening.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(5.0)
+        with self._lock:
+            waiters = [waiter for line in self._lines.values() for waiter in line.waiters]
+            self._lines.clear()
+        for waiter in waiters:
+            waiter.deliver([])

@@ -1,0 +1,212 @@
+"""What the keys of a queue in Redis say, read past all functions: do they agree with each other?
+
+See the head of `lua/1_state.lua` for what each key holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from openq.redis.records import unpack_record
+from openq.redis.registry import QueueView
+from tests.redis.servers import Server
+
+PLAIN = "r:0:-"
+
+
+class Keys:
+    """All keys of one queue. Bodies of tests are text, so everything comes decoded."""
+
+    def __init__(self, server: Server, prefix: str, number: int) -> None:
+        self._ask = server.ask
+        self._head = f"{prefix}:{{{number}}}:"
+        self.names = {key.removeprefix(self._head) for key in server.ask("KEYS", self._head + "*")}
+
+    def hash(self, name: str) -> dict[str, str]:
+        flat = self._ask("HGETALL", self._head + name)
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+
+    def sorted(self, name: str) -> dict[str, float]:
+        flat = self._ask("ZRANGE", self._head + name, 0, -1, "WITHSCORES")
+        return dict(zip(flat[::2], map(float, flat[1::2]), strict=True))
+
+    def set(self, name: str) -> set[str]:
+        return set(self._ask("SMEMBERS", self._head + name))
+
+    def list(self, name: str) -> list[str]:
+        found: list[str] = self._ask("LRANGE", self._head + name, 0, -1)
+        return found
+
+    def records(self) -> dict[str, str]:
+        return {id.partition("-")[0]: fields[1] for id, fields in self._ask("XRANGE", self._head + "m", "-", "+")}
+
+    def lives_for(self, name: str) -> int:
+        left: int = self._ask("TTL", self._head + name)
+        return left
+
+
+def check_gone(server: Server, prefix: str, number: int) -> None:
+    """Of a deleted queue a stub is left, and for a while the answers to those who published last."""
+    keys = Keys(server, prefix, number)
+    for name in keys.names:
+        assert name == "q" or name.startswith("tk:"), f"left of a deleted queue: {name}"
+        assert keys.lives_for(name) > 0, f"for ever: {name}"
+    assert keys.hash("q") == {"gone": "1"}
+
+
+def check_queue(server: Server, prefix: str, view: QueueView) -> None:
+    Inspection(server, prefix, view).check()
+
+
+class Inspection:
+    def __init__(self, server: Server, prefix: str, view: QueueView) -> None:
+        self.keys = keys = Keys(server, prefix, view.number)
+        self.view = view
+        self.state = {name: int(value) for name, value in keys.hash("q").items() if name != "c"}
+        self.records = keys.records()
+        self.extras: dict[str, dict[str, Any]] = {s: json.loads(t) for s, t in keys.hash("x").items()}
+        self.edited = keys.hash("ed")
+        self.leases = keys.hash("o")
+        self.delayed = keys.sorted("d")
+        self.lanes = {name: keys.sorted(name) for name in keys.names if name.startswith("r:")}
+        self.skipped = keys.sorted("sk")
+        self.tail = [
+            seq
+            for seq, record in self.records.items()
+            if int(seq) > self.field("cur") and ord(record[0]) % 2 == 0 and seq not in self.skipped
+        ]
+        if view.fifo:
+            self.tail = []
+
+    def field(self, name: str) -> int:
+        return self.state.get(name, 0)
+
+    def check(self) -> None:
+        assert "ob" not in self.keys.names, "something is in limbo"
+        assert "oc" not in self.keys.names, "a claim for nothing"
+        self.check_places()
+        self.check_counts()
+        self.check_names()
+        self.check_leases()
+        if self.view.fifo:
+            self.check_groups()
+        else:
+            self.check_turns()
+        if self.view.settings.history_ms == 0:
+            assert set(self.records) == self.live(), "history of a queue that keeps none"
+
+    def in_lanes(self) -> list[str]:
+        return [seq for lane in self.lanes.values() for seq in lane]
+
+    def live(self) -> set[str]:
+        return {*self.in_lanes(), *self.delayed, *self.leases, *self.tail}
+
+    def check_places(self) -> None:
+        lanes = self.in_lanes()
+        places = Counter([*lanes, *self.leases, *self.tail, *(() if self.view.fifo else self.delayed)])
+        assert set(places.values()) <= {1}, f"in two places: {places}"
+        if self.view.fifo:
+            assert set(self.delayed) <= set(lanes), "delayed, and not in line"
+        assert set(self.extras) <= set(places), "an extra of no message"
+        assert {*lanes, *self.delayed} <= set(self.extras), "in line without an extra"
+        assert set(self.edited) == {seq for seq, extra in self.extras.items() if "E" in extra}
+        for seq in places:
+            assert seq in self.records or seq in self.edited, f"{seq} has no record"
+        for name, lane in self.lanes.items():
+            for seq, score in lane.items():
+                assert score == int(seq)
+                assert name == self.lane_of(self.extras[seq]), f"{seq} is in {name}"
+        for seq, due in self.delayed.items():
+            assert self.extras[seq]["d"] == due
+
+    def lane_of(self, extra: dict[str, Any]) -> str:
+        group = "+" + extra["g"] if "g" in extra else "-"
+        return f"r:{group}" if self.view.fifo else f"r:{self.rank(extra)}:{group}"
+
+    def rank(self, extra: dict[str, Any]) -> int:
+        most = self.view.settings.max_priority
+        return min(extra.get("p", 0), 255 if most is None else most)
+
+    def check_counts(self) -> None:
+        back = len(self.lanes.get(PLAIN, ())) if not self.view.fifo else 0
+        assert self.field("pl") == len(self.tail)
+        assert self.field("bk") == back
+        assert self.field("mx") == len(self.in_lanes()) - back
+        assert self.field("sk") == len(self.skipped)
+        waiting = {*self.in_lanes(), *self.delayed, *self.tail}
+        assert self.field("by") == sum(map(self.size, waiting))
+
+    def size(self, seq: str) -> int:
+        extra = self.extras.get(seq, {})
+        record = self.edited[seq] if "E" in extra else self.records[seq]
+        return len(unpack_record(record.encode())[1])
+
+    def check_names(self) -> None:
+        for key, short in (("i", "i"), ("u", "u")):
+            for name, seq in self.keys.hash(key).items():
+                assert seq in self.extras, f"{key} {name} is the name of nothing"
+                assert self.extras[seq][short] == name
+        named = set(self.keys.hash("i"))
+        assert {extra["i"] for extra in self.extras.values() if "i" in extra} >= named
+        mortal = self.keys.sorted("e")
+        for seq, extra in self.extras.items():
+            assert seq in mortal or "e" not in extra or seq in self.leases, f"{seq} would live for ever"
+        for seq, at in mortal.items():
+            assert self.extras[seq]["e"] == at
+        assert set(self.keys.hash("k")) == set(self.keys.sorted("kz"))
+
+    def check_leases(self) -> None:
+        deadlines = self.keys.sorted("l")
+        holders = self.keys.sorted("hd")
+        bound = {name: self.keys.set(name) for name in self.keys.names if name.startswith("b:")}
+        assert {name.removeprefix("b:") for name in bound} <= set(holders), "held by nobody who beats"
+        for seq, lease in self.leases.items():
+            _, until, _, _, _, holder, _ = lease.split(" ", 6)
+            if holder == "-":
+                assert deadlines.pop(seq) == int(until)
+            else:
+                assert until == "0"
+                bound["b:" + holder].remove(seq)
+        assert not deadlines, "a deadline of no lease"
+        assert not any(bound.values()), "held, and not lent"
+
+    def check_turns(self) -> None:
+        """Where lanes take turns, each has one place in the line of its level."""
+        if not self.field("mx"):
+            return
+        wanted = {name.removeprefix("r:") for name in self.lanes}
+        if self.tail:
+            wanted.add("0:-")
+        found = []
+        for name in self.keys.names:
+            if name.startswith("t:"):
+                found += [f"{name.removeprefix('t:')}:{group}" for group in self.keys.list(name)]
+        assert sorted(found) == sorted(wanted)
+        ranks = {lane.partition(":")[0] for lane in wanted} - {"0"}
+        assert ranks <= set(self.keys.sorted("p")), "a level that nobody looks at"
+
+    def check_groups(self) -> None:
+        """A group is offered if nothing of it is out and its first message is due."""
+        out = Counter(
+            "+" + extra["g"] if "g" in extra else "-" for extra in (self.extras[seq] for seq in self.leases)
+        )
+        assert {group: int(n) for group, n in self.keys.hash("go").items()} == dict(out)
+        groups = {name.removeprefix("r:"): lane for name, lane in self.lanes.items()}
+        assert self.keys.set("gs") == set(groups)
+        wanted: dict[str, tuple[int, int]] = {}
+        for group, lane in groups.items():
+            first = min(lane, key=int)
+            if group not in out and first not in self.delayed:
+                wanted[group] = (self.rank(self.extras[first]), int(first))
+        found: dict[str, tuple[int, int]] = {}
+        for name in self.keys.names:
+            if name.startswith("gz:"):
+                rank = int(name.removeprefix("gz:"))
+                found |= {group: (rank, int(first)) for group, first in self.keys.sorted(name).items()}
+        assert found == wanted
+        assert {group: int(rank) for group, rank in self.keys.hash("gr").items()} == {
+            group: rank for group, (rank, _) in wanted.items()
+        }
+        assert {str(rank) for rank, _ in wanted.values()} <= set(self.keys.sorted("p"))

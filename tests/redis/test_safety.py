@@ -1,0 +1,312 @@
+"""What Redis may lose, asked of real servers that are set in different ways."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from openq.errors import InvalidSetting
+from openq.observe.metrics import render
+from openq.redis.safety import Info, Report, check, gather, gauges, loss_window, require
+from openq.redis.survey import survey
+from openq.redis.url import parse
+from tests.cli.helpers import inside
+from tests.redis import servers
+from tests.redis.servers import FORCED, Kind, Server
+from tests.serving import free_port
+
+EVERYSEC = ("--appendonly", "yes", "--appendfsync", "everysec")
+
+
+def report_of(server: Server, profile: str = "safe") -> Report:
+    return check(gather(server.ask), profile)
+
+
+def verdicts(report: Report) -> dict[str, str]:
+    return {finding.setting: finding.verdict for finding in report.findings}
+
+
+def windows(report: Report) -> dict[str, float]:
+    return {line.fault: line.seconds for line in loss_window(report)}
+
+
+@pytest.fixture(params=servers.versions(), ids=str)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def forced(kind: Kind) -> Iterator[Server]:
+    with servers.single(*FORCED, program=kind.path) as server:
+        yield server
+
+
+def test_a_server_that_syncs_every_answer_is_safe(forced: Server, kind: Kind) -> None:
+    report = report_of(forced)
+
+    assert require(report) == []
+    assert set(verdicts(report).values()) == {"ok"}
+    assert report.nodes[0].product.lower() == kind.name
+    assert report.nodes[0].version == kind.version
+    assert windows(report) == {
+        "process_killed": 0.0,
+        "power_loss": 0.0,
+        "failover": 0.0,
+        "network_split": 0.0,
+        "disk_lost": math.inf,
+    }
+
+
+def test_a_server_without_a_file_is_refused_and_the_command_that_helps_works(kind: Kind) -> None:
+    with servers.single(program=kind.path) as server:
+        with pytest.raises(InvalidSetting) as refused:
+            require(report_of(server))
+
+        assert "appendonly no" in str(refused.value)
+        assert "`redis-cli config set appendonly yes`" in str(refused.value)
+        server.ask("CONFIG", "SET", "appendonly", "yes")
+        server.ask("CONFIG", "SET", "appendfsync", "always")
+        assert require(report_of(server)) == []
+
+
+def test_everything_that_is_wrong_is_named_at_once(kind: Kind) -> None:
+    options = ("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+    with servers.single(*options, program=kind.path) as server, pytest.raises(InvalidSetting) as refused:
+        require(report_of(server))
+
+    assert "appendonly no" in str(refused.value)
+    assert "`redis-cli config set maxmemory-policy noeviction`" in str(refused.value)
+
+
+def test_fast_starts_on_such_a_server_and_says_what_may_be_lost(kind: Kind) -> None:
+    with servers.single(program=kind.path) as server:
+        report = report_of(server, "fast")
+
+    warnings = require(report)
+    assert any("the Redis process is killed: without bound" in warning for warning in warnings)
+    assert windows(report)["process_killed"] == math.inf
+
+
+def test_snapshots_alone_bound_what_is_lost_by_their_interval() -> None:
+    with servers.single() as server:
+        server.ask("CONFIG", "SET", "save", "3600 1 300 100")
+        often = windows(report_of(server, "fast"))
+        server.ask("CONFIG", "SET", "save", "300 100")
+        seldom = windows(report_of(server, "fast"))
+
+    assert often["process_killed"] == often["power_loss"] == 3600.0
+    assert seldom["power_loss"] == math.inf  # fewer than a hundred changes are never saved
+
+
+def test_a_sync_each_second_loses_up_to_two_seconds_with_the_power(kind: Kind) -> None:
+    with servers.single(*EVERYSEC, program=kind.path) as server:
+        safe, fast = report_of(server), report_of(server, "fast")
+
+    require(safe)
+    assert windows(safe)["power_loss"] == 2.0
+    assert verdicts(safe)["appendfsync"] == "warning"
+    assert windows(fast)["power_loss"] == 2.0
+    assert "a power cut may take up to 2 s" in "\n".join(require(fast))
+
+
+def test_a_file_that_the_system_syncs_when_it_likes_is_refused() -> None:
+    with servers.single("--appendonly", "yes", "--appendfsync", "no") as server:
+        with pytest.raises(InvalidSetting, match="appendfsync no"):
+            require(report_of(server))
+        assert windows(report_of(server, "fast")) == {
+            "process_killed": 0.0,
+            "power_loss": 30.0,
+            "failover": 0.0,
+            "network_split": 0.0,
+            "disk_lost": math.inf,
+        }
+
+
+def test_eviction_is_only_a_warning_while_there_is_no_limit_to_reach() -> None:
+    with servers.single(*FORCED, "--maxmemory-policy", "volatile-lru") as server:
+        [warning] = require(report_of(server))
+        server.ask("CONFIG", "SET", "maxmemory", "100mb")
+
+        assert "maxmemory-policy volatile-lru" in warning
+        with pytest.raises(InvalidSetting, match="would evict messages"):
+            require(report_of(server))
+
+
+def test_where_config_is_forbidden_the_unknown_is_said_and_the_known_still_judged(kind: Kind) -> None:
+    with servers.single(*FORCED, program=kind.path) as server:
+        server.ask("ACL", "SETUSER", "default", "-config")
+        unknown = report_of(server)
+
+        assert verdicts(unknown)["appendonly"] == "ok"
+        assert verdicts(unknown)["maxmemory-policy"] == "ok"
+        assert verdicts(unknown)["appendfsync"] == "unknown"
+        told = "\n".join(require(unknown))
+        assert "CONFIG GET is refused (NOPERM" in told
+        assert "appendfsync unknown: it must be always or everysec" in told
+    with servers.single(program=kind.path) as server:
+        server.ask("ACL", "SETUSER", "default", "-config")
+
+        with pytest.raises(InvalidSetting, match="appendonly no"):
+            require(report_of(server))
+        assert math.isnan(windows(report_of(server, "fast"))["power_loss"])
+
+
+def test_replicas_that_are_waited_for_leave_nothing_to_lose_in_a_failover(kind: Kind) -> None:
+    with servers.replicated(2, *FORCED, program=kind.path) as both:
+        servers.until(lambda: len(gather(both.master.ask).lags_s) == 2, "both replicas are online")
+        safe, fast = report_of(both.master), report_of(both.master, "fast")
+        both.master.ask("CONFIG", "SET", "min-replicas-to-write", "1")
+        guarded_safe, guarded_fast = report_of(both.master), report_of(both.master, "fast")
+        replica = report_of(both.replicas[0])
+
+    assert len(safe.nodes[0].lags_s) == 2
+    assert (windows(safe)["failover"], windows(safe)["disk_lost"]) == (0.0, 0.0)
+    assert windows(safe)["network_split"] == math.inf
+    assert "a master that is cut off goes on taking writes" in "\n".join(require(safe))
+    assert windows(guarded_safe)["network_split"] == 0.0
+    assert require(guarded_safe) == []
+    assert windows(fast)["failover"] >= 1.0
+    assert windows(fast)["network_split"] == math.inf
+    assert windows(guarded_fast)["network_split"] == windows(guarded_fast)["failover"] == 10.0
+    with pytest.raises(InvalidSetting, match="name its master"):
+        require(replica)
+
+
+def test_the_worst_master_of_a_cluster_counts() -> None:
+    with servers.cluster(3, 1, *FORCED) as cluster:
+        servers.until(
+            lambda: all(gather(each.ask).lags_s for each in cluster.masters()), "replicas are online"
+        )
+        infos = [gather(each.ask, f"127.0.0.1:{each.port}") for each in cluster.masters()]
+        safe, fast = check(infos), check(infos, "fast")
+        cluster.masters()[1].ask("CONFIG", "SET", "appendfsync", "no")
+        mixed = check([gather(each.ask, f"127.0.0.1:{each.port}") for each in cluster.masters()])
+        odd = cluster.masters()[1].port
+
+    assert require(safe) == []
+    assert windows(safe) == dict.fromkeys(windows(safe), 0.0)
+    assert windows(fast)["network_split"] == 2.5
+    [wrong] = mixed.wrong
+    assert str(wrong).startswith(f"127.0.0.1:{odd}: appendfsync no")
+
+
+def test_a_server_that_is_too_old_is_refused_in_both_profiles() -> None:
+    info = Info("Redis", (6, 2, 14), {"appendonly": "yes", "appendfsync": "always"}, "master", (), False)
+
+    for profile in ("safe", "fast"):
+        with pytest.raises(InvalidSetting, match=r"Redis 6\.2\.14 is too old: OpenQ needs Redis 7\.0"):
+            require(check(info, profile))
+
+
+def test_a_server_that_is_away_is_not_taken_for_one_that_hides_its_settings(forced: Server) -> None:
+    def call(*words: str) -> object:
+        if words[0] == "CONFIG":
+            raise ConnectionResetError("gone")
+        return forced.ask(*words)
+
+    with pytest.raises(ConnectionResetError):
+        gather(call)
+
+
+def test_an_unknown_profile_is_refused(forced: Server) -> None:
+    with pytest.raises(InvalidSetting, match="safe or fast"):
+        report_of(forced, "quick")
+
+
+def test_the_loss_window_is_a_metric(forced: Server) -> None:
+    text = render(gauges(report_of(forced))).decode()
+
+    assert 'openq_store_loss_window_seconds{fault="power_loss"} 0.0' in text
+    assert 'openq_store_loss_window_seconds{fault="disk_lost"} inf' in text
+
+
+def test_an_error_in_the_file_of_changes_is_seen(forced: Server) -> None:
+    def call(*words: str) -> object:
+        said = forced.ask(*words)
+        return (
+            said.replace("aof_last_write_status:ok", "aof_last_write_status:err")
+            if words[0] == "INFO"
+            else said
+        )
+
+    with pytest.raises(InvalidSetting, match="the last write to that file failed"):
+        require(check(gather(call)))
+
+
+# -- behind a URL -------------------------------------------------------------------------------
+
+
+def test_the_master_that_sentinels_name_is_asked() -> None:
+    with servers.sentinel(1, *FORCED) as watched:
+        report = survey(parse(watched.url))
+
+    assert report.nodes[0].role == "master"
+    assert require(report)[0].startswith("min-replicas-to-write 0")
+
+
+def test_every_master_of_a_cluster_is_asked() -> None:
+    with servers.cluster(3, 0, *FORCED) as cluster:
+        report = survey(parse(cluster.url), "fast")
+
+    assert sorted(node.node for node in report.nodes) == sorted(
+        f"127.0.0.1:{s.port}" for s in cluster.servers
+    )
+    assert report.profile == "fast"
+
+
+def test_a_number_of_copies_that_is_not_all_of_them_is_judged() -> None:
+    with servers.replicated(2, *FORCED) as both:
+        servers.until(lambda: len(gather(both.master.ask).lags_s) == 2, "both replicas are online")
+        fewer, more = (survey(parse(f"{both.url}?replicas={copies}")) for copies in (1, 3))
+
+    assert windows(fewer)["failover"] >= 1.0
+    assert verdicts(fewer)["replicas"] == "warning"
+    with pytest.raises(InvalidSetting, match="every publish would fail"):
+        require(more)
+
+
+def test_nobody_there_and_a_wrong_password_are_told_apart(forced: Server) -> None:
+    with pytest.raises(ConnectionError, match="does not answer"):
+        survey(parse(f"redis://127.0.0.1:{free_port()}"))
+    forced.ask("CONFIG", "SET", "requirepass", "right")
+    with pytest.raises(ConnectionError, match="lets nobody in"):
+        survey(parse(forced.url.replace("//", "//:wrong@")))
+    assert "right" not in str(parse(forced.url.replace("//", "//:right@")))
+    assert survey(parse(forced.url.replace("//", "//:right@"))).wrong == []
+
+
+def test_doctor_tells_the_loss_window_and_what_to_do(forced: Server) -> None:
+    def doctor(*words: str) -> tuple[int, str]:
+        nowhere = f"http://127.0.0.1:{free_port()}"
+        done = inside("doctor", "--url", nowhere, "--json", *words, OPENQ_PORT=str(free_port()))
+        rows = json.loads(done.out)
+        return done.code, "\n".join(f"{row['verdict']} {row['check']} {row['detail']}" for row in rows)
+
+    code, text = doctor("--store", forced.url)
+    assert code == 0
+    assert "ok loss its machine loses power: nothing; every change was on disk" in text
+    forced.ask("CONFIG", "SET", "appendonly", "no")
+    code, text = doctor("--store", forced.url)
+    assert code == 1
+    assert "failed redis appendonly no" in text
+    assert "`redis-cli config set appendonly yes`" in text
+    code, text = doctor("--store", forced.url, "--profile", "fast")
+    assert code == 0
+    assert "warning loss its machine loses power: without bound" in text
+    code, text = doctor("--store", f"redis://127.0.0.1:{free_port()}")
+    assert code == 1
+    assert "does not answer" in text
+    assert doctor("--store", "mysql://x")[0] == 1
+
+
+def test_doctor_finds_the_store_in_the_environment_too(forced: Server) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    done = inside("doctor", "--url", nowhere, OPENQ_STORE=forced.url, OPENQ_PORT=str(free_port()))
+
+    assert done.code == 0
+    assert "its machine loses power: nothing" in done.out
+    assert "disk" not in {line.split()[1] for line in done.out.splitlines()}  # nothing is kept here
