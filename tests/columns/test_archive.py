@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -313,3 +314,35 @@ def test_vacuum_removes_old_versions_and_what_only_they_named(archive: Archive) 
     with pytest.raises(HistoryUnavailable, match="has no version 2; there are 3 to 3"):
         archive.at(2)
     assert archive.commit(archive.at(3).next()) == 4
+
+
+def test_columns_that_are_null_in_some_row_groups_only_are_read_right(archive: Archive) -> None:
+    table = rows(1, 300)
+    groups = [None] * 100 + [f"group-{seq}" for seq in range(100)] + [None] * 100
+    names = table.schema.names
+    table = table.set_column(names.index("group"), table.schema.field("group"), pa.array(groups, pa.string()))
+    empty = [None if seq % 2 else [] for seq in range(300)]
+    headers = table.schema.field("headers")
+    table = table.set_column(names.index("headers"), headers, pa.array(empty, headers.type))
+    file = write(archive, "one", table)
+
+    read = pa.Table.from_batches(archive.read_file(file, Selection()))
+    only_nulls = pa.Table.from_batches(archive.read_file(file, Selection(columns=("dedup_id",))))
+
+    assert read.equals(table)
+    assert only_nulls.column("dedup_id").null_count == 300
+
+
+def test_an_archive_that_was_made_anew_is_not_taken_for_the_old_one(archive: Archive) -> None:
+    archive.commit(manifest(files=[write(archive, "old", rows(1, 10))]))
+    before = archive.latest()
+    assert before is not None
+    assert archive.latest() is before
+
+    shutil.rmtree(archive.path)
+    fresh = Archive(archive.path)
+    fresh.commit(manifest(files=[write(fresh, "new", rows(1, 20))]))
+    after = archive.latest()
+
+    assert after is not None
+    assert [each.rows for each in after.files] == [20]

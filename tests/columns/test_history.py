@@ -24,6 +24,8 @@ from openq.errors import HistoryUnavailable, InvalidSetting
 from openq.model import Draft, QueueSettings
 from openq.storage.segment import location, segment_of
 from tests.columns.archiving import archive_sealed, compact
+from tests.columns.test_archive import SECOND, manifest, write
+from tests.columns.test_archive import rows as archive_rows
 
 SEGMENT = 1 << 16
 
@@ -389,3 +391,35 @@ def test_a_piece_that_is_larger_than_any_is_refused(
     assert checked(short, history, history.end_position()) == short
     assert file.end_group == 1  # it cannot be cut
     assert checked(file, history, history.end_position()) == file
+
+
+def test_row_groups_that_cannot_match_are_not_planned(tmp_path: Path) -> None:
+    kept = Archive(tmp_path / "archive")
+    parts = [archive_rows(1, 300, "a"), archive_rows(301, 300, "b")]
+    file = write(kept, "one", pa.concat_tables(parts))
+    kept.commit(manifest(files=[file], through=1 << 33))
+    history = LocalHistory(None, kept.path)
+
+    whole = history.snapshot(Selection()).pieces
+    some = history.snapshot(Selection(queues=("b",), since_us=401 * SECOND)).pieces
+    small = history.snapshot(Selection(queues=("b",)), max_bytes=1).pieces
+
+    assert [(each.first_group, each.end_group) for each in whole] == [(0, 6)]
+    assert [(each.first_group, each.end_group) for each in some] == [(4, 6)]
+    assert [(each.first_group, each.end_group) for each in small] == [(3, 4), (4, 5), (5, 6)]
+    read = [seq for batch in history.read_many(small, Selection(columns=("seq",))) for seq in batch["seq"]]
+    assert [each.as_py() for each in read] == list(range(301, 601))
+
+
+def test_another_journal_at_the_same_path_is_noticed(tmp_path: Path) -> None:
+    def begin() -> tuple[int, ...]:
+        LocalBroker(tmp_path / "data").close()
+        journal = LocalHistory(tmp_path / "data").journal
+        assert journal is not None
+        assert journal.identity() == journal.identity()
+        return journal.identity()
+
+    before = begin()
+    shutil.rmtree(tmp_path / "data")
+
+    assert begin() != before

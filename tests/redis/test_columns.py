@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -15,14 +20,24 @@ from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
 from openq.columns.history import LocalHistory, Piece, Snapshot
 from openq.columns.select import Selection
+from openq.columns.worker import Channel
 from openq.errors import HistoryUnavailable, InvalidSetting
 from openq.model import Draft, QueueSettings
+from openq.pipeline.analytics import analytics
+from openq.pipeline.archive import archive
 from openq.pipeline.remote import RemoteHistory
+from openq.pipeline.transfer import export
 from openq.redis.broker import RedisBroker
 from openq.redis.columns import StreamHistory
+from openq.redis.columns_worker import StreamReader
 from openq.redis.streams import Reach, position_of_event, position_of_message, time_of
-from tests.redis.servers import Server, versions
+from tests.pipeline.conftest import compiled, spark  # noqa: F401
+from tests.pipeline.playing import Player, stopped  # noqa: F401
+from tests.redis.servers import Server, cluster, versions
 from tests.serving import Served, free_port
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # What depends on the store: where rows stand, how they are numbered, and the receipts of deliveries.
 OF_THE_STORE = {"position", "seq", "message_id", "receipt_hash", "to_seq"}
@@ -459,3 +474,182 @@ def test_a_server_gives_the_rows_to_whoever_asks(redis_server: Server) -> None:
         with pytest.raises(HistoryUnavailable, match="no archive"):
             far.snapshot(Selection(), as_of=5)
         far.link.close()
+
+
+def test_who_may_not_look_into_a_queue_learns_nothing_of_it(columns: Columns) -> None:
+    for queue in ("open", "secret"):
+        columns.broker.declare(queue, QueueSettings())
+        columns.broker.publish(queue, Draft(queue.encode()))
+    [ours, theirs] = socket.socketpair()
+    asked: list[str] = []
+
+    def answer() -> None:
+        """As the server does, for somebody who may see one queue."""
+        channel = Channel(ours)
+        while (said := channel.receive()) is not None:
+            if "ask" in said:
+                asked.extend(said["ask"])
+                channel.send({"allowed": [name for name in said["ask"] if name == "open"]})
+            else:
+                assert "done" in said, said
+
+    server = threading.Thread(target=answer)
+    server.start()
+    try:
+        reader = StreamReader(Channel(theirs))
+        address = {**asdict(columns.broker.address), "options": {}}
+        end = columns.reach.now(settle=True)
+        task = {"address": address, "selection": {}, "end": end, "data": "", "archive": ""}
+        whole = columns.snapshot(Selection())
+        with tempfile.TemporaryFile() as out:
+            reader._snapshot({**task, "as_of": None, "max_bytes": 1 << 20}, out.fileno())
+            out.seek(0)
+            shown = Snapshot.from_json(json.loads(out.read()))
+        assert (len(whole.pieces), len(shown.pieces)) == (2, 1)
+        rows = []
+        for piece in whole.pieces:
+            with tempfile.TemporaryFile() as out:
+                reader._rows({**task, "piece": piece.to_json(), "compression": None}, out.fileno())
+                out.seek(0)
+                rows += pa.ipc.open_stream(out.read()).read_all().column("body").to_pylist()
+        assert rows == [b"open"]
+        assert set(asked) == {"open", "secret"}
+        for history in reader._histories.values():
+            history.close()
+    finally:
+        theirs.close()
+        server.join()
+        ours.close()
+
+
+def test_a_cluster_has_one_history_too() -> None:
+    with cluster(3, 0) as nodes, _columns(nodes.url) as columns:
+        queues = [f"queue-{number}" for number in range(6)]
+        for queue in queues:
+            columns.broker.declare(
+                queue, QueueSettings(dead_letter=None if queue == queues[0] else queues[0])
+            )
+        position, seen = 0, []
+        for turn in range(5):
+            for queue in queues:
+                columns.broker.publish(queue, Draft(f"{queue} {turn}".encode()))
+            end = columns.reach.now(settle=True)
+            span = Selection(columns=("body",), first_position=position, end_position=end)
+            seen += [row["body"].decode() for row in columns.rows(span)]
+            position = end
+        assert sorted(seen) == sorted(f"{queue} {turn}" for queue in queues for turn in range(5))
+        [delivery] = columns.broker.receive(queues[5], 1)
+        columns.broker.reject(queues[5], (delivery.entry.seq, delivery.number), "no")
+        [dead] = columns.rows(Selection("events", events=("dead_letter",)))
+        assert (dead["queue"], dead["to_queue"], dead["error_text"]) == (queues[5], queues[0], "no")
+        [letter] = columns.broker.receive(queues[0], 10)[5:]
+        assert dead["to_seq"] == letter.entry.seq
+
+
+def test_a_stream_follows_a_server_on_redis(redis_server: Server) -> None:
+    url = redis_server.url + "?history=100"
+    store = Served(["--store", url, "--profile", "fast"], free_port())
+    try:
+        store.wait()
+        with _columns(url) as columns:
+            broker = columns.broker
+            broker.declare("q", QueueSettings())
+            broker.declare("other", QueueSettings())
+            for number in range(30):
+                broker.publish("q", Draft(b"%d" % number))
+                broker.publish("other", Draft(b"no"))
+            options = {"url": store.url, "queues": "q"}
+            [first] = Player(**options, columns=["position", "seq", "ts", "body"]).run().batches
+            bodies = [row["body"] for row in first]
+            assert bodies == [b"%d" % number for number in range(30)]
+
+            def read(**more: object) -> list[bytes]:
+                return [body for batch in Player(**options, **more).run().bodies() for body in batch]
+
+            third = first[2]
+            at = third["ts"].astimezone(UTC).isoformat()
+            assert read(startingOffsets="latest") == []
+            assert read(startingOffsets=f"seq:{third['seq']}") == bodies[2:]
+            assert read(startingTimestamp=at) == [row["body"] for row in first if row["ts"] >= third["ts"]]
+            limited = Player(**options, maxMessagesPerTrigger=8).run()
+            assert [body for batch in limited.bodies() for body in batch] == bodies
+            assert len(limited.bodies()) >= 4
+
+            # Stopped for too long: what it has not read is dropped meanwhile.
+            lent = broker.receive("q", 100)
+            broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+            start = str(third["position"])
+            _drop_history(columns)
+            with pytest.raises(HistoryUnavailable, match="failOnDataLoss"):
+                read(startingOffsets=start)
+            left = read(startingOffsets=start, failOnDataLoss="false")
+            assert left
+            assert read() == left
+    finally:
+        store.stop()
+
+
+def test_the_archive_job_says_what_it_needs(redis_server: Server) -> None:
+    with _served(redis_server) as served, pytest.raises(InvalidSetting, match="data directory"):
+        archive(None, url=served.url)
+
+
+def test_spark_reads_a_server_on_redis(
+    spark: SparkSession,  # noqa: F811
+    redis_server: Server,
+    tmp_path: Path,
+) -> None:
+    with _served(redis_server) as served, _columns(redis_server.url) as columns:
+        broker = columns.broker
+        for queue in ("orders", "mails"):
+            broker.declare(queue, QueueSettings())
+        for number in range(200):
+            broker.publish("orders", Draft(b"%d" % number, attributes={"n": number}))
+        middle = columns.rows(Selection(queues=("orders",)))[100]["ts"]
+        for number in range(50):
+            broker.publish("mails", Draft(b"mail %d" % number))
+        lent = broker.receive("orders", 60, None, "worker")
+        broker.ack("orders", [(each.entry.seq, each.number) for each in lent[:40]])
+        for each in lent[40:]:
+            broker.nack("orders", (each.entry.seq, each.number), 0, "ValueError: 7 is no amount")
+        place = spark.read.format("openq").option("url", served.url)
+
+        every = place.load()
+        assert every.count() == 250
+        assert every.where("queue = 'mails'").count() == 50
+        orders = place.option("queues", "orders").load()
+        assert {int(row["body"]) for row in orders.select("body").collect()} == set(range(200))
+        since = place.option("queues", "orders").option("startingTimestamp", middle.isoformat()).load()
+        assert since.count() == sum(
+            row["ts"] >= middle for row in columns.rows(Selection(queues=("orders",)))
+        )
+        events = spark.read.format("openq").option("url", served.url).option("table", "events").load()
+        counted = {row["event"]: row["count"] for row in events.groupBy("event").count().collect()}
+        assert counted == {"publish": 250, "deliver": 60, "ack": 40, "nack": 20}
+
+        def follow() -> list[str]:
+            stream = (
+                spark.readStream.format("openq").option("url", served.url).option("queues", "mails").load()
+            )
+            out = stream.selectExpr("CAST(body AS STRING) AS text").writeStream.format("parquet")
+            out = out.option("path", str(tmp_path / "out")).option(
+                "checkpointLocation", str(tmp_path / "seen")
+            )
+            query = out.trigger(availableNow=True).start()
+            assert query.awaitTermination(120)
+            return sorted(row["text"] for row in spark.read.parquet(str(tmp_path / "out")).collect())
+
+        assert follow() == sorted(f"mail {number}" for number in range(50))
+        for number in range(50, 80):
+            broker.publish("mails", Draft(b"mail %d" % number))
+        assert follow() == sorted(f"mail {number}" for number in range(80))
+
+        export(spark, "orders", tmp_path / "exported", url=served.url)
+        assert spark.read.parquet(str(tmp_path / "exported")).count() == 200
+        results = analytics(spark, url=served.url, window="1h", out=tmp_path / "figures")
+        windows = results.table("windows").to_pylist()
+        for name, count in (("published", 280), ("delivered", 60), ("acked", 40), ("retried", 20)):
+            assert sum(row[name] for row in windows) == count, name
+        broker.publish("mails", Draft(b"one more"))
+        again = analytics(spark, url=served.url, window="1h", out=tmp_path / "figures")
+        assert sum(row["published"] for row in again.table("windows").to_pylist()) == 281

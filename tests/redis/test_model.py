@@ -217,6 +217,7 @@ class RedisAndModel(RuleBasedStateMachine):
         self.ids: dict[str, str] = {}  # ids that only the broker could choose
         self.twins: set[str] = set()
         self.dropped: list[int] = []
+        self.had_history: set[str] = set()
         self.is_over = False
         for name, each in zip(NAMES, wanted, strict=False):
             self.create(name, each)
@@ -246,7 +247,7 @@ class RedisAndModel(RuleBasedStateMachine):
                 client.queues()
             prefix = self.clients[0].registry.prefix
             for view in self.clients[0].registry.queues.values():
-                check_queue(self.server, prefix, view)
+                check_queue(self.server, prefix, view, had_history=view.name in self.had_history)
             for number in self.dropped:
                 check_gone(self.server, prefix, number)
 
@@ -259,6 +260,12 @@ class RedisAndModel(RuleBasedStateMachine):
         self.broker.declare(name, wanted)
         self.model.queues[name] = ModelQueue(name, wanted)
         self.model.counters[name] = Counter()
+        self.had_history.discard(name)
+        self.note_history(queue_name=name, wanted=wanted)
+
+    def note_history(self, queue_name: str, wanted: QueueSettings) -> None:
+        if wanted.history_ms:
+            self.had_history.add(queue_name)
 
     @rule(name=names, wanted=queue_settings())
     def change(self, name: str, wanted: QueueSettings) -> None:
@@ -269,6 +276,7 @@ class RedisAndModel(RuleBasedStateMachine):
         changes = queue.settings != wanted
         self.broker.declare(name, wanted, change=True)
         queue.change(wanted)
+        self.note_history(name, wanted)
         self.settle_queue(queue)
         if changes:
             self.model.overflow(queue)  # a lower limit counts at once

@@ -19,6 +19,7 @@ from .history import Past
 from .operations import Operations
 from .records import pack_record
 from .registry import QueueView, Registry
+from .traffic import SMALL_BYTES
 from .url import Address, Host, parse
 from .waiting import WATCH_MS, Attendant
 
@@ -107,6 +108,8 @@ class RedisBroker(Operations):
         if view is None or not view.simple or self.batches is None:
             return None
         record = pack_record(body, form, None, b"", False)
+        if len(record) > SMALL_BYTES:
+            return None
         return self._published(view, self.batches.ask(self._publish_groups, view, (record, b"")))
 
     async def _published(self, view: QueueView, answers: Awaitable[list[Any]]) -> int:

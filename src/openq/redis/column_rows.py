@@ -36,6 +36,7 @@ from openq.redis.streams import Id, position_of_event, position_of_message
 _U32 = Struct("<I")
 HAS_EXTRA, HAS_INFO = 2, 4  # flags of a record, see `openq.redis.records`
 _MOST_US = (1 << 63) - 1
+_FROM_EXTRA = ("type", "group", "dedup_id", "expires", "exchange", "routing_key")
 _RETURNS = {NACKED: "nack", EXPIRED: "lease_expired", RELEASED: "release"}
 _MOVES = {REDRIVEN: "redrive", MOVED: "move"}
 _REMOVALS = {GONE_EXPIRED: "expire", GONE_CANCELLED: "cancel"}
@@ -213,6 +214,13 @@ class Rows:
             "body": lambda: [each.body for each in sent],
             "body_sha256": lambda: [hashlib.sha256(each.body or b"").digest() for each in sent],
         }
+        if not any(each.fields for each in sent):
+            # Plain messages, which are most: what their extra would say is nothing.
+            for name in _FROM_EXTRA:
+                del makers[name]
+            makers["priority"] = lambda: np.zeros(count, np.int32)
+            makers["delay_us"] = lambda: np.zeros(count, np.int64)
+            makers["message_id"] = lambda: hex_ids(self._prefix, seqs)
         told = [name for name in Told._fields if name in self.columns]
         if told and any(each.info is not None for each in sent):
             found = infos(pa.array([each.info for each in sent], pa.binary()), told.__contains__)

@@ -37,6 +37,7 @@ from .traffic import Traffic
 _PAGE = 500
 _CHUNK = 256
 _MOST = 10_000_000
+_SORTED = 20_000  # so many are fetched at once to be sorted by priority
 _TRIES = 20
 
 
@@ -163,8 +164,8 @@ class Operations(Traffic):
             return _entries(self._on(view, "rear", limit))
         return _entries(self._on(view, "browse", "ready", limit))
 
-    def _browse(self, view: QueueView, state: str) -> Iterator[list[Entry]]:
-        """Pages of one state in hand-out order."""
+    def _browse(self, view: QueueView, state: str, most_in_order: int = _MOST) -> Iterator[list[Entry]]:
+        """Pages of one state in hand-out order; by sequence, where lanes take turns and more wait."""
         if state != "ready":
             done = 0
             while page := self._on(view, "browse", state, _PAGE, done):
@@ -174,9 +175,9 @@ class Operations(Traffic):
         after = 0
         while True:
             answer = self._on(view, "survey", after, _PAGE)
-            if answer[1] and not after:
-                # Lanes take turns: only the whole tells the order.
-                yield _entries(self._on(view, "browse", "ready", _MOST))
+            if not after and 0 < answer[1] <= most_in_order:
+                # Only the whole tells the order.
+                yield _entries(self._on(view, "browse", "ready", answer[1]))
                 return
             if answer[0] == b"":
                 return
@@ -277,7 +278,7 @@ class Operations(Traffic):
             yield [entry for entry, state, _ in found if state in states]
             return
         for state in states:
-            for page in self._browse(view, state):
+            for page in self._browse(view, state, _SORTED):
                 if state == "ready" and len(page) > 1:
                     page = sorted(page, key=_by_sequence if view.fifo else _by_rank(view))
                 for start in range(0, len(page), _CHUNK):

@@ -16,6 +16,7 @@ from ..errors import (
     MessageNotFoundError,
     OpenQError,
     QueueFull,
+    StoreFull,
     StoreUnavailable,
     VisibilityTimeoutExpired,
 )
@@ -31,6 +32,8 @@ from .transfers import Transfers
 _AT_ONCE = 1000  # records or receipts in one call
 _AT_ONCE_BYTES = 1 << 20
 _STALE = 20
+_SMALL = 64  # parts of what one caller asks, to be gathered with others
+SMALL_BYTES = 1 << 16
 _MOST_IDS = 100_000
 
 Wish = tuple[int, int | str, str, str]  # of a consumer: limit, lease or "", its name, types as JSON
@@ -40,8 +43,8 @@ class Traffic(Transfers):
     batches: Batches | None = None
 
     def _gathered(self, work: Work, view: QueueView, item: Any) -> Any:
-        """With what others ask at the same moment, where that is known."""
-        if self.batches is not None and bridge.may_wait():
+        """With what others ask at the same moment, where that is known and not too much for one call."""
+        if self.batches is not None and len(item) <= _SMALL and bridge.may_wait():
             return self.batches.join(work, view, item)
         answer = work(view, [item])[0]
         if isinstance(answer, BaseException):
@@ -58,7 +61,10 @@ class Traffic(Transfers):
         if not view.simple or (extra is not None and not extra.light):
             return 0
         record = pack_record(body, form, info, light_fields(extra), False)
-        answer = self._gathered(self._publish_groups, view, (record, b""))[0]
+        if len(record) > SMALL_BYTES:
+            answer = self._publish_groups(view, [(record, b"")])[0][0]
+        else:
+            answer = self._gathered(self._publish_groups, view, (record, b""))[0]
         seq = answer if isinstance(answer, int) else self._seq_of_answer(view, answer)
         if self._shared.listeners:
             self._note("published", queue, [self.id_of(seq)])
@@ -103,7 +109,7 @@ class Traffic(Transfers):
             if not flat:
                 return [refused[place] for place in range(len(drafts))]
             try:
-                answers = iter(self._gathered(self._publish_groups, view, tuple(flat)))
+                answers = iter(self._publish_parts(view, flat))
             except FunctionError as error:
                 if error.code != "STALE":
                     raise
@@ -150,11 +156,17 @@ class Traffic(Transfers):
         for part in _parts(packed):
             flat: list[bytes] = [b""] * (2 * len(part))
             flat[::2] = part
-            for answer in self._gathered(self._publish_groups, view, tuple(flat)):
+            for answer in self._publish_parts(view, flat):
                 seqs.append(answer if isinstance(answer, int) else self._seq_of_answer(view, answer))
         if self._shared.listeners:
             self._note("published", view.name, map(self.id_of, seqs))
         return seqs
+
+    def _publish_parts(self, view: QueueView, flat: list[bytes]) -> list[Any]:
+        if len(flat) > _SMALL or sum(map(len, flat)) > SMALL_BYTES:
+            return self._publish_groups(view, [tuple(flat)])[0]
+        answers: list[Any] = self._gathered(self._publish_groups, view, tuple(flat))
+        return answers
 
     def _publish_groups(self, view: QueueView, groups: list[tuple[bytes, ...]]) -> list[list[Any]]:
         """One call for what several callers publish to a queue: answers of each. Repeated with its token
@@ -409,7 +421,7 @@ class Traffic(Transfers):
         for part in chunks(list(receipts), _AT_ONCE):
             flat = [each for receipt in part for each in receipt]
             limbo, _, answers = self._about_queue(view, name, self._token(), *head, *flat)
-            outcomes = self._drain(view) if limbo else {}
+            outcomes = self._drain_if_possible(view) if limbo else {}
             for (seq, _), answer in zip(part, answers, strict=True):
                 if answer[:1] == b"?":
                     results.append(self._lost(view, seq, answer))
@@ -423,6 +435,14 @@ class Traffic(Transfers):
                     what = "requeued" if result == "returned" else result
                     self._note(what, view.name, [self._lent_id(seq)])
         return results
+
+    def _drain_if_possible(self, view: QueueView) -> dict[str, str]:
+        """What was given back is given back, even if Redis has no room for it elsewhere just now: it stays in
+        limbo, and is looked after again and again."""
+        try:
+            return self._drain(view)
+        except StoreFull:
+            return {}
 
     def nack(
         self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None

@@ -240,6 +240,7 @@ class Attendant:
         for queue in woken:
             try:
                 self.serve(queue)
+                self._watch_again(queue)
             except OpenQError:
                 with self._lock:
                     self._woken[queue] = None
@@ -264,6 +265,12 @@ class Attendant:
         next_ms = min(self._deadlines.values(), default=1 << 62)
         until_due_s = (next_ms - broker.now_ms()) / 1000 + 0.001
         return max(0.0, min(until_due_s, _SWEEP_S * random.uniform(0.9, 1.1)))
+
+    def _watch_again(self, queue: str) -> None:
+        """A queue tells once; who still waits has to say so again."""
+        view = self._broker.registry.queues.get(queue)
+        if view is not None and self.count(queue):
+            self.watch(view)
 
     def _send_home(self, queue: str) -> None:
         """The queue is gone: nobody can be served from it any more."""
@@ -295,6 +302,7 @@ class Attendant:
                 if ready:
                     self._tell(view.name)
                     self.serve(view.name)
+                    self._watch_again(view.name)
 
     def hold(self) -> None:
         """Leases that are bound to connections of this process live as long as it says so."""

@@ -137,6 +137,7 @@ class Outlet:
         self._loading = False
         self._is_retrying = False
         self._spent: list[Receipt] = []  # given for good, and the store does not know it yet
+        self._is_pumping = self._is_wanted = False  # see `pump`
         self._is_heavy = False  # what waits is more than may be taken at once
         self._waiter = Waiter(1, NO_DEADLINE, None, None, self._arrived)
 
@@ -188,6 +189,22 @@ class Outlet:
 
     def pump(self) -> None:
         """Take what is there, as much as the consumers have room for; then stand in line."""
+        if not self.site.broker.waits:
+            self._pump()
+            return
+        # While the store is waited for nobody else takes from it: messages would overtake each other.
+        self._is_wanted = True
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            while self._is_wanted:
+                self._is_wanted = False
+                self._pump()
+        finally:
+            self._is_pumping = False
+
+    def _pump(self) -> None:
         taken = 0
         while not self._loading:
             room = self._room()
@@ -269,7 +286,12 @@ class Outlet:
         if not deliveries:
             self.end()  # the queue is gone, or the broker closes
             return
-        self.take(self._light(deliveries))
+        is_first, self._is_pumping = not self._is_pumping, True
+        try:
+            self.take(self._light(deliveries))
+        finally:
+            if is_first:
+                self._is_pumping = False
         self.pump()
 
     def take(self, deliveries: list[Delivery]) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ...redis.broker import RedisBroker
     from ...redis.streams import Reach
 
-LOOK_S = 0.03  # how long after a look who waits looks again
+LOOK_S = 0.03  # how long after a look who waits looks again; longer if there is much to look at
+_REST = 4  # how many times as long as a look took
 _WHEREVER = 1 << 62  # a piece says itself where it ends
 
 
@@ -136,6 +137,8 @@ class _EndPoll:
 
 
 def _look(site: Site) -> None:
+    started_s = site.loop.time()
+
     def seen(end: int | None, error: BaseException | None) -> None:
         waiting = _end_polls[site]
         for poll in list(waiting):
@@ -144,7 +147,8 @@ def _look(site: Site) -> None:
             else:
                 poll.see(end, site.loop.time())
         if waiting:
-            site.loop.call_later(LOOK_S, _look, site)
+            took_s = site.loop.time() - started_s
+            site.loop.call_later(max(LOOK_S, _REST * took_s), _look, site)
 
     if _end_polls[site]:
         site.run(_reach(site).now, seen)

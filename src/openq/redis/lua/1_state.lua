@@ -93,7 +93,22 @@ local function count(Q, what, n)
   call('HINCRBY', Q.p .. 'n', what, n or 1)
 end
 
+-- To those who listen to the store, on whatever node.
+local function tell(Q, channel, text)
+  call('PUBLISH', sub(Q.k, 1, find(Q.k, ':{', 1, true)) .. channel, text)
+end
+
 local function save(Q)
+  if Q.w > Q.now then
+    if Q.next > 0 and (Q.was[5] == 0 or Q.next < Q.was[5]) then
+      -- Who waits elsewhere must not sleep longer than this.
+      tell(Q, 'due', Q.k .. ' ' .. S(Q.next))
+    end
+    if Q.wakes then
+      tell(Q, 'wake', Q.k)
+      Q.w = 0  -- once is enough: whoever goes on waiting says so again
+    end
+  end
   local was, changed, at = Q.was, {}, 0
   for i = 1, FIELD_COUNT do
     local name = FIELDS[i]
@@ -104,14 +119,6 @@ local function save(Q)
     end
   end
   if at > 0 then call('HSET', Q.k, unpack(changed)) end
-  if Q.w > Q.now and Q.next > 0 and (was[5] == 0 or Q.next < was[5]) then
-    -- Who waits elsewhere must not sleep longer than this.
-    call('PUBLISH', sub(Q.k, 1, find(Q.k, ':{', 1, true)) .. 'due', Q.k .. ' ' .. S(Q.next))
-  end
-  if Q.wakes and Q.w > Q.now then
-    -- Once is enough: whoever waits says so again.
-    call('PUBLISH', sub(Q.k, 1, find(Q.k, ':{', 1, true)) .. 'wake', Q.k)
-  end
 end
 
 local function event(Q, ...)

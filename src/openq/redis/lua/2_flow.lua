@@ -6,9 +6,17 @@
 local function answered(Q, token)
   local client, number = match(token, '^(.*):(%d+)$')
   local text = call('HGET', Q.p .. 'tk:' .. client, number % 128)
-  if text and sub(text, 1, #number + 1) == number .. ' ' then return cjson.decode(sub(text, #number + 2)) end
+  if not text or sub(text, 1, #number + 1) ~= number .. ' ' then return nil end
+  local answer = cjson.decode(sub(text, #number + 2))
+  if type(answer) == 'number' then
+    local all = {}
+    for i = 1, answer do all[i] = 1 end
+    return all
+  end
+  return answer
 end
 
+-- An answer of many ones may be given as their number.
 local function remember(Q, token, answer)
   local client, number = match(token, '^(.*):(%d+)$')
   local key = Q.p .. 'tk:' .. client
@@ -195,6 +203,27 @@ local function expire_mortal(Q, seq)
   if rec then expire_waiting(Q, seq, x, sent, rec) end
 end
 
+-- Keys of all lanes with something in them but the plain messages that were never handed out.
+local function lanes_of(Q)
+  local p, lanes = Q.p, {}
+  if Q.c.fifo then
+    for _, g in ipairs(call('SMEMBERS', p .. 'gs')) do lanes[#lanes + 1] = p .. 'r:' .. g end
+    return lanes
+  end
+  if Q.bk > 0 then lanes[1] = p .. 'r:' .. PLAIN end
+  if Q.mx > 0 then
+    local ranks = call('ZRANGE', p .. 'p', 0, -1)
+    if ranks[1] ~= '0' then ranks[#ranks + 1] = '0' end
+    for _, rank in ipairs(ranks) do
+      for _, g in ipairs(call('LRANGE', p .. 't:' .. rank, 0, -1)) do
+        local name = rank .. ':' .. g
+        if name ~= PLAIN then lanes[#lanes + 1] = p .. 'r:' .. name end
+      end
+    end
+  end
+  return lanes
+end
+
 -- What is older than the queue keeps. Then the time at which to look again.
 local function expire_old(Q)
   local p, horizon = Q.p, Q.now - Q.c.ret
@@ -217,21 +246,26 @@ local function expire_old(Q)
     end
     left = left - 1
   end
-  if Q.bk + Q.mx > 0 then
-    -- Those in the lanes: the extra of each is needed, delayed ones are kept longer.
-    local all = call('HKEYS', p .. 'x')
-    table.sort(all, function(a, b) return tonumber(a) < tonumber(b) end)
-    for _, seq in ipairs(all) do
-      if call('HEXISTS', p .. 'o', seq) == 0 and not call('ZSCORE', p .. 'd', seq) then
+  for _, lane in ipairs(Q.bk + Q.mx > 0 and lanes_of(Q) or {}) do
+    local at, more = 0, true
+    while more and left > 0 do
+      local part = call('ZRANGE', lane, at, at + 99)
+      more = #part == 100
+      for _, seq in ipairs(part) do
         local x = extra_of(Q, seq)
         local rec, sent = record_of(Q, seq, x)
-        if rec then
-          local since = max(sent, x.d or 0)
-          if since <= horizon and left > 0 then
-            expire_waiting(Q, seq, x, sent, rec)
-            left = left - 1
-          elseif not oldest or since < oldest then
-            oldest = since
+        local since = rec and max(sent, x and x.d or 0)
+        if rec and since <= horizon and not call('ZSCORE', p .. 'd', seq) and left > 0 then
+          expire_waiting(Q, seq, x, sent, rec)
+          left = left - 1
+        else
+          at = at + 1
+          if rec then
+            if not oldest or since < oldest then oldest = since end
+            if sent > horizon then
+              more = false  -- those behind it came later
+              break
+            end
           end
         end
       end

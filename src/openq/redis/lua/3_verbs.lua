@@ -35,29 +35,29 @@ end
 local function in_order(Q, most)
   local p, seqs = Q.p, {}
   if Q.c.fifo then
+    -- Only the first of each group, and the next of one when that is taken.
     local firsts = {}
-    local deep = most + call('ZCARD', p .. 'd')  -- those are passed over
+    local function step(each)
+      each.at = each.at + 1
+      each.seq = call('ZRANGE', p .. 'r:' .. each.g, each.at, each.at)[1]
+      if not each.seq then return false end
+      each.number = tonumber(each.seq)
+      each.rank = rank_of(Q, extra_of(Q, each.seq) or {})
+      return true
+    end
     for _, g in ipairs(call('SMEMBERS', p .. 'gs')) do
-      local lane = call('ZRANGE', p .. 'r:' .. g, 0, deep - 1)
-      local waiting = {}
-      for _, seq in ipairs(lane) do
-        waiting[#waiting + 1] = {seq = seq, rank = rank_of(Q, extra_of(Q, seq) or {}),
-          delayed = call('ZSCORE', p .. 'd', seq)}
-      end
-      if #waiting > 0 then firsts[#firsts + 1] = {lane = waiting, at = 1} end
+      local each = {g = g, at = -1}
+      if step(each) then firsts[#firsts + 1] = each end
     end
     while #firsts > 0 and #seqs < most do
-      local best, which
-      for i, each in ipairs(firsts) do
-        local first = each.lane[each.at]
-        if not best or first.rank > best.rank or
-          (first.rank == best.rank and tonumber(first.seq) < tonumber(best.seq)) then
-          best, which = first, i
-        end
+      local which = 1
+      for i = 2, #firsts do
+        local each, best = firsts[i], firsts[which]
+        if each.rank > best.rank or (each.rank == best.rank and each.number < best.number) then which = i end
       end
-      if not best.delayed then seqs[#seqs + 1] = best.seq end
-      firsts[which].at = firsts[which].at + 1
-      if firsts[which].at > #firsts[which].lane then table.remove(firsts, which) end
+      local best = firsts[which]
+      if not call('ZSCORE', p .. 'd', best.seq) then seqs[#seqs + 1] = best.seq end
+      if not step(best) then table.remove(firsts, which) end
     end
     return seqs
   end
@@ -155,7 +155,7 @@ local function receive_plain(Q, loan, limit)
   local holder, till = loan.holder, loan.till
   -- Without gaps, and with nothing to follow by the long way.
   local whole = tonumber(seqs[n]) - tonumber(seqs[1]) == n - 1 and (limit == n or Q.pl == 0)
-  if n > 1 and whole and Q.c.hist > 0 then
+  if n > 1 and n <= 500 and whole and Q.c.hist > 0 then
     local number = S(loan.number)
     call('HSET', Q.p .. 'ru', number, concat({seqs[1], till, loan.lent, n, string.rep('1', n), holder,
       loan.consumer}, ' '))
@@ -390,7 +390,7 @@ local function ack(keys, args)
     count(Q, 'acked', #done)
     event(Q, 'A', concat(done, ','))
   end
-  remember(Q, args[2], answers)
+  remember(Q, args[2], #done == #answers and #done or answers)
   save(Q)
   return {0, now, answers}
 end
@@ -749,13 +749,14 @@ local function browse(keys, args)
   return {Q.limbo and 1 or 0, Q.now, answer}
 end
 
--- Ready ones by sequence, a page at a time: {last sequence looked at or '', whether lanes take turns, ...}.
+-- Ready ones by sequence, a page at a time: {last sequence looked at or '', how many wait if lanes take turns
+-- (else 0), ...}.
 -- now, after, most
 local function survey(keys, args)
   local Q, failed = open(keys, args)
   if not Q then return failed end
   advance(Q)
-  local answer = {'', (Q.mx > 0 or Q.c.fifo) and 1 or 0}
+  local answer = {'', (Q.mx > 0 or Q.c.fifo) and Q.pl + Q.bk + Q.mx or 0}
   local part = call('XRANGE', Q.p .. 'm', S(tonumber(args[2]) + 1), '+', 'COUNT', tonumber(args[3]))
   for _, found in ipairs(part) do
     local seq = S(seq_of(found[1]))
@@ -848,20 +849,7 @@ local function stats(keys, args)
   end
   local id = tail(Q)
   if id then oldest = sent_of(id) end
-  if Q.bk > 0 then older(call('ZRANGE', p .. 'r:' .. PLAIN, 0, 0)[1]) end
-  if Q.mx > 0 then
-    if Q.c.fifo then
-      for _, g in ipairs(call('SMEMBERS', p .. 'gs')) do older(call('ZRANGE', p .. 'r:' .. g, 0, 0)[1]) end
-    else
-      local ranks = call('ZRANGE', p .. 'p', 0, -1)
-      ranks[#ranks + 1] = '0'
-      for _, rank in ipairs(ranks) do
-        for _, g in ipairs(call('LRANGE', p .. 't:' .. rank, 0, -1)) do
-          older(call('ZRANGE', p .. 'r:' .. rank .. ':' .. g, 0, 0)[1])
-        end
-      end
-    end
-  end
+  for _, lane in ipairs(Q.bk + Q.mx > 0 and lanes_of(Q) or {}) do older(call('ZRANGE', lane, 0, 0)[1]) end
   save(Q)
   return {Q.limbo and 1 or 0, Q.now, {ready, delayed, lent_count(Q), Q.by, oldest and S(oldest) or '',
     Q.next, call('HGETALL', p .. 'n')}}
@@ -1015,6 +1003,7 @@ local function clear(Q, waiting_only)
     -- No history: only the records of what is still with consumers stay.
     local kept = {}
     if waiting_only then
+      for _, run in ipairs(call('ZRANGE', p .. 'rn', 0, -1)) do break_up(Q, run) end
       for _, seq in ipairs(by_number(call('HKEYS', p .. 'o'))) do
         kept[#kept + 1] = call('XRANGE', p .. 'm', seq, seq)[1]
       end
