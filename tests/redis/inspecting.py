@@ -40,7 +40,9 @@ class Keys:
         return found
 
     def records(self) -> dict[str, str]:
-        return {id.partition("-")[0]: fields[1] for id, fields in self._ask("XRANGE", self._head + "m", "-", "+")}
+        return {
+            id.partition("-")[0]: fields[1] for id, fields in self._ask("XRANGE", self._head + "m", "-", "+")
+        }
 
     def lives_for(self, name: str) -> int:
         left: int = self._ask("TTL", self._head + name)

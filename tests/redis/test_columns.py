@@ -319,7 +319,13 @@ def test_who_follows_gets_every_row_once(columns: Columns, redis_server: Server)
     threads = [threading.Thread(target=publish, args=(queue,)) for queue in queues]
     for thread in threads:
         thread.start()
-    waiter = threading.Thread(target=lambda: ([each.join() for each in threads], over.set()))
+
+    def wait() -> None:
+        for thread in threads:
+            thread.join()
+        over.set()
+
+    waiter = threading.Thread(target=wait)
     waiter.start()
     bodies: list[bytes] = []
     acks: list[tuple[str, int]] = []
@@ -497,7 +503,7 @@ def test_who_may_not_look_into_a_queue_learns_nothing_of_it(columns: Columns) ->
     server.start()
     try:
         reader = StreamReader(Channel(theirs))
-        address = {**asdict(columns.broker.address), "options": {}}
+        address = asdict(columns.broker.address)
         end = columns.reach.now(settle=True)
         task = {"address": address, "selection": {}, "end": end, "data": "", "archive": ""}
         whole = columns.snapshot(Selection())
@@ -558,12 +564,12 @@ def test_a_stream_follows_a_server_on_redis(redis_server: Server) -> None:
             for number in range(30):
                 broker.publish("q", Draft(b"%d" % number))
                 broker.publish("other", Draft(b"no"))
-            options = {"url": store.url, "queues": "q"}
+            options: dict[str, Any] = {"url": store.url, "queues": "q"}
             [first] = Player(**options, columns=["position", "seq", "ts", "body"]).run().batches
             bodies = [row["body"] for row in first]
             assert bodies == [b"%d" % number for number in range(30)]
 
-            def read(**more: object) -> list[bytes]:
+            def read(**more: Any) -> list[bytes]:
                 return [body for batch in Player(**options, **more).run().bodies() for body in batch]
 
             third = first[2]

@@ -17,24 +17,18 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from random import Random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
     precondition,
     rule,
     run_state_machine_as_test,
 )
 
-from openq.clock import VirtualClock
 from openq.engine.routing import Binding
 from openq.errors import (
     MessageNotFoundError,
@@ -44,213 +38,14 @@ from openq.errors import (
     QueueNotFound,
     VisibilityTimeoutExpired,
 )
-from openq.model import NO_DEADLINE, Delivery, Draft, Entry, Extra, QueueSettings, RetryPolicy
-from openq.redis.broker import RedisBroker
-from tests.engine.model import Item, Model, ModelQueue
+from openq.model import NO_DEADLINE, Draft, Extra, QueueSettings
+from tests.engine.model import Item, ModelQueue
 from tests.engine.support import examples
-from tests.redis.inspecting import check_gone, check_queue
+from tests.redis.lives import FANOUT, LEASES, Life, Receipt, drafts, few, index, names, queue_settings
 from tests.redis.servers import Server
 
-NAMES = ("a", "b", "c", "d")
-FANOUT = "amq.fanout"
-LEASES: tuple[int | None, ...] = (None, NO_DEADLINE, 0, 1, 5, 40)
 
-names = st.sampled_from(("a", "a", "a", "b", "b", "c", "d"))  # much in a few places
-few = st.integers(1, 4)
-index = st.integers(0, 1 << 16)
-
-retries = st.one_of(
-    st.just(RetryPolicy()),
-    st.builds(RetryPolicy, kind=st.just("fixed"), base_ms=st.integers(0, 6)),
-    st.builds(RetryPolicy, kind=st.just("exponential"), base_ms=st.integers(1, 3), max_ms=st.just(9)),
-)
-
-
-@st.composite
-def queue_settings(draw: st.DrawFn) -> QueueSettings:
-    return QueueSettings(
-        fifo=draw(st.booleans()),
-        visibility_ms=draw(st.integers(1, 20)),
-        delay_ms=draw(st.sampled_from((0, 0, 0, 3))),
-        retention_ms=draw(st.sampled_from((10_000, 10_000, 25))),
-        ttl_ms=draw(st.sampled_from((None, None, None, 9, 0))),
-        max_receives=draw(st.sampled_from((None, 1, 2))),
-        exhausted=draw(st.sampled_from(("keep", "keep", "drop"))),
-        dead_letter=draw(st.none() | names),
-        dead_letter_exchange=draw(st.sampled_from((None, None, None, FANOUT))),
-        dead_letter_key=draw(st.sampled_from((None, "dead"))),
-        dead_letter_expired=draw(st.booleans()),
-        max_length=draw(st.sampled_from((None, None, None, 3))),
-        max_bytes=draw(st.sampled_from((None, None, None, 9))),
-        overflow=draw(st.sampled_from(("drop-head", "reject", "dead-letter", "reject-dead-letter"))),
-        max_priority=draw(st.sampled_from((None, None, 0, 1))),
-        dedup_window_ms=draw(st.sampled_from((0, 6, 20))),
-        dedup_by_content=draw(st.sampled_from((False, False, False, True))),
-        dedup_per_group=draw(st.booleans()),
-        retry=draw(retries),
-        paused=draw(st.sampled_from((False, False, False, True))),
-        history_ms=draw(st.sampled_from((0, 86_400_000))),
-    )
-
-
-drafts = st.builds(
-    Draft,
-    body=st.sampled_from((b"", b"x", b"yy", b"three")),
-    form=st.integers(0, 3),
-    delay_ms=st.none() | st.sampled_from((0, 2, 15)),
-    priority=st.sampled_from((0, 0, 0, 1, 255)),
-    group=st.sampled_from((None, None, "g", "h")),
-    type=st.sampled_from((None, "t", "u")),
-    dedup=st.sampled_from((None, None, None, "d", "e")),
-    unique=st.sampled_from((None, None, None, "only")),
-    ttl_ms=st.none() | st.sampled_from((0, 1, 8, 60)),
-    id=st.sampled_from((None, None, None, "mine", "other")),
-    attributes=st.none() | st.just({"k": b"v"}),
-    publisher=st.none() | st.just("someone"),
-)
-
-
-class Counted(Model):
-    """The model with Redis's own moment for what has no time to live. It also counts what happens, and knows
-    from which queues messages went on to others."""
-
-    def __init__(self) -> None:
-        super().__init__("")
-        self.counters: dict[str, Counter[str]] = {}
-        self.sources: set[str] = set()
-
-    def count(self, q: ModelQueue, what: str, n: int = 1) -> None:
-        self.counters[q.name][what] += n
-
-    def enter(self, q: ModelQueue, item: Item, **options: Any) -> None:
-        self.count(q, "published")
-        super().enter(q, item, **options)
-        self.end_brief(q, item)
-
-    def arrive(self, target: ModelQueue, item: Item) -> None:
-        self.count(target, "moved_in")
-        super().arrive(target, item)
-        self.end_brief(target, item)
-
-    def end_brief(self, q: ModelQueue, item: Item) -> None:
-        if item.is_brief(self.now_ms):
-            self.expire(q, item)
-
-    def refuse(self, q: ModelQueue, item: Item) -> None:
-        self.sources.add(q.name)
-        super().refuse(q, item)
-
-    def take(self, q: ModelQueue, item: Item) -> None:
-        self.count(q, "removed")
-        super().take(q, item)
-
-    def die(
-        self,
-        q: ModelQueue,
-        item: Item,
-        targets: list[ModelQueue],
-        kind: str,
-        reason: str | None,
-        depth: int = 0,
-    ) -> None:
-        if kind == "expired":
-            self.count(q, "expired")
-        if targets:
-            self.sources.add(q.name)
-            self.count(q, "removed", -1)
-            self.count(q, "moved_out")
-            self.count(q, "dead_lettered")
-        super().die(q, item, targets, kind, reason, depth)
-
-    def move(self, q: ModelQueue, item: Item, target: ModelQueue, *, redriven: bool = False) -> None:
-        self.sources.add(q.name)
-        self.count(q, "removed", -1)
-        self.count(q, "moved_out")
-        super().move(q, item, target, redriven=redriven)
-
-    def ack(self, q: ModelQueue, item: Item) -> None:
-        self.count(q, "removed", -1)
-        self.count(q, "acked")
-        self.take(q, item)
-
-    def give_back(self, q: ModelQueue, item: Item, why: str, delay_ms: int | None, reason: str | None) -> str:
-        told = super().give_back(q, item, why, delay_ms, reason)
-        if told == "returned" and why != "released":
-            self.count(q, "lease_expired" if why == "expired" else "nacked")
-        return told
-
-    def receive(
-        self, q: ModelQueue, limit: int, lease_ms: int | None, types: frozenset[str] | None
-    ) -> list[Item]:
-        lent = super().receive(q, limit, lease_ms, types)
-        self.count(q, "delivered", len(lent))
-        self.count(q, "redelivered", sum(item.count > 1 for item in lent))
-        if q.settings.max_receives is None:
-            self.count(q, "stuck", sum(item.count == 10 for item in lent))
-        return lent
-
-
-class Receipt:
-    """One given out some time: how the model knows it, and how the broker does."""
-
-    def __init__(self, queue: str, item: Item, delivery: Delivery) -> None:
-        assert item.lease is not None
-        self.queue = queue
-        self.seq, self.number = item.seq, item.lease[0]
-        self.real = (delivery.entry.seq, delivery.number)
-
-
-class RedisAndModel(RuleBasedStateMachine):
-    server: Server  # of the test that runs it
-
-    @initialize(seed=st.integers(0, 50), wanted=st.lists(queue_settings(), min_size=3, max_size=4))
-    def begin(self, seed: int, wanted: list[QueueSettings]) -> None:
-        self.server.ask("FLUSHALL")
-        self.clock = VirtualClock()
-        self.opened = ExitStack()
-        self.clients = [self.open(), self.open()]
-        self.chance = Random(seed) if seed else None  # the simplest life has one client
-        self.model = Counted()
-        self.model.now_ms = self.clock.now_ms()
-        self.receipts: list[Receipt] = []
-        self.numbers: dict[int, int] = {}  # delivery numbers of the model, and the broker's
-        self.ids: dict[str, str] = {}  # ids that only the broker could choose
-        self.twins: set[str] = set()
-        self.dropped: list[int] = []
-        self.had_history: set[str] = set()
-        self.is_over = False
-        for name, each in zip(NAMES, wanted, strict=False):
-            self.create(name, each)
-
-    def open(self) -> RedisBroker:
-        client = RedisBroker(self.server.url, profile="fast", clock=self.clock)
-        self.opened.callback(client.close)
-        return client
-
-    @property
-    def broker(self) -> RedisBroker:
-        return self.clients[0 if self.chance is None else self.chance.randrange(2)]
-
-    @property
-    def now(self) -> int:
-        return self.clock.now_ms()
-
-    def queue(self, name: str) -> ModelQueue | None:
-        return None if self.is_over else self.model.queues.get(name)
-
-    def teardown(self) -> None:
-        if not hasattr(self, "opened"):
-            return
-        with self.opened:
-            self.clock.advance(0)
-            for client in self.clients:
-                client.queues()
-            prefix = self.clients[0].registry.prefix
-            for view in self.clients[0].registry.queues.values():
-                check_queue(self.server, prefix, view, had_history=view.name in self.had_history)
-            for number in self.dropped:
-                check_gone(self.server, prefix, number)
-
+class RedisAndModel(Life):
     # -- queues -------------------------------------------------------------------------------
 
     @rule(name=names, wanted=queue_settings())
@@ -384,7 +179,9 @@ class RedisAndModel(RuleBasedStateMachine):
         name=names,
         count=few | st.just(20),
         alone=st.booleans(),
-        extra=st.sampled_from((None, Extra(type="t").lighten(), Extra(route=("amq.direct", "key")).lighten())),
+        extra=st.sampled_from(
+            (None, Extra(type="t").lighten(), Extra(route=("amq.direct", "key")).lighten())
+        ),
     )
     def publish_plain(self, name: str, count: int, alone: bool, extra: Extra | None) -> None:
         queue = self.queue(name)
@@ -433,6 +230,8 @@ class RedisAndModel(RuleBasedStateMachine):
             return
         for queue in targets:
             self.enter(queue, draft, message_id, route)
+        if len(targets) > 1 and self.model.sources:
+            self.model.sources.add("")  # what has no time to live went on while others still got it
         for queue in targets:
             self.model.overflow(queue)
 
@@ -454,7 +253,12 @@ class RedisAndModel(RuleBasedStateMachine):
         wanted = self.model.receive(queue, limit, lease_ms, types)
         got = self.broker.receive(name, limit, lease_ms, consumer, types)
         assert [(self.broker.message_id(d.entry), d.entry.body, d.until_ms, d.count) for d in got] == [
-            (self.real_id(item.id, self.broker.message_id(d.entry)), item.body, (item.lease or ())[1], item.count)
+            (
+                self.real_id(item.id, self.broker.message_id(d.entry)),
+                item.body,
+                (item.lease or ())[1],
+                item.count,
+            )
             for item, d in zip(wanted, got, strict=True)
         ]
         for item, delivery in zip(wanted, got, strict=True):
@@ -503,9 +307,7 @@ class RedisAndModel(RuleBasedStateMachine):
     @rule(which=index)
     def ack(self, which: int) -> None:
         found = self.receipt(which)
-        if found is None or self.refused(
-            found, lambda: self.broker.ack_one(found[1].queue, *found[1].real)
-        ):
+        if found is None or self.refused(found, lambda: self.broker.ack_one(found[1].queue, *found[1].real)):
             return
         queue, receipt, item = found
         self.broker.ack_one(queue.name, *receipt.real)
@@ -680,146 +482,6 @@ class RedisAndModel(RuleBasedStateMachine):
             self.model.move(queue, item, self.model.queues[target], redriven=bool(item.deaths))
             moved += 1
         assert self.broker.redrive(name, to) == moved
-
-    # -- time ---------------------------------------------------------------------------------
-
-    @rule(ms=st.integers(1, 30))
-    def tick(self, ms: int) -> None:
-        if self.is_over:
-            return
-        end = self.now + ms
-        while self.now < end and not self.is_over:
-            self.clock.advance((min([end, *self.deadlines()]) - self.now) / 1000)
-            self.settle()
-            self.compare()
-
-    def deadlines(self) -> Iterator[int]:
-        for queue in self.model.queues.values():
-            for item in queue.items:
-                times = self.times(queue, item)
-                yield from (at for at in times if at > self.now)
-
-    def times(self, queue: ModelQueue, item: Item) -> list[int]:
-        """When it comes due, expires, comes back, is too old; in the order in which that happens at once."""
-        never = 1 << 62
-        if item.lease is not None:
-            return [never, never, item.lease[1] or never, never]
-        if item.seq in queue.delayed:
-            return [item.due_ms, item.expires_ms or never, never, never]
-        kept_until = max(item.sent_ms, item.due_ms) + queue.settings.retention_ms
-        return [never, item.expires_ms or never, never, kept_until]
-
-    def settle(self) -> bool:
-        """What this moment brings about; whether that was anything."""
-        self.model.now_ms = self.now
-        anything = False
-        while any([self.settle_queue(queue) for queue in self.model.queues.values()]):
-            anything = True
-        return anything
-
-    def settle_queue(self, queue: ModelQueue) -> bool:
-        anything = False
-        while True:
-            due = [
-                (at, kind, item.seq, item)
-                for item in queue.items
-                for kind, at in enumerate(self.times(queue, item))
-                if at <= self.now
-            ]
-            if not due:
-                return anything
-            anything = True
-            _, kind, _, item = min(due)
-            if kind == 0:
-                queue.delayed.remove(item.seq)
-                queue.refresh_turns()
-            elif kind == 2:
-                self.model.give_back(queue, item, "expired", None, None)
-            if kind in (1, 3) or (kind == 0 and item.expires_ms and item.expires_ms <= self.now):
-                self.model.expire(queue, item)
-
-    # -- comparing ----------------------------------------------------------------------------
-
-    @invariant()
-    def agree(self) -> None:
-        if not hasattr(self, "model") or self.is_over:
-            return
-        if self.settle():
-            self.clock.advance(0)
-        self.compare()
-
-    def compare(self) -> None:
-        several = len(self.model.sources) > 1
-        self.model.sources.clear()
-        try:
-            self.compare_all()
-        except AssertionError:
-            if not several:
-                raise
-            self.is_over = True
-
-    def compare_all(self) -> None:
-        assert sorted(self.broker.queues()) == sorted(self.model.queues)
-        for name, queue in self.model.queues.items():
-            self.compare_queue(queue, *self.look(name))
-
-    def look(self, name: str) -> tuple[list[Entry], list[Entry], list[Delivery]]:
-        broker = self.broker
-        return broker.entries(name, "ready"), broker.entries(name, "delayed"), broker.deliveries(name)
-
-    def compare_queue(
-        self, queue: ModelQueue, ready: list[Entry], delayed: list[Entry], lent: list[Delivery]
-    ) -> None:
-        broker, name = self.broker, queue.name
-        everything = sorted([*ready, *delayed, *(d.entry for d in lent)], key=lambda entry: entry.seq)
-        items = sorted(queue.items, key=lambda item: item.seq)
-        assert [(e.body, e.priority, e.group) for e in everything] == [
-            (i.body, i.priority, i.group) for i in items
-        ], name
-        seqs = {item.seq: entry.seq for item, entry in zip(items, everything, strict=True)}
-        leases = {delivery.entry.seq: delivery for delivery in lent}
-        for item, entry in zip(items, everything, strict=True):
-            self.compare_one(item, entry, leases.get(entry.seq))
-        in_order = [seqs[i.seq] for i in queue.in_order() if i.seq not in queue.delayed]
-        assert [entry.seq for entry in ready] == in_order, name
-        assert [e.seq for e in delayed] == [
-            seqs[i.seq]
-            for i in sorted(queue.items, key=lambda i: (i.due_ms, i.seq))
-            if i.seq in queue.delayed
-        ]
-        assert [entry.seq for entry in broker.peek(name, 2)] == in_order[:2]
-        for limit in (1, 2):
-            assert [entry.seq for entry in broker.peek(name, limit, rear=True)] == in_order[::-1][:limit]
-        ids = Counter(item.id for item in queue.items)
-        self.twins |= {each for each, count in ids.items() if count > 1}
-        self.compare_stats(queue)
-
-    def compare_stats(self, queue: ModelQueue) -> None:
-        stats = self.broker.stats(queue.name)
-        ready, waiting = queue.ready(), queue.waiting()
-        assert (stats.ready, stats.delayed, stats.in_flight) == (
-            len(ready),
-            len(queue.delayed),
-            len(queue.lent()),
-        )
-        assert stats.waiting_bytes == sum(len(item.body) for item in waiting)
-        wanted = self.model.counters[queue.name]
-        assert stats.counters == {what: wanted[what] for what in stats.counters}, queue.name
-
-    def compare_one(self, item: Item, entry: Entry, lease: Delivery | None) -> None:
-        found = self.broker.message_id(entry)
-        assert found == self.real_id(item.id, found)
-        assert entry.sent_ms == item.sent_ms
-        assert (lease is None) == (item.lease is None)
-        extra = entry.extra or Extra()
-        if lease is not None and item.lease is not None:
-            assert (lease.number, lease.until_ms) == (self.numbers[item.lease[0]], item.lease[1])
-            assert lease.count == item.count
-        else:
-            assert extra.count == item.count
-        assert (extra.type, extra.expires_ms, extra.reason) == (item.type, item.expires_ms, item.reason)
-        assert (list(extra.deaths), extra.route) == (item.deaths, item.route)
-        assert max(extra.due_ms, entry.sent_ms) == max(item.due_ms, item.sent_ms)
 
 
 def test_whatever_happens_to_queues_redis_does_as_the_model_does(redis_server: Server) -> None:

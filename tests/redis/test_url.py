@@ -62,10 +62,11 @@ def test_an_address_is_shown_as_its_url(url: str) -> None:
 
 
 def test_options() -> None:
-    address = parse("redis://box?profile=fast&prefix=jobs&timeout=2.5&reconnect=0&replicas=2&history=7d")
+    address = parse("redis://box?profile=fast&prefix=jobs&timeout=2.5&reconnect=0&replicas=2&history=70&heartbeat=5")
 
     assert (address.profile, address.prefix, address.timeout_s) == ("fast", "jobs", 2.5)
-    assert (address.reconnect_s, address.replicas, address.options) == (0.0, 2, {"history": "7d"})
+    assert (address.reconnect_s, address.replicas) == (0.0, 2)
+    assert (address.history, address.heartbeat_s) == (70, 5.0)
 
 
 def test_what_is_given_elsewhere_wins() -> None:

@@ -348,7 +348,7 @@ class Foundation:
         return self._lock
 
     def is_free(self) -> bool:
-        """Nobody is in the middle of a verb. Never waits: the garbage collector asks, which may run anywhere."""
+        """Nobody is in the middle of a verb. Never waits: the garbage collector asks, from anywhere."""
         if not self._lock.acquire(blocking=False):
             return False
         self._lock.release()

@@ -117,7 +117,7 @@ class Views(Foundation):
     def document(self, name: str) -> tuple[int, bytes | None]:
         raise NotImplementedError("documents are for stores that servers share")
 
-    def put_document(self, name: str, version: int, data: bytes) -> bool:
+    def put_document(self, name: str, version: int, data: bytes) -> int:
         raise NotImplementedError("documents are for stores that servers share")
 
     def beat(self, server: str, data: bytes, ttl_ms: int) -> None:

@@ -48,14 +48,23 @@ class Calls:
         self._of_thread = _ThreadMarks()
         self._closed = False
 
-    def call(self, key: bytes, *command: bytes | str | int, idempotent: bool = False) -> Any:
-        """One command, sent to the node of `key`. `idempotent`: may be repeated when no answer came."""
+    def call(
+        self,
+        key: bytes,
+        *command: bytes | str | int,
+        idempotent: bool = False,
+        patience_s: float | None = None,
+    ) -> Any:
+        """One command, sent to the node of `key`. `idempotent`: may be repeated when no answer came.
+
+        `patience_s` is how long to wait for a Redis that is away, if not as long as the address says.
+        """
         data = pack(command)
         reads = command[0] in READS
         writes = self._counts_writes and not reads
         reply = self._once(key, data, writes)
         if isinstance(reply, StoreError):
-            return self._again(key, data, writes, reply, idempotent or reads)
+            return self._again(key, data, writes, reply, idempotent or reads, patience_s)
         return reply
 
     def many(self, commands: Sequence[tuple[bytes, Arguments]], *, idempotent: bool = False) -> list[Any]:
@@ -221,8 +230,16 @@ class Calls:
 
     # Again.
 
-    def _again(self, key: bytes, data: bytes, writes: bool, error: StoreError, idempotent: bool) -> Any:
-        give_up_s = time.monotonic() + self.address.reconnect_s
+    def _again(
+        self,
+        key: bytes,
+        data: bytes,
+        writes: bool,
+        error: StoreError,
+        idempotent: bool,
+        patience_s: float | None = None,
+    ) -> Any:
+        give_up_s = time.monotonic() + (self.address.reconnect_s if patience_s is None else patience_s)
         pause_s = Pause.SHORTEST_S
         redirections = 0
         while True:

@@ -23,7 +23,7 @@ from openq.errors import HistoryUnavailable, InvalidSetting
 from openq.redis.calls import Calls
 from openq.redis.column_rows import Event, Known, Rows, Sent, head_size, read_event, read_sent
 from openq.redis.column_scripts import HEADS, LORE, OWN_IDS, RANGES
-from openq.redis.records import HISTORY_MESSAGES, is_from_elsewhere
+from openq.redis.records import is_from_elsewhere
 from openq.redis.registry import QueueView, Registry
 from openq.redis.streams import (
     Facts,
@@ -84,7 +84,7 @@ class StreamHistory:
         self._calls = Calls(address)
         self._registry = Registry(address.prefix)
         self._lore: dict[int, _Lore] = {}
-        self._limit = int(address.options.get("history", HISTORY_MESSAGES))
+        self._limit = address.history
 
     def close(self) -> None:
         self._calls.close()

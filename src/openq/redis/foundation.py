@@ -35,6 +35,8 @@ from .url import Address
 
 log = logging.getLogger("openq.redis")
 
+_PATIENCE_S = 1.0  # who asks for the health wants to know, not to wait
+
 Reply = list[Any]
 
 
@@ -54,7 +56,6 @@ class Shared:
         self.heard: dict[int, str] = {}  # number of a queue -> up to where its events were looked through
         self.lent_ids: dict[int, str] = {}  # ids that do not follow from the sequence, while somebody listens
         self.loaded: set[bytes] = set()
-        self.history_messages = int(address.options.get("history", records.HISTORY_MESSAGES))
 
     def be_new(self) -> None:
         """Under a name of its own: a forked child that kept its parent's would seem to repeat its calls."""
@@ -139,7 +140,10 @@ class Foundation:
                     self._restore(view)
                 elif error.code == "GONE":
                     self._registry.refresh(self.calls)
-                    raise QueueNotFound(view.name) from None
+                    again = self._registry.queues.get(view.name)
+                    if again is None or again is view:
+                        raise QueueNotFound(view.name) from None
+                    view = again  # somebody deleted it and made it anew
                 else:
                     raise
         raise StoreError(f"queue {view.name!r} cannot be found in Redis")
@@ -161,7 +165,7 @@ class Foundation:
 
     def _configure(self, view: QueueView) -> None:
         first, last = self._registry.next_block(self.calls)
-        packed = records.pack_settings(view.settings, view.version, self._shared.history_messages)
+        packed = records.pack_settings(view.settings, view.version, self._shared.address)
         reply = self._fcall_bare(view.key, "configure", packed, first, last)
         if reply[0]:
             self._drain(view)
@@ -270,7 +274,7 @@ class Foundation:
     def document(self, name: str) -> tuple[int, bytes | None]:
         return self._registry.document(self.calls, name)
 
-    def put_document(self, name: str, version: int, data: bytes) -> bool:
+    def put_document(self, name: str, version: int, data: bytes) -> int:
         return self._registry.put(self.calls, name, version, data)
 
     @property
@@ -311,10 +315,13 @@ class Foundation:
         if self._shared.closed:
             return Health(False, "closed")
         try:
-            self.calls.call(self._servers_key, "PING", idempotent=False)
+            info = self.calls.call(self._servers_key, "INFO", "memory", patience_s=_PATIENCE_S)
         except StoreError as error:
             return Health(False, str(error))
-        return Health(True, "redis")
+        facts = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
+        most = int(facts.get(b"maxmemory", 0))
+        full = bool(most) and int(facts.get(b"used_memory", 0)) >= most
+        return Health(not full, "Redis is full: publishing is refused" if full else "redis", full)
 
     def gauges(self) -> list[Family]:
         return gauges(self._report)

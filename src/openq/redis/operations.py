@@ -519,6 +519,8 @@ class Operations(Traffic):
         return self._registry.change_router(self.calls, change)
 
     def exchange(self, name: str) -> Exchange:
+        if name not in self.router:
+            self._registry.refresh(self.calls)  # it may have been made elsewhere a moment ago
         return self.router.get(name)
 
     def exchanges(self) -> list[Exchange]:

@@ -14,12 +14,11 @@ from typing import Any
 from ..engine.records import pack_info, unpack_info
 from ..errors import InvalidSetting
 from ..model import Death, Delivery, Entry, Extra, Info, QueueSettings, light_extra
+from .url import Address
 
 _SPECIAL, _HAS_EXTRA, _HAS_INFO, _ELSEWHERE = 1, 2, 4, 8
 _U32 = Struct("<I")
 
-HEARTBEAT_MS = 15_000  # how long leases that are bound to a connection outlive a server that died
-HISTORY_MESSAGES = 100_000  # of each queue, besides what is live
 
 # Short names in the JSON of an extra, as the functions know them.
 _TEXTS = (("g", "group"), ("t", "type"), ("k", "dedup"), ("u", "unique"), ("i", "id"), ("r", "reason"))
@@ -154,7 +153,7 @@ def delivery_of(entry: Entry, lease: bytes) -> Delivery:
     return Delivery(entry, int(number), int(lent_ms), int(until_ms), int(count), consumer.decode() or None)
 
 
-def pack_settings(settings: QueueSettings, version: int, history_messages: int) -> bytes:
+def pack_settings(settings: QueueSettings, version: int, address: Address) -> bytes:
     """What the functions need of them, under short names; `v` orders changes."""
     c: dict[str, object] = {
         "v": version,
@@ -165,8 +164,8 @@ def pack_settings(settings: QueueSettings, version: int, history_messages: int) 
         "mp": 255 if settings.max_priority is None else settings.max_priority,
         "dw": settings.dedup_window_ms,
         "hist": settings.history_ms,
-        "hmax": history_messages,
-        "hb": HEARTBEAT_MS,
+        "hmax": address.history,
+        "hb": int(address.heartbeat_s * 1000),
     }
     for short, value in (
         ("ttl", settings.ttl_ms),

@@ -24,6 +24,8 @@ _QUEUE = "queue/"
 _EXCHANGES = "exchanges"
 _TRIES = 50
 BLOCK = 1 << 20  # sequences that a queue gets at a time
+# Sequences have 13 digits from the first on: Redis sorts what is due at once as text, and so keeps their order.
+_FIRST_BLOCK = 1 << 20
 
 
 class QueueView:
@@ -132,7 +134,7 @@ class Registry:
             "created_ms": view.created_ms,
             "settings": view.settings.to_json(),
         }
-        return self.put(calls, _QUEUE + view.name, view.version, json.dumps(fields).encode())
+        return bool(self.put(calls, _QUEUE + view.name, view.version, json.dumps(fields).encode()))
 
     def drop_queue(self, calls: Calls, view: QueueView) -> None:
         self.put(calls, _QUEUE + view.name, view.version, b"")
@@ -141,11 +143,11 @@ class Registry:
         self.refresh(calls)
         return self._documents.get(name, (0, None))
 
-    def put(self, calls: Calls, name: str, version: int, data: bytes) -> bool:
-        """Only if `version` is still the latest; no data removes it."""
+    def put(self, calls: Calls, name: str, version: int, data: bytes) -> int:
+        """Only if `version` is still the latest; no data removes it. The new version; 0: outrun."""
         made = call_function(calls, self.docs_key, "put_document", name, version, data, idempotent=False)
         self.refresh(calls, always=True)
-        return bool(made)
+        return int(made)
 
     def change_router(self, calls: Calls, change: Callable[[Router], Result]) -> Result:
         """`change` is tried on a copy, and again on a newer one if somebody was faster."""
@@ -168,7 +170,7 @@ class Registry:
         """First and last of sequences that nobody else has."""
         blocks = -(-count // BLOCK)
         key = self.counters_key
-        last = int(calls.call(key, "HINCRBY", key, "blocks", blocks, idempotent=True))
+        last = _FIRST_BLOCK + int(calls.call(key, "HINCRBY", key, "blocks", blocks, idempotent=True))
         return (last - blocks) * BLOCK + 1, last * BLOCK
 
     def load_prefix(self, calls: Calls, proposal: str) -> str:

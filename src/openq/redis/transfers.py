@@ -19,7 +19,7 @@ from ..engine.records import (
 )
 from ..errors import QueueNotFound
 from ..model import MAX_DEATHS, Extra, Info
-from .drafts import published_fields
+from .drafts import content_key, published_fields
 from .foundation import Foundation
 from .records import dump, extra_of, fields_of, unpack_record, with_published
 from .registry import QueueView
@@ -56,6 +56,8 @@ class Transfers(Foundation):
         """Decide everything that is in limbo of a queue, and what that brings about elsewhere. What became
         of each transfer."""
         outcomes: dict[str, str] = {}
+        # Who decides must know every queue and binding: what leads nowhere may be gone for good.
+        self._registry.refresh(self.calls)
         waiting = [view]
         while waiting:
             queue = waiting.pop()
@@ -93,6 +95,8 @@ class Transfers(Foundation):
             reached.append(target.name)
             if limbo:
                 stirred.append(target)
+        if targets and not reached:
+            return self._decide(view, transfer)  # all of them are gone by now: where else?
         outcome = "moved" if reached else "removed"
         limbo, _, _ = self._about_queue(view, "done", transfer.number, outcome, "\x1e".join(reached))
         if limbo:
@@ -147,11 +151,8 @@ class Transfers(Foundation):
             fields.pop("ck", None)
             return fields
         extra = transfer.extra
-        if transfer.origin == "refused":
-            extra.born_ms = extra.born_ms or transfer.now_ms
-        else:
-            extra.id = extra.id or self.id_of(transfer.seq)
-            extra.born_ms = extra.born_ms or transfer.sent_ms
+        extra.id = extra.id or self.id_of(transfer.seq)
+        extra.born_ms = extra.born_ms or transfer.sent_ms
         old_route = transfer.extra
         if transfer.why in DEATH_NAMES:
             extra.deaths = died(view, extra, transfer.why, transfer.reason, transfer.now_ms)  # type: ignore[arg-type]
@@ -160,4 +161,6 @@ class Transfers(Foundation):
             extra.route = route_before(target, extra.deaths[0])  # type: ignore[arg-type]
         extra.count = extra.number = extra.first_ms = extra.due_ms = extra.expires_ms = 0
         extra.unique = extra.dedup = None
+        if transfer.origin == "refused" and target.settings.dedup_by_content:
+            extra.dedup = content_key(unpack_record(transfer.record)[1])  # it is as good as published there
         return {**fields_of(extra), "z": 1}  # the delay of a queue is for what is published to it

@@ -6,14 +6,13 @@
     redis+cluster://host1:7000,host2:7001              a cluster; any of its nodes will do
 
 Options follow a `?`: `profile`, `prefix`, `timeout`, `reconnect`, `replicas`, `tls`, `ca`, `insecure`,
-`sentinel_user`, `sentinel_password` and `history`.
+`sentinel_user`, `sentinel_password`, `history` and `heartbeat`.
 """
 
 from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote
@@ -39,7 +38,7 @@ _SCHEMES: dict[str, tuple[Kind, bool]] = {
     "rediss+cluster": ("cluster", True),
 }
 _OPTIONS = {
-    *("profile", "prefix", "timeout", "reconnect", "replicas", "history"),
+    *("profile", "prefix", "timeout", "reconnect", "replicas", "history", "heartbeat"),
     *("tls", "ca", "insecure", "db", "sentinel_user", "sentinel_password"),
 }
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -47,7 +46,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where Redis is and how to talk to it. `options` keeps what only other parts understand."""
+    """Where Redis is and how to talk to it."""
 
     kind: Kind
     hosts: tuple[Host, ...]
@@ -67,7 +66,10 @@ class Address:
     reconnect_s: float = 30.0
     replicas: int | None = None
     """How many copies a safe write waits for; None: all that were connected when last looked at."""
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    heartbeat_s: float = 15.0
+    """How long leases that are bound to a connection outlive a process that died with it."""
+    history: int = 100_000
+    """Acknowledged messages that a queue keeps at most, besides its own setting in time."""
 
     def ssl_context(self) -> ssl.SSLContext | None:
         if not self.tls:
@@ -158,7 +160,8 @@ def parse(url: str, **overrides: str) -> Address:
         timeout_s=_seconds("timeout", options.get("timeout", "10")),
         reconnect_s=_seconds("reconnect", options.get("reconnect", "30"), least=0.0),
         replicas=_whole("replicas", options["replicas"]) if "replicas" in options else None,
-        options={name: options[name] for name in ("history",) if name in options},
+        heartbeat_s=_seconds("heartbeat", options.get("heartbeat", "15"), least=0.5),
+        history=_whole("history", options.get("history", "100000")),
     )
 
 

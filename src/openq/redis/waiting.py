@@ -18,7 +18,6 @@ from ..broker.waiters import Waiter
 from ..errors import Closed, OpenQError, QueueNotFound, StoreError
 from ..model import Delivery
 from .listening import Listening
-from .records import HEARTBEAT_MS
 from .registry import QueueView
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ log = logging.getLogger("openq.redis")
 
 WATCH_MS = 60_000  # for so long a queue remembers that somebody waits
 _RENEW_S = 20.0
-_BEAT_S = HEARTBEAT_MS / 3000
 _SWEEP_S = 2.0
 _SWEEP_LOCK_MS = 6_000
 _AWAY_S = 0.2
@@ -255,7 +253,7 @@ class Attendant:
                 view = broker.registry.queues.get(queue)
                 if view is not None:
                     self.watch(view)
-        if now_s - self._beaten_s >= _BEAT_S:
+        if now_s - self._beaten_s >= broker.address.heartbeat_s / 3:
             self._beaten_s = now_s
             self.hold()
         self._come_due()

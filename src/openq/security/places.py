@@ -23,7 +23,7 @@ class Documents(Protocol):
     """A broker, as seen from here."""
 
     def document(self, name: str) -> tuple[int, bytes | None]: ...
-    def put_document(self, name: str, version: int, data: bytes) -> bool: ...
+    def put_document(self, name: str, version: int, data: bytes) -> int: ...  # its version; 0: outrun
 
 
 class Place(Protocol):
@@ -101,10 +101,10 @@ class SharedPlace:
         return nullcontext()
 
     def write(self, seen: Any, data: bytes) -> Any:
-        version = seen or 0
-        if not self._documents.put_document(self._document, version, data):
+        version = self._documents.put_document(self._document, seen or 0, data)
+        if not version:
             raise Outrun
-        return version + 1
+        return version
 
 
 def _mark(stat: os.stat_result) -> tuple[int, int, int]:

@@ -192,8 +192,8 @@ class Policies:
         """What was changed here goes into the document, whatever others changed in it meanwhile."""
         while changed := dict(self._changed):
             text = json.dumps([each.to_json() for each in self.all()], ensure_ascii=False)
-            if documents.put_document(DOCUMENT, self._version, text.encode()):
-                self._version += 1
+            if version := documents.put_document(DOCUMENT, self._version, text.encode()):
+                self._version = version
                 for key, policy in changed.items():
                     if self._changed.get(key, self) is policy:
                         del self._changed[key]

@@ -35,15 +35,13 @@ def _reach(site: Site) -> Reach:
 
 
 def _task(call: Call, do: str, end: int, **more: Any) -> dict[str, Any]:
-    address = asdict(cast("RedisBroker", call.broker).address)
-    selection = _object(call.query.selection, "selection")
     return {
         "do": do,
         "data": "",
         "archive": "",
-        "address": {**address, "options": dict(address["options"])},
+        "address": asdict(cast("RedisBroker", call.broker).address),
         "end": end,
-        "selection": selection,
+        "selection": _object(call.query.selection, "selection"),
         **more,
     }
 

@@ -483,6 +483,12 @@ local function enter(Q, rec, x)
   return seq
 end
 
+-- What was never in the queue. Its sequence, which no other message has, names all its copies.
+local function bury_refused(Q, x, rec)
+  Q.seq = Q.seq + 1
+  to_limbo(Q, {s = S(Q.seq), m = Q.now, w = DEAD_OVERFLOW, x = x, o = 'refused'}, rec)
+end
+
 -- Its sequence, `=` and the id of one that it repeats, or `!` and why it is refused.
 local function publish_special(Q, rec, x)
   local c = Q.c
@@ -497,7 +503,7 @@ local function publish_special(Q, rec, x)
   if refused then
     if c.of == 'reject-dead-letter' and c.dl then
       x.is, x.z = nil, nil
-      to_limbo(Q, {s = '0', m = Q.now, w = DEAD_OVERFLOW, x = x, o = 'refused'}, rec)
+      bury_refused(Q, x, rec)
     end
     return refused
   end

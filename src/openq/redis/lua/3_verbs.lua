@@ -31,8 +31,9 @@ local function merged(Q, most)
   return seqs
 end
 
--- The first `most` ready ones, as they would be handed out if every group were free.
-local function in_order(Q, most)
+-- The first `most` ready ones, as they would be handed out if every group were free. `all`: with those of
+-- FIFO groups that are not due yet, in their places.
+local function in_order(Q, most, all)
   local p, seqs = Q.p, {}
   if Q.c.fifo then
     -- Only the first of each group, and the next of one when that is taken.
@@ -56,7 +57,7 @@ local function in_order(Q, most)
         if each.rank > best.rank or (each.rank == best.rank and each.number < best.number) then which = i end
       end
       local best = firsts[which]
-      if not call('ZSCORE', p .. 'd', best.seq) then seqs[#seqs + 1] = best.seq end
+      if all or not call('ZSCORE', p .. 'd', best.seq) then seqs[#seqs + 1] = best.seq end
       if not step(best) then table.remove(firsts, which) end
     end
     return seqs
@@ -98,13 +99,13 @@ end
 -- Those of these types, in order; what is walked past stays. Looks at the first ten thousand only.
 local function of_types(Q, types, limit)
   local found, held = {}, {}
-  for _, seq in ipairs(in_order(Q, 10000)) do
+  for _, seq in ipairs(in_order(Q, 10000, true)) do
     if #found == limit then break end
     local x = extra_of(Q, seq)
     local rec, sent = record_of(Q, seq, x)
     local known_x = x or light_of(rec)
     local g = group_of(known_x)
-    local busy = Q.c.fifo and (held[g] or call('HEXISTS', Q.p .. 'go', g) == 1)
+    local busy = Q.c.fifo and (held[g] or call('HEXISTS', Q.p .. 'go', g) == 1 or call('ZSCORE', Q.p .. 'd', seq))
     if not busy and known_x.t and types[known_x.t] then
       found[#found + 1] = {seq, sent, rec, x}
     else
@@ -655,6 +656,7 @@ end
 local function would(keys, args)
   local Q, failed = open(keys, args)
   if not Q then return failed end
+  if Q.seq + 1 > Q.last then return failure('BLOCK') end
   advance(Q)
   local c, size = Q.c, tonumber(args[2])
   local answer = ''
@@ -667,7 +669,7 @@ local function would(keys, args)
     if sub(answer, 1, 1) == '=' then count(Q, 'deduplicated') end
     if sub(answer, 1, 1) == '!' and c.of == 'reject-dead-letter' and c.dl and args[4] then
       x.is, x.z, x.ck = nil, nil, nil
-      to_limbo(Q, {s = '0', m = Q.now, w = DEAD_OVERFLOW, x = x, o = 'refused'}, args[4])
+      bury_refused(Q, x, args[4])
     end
   end
   save(Q)
@@ -774,8 +776,17 @@ local function rear(keys, args)
   advance(Q)
   local most, answer = tonumber(args[2]), {}
   if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not Q.c.fifo then
-    for _, found in ipairs(call('XREVRANGE', Q.p .. 'm', '+', S(Q.cur + 1), 'COUNT', most)) do
-      if byte(found[2][2], 1) % 2 == 0 then show(Q, answer, S(seq_of(found[1])), 'ready') end
+    local from, left = '+', min(most, Q.pl)
+    while left > 0 do
+      local part = call('XREVRANGE', Q.p .. 'm', from, S(Q.cur + 1), 'COUNT', left)
+      if #part == 0 then break end
+      for _, found in ipairs(part) do
+        from = '(' .. found[1]
+        if byte(found[2][2], 1) % 2 == 0 then
+          show(Q, answer, S(seq_of(found[1])), 'ready')
+          left = left - 1
+        end
+      end
     end
   else
     local seqs = in_order(Q, Q.pl + Q.bk + Q.mx)
