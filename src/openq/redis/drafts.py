@@ -14,7 +14,7 @@ from .records import dump, fields_of, pack_record
 from .registry import QueueView
 
 _LIGHT = {"t", "R"}  # what a plain message may say
-_PUBLISHED = ("t", "R", "p", "g", "i")  # what history tells of it
+_PUBLISHED = ("t", "R", "p", "g", "i", "k", "d", "dr", "er")  # what history tells of it
 
 
 def published_fields(fields: Mapping[str, object]) -> bytes:

@@ -128,10 +128,11 @@ local function stand_again(Q, seq, x, sent, rec, due)
     if Q.c.fifo then stand(Q, seq, x) end
   else
     stand(Q, seq, x)
-  end
-  if Q.ra == 0 then
-    Q.ra = max(Q.now + 1, sent + Q.c.ret)
-    deadline(Q, Q.ra)
+    -- Older, mostly, than what waits: the queue has to look again before it would for those.
+    if Q.ra == 0 or sent + Q.c.ret < Q.ra then
+      Q.ra = sent + Q.c.ret
+      deadline(Q, Q.ra)
+    end
   end
 end
 
