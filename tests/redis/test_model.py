@@ -117,7 +117,7 @@ class RedisAndModel(Life):
     # -- in -----------------------------------------------------------------------------------
 
     def is_twin(self, draft: Draft) -> bool:
-        return draft.id in self.twins
+        return draft.id in self.model.twins
 
     def known(self, queue: ModelQueue, draft: Draft) -> str | None:
         found = self.model.duplicate(queue, draft.body, draft.dedup, draft.unique, draft.id, draft.group)
@@ -405,7 +405,7 @@ class RedisAndModel(Life):
         if queue is None or not queue.items:
             return None
         item = queue.items[which % len(queue.items)]
-        if item.id in self.twins:
+        if item.id in self.model.twins:
             return None
         return queue, item, self.ids.get(item.id, item.id)
 

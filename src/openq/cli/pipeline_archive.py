@@ -26,6 +26,10 @@ def add(verbs: Verbs) -> None:
         [
             ("openq pipeline archive run --data ./data", "archive every full segment, verified"),
             ("openq pipeline archive watch --data ./data", "the same whenever one is full, until Ctrl-C"),
+            (
+                "openq pipeline archive run --url http://server:9324 --archive ./archive",
+                "over HTTP, where the data directory is not visible",
+            ),
             ("openq pipeline archive verify --data ./data", "every file and row, against the journal too"),
             ("openq pipeline archive compact --data ./data", "small files into large ones"),
             ("openq pipeline archive versions --data ./data", "what asOf can name"),
@@ -55,9 +59,15 @@ def _add_run(verbs: Verbs) -> None:
             ("openq pipeline archive run --data ./data --dry-run", "how many that are"),
             ("openq pipeline archive run --data ./data --include-open", "up to the last message"),
             ("openq pipeline archive run --data ./data --master none", "without Spark, in this process"),
+            (
+                "openq pipeline archive run --url http://server:9324 --archive ./archive",
+                "everything up to now from a server, also one on Redis",
+            ),
         ],
         "Run it as often as you like: what is archived already is passed over. Interrupted or killed, it\n"
-        "goes on where it was. A running server is told how far the archive reaches, and keeps the rest.",
+        "goes on where it was. A running server is told how far the archive reaches, and keeps the rest.\n"
+        "With --url and no --data the rows come from the server over HTTP, those of the queues that the\n"
+        "token may see. That frees nothing on the server: its retention must last from run to run.",
     )
     _add_places(run)
     _add_run_options(run)
@@ -70,7 +80,7 @@ def _add_run(verbs: Verbs) -> None:
 def _add_run_options(parser: Parser) -> None:
     parser.add_argument("--include-open", action="store_true", help="what the segment in use has, too")
     parser.add_argument(
-        "--accept-gap", action="store_true", help="go on behind segments that were dropped before their time"
+        "--accept-gap", action="store_true", help="go on behind rows that were dropped before their time"
     )
     parser.add_argument(
         "--task-size", metavar="SIZE", type=size, help="of the rows that one task holds in memory (384MiB)"
@@ -85,10 +95,16 @@ def _add_watch(verbs: Verbs) -> None:
         [
             ("openq pipeline archive watch --data ./data", "beside its server"),
             ("openq pipeline archive watch --data ./data --every 60s", "look once a minute"),
+            (
+                "openq pipeline archive watch --url http://server:9324 --archive ./archive --every 5m",
+                "over HTTP",
+            ),
         ],
     )
     _add_places(watch)
-    watch.add_argument("--every", metavar="S", type=seconds, default=2.0, help="how often to look (2s)")
+    watch.add_argument(
+        "--every", metavar="S", type=seconds, help="how often to look (2s; with --url alone 60s)"
+    )
     _add_run_options(watch)
     _add_spark(watch)
     add_address(watch)
@@ -245,14 +261,47 @@ def _run_options(options: Namespace) -> dict[str, Any]:
     from .remote import token_of
 
     trust(options)
-    told = _places(options, data=True)
-    told["url"] = options.url or os.environ.get("OPENQ_URL") or None
+    url = options.url or os.environ.get("OPENQ_URL") or None
+    told = (
+        _places(options, data=True) if _is_here(options, url) else {"path": None, "archive": options.archive}
+    )
+    told["url"] = url
     told["token"] = token_of(options)
     told["include_open"] = options.include_open
     told["accept_gap"] = options.accept_gap
     if options.task_size is not None:
         told["task_bytes"] = max(1, options.task_size)
     return told
+
+
+def _is_here(options: Namespace, url: str | None) -> bool:
+    """Whether the journal's files are read, not a server. Raises UsageError where nothing leads anywhere."""
+    from ..config import Config
+    from .journal import missing
+    from .remote import UsageError
+
+    if options.data or os.environ.get("OPENQ_DATA"):
+        return True
+    reason = missing(Config().data)
+    if url is None:
+        if reason is not None:
+            raise UsageError(
+                f"{reason}; give --data DIR, or --url URL and --archive DIR to read from a server"
+            )
+        return True
+    if options.archive and (options.url or reason is not None):
+        return False
+    if reason is not None:
+        raise UsageError(
+            f"{reason}; to read from {_shown(url)} over HTTP, say where the archive is to be: --archive DIR"
+        )
+    return True
+
+
+def _shown(url: str) -> str:
+    """Without user and password."""
+    scheme, found, rest = url.partition("://")
+    return f"{scheme}{found}{rest.rpartition('@')[2]}"
 
 
 def _session(options: Namespace) -> Any:
@@ -324,9 +373,20 @@ def _tell_run(result: Any, as_json: bool, dry_run: bool = False) -> None:
         return
     if dry_run:
         size_of = size_text(result.journal_bytes)
-        print(f"would archive {count_text(result.segments, 'segment')}, {size_of} of the journal")
+        if result.server:
+            print(f"would archive about {size_of} of the history of {result.server}")
+        else:
+            print(f"would archive {count_text(result.segments, 'segment')}, {size_of} of the journal")
+    elif result.version is None and result.server:
+        print(f"nothing to archive: everything that {result.server} has is in the archive")
     elif result.version is None:
         print("nothing to archive: every full segment is in the archive")
+    elif result.server:
+        rows = ", ".join(f"{number} {table}" for table, number in result.rows.items()) or "no rows"
+        print(
+            f"version {result.version}: {rows}, {count_text(result.files, 'file')}, "
+            f"{size_text(result.bytes)}, up to position {result.through} of {result.server}"
+        )
     else:
         rows = ", ".join(f"{number} {table}" for table, number in result.rows.items()) or "no rows"
         print(
@@ -348,14 +408,15 @@ def _watch(options: Namespace) -> int:
     stop = Event()
     signal(SIGTERM, lambda *_: stop.set())
     spark = _session(options)
-    say(f"watching {told['path']}; Ctrl-C ends it")
+    say(f"watching {told['path'] or _shown(told['url'])}; Ctrl-C ends it")
+    every_s = options.every if options.every is not None else 2.0 if told["path"] else 60.0
 
     def tell(result: Any) -> None:
         _tell_run(result, options.json)
         sys.stdout.flush()
 
     try:
-        watch(spark, stop=stop, told=tell, every_s=options.every, **told)
+        watch(spark, stop=stop, told=tell, every_s=every_s, **told)
     except KeyboardInterrupt:
         stop.set()
     say("ended")
@@ -375,10 +436,10 @@ def _verify(options: Namespace) -> int:
         return OK if found.ok else FAILED
     verdict = paint("ok", "green") if found.ok else paint("damaged", "red")
     rows = ", ".join(f"{number} {name}" for name, number in found.rows.items())
-    print(
-        f"version {found.version}: {verdict}, {count_text(found.files, 'file')}, {rows}, "
-        f"{count_text(found.segments, 'segment')}, {found.compared} of them compared with the journal"
-    )
+    parts = f"{count_text(found.segments, 'segment')}, {found.compared} of them compared with the journal"
+    if found.spans:
+        parts = f"{count_text(found.spans, 'span')} from a server"
+    print(f"version {found.version}: {verdict}, {count_text(found.files, 'file')}, {rows}, {parts}")
     if found.findings:
         table(("WHERE", "WHAT"), [(each.where, each.what) for each in found.findings])
     return OK if found.ok else FAILED
@@ -531,6 +592,7 @@ def _version_facts(manifest: Any) -> dict[str, Any]:
         "events": manifest.rows("events"),
         "bytes": sum(file.bytes for file in manifest.files),
         "erased": sum(int(entry.get("messages", 0)) for entry in manifest.erased),
+        "server": manifest.origin.get("server"),
     }
 
 

@@ -113,6 +113,10 @@ class Manifest:
     erased: list[dict[str, Any]] = field(default_factory=list)  # what was taken out: when, why, how much
     segments: list[dict[str, Any]] = field(default_factory=list)  # what was proved for each of them
     first: int = 0  # position; where the archive begins
+    # Of an archive that was read from a server: which one, and what was proved of which positions. Such a
+    # one has spans instead of segments, and lets no journal free anything.
+    origin: dict[str, Any] = field(default_factory=dict)
+    spans: list[dict[str, Any]] = field(default_factory=list)
 
     def next(self, **changes: Any) -> Manifest:
         """What follows this one, to be changed and committed."""

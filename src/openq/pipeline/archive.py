@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -34,8 +34,9 @@ from ..storage.segment import location, offset_of, segment_of
 from .archive_care import compact, entry_sum, erase, vacuum
 from .archive_check import verify
 from .archive_files import MIB, Sum, Sums, Written, add_sums, write_rows
-from .archive_tasks import Progress, alone, archive_place, cores_of, on_executors
+from .archive_tasks import Progress, Result, alone, archive_place, cores_of, on_executors
 from .link import Link
+from .remote import RemoteHistory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,23 +50,6 @@ LEAST_TASK_BYTES = 32 * MIB
 WAVES = 4  # tasks of each table per core between two manifests
 _LOOK_EVERY_S = 2.0
 _ALL = 1 << 30
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run did, or in a dry run would do."""
-
-    version: int | None  # the newest it committed; None: nothing was changed
-    through: int  # position; all before it is in the archive
-    segments: int = 0
-    rows: dict[str, int] = field(default_factory=dict)
-    files: int = 0
-    bytes: int = 0  # of the files
-    journal_bytes: int = 0
-    removed: int = 0  # files that a killed job had left
-    cursor: str = (
-        ""  # why the server was not told how far the archive reaches; empty: it was, or there is none
-    )
 
 
 def archive(
@@ -85,14 +69,28 @@ def archive(
     """Archive all full segments that are not archived yet; with `include_open` what the open one has, too.
 
     `through` (a position) ends it earlier. With `url` beside `path` the server there is told how far the
-    archive reaches; without, the one that holds `path` is, if it lets us. `spark=None` works in this process.
+    archive reaches; without, the one that holds `path` is, if it lets us. With `url` and `archive` alone the
+    rows come from the server, up to its last one. `spark=None` works in this process.
     """
-    if path is None:
-        raise InvalidSetting(
-            "the archive job reads the journal's files: give path=, the data directory of the server"
-        )
     if task_bytes < 1:
         raise InvalidSetting(f"task_bytes must be 1 or more, not {task_bytes}")
+    if path is None:
+        if url is None:
+            raise InvalidSetting(
+                "where is the history? give path=, a data directory, or url=, a server, and archive="
+            )
+        from .archive_remote import archive_server
+
+        return archive_server(
+            spark,
+            RemoteHistory(url, token),
+            archive_place(None, archive),
+            through=through,
+            accept_gap=accept_gap,
+            task_bytes=task_bytes,
+            dry_run=dry_run,
+            progress=progress,
+        )
     place = Archive(archive_place(path, archive))
     journal = JournalFiles(path)
     if dry_run:
@@ -117,6 +115,9 @@ def archive(
             server.tell(result.through)
             tell(0, result.journal_bytes)
         return replace(result, cursor=server.trouble)
+
+
+_archive = archive
 
 
 # -- what there is to do -------------------------------------------------------------------------
@@ -179,6 +180,10 @@ def _plan(
     refs = journal.segments()
     oldest = location(refs[0].number, 0)
     start = oldest if manifest is None else manifest.through
+    if manifest is not None and manifest.origin:
+        raise InvalidSetting(
+            "the archive was read from a server: go on with url (--url), or choose another place for this one"
+        )
     if manifest is not None and manifest.journal != f"{refs[0].salt:016x}":
         raise InvalidSetting(f"the archive was made from another journal than the one in {journal.path}")
     if start < oldest:
@@ -394,14 +399,29 @@ def _is_alive(pid: int) -> bool:
 def watch(
     spark: SparkSession | None,
     *,
-    path: str,
+    path: str | None = None,
+    url: str | None = None,
+    archive: str | None = None,
+    token: str | None = None,
     stop: threading.Event | None = None,
     told: Callable[[Result], None] | None = None,
     every_s: float = _LOOK_EVERY_S,
     **options: Any,
 ) -> None:
-    """Run again whenever a segment is full, until `stop` is set. `told` hears of runs that did something."""
+    """Run again whenever a segment is full, until `stop` is set; from a server (`url` without `path`), every
+    `every_s`. `told` hears of runs that did something."""
     stop = stop or threading.Event()
+    if path is None and url is not None:
+        from .archive_remote import watch_server
+
+        history = RemoteHistory(url, token)
+        options.pop("include_open", None)
+        watch_server(spark, history, archive_place(None, archive), stop, told, every_s, **options)
+        return
+    if path is None:
+        raise InvalidSetting(
+            "where is the history? give path=, a data directory, or url=, a server, and archive="
+        )
     journal = JournalFiles(path)
     seen: int | None = None
     touched = 0.0
@@ -409,7 +429,7 @@ def watch(
         newest = journal.segments()[-1].number
         # Now and then without need: the server lets go of a cursor that nobody moves for days.
         if newest != seen or time.monotonic() - touched > 3600:
-            result = archive(spark, path=path, **options)
+            result = _archive(spark, path=path, url=url, archive=archive, token=token, **options)
             seen, touched = newest, time.monotonic()
             if told is not None and result.version is not None:
                 told(result)

@@ -43,18 +43,33 @@ def latest_of(archive: Archive) -> Manifest:
     return manifest
 
 
-# -- segments: what manifests say of them --------------------------------------------------------
+# -- segments and spans: what manifests say of them -----------------------------------------------
+
+
+def entries_of(manifest: Manifest) -> list[dict[str, Any]]:
+    """What was proved, part by part: of segments, or of spans where the rows came from a server."""
+    return manifest.spans if manifest.origin else manifest.segments
+
+
+def key_of(entry: dict[str, Any]) -> int:
+    """By which `sums_of` knows it."""
+    return int(entry["start"] if "start" in entry else entry["segment"])
+
+
+def starts_of(manifest: Manifest) -> list[int]:
+    """Of its spans, in order; none where there are segments."""
+    return sorted(map(key_of, manifest.spans)) if manifest.origin else []
 
 
 def entry_sum(entry: dict[str, Any], table: str, erased: bool = False) -> Sum:
     return Sum.from_json((entry.get("erased") or {}).get(table) if erased else entry.get(table))
 
 
-def with_erased(segments: Sequence[dict[str, Any]], erased: Sums) -> list[dict[str, Any]]:
+def with_erased(entries: Sequence[dict[str, Any]], erased: Sums) -> list[dict[str, Any]]:
     """The entries of a manifest after these rows of `messages` were taken out."""
     changed = []
-    for entry in segments:
-        gone = erased.get(entry["segment"])
+    for entry in entries:
+        gone = erased.get(key_of(entry))
         if gone is not None:
             before = entry_sum(entry, "messages", erased=True)
             entry = {
@@ -200,7 +215,7 @@ def erase(
         jobs = _rewrites(manifest, found)
         rewritten = on_executors(
             spark,
-            partial(_rewrite, place.path),
+            partial(_rewrite, place.path, starts_of(manifest)),
             jobs,
             partial(_tell, progress, [1] * len(jobs)),
             sum(file.bytes for file, _ in jobs),
@@ -233,7 +248,7 @@ def erase(
             manifest.next(
                 files=[each for kept in files.values() for each in kept],
                 erased=[*manifest.erased, entry],
-                segments=with_erased(manifest.segments, gone),
+                **{"spans" if manifest.origin else "segments": with_erased(entries_of(manifest), gone)},
             )
         )
     older = [each for each in place.versions() if each < version]
@@ -309,7 +324,9 @@ def _rewrites(manifest: Manifest, found: Found) -> list[tuple[ArchiveFile, Any]]
     return jobs
 
 
-def _rewrite(archive: str, job: tuple[ArchiveFile, Any]) -> tuple[list[Written], Sums, int] | None:
+def _rewrite(
+    archive: str, starts: list[int], job: tuple[ArchiveFile, Any]
+) -> tuple[list[Written], Sums, int] | None:
     """New files in the place of one, the sums of the messages taken out, and how many events were changed."""
     file, wanted = job
     place = Archive(archive)
@@ -318,7 +335,7 @@ def _rewrite(archive: str, job: tuple[ArchiveFile, Any]) -> tuple[list[Written],
         gone: Sums = {}
         if not any(_is_in(batch["seq"], wanted).true_count for batch in _narrow(place, file, ("seq",))):
             return None
-        return write_rows(archive, file.table, _without(place, file, wanted, gone)), gone, 0
+        return write_rows(archive, file.table, _without(place, file, wanted, gone, starts)), gone, 0
     words = ("message_id", *WORDS)
     touched = sum(_speaks(batch, wanted).true_count for batch in _narrow(place, file, words))
     if not touched:
@@ -334,10 +351,12 @@ def _is_in(column: pa.Array, values: Any) -> pa.BooleanArray:
     return pc.is_in(column, pa.array(values))
 
 
-def _without(place: Archive, file: ArchiveFile, seqs: Numbers, gone: Sums) -> Iterator[pa.RecordBatch]:
+def _without(
+    place: Archive, file: ArchiveFile, seqs: Numbers, gone: Sums, starts: list[int]
+) -> Iterator[pa.RecordBatch]:
     for batch in place.read_file(file, Selection(file.table)):
         mask = _is_in(batch["seq"], seqs)
-        add_sums(gone, sums_of(file.table, batch.filter(mask)))
+        add_sums(gone, sums_of(file.table, batch.filter(mask), starts))
         yield batch.filter(pc.invert(mask))
 
 
@@ -368,7 +387,7 @@ def _in_journal(
     found: Found,
 ) -> tuple[int, int | None]:
     """How many of the messages found are in the journal too, and how many more only there."""
-    if path is None:
+    if path is None or manifest.origin:
         return 0, None
     from ..columns.history import LocalHistory
     from ..columns.journal import JournalFiles

@@ -1,11 +1,13 @@
 """Whether the archive is what it says: every file, every row once, the same as the journal while that has it.
 
-A manifest keeps for each segment of the journal what its rows add up to. The files must add up to the same,
-so one row lost, doubled or changed anywhere shows, without comparing files with each other.
+A manifest keeps for each segment of the journal, or each span of what a server told, what its rows add up
+to. The files must add up to the same, so one row lost, doubled or changed anywhere shows, without comparing
+files with each other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -21,7 +23,7 @@ from ..columns.journal import Context, JournalFiles, SegmentRef, read_segment
 from ..columns.schema import TABLES
 from ..columns.select import Selection
 from ..errors import HistoryUnavailable, JournalDamaged, OpenQError
-from .archive_care import entry_sum, latest_of
+from .archive_care import entries_of, entry_sum, key_of, latest_of, starts_of
 from .archive_files import SUMMED, Sum, Sums, add_sums, sums_of
 from .archive_tasks import Progress, archive_place, on_executors
 
@@ -48,6 +50,7 @@ class Verified:
     segments: int
     compared: int  # segments that the journal still has, and that were compared with it
     findings: list[Finding] = field(default_factory=list)
+    spans: int = 0  # where the rows came from a server
 
     @property
     def ok(self) -> bool:
@@ -62,12 +65,13 @@ def verify(
     as_of: int | datetime | None = None,
     progress: Progress | None = None,
 ) -> Verified:
-    """Look at everything; change nothing. With `path`, a data directory, compare with its journal, too."""
+    """Look at everything; change nothing. With `path`, a data directory, compare with its journal, too: not
+    where the rows came from a server."""
     place = Archive(archive_place(path, archive))
     manifest = latest_of(place) if as_of is None else place.at(as_of)
     findings: list[Finding] = []
     files = manifest.files
-    refs = _kept(path, manifest, findings) if path is not None else []
+    refs = _kept(path, manifest, findings) if path is not None and not manifest.origin else []
     total = len(files) + len(refs)
 
     def tick(before: int, done: int) -> None:
@@ -77,7 +81,11 @@ def verify(
     sums: dict[str, Sums] = {table: {} for table in TABLES}
     broken = False
     looked = on_executors(
-        spark, partial(_look, place.path), files, partial(tick, 0), sum(file.bytes for file in files)
+        spark,
+        partial(_look, place.path, starts_of(manifest)),
+        files,
+        partial(tick, 0),
+        sum(file.bytes for file in files),
     )
     for file, (found, each) in zip(files, looked, strict=True):
         findings += found
@@ -105,17 +113,18 @@ def verify(
             compared += 1
             findings += _against_journal(told.get(ref.number, {}), ref.number, answer)
     rows = {table: manifest.rows(table) for table in TABLES}
-    return Verified(manifest.version, len(files), rows, len(manifest.segments), compared, findings)
+    segments, spans = len(manifest.segments), len(manifest.spans)
+    return Verified(manifest.version, len(files), rows, segments, compared, findings, spans)
 
 
 # -- files ---------------------------------------------------------------------------------------
 
 
-def _look(archive: str, file: ArchiveFile) -> tuple[list[Finding], Sums | None]:
+def _look(archive: str, starts: list[int], file: ArchiveFile) -> tuple[list[Finding], Sums | None]:
     place = Archive(archive)
     try:
         place.verify(file)
-        return _rows_of(place, file)
+        return _rows_of(place, file, starts)
     except OpenQError as error:
         detail = error.detail if isinstance(error, ArchiveDamaged) else str(error)
         return [Finding(file.path, detail)], None
@@ -123,7 +132,7 @@ def _look(archive: str, file: ArchiveFile) -> tuple[list[Finding], Sums | None]:
         return [Finding(file.path, f"it cannot be read: {str(error).partition(chr(10))[0][:200]}")], None
 
 
-def _rows_of(place: Archive, file: ArchiveFile) -> tuple[list[Finding], Sums]:
+def _rows_of(place: Archive, file: ArchiveFile, starts: list[int]) -> tuple[list[Finding], Sums]:
     findings: list[Finding] = []
     sums: Sums = {}
     last: tuple[str, int] | None = None
@@ -134,7 +143,7 @@ def _rows_of(place: Archive, file: ArchiveFile) -> tuple[list[Finding], Sums]:
     with pq.ParquetFile(place.path_of(file), page_checksum_verification=True) as opened:
         for group in range(opened.num_row_groups):
             rows = opened.read_row_group(group, columns=names).combine_chunks()
-            add_sums(sums, sums_of(file.table, rows))
+            add_sums(sums, sums_of(file.table, rows, starts))
             queues.update(pc.unique(rows["queue"]).drop_null().to_pylist())
             for name, seen in bounds.items():
                 found = pc.min_max(rows[name].cast(pa.int64())).as_py()
@@ -180,13 +189,16 @@ def _is_sorted(rows: pa.Table, last: tuple[str, int] | None) -> tuple[bool, tupl
 
 def _compare(manifest: Manifest, sums: dict[str, Sums]) -> list[Finding]:
     findings = []
-    told = {entry["segment"]: entry for entry in manifest.segments}
+    told = {key_of(entry): entry for entry in entries_of(manifest)}
     for number in sorted(set(told) | {number for each in sums.values() for number in each}):
         for table in TABLES:
             want = entry_sum(told.get(number, {}), table)
             have = sums[table].get(number, Sum())
             if have != want:
-                findings.append(Finding(f"segment {number}", _difference(table, have, want, "the manifest")))
+                where = _name(told.get(number), number, manifest)
+                findings.append(Finding(where, _difference(table, have, want, "the manifest")))
+    if manifest.origin:
+        return findings + _holes(sorted(manifest.spans, key=key_of), manifest.through)
     numbers = sorted(told)
     for before, after in pairwise(numbers):
         if after != before + 1:
@@ -194,6 +206,23 @@ def _compare(manifest: Manifest, sums: dict[str, Sums]) -> list[Finding]:
                 Finding(f"segment {before + 1}", f"no rows of segments {before + 1} to {after - 1}")
             )
     return findings
+
+
+def _name(entry: dict[str, Any] | None, number: int, manifest: Manifest) -> str:
+    if not manifest.origin:
+        return f"segment {number}"
+    return "outside of all spans" if entry is None else f"positions {entry['start']} to {entry['stop']}"
+
+
+def _holes(spans: Sequence[dict[str, Any]], through: int) -> list[Finding]:
+    """Positions that no span covers. Gaps that were accepted lie within spans and are told there."""
+    stops = [int(entry["stop"]) for entry in spans]
+    starts = [*(int(entry["start"]) for entry in spans[1:]), through] if spans else []
+    return [
+        Finding(f"position {stop}", f"no span from {stop} to {start}")
+        for stop, start in zip(stops, starts, strict=True)
+        if stop != start
+    ]
 
 
 def _difference(table: str, have: Sum, want: Sum, who: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -104,8 +104,9 @@ def add_sums(into: Sums, more: Sums) -> None:
         into[segment] = into.get(segment, Sum()) + each
 
 
-def sums_of(table: str, data: pa.Table | pa.RecordBatch) -> Sums:
-    """One sum for each segment that the rows come from. Needs the columns of `SUMMED`."""
+def sums_of(table: str, data: pa.Table | pa.RecordBatch, starts: Sequence[int] = ()) -> Sums:
+    """One sum for each segment that the rows come from; with `starts`, the first positions of spans in order,
+    one for each span, by its start. Needs the columns of `SUMMED`."""
     if not data.num_rows:
         return {}
     positions = numbers(data.column("position"))
@@ -122,7 +123,7 @@ def sums_of(table: str, data: pa.Table | pa.RecordBatch) -> Sums:
     for word in words:
         mixed = (mixed ^ word) * _MIX
         mixed ^= mixed >> np.uint64(29)
-    segments = positions >> 32
+    segments = _spans_of(positions, starts) if starts else positions >> 32
     order = np.argsort(segments, kind="stable")
     found, starts, counts = np.unique(segments[order], return_index=True, return_counts=True)
     all_seqs = np.add.reduceat(seqs[order], starts)
@@ -131,6 +132,11 @@ def sums_of(table: str, data: pa.Table | pa.RecordBatch) -> Sums:
         int(segment): Sum(int(rows), int(seq), int(digest))
         for segment, rows, seq, digest in zip(found, counts, all_seqs, all_digests, strict=True)
     }
+
+
+def _spans_of(positions: Numbers, starts: Sequence[int]) -> Numbers:
+    """The start of the span that each position is in; -1 before the first."""
+    return np.array([-1, *starts], dtype=np.int64)[np.searchsorted(starts, positions, side="right")]
 
 
 def numbers(column: pa.ChunkedArray | pa.Array) -> Numbers:

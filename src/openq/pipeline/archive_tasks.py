@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -26,6 +27,24 @@ Progress = Callable[[int, int], None]
 _LOOK_EVERY_S = 0.25
 _TASKS_PER_CORE = 16
 _LEAST_TASK = 32 << 20
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run of the archive job did, or in a dry run would do."""
+
+    version: int | None  # the newest it committed; None: nothing was changed
+    through: int  # position; all before it is in the archive
+    segments: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    files: int = 0
+    bytes: int = 0  # of the files
+    journal_bytes: int = 0  # of what was read; of a server's history roughly
+    removed: int = 0  # files that a killed job had left
+    # Why the server was not told how far the archive reaches; empty: it was, or there is none to be told.
+    cursor: str = ""
+    server: str = ""  # where the rows came from, if not from a journal's files
+    gaps: list[list[int]] = field(default_factory=list)  # positions that were lost, and accepted as such
 
 
 class ArchiveBusy(OpenQError):

@@ -24,7 +24,7 @@ _QUEUE = "queue/"
 _EXCHANGES = "exchanges"
 _TRIES = 50
 BLOCK = 1 << 20  # sequences that a queue gets at a time
-# Sequences have 13 digits from the first on: Redis sorts what is due at once as text, and so keeps their order.
+# Of 13 digits from the first on: Redis sorts what is due at once as text, and so keeps it in order.
 _FIRST_BLOCK = 1 << 20
 
 

@@ -15,6 +15,7 @@ from ...errors import (
     HistoryUnavailable,
     InvalidSetting,
     MessageNotFoundError,
+    NotOnThisStore,
     OpenQError,
     OutOfRoom,
     QueueExists,
@@ -372,7 +373,7 @@ def from_openq(error: OpenQError, receipt_handle: str | None = None) -> SqsError
         case OutOfRoom() | DirectoryInUse() | Closed() | StoreError():
             # Clients wait and try again after a 503, which is right: it may pass.
             return service_unavailable(str(error))
-        case QueueInUse() | ExchangeInUse():
+        case QueueInUse() | ExchangeInUse() | NotOnThisStore():
             return unsupported_operation(str(error))
         case ExchangeNotFound() | HistoryUnavailable():
             return resource_not_found(str(error))
