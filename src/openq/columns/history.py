@@ -214,6 +214,11 @@ class LocalHistory:
                     f"the archive {self.archive_path} was made from another journal than that of "
                     f"{self.data_path}; name the right one"
                 )
+            if taken is not None and not taken.origin.get("complete", True):
+                raise InvalidSetting(
+                    f"the archive {self.archive_path} was read from a server with a token that may not see "
+                    "all queues, so it cannot stand for the journal: read it without a data directory"
+                )
             # Dropped in between: what is missing here is in a later version of the archive.
             if _hole(taken, refs) is None or _version(self.archive.latest()) == _version(taken):
                 end = location(refs[-1].number, refs[-1].size) if refs else 0

@@ -236,7 +236,9 @@ class Core:
             if not queue.settings.fifo:
                 return
         queue.ready.put_back(entry)
-        if not queue.retention_armed:
+        # It may be older than all that waited: then its time is over before theirs.
+        over_ms = max(entry.sent_ms, due_ms) + queue.settings.retention_ms
+        if not queue.retention_armed or over_ms < queue.retention_armed:
             self._arm_retention(queue, now_ms)
         if queue.watched:
             self.woken.append(queue)

@@ -42,7 +42,7 @@ WAVES = 4  # tasks of each table per core between two manifests
 SPAN_ROWS = 1 << 20  # a span with more is not joined by the next run: damage is told by spans
 _ROW_BYTES = 150  # what a row takes beside its body
 _QUIET = 1 << 32  # so many positions without a row are worth a manifest: retention may pass them otherwise
-_HALVINGS = 64
+_NEAR, _HALVINGS = 1 << 20, 64
 _ALL = 1 << 30
 
 
@@ -198,9 +198,11 @@ def _fitting(history: RemoteHistory, whole: _Stretch, limit: int) -> _Stretch:
     if whole.bytes <= limit:
         return whole
     low, high = whole.start, whole.end
-    best = whole
+    best, near = whole, _NEAR
     for _ in range(_HALVINGS):
-        middle = (low + high) // 2
+        # Positions on Redis begin in 1970, and rows lie near the end: that is where to look first.
+        middle = max((low + high) // 2, whole.end - near)
+        near *= 16
         if middle <= low:
             break
         part = _planned(history, whole.first, middle)

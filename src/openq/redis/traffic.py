@@ -32,6 +32,7 @@ from .transfers import Transfers
 _AT_ONCE = 1000  # records or receipts in one call
 _AT_ONCE_BYTES = 1 << 20
 _STALE = 20
+_DECISIONS = 100  # times that a receive meets nothing but messages that have to go elsewhere
 _SMALL = 64  # parts of what one caller asks, to be gathered with others
 SMALL_BYTES = 1 << 16
 _MOST_IDS = 100_000
@@ -353,11 +354,12 @@ class Traffic(Transfers):
         version, holder = str(self._registry.version), self._shared.client
         flat = [part for wish in wishes for part in wish]
         now_ms, answers = 0, []
-        for _ in range(3):
+        for _ in range(_DECISIONS):
             limbo, now_ms, answers = self._about_queue(view, "receive", version, holder, *flat)
-            if not limbo or "returned" not in self._drain(view).values() or any(answers):
+            if not limbo or not self._drain(view) or any(answers):
                 break
-            # Messages without receives left, and nowhere to go: they are handed out after all.
+            # There were only such without receives left. Those with nowhere to go are handed out after all,
+            # and what stood behind the others is free now.
             version = str(self._registry.version)
         return now_ms, answers
 

@@ -236,6 +236,12 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder)
       elseif x and c.maxr and (x.c or 0) >= c.maxr and (c.exd or (c.dl and x.K ~= version)) then
         Q.by = Q.by - size_of(rec)
         bury(Q, seq, x, sent, rec, DEAD_RECEIVES, x.r, 'taken')
+        if c.fifo and c.dl then
+          -- It may have to come back: until that is decided nothing of its group may overtake it.
+          local g = group_of(x)
+          Q.batch[g] = nil
+          offer(Q, g)
+        end
       else
         lend(Q, loan, seq, sent, rec, x, x and cjson.encode(x))
       end

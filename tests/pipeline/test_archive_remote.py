@@ -1,0 +1,366 @@
+"""The archive job over HTTP: every row once, from a journal and from Redis; killed, gaps, and who may not."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from openq import OpenQ
+from openq.cli.main import main
+from openq.columns.archive import Archive, Manifest
+from openq.columns.history import LocalHistory
+from openq.columns.schema import TABLES, arrow_schema
+from openq.columns.select import Selection
+from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
+from openq.pipeline.archive import archive, compact, erase, vacuum, verify, watch
+from openq.pipeline.archive_remote import joined
+from openq.pipeline.remote import RemoteHistory
+from openq.redis.broker import RedisBroker
+from openq.security.policy import Rule
+from openq.security.store import Store
+from tests.crash.seeds import chosen_seed, repeat_with
+from tests.pipeline.conftest import Filled, fill_path, fill_server
+from tests.redis.servers import single
+from tests.serving import Served, free_port, served, until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def served_on_redis(options: str = "") -> Iterator[tuple[Served, str]]:
+    """And the address of its Redis."""
+    with single() as redis:
+        url = redis.url + options
+        server = Served(["--store", url, "--profile", "fast"], free_port())
+        try:
+            yield server.wait(), url
+        finally:
+            server.stop()
+
+
+@pytest.fixture(params=["journal", "redis"], scope="module")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One of each for all tests: what is in there already is history like any other."""
+    if request.param == "journal":
+        with served(tmp_path_factory.mktemp("journal") / "data") as made:
+            yield made
+    else:
+        with served_on_redis() as (made, _):
+            yield made
+
+
+def in_order(rows: pa.Table, table: str) -> pa.Table:
+    last = "item" if table == "events" else "message_id"
+    names = ("position", "queue", "seq", last)
+    return rows.sort_by([(name, "ascending") for name in names])
+
+
+def rows_of(history: LocalHistory | RemoteHistory) -> dict[str, pa.Table]:
+    found = {}
+    for table in TABLES:
+        selection = Selection(table)
+        batches = list(history.read_many(history.snapshot(selection).pieces, selection))
+        schema = arrow_schema(table)
+        found[table] = in_order(pa.Table.from_batches([each.cast(schema) for each in batches], schema), table)
+    return found
+
+
+def archived(place: Path) -> dict[str, pa.Table]:
+    return rows_of(LocalHistory(None, place))
+
+
+def same(before: dict[str, pa.Table], after: dict[str, pa.Table]) -> None:
+    for table in TABLES:
+        assert after[table].num_rows == before[table].num_rows
+        for name in before[table].schema.names:
+            assert after[table][name].to_pylist() == before[table][name].to_pylist(), (table, name)
+
+
+def as_published(filled: Filled, rows: list[dict[str, Any]]) -> None:
+    """Each message once, with the body and the queue that it was sent with."""
+    told = {row["message_id"]: row for row in rows}
+    assert len(told) == len(rows)
+    assert {id: (sent.queue, sent.body) for id, sent in filled.sent.items()} == {
+        id: (told[id]["queue"], bytes(told[id]["body"])) for id in filled.sent
+    }
+
+
+def latest(place: Path) -> Manifest:
+    found = Archive(place).latest()
+    assert found is not None
+    return found
+
+
+def files_on_disk(place: Path) -> set[str]:
+    return {str(each.relative_to(place)) for table in TABLES for each in (place / table).rglob("*.parquet*")}
+
+
+# -- every row once -------------------------------------------------------------------------------
+
+
+def test_every_row_of_a_server_is_archived_once_however_often_it_runs(server: Served, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    told = {"url": server.url, "archive": str(place)}
+    filled = fill_server(server.url, 40)
+    before = rows_of(RemoteHistory(server.url))
+
+    would = archive(None, **told, dry_run=True)
+    assert (would.version, would.journal_bytes > 0, place.exists()) == (None, True, False)
+    first = archive(None, **told)
+
+    assert first.rows == {table: before[table].num_rows for table in TABLES}
+    same(before, archived(place))
+    as_published(filled, archived(place)["messages"].to_pylist())
+    manifest = latest(place)
+    assert manifest.origin["server"] == server.url
+    assert manifest.origin["complete"]
+    assert manifest.segments == []
+    [span] = manifest.spans
+    assert (span["stop"], span["messages"]["rows"]) == (manifest.through, before["messages"].num_rows)
+    assert first.through == manifest.through == would.through
+
+    again = archive(None, **told)
+    assert (again.version, again.rows) == (None, {})
+
+    with OpenQ("orders", url=server.url, codec="raw") as orders:
+        orders.publish_many([b"later %d" % number for number in range(10)])
+    later = archive(None, **told)
+    assert (later.version, later.rows) == (2, {"messages": 10, "events": 10})
+    same(rows_of(RemoteHistory(server.url)), archived(place))
+    assert len(latest(place).spans) == 1
+    found = verify(None, archive=str(place))
+    assert (found.findings, found.spans, found.segments) == ([], 1, 0)
+    # What this archive holds is no reason for a journal to drop anything.
+    if manifest.origin["storage"] != "redis":
+        assert json.loads(server.get("/api/v1/pipeline/cursors")[1])["cursors"] == []
+
+
+JOB = """
+import sys
+from openq.pipeline.archive import archive
+archive(None, url=sys.argv[1], archive=sys.argv[2], task_bytes=2048)
+"""
+
+
+def test_killed_anywhere_it_is_finished_by_the_next_run(server: Served, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    fill_server(server.url, 40)
+    before = rows_of(RemoteHistory(server.url))
+    seed = chosen_seed()
+    print(repeat_with(seed))
+    chooser = random.Random(seed)
+    for _ in range(2):
+        words = [sys.executable, "-c", JOB, server.url, str(place)]
+        job = subprocess.Popen(words, stderr=subprocess.PIPE)
+        enough = len(files_on_disk(place)) + chooser.randrange(1, 5)
+        until(lambda job=job, enough=enough: job.poll() is not None or len(files_on_disk(place)) >= enough)
+        job.send_signal(signal.SIGKILL)
+        job.communicate()
+
+    archive(None, url=server.url, archive=str(place), task_bytes=16 << 10)
+
+    same(before, archived(place))
+    place_now = Archive(place)
+    named = {file.path for version in place_now.versions() for file in place_now.read(version).files}
+    assert files_on_disk(place) == named
+    assert verify(None, archive=str(place)).findings == []
+
+
+def test_a_watcher_takes_what_comes(server: Served, tmp_path: Path) -> None:
+    stop = threading.Event()
+    runs: list[Any] = []
+
+    def told(result: Any) -> None:
+        runs.append(result)
+        if len(runs) == 1:
+            with OpenQ("orders", url=server.url, codec="raw") as orders:
+                orders.publish(b"one more")
+        else:
+            stop.set()
+
+    place = tmp_path / "archive"
+    watch(None, url=server.url, archive=str(place), stop=stop, told=told, every_s=0.01)
+
+    assert [result.version for result in runs] == [1, 2]
+    assert runs[1].rows == {"messages": 1, "events": 1}
+    same(rows_of(RemoteHistory(server.url)), archived(place))
+
+
+# -- what is missing ------------------------------------------------------------------------------
+
+
+def test_rows_that_were_dropped_too_early_are_no_secret(tmp_path: Path) -> None:
+    place = str(tmp_path / "archive")
+    with served_on_redis("?history=100") as (server, url):
+        with OpenQ("q", url=server.url, codec="raw") as queue:
+            queue.publish(b"first")
+            end = archive(None, url=server.url, archive=place).through
+            broker = RedisBroker(url, profile="fast")
+            queue.publish(b"second")
+
+            def oldest() -> int:
+                [[_, entry]] = broker.calls.call(b"oq:{1}:m", "XRANGE", "oq:{1}:m", "-", "+", "COUNT", 1)
+                return 0 if bytes(entry[1]).endswith((b"first", b"second")) else 1
+
+            while not oldest():
+                queue.publish_many([b"later"] * 64)
+                for message in queue.receive_many(100):
+                    queue.ack(message)
+            broker.close()
+
+        with pytest.raises(HistoryUnavailable, match=rf"positions {end} to \d+ were dropped.*--accept-gap"):
+            archive(None, url=server.url, archive=place)
+        assert latest(Path(place)).through == end
+        result = archive(None, url=server.url, archive=place, accept_gap=True)
+
+        assert [gap[0] for gap in result.gaps] == [end]
+        assert latest(Path(place)).spans[-1]["gaps"] == result.gaps
+        assert verify(None, archive=place).findings == []
+        bodies = archived(Path(place))["messages"]["body"].to_pylist()
+        assert bodies[0] == b"first"
+        assert b"second" not in bodies
+
+
+def test_who_may_not_gets_nothing_and_who_may_see_some_gets_those(tmp_path: Path) -> None:
+    data, place = tmp_path / "data", tmp_path / "archive"
+    fill_path(data, 10)
+    store = Store(data / "users.json")
+    store.add_user("narrow", rules=[Rule("allow", frozenset({"peek"}), "mails")])
+    token = store.create_token("narrow", "t")
+    with served(data) as server:
+        for bad in ("oq_canary-2718", None):
+            with pytest.raises(OpenQError, match=r"[Tt]oken|who is asking") as raised:
+                archive(None, url=server.url, archive=str(place), token=bad)
+            assert bad is None or bad not in str(raised.value)
+        assert not place.exists()
+
+        assert archive(None, url=server.url, archive=str(place), token=token).rows["messages"] == 10
+
+    assert set(archived(place)["messages"]["queue"].to_pylist()) == {"mails"}
+    assert (latest(place).origin["user"], latest(place).origin["complete"]) == ("narrow", False)
+    assert token not in json.dumps(latest(place).origin)
+    # It must not hide what else the journal has.
+    with pytest.raises(InvalidSetting, match="not see all queues"):
+        LocalHistory(data, place).snapshot(Selection())
+
+
+def test_archives_of_both_kinds_are_not_mixed(tmp_path: Path) -> None:
+    data, place = tmp_path / "data", str(tmp_path / "archive")
+    with served(data) as server:
+        fill_server(server.url, 10)
+        archive(None, url=server.url, archive=place)
+        with pytest.raises(InvalidSetting, match="read from a server"):
+            archive(None, path=str(data), archive=place)
+        archive(None, path=str(data), include_open=True)
+        with pytest.raises(InvalidSetting, match="files of a journal"):
+            archive(None, url=server.url, archive=str(data / "archive"))
+    with served(tmp_path / "other") as other:
+        fill_server(other.url, 10)
+        with pytest.raises(InvalidSetting, match="another journal or store"):
+            archive(None, url=other.url, archive=place)
+
+
+def test_spans_that_follow_are_one_until_they_hold_much() -> None:
+    def span(start: int, stop: int, rows: int) -> dict[str, Any]:
+        sums = {"rows": rows, "seqs": "0", "digest": "0"}
+        return {"start": start, "stop": stop, "gaps": [], "messages": sums, "events": sums}
+
+    some = joined(joined([], span(0, 10, 3)), span(10, 20, 4))
+    assert [(each["start"], each["stop"], each["events"]["rows"]) for each in some] == [(0, 20, 7)]
+    assert [each["start"] for each in joined(some, span(30, 40, 1))] == [0, 30]
+    assert [each["start"] for each in joined(some, span(20, 40, 1 << 20))] == [0, 20]
+
+
+# -- looking after it -----------------------------------------------------------------------------
+
+
+def test_what_was_published_is_what_spark_reads_and_the_archive_is_looked_after(
+    spark: SparkSession, server: Served, tmp_path: Path
+) -> None:
+    from openq.pipeline.history import history
+
+    place = tmp_path / "archive"
+    told = {"archive": str(place)}
+    filled = fill_server(server.url, 20)
+    archive(spark, url=server.url, **told, task_bytes=16 << 10)
+    with OpenQ("orders", url=server.url, codec="raw") as orders:
+        orders.publish_many([b"late"] * 5)
+    archive(spark, url=server.url, **told)
+    before = rows_of(RemoteHistory(server.url))
+
+    for table in TABLES:
+        for rows in (
+            history(spark, archive=str(place), table=table),
+            spark.read.format("openq").option("archive", str(place)).option("table", table).load(),
+        ):
+            found = in_order(rows.toArrow().cast(arrow_schema(table)), table)
+            same({**before, table: found}, before)
+    as_published(filled, before["messages"].to_pylist())
+
+    assert compact(None, **told).after < len(latest(place).files) + 4
+    same(before, archived(place))
+    [victim, *_] = filled.sent
+    erased = erase(None, **told, message_ids=[victim])
+    assert (erased.messages, erased.waiting) == (1, None)
+    assert archived(place)["messages"].num_rows == before["messages"].num_rows - 1
+    assert victim not in archived(place)["messages"]["message_id"].to_pylist()
+    vacuum(**told, keep_s=0)
+    assert Archive(place).versions() == [erased.version]
+    assert verify(spark, **told).findings == []
+
+    # Lost, or more than there should be: the sums of the span tell.
+    manifest = latest(place)
+    Archive(place).commit(manifest.next(files=manifest.files[1:]))
+    assert any("the manifest says" in each.what for each in verify(None, **told).findings)
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_reads_from_a_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENQ_DATA", "OPENQ_URL", "OPENQ_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    def call(*words: str) -> tuple[int, str]:
+        code = main(["pipeline", "archive", *words])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    with served(tmp_path / "data") as server:
+        fill_server(server.url, 10)
+        place = ("--archive", "kept")
+        there = ("--url", server.url, *place)
+        here = ("--master", "none")
+        assert "of the history of" in call("run", *there, "--dry-run")[1]
+        code, text = call("run", *there, *here)
+        assert (code, "version 1: 30 messages" in text) == (0, True), text
+        assert "nothing to archive: everything" in call("run", *there, *here)[1]
+        # The environment's server is enough where there is no data directory.
+        monkeypatch.setenv("OPENQ_URL", server.url)
+        assert call("run", *place, *here)[0] == 0
+        monkeypatch.delenv("OPENQ_URL")
+        assert "1 span from a server" in call("verify", *place, *here)[1]
+        [version] = json.loads(call("versions", *place, "--json")[1])
+        assert version["server"] == server.url
+
+        code, text = call("run", "--url", server.url)
+        assert (code, "--archive DIR" in text.splitlines()[0]) == (2, True)
+    code, text = call("run")
+    assert code != 0
+    assert "no such directory; give --data DIR, or --url URL and --archive DIR" in text.splitlines()[0]
