@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +19,14 @@ import pytest
 from openq import OpenQ
 from openq.cli.main import main
 from openq.columns.archive import Archive, Manifest
-from openq.columns.history import LocalHistory
+from openq.columns.history import LocalHistory, Piece
+from openq.columns.journal import JournalFiles
 from openq.columns.schema import TABLES, arrow_schema
 from openq.columns.select import Selection
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
 from openq.pipeline.archive import archive, compact, erase, vacuum, verify, watch
-from openq.pipeline.archive_remote import joined
+from openq.pipeline.archive_remote import archive_server, joined
 from openq.pipeline.remote import RemoteHistory
-from openq.redis.broker import RedisBroker
 from openq.security.policy import Rule
 from openq.security.store import Store
 from tests.crash.seeds import chosen_seed, repeat_with
@@ -39,13 +39,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def served_on_redis(options: str = "") -> Iterator[tuple[Served, str]]:
-    """And the address of its Redis."""
+def served_on_redis(options: str = "") -> Iterator[Served]:
     with single() as redis:
-        url = redis.url + options
-        server = Served(["--store", url, "--profile", "fast"], free_port())
+        server = Served(["--store", redis.url + options, "--profile", "fast"], free_port())
         try:
-            yield server.wait(), url
+            yield server.wait()
         finally:
             server.stop()
 
@@ -53,12 +51,9 @@ def served_on_redis(options: str = "") -> Iterator[tuple[Served, str]]:
 @pytest.fixture(params=["journal", "redis"], scope="module")
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One of each for all tests: what is in there already is history like any other."""
-    if request.param == "journal":
-        with served(tmp_path_factory.mktemp("journal") / "data") as made:
-            yield made
-    else:
-        with served_on_redis() as (made, _):
-            yield made
+    data = tmp_path_factory.mktemp("journal") / "data"
+    with served(data) if request.param == "journal" else served_on_redis() as made:
+        yield made
 
 
 def in_order(rows: pa.Table, table: str) -> pa.Table:
@@ -191,7 +186,10 @@ def test_a_watcher_takes_what_comes(server: Served, tmp_path: Path) -> None:
             stop.set()
 
     place = tmp_path / "archive"
+    given_up = threading.Timer(60, stop.set)
+    given_up.start()
     watch(None, url=server.url, archive=str(place), stop=stop, told=told, every_s=0.01)
+    given_up.cancel()
 
     assert [result.version for result in runs] == [1, 2]
     assert runs[1].rows == {"messages": 1, "events": 1}
@@ -201,24 +199,59 @@ def test_a_watcher_takes_what_comes(server: Served, tmp_path: Path) -> None:
 # -- what is missing ------------------------------------------------------------------------------
 
 
+def test_segments_that_were_dropped_too_early_are_no_secret(tmp_path: Path) -> None:
+    data, place = tmp_path / "data", tmp_path / "archive"
+    fill_path(data, 40, segment_bytes=4 << 10)
+    with served(data) as server:
+        told = {"url": server.url, "archive": str(place)}
+        before = rows_of(RemoteHistory(server.url))
+        archive(None, **told, through=2 << 32)
+        for ref in JournalFiles(data).segments()[:3]:
+            Path(ref.path).unlink()
+
+        with pytest.raises(HistoryUnavailable, match=f"positions {2 << 32} to {4 << 32} were dropped"):
+            archive(None, **told)
+        result = archive(None, **told, accept_gap=True)
+
+    assert result.gaps == latest(place).spans[-1]["gaps"] == [[2 << 32, 4 << 32]]
+    assert verify(None, archive=str(place)).findings == []
+    kept = [each for each in before["messages"]["position"].to_pylist() if not 2 << 32 <= each < 4 << 32]
+    assert archived(place)["messages"]["position"].to_pylist() == kept
+
+
+def test_a_queue_that_is_deleted_meanwhile_takes_only_its_own_rows(tmp_path: Path) -> None:
+    with served_on_redis() as server:
+
+        class Late(RemoteHistory):
+            """Comes for the rows when a queue is gone that was there when it looked."""
+
+            def read_many(self, pieces: Iterable[Piece], selection: Selection) -> Iterator[pa.RecordBatch]:
+                if self.link.call("GET", "queues").json()["queues"][0]["name"] == "doomed":
+                    self.link.call("DELETE", "queues/doomed")
+                return super().read_many(pieces, selection)
+
+        for name in ("doomed", "other"):
+            with OpenQ(name, url=server.url, codec="raw") as queue:
+                queue.publish(b"of " + name.encode())
+
+        archive_server(None, Late(server.url), str(tmp_path / "archive"))
+
+    assert archived(tmp_path / "archive")["messages"]["queue"].to_pylist() == ["other"]
+    assert verify(None, archive=str(tmp_path / "archive")).findings == []
+
+
 def test_rows_that_were_dropped_too_early_are_no_secret(tmp_path: Path) -> None:
     place = str(tmp_path / "archive")
-    with served_on_redis("?history=100") as (server, url):
+    with served_on_redis("?history=100") as server:
         with OpenQ("q", url=server.url, codec="raw") as queue:
             queue.publish(b"first")
             end = archive(None, url=server.url, archive=place).through
-            broker = RedisBroker(url, profile="fast")
             queue.publish(b"second")
-
-            def oldest() -> int:
-                [[_, entry]] = broker.calls.call(b"oq:{1}:m", "XRANGE", "oq:{1}:m", "-", "+", "COUNT", 1)
-                return 0 if bytes(entry[1]).endswith((b"first", b"second")) else 1
-
-            while not oldest():
+            far, since = RemoteHistory(server.url), Selection(first_position=end)
+            while far.snapshot(since).gap is None:
                 queue.publish_many([b"later"] * 64)
                 for message in queue.receive_many(100):
                     queue.ack(message)
-            broker.close()
 
         with pytest.raises(HistoryUnavailable, match=rf"positions {end} to \d+ were dropped.*--accept-gap"):
             archive(None, url=server.url, archive=place)
@@ -247,6 +280,11 @@ def test_who_may_not_gets_nothing_and_who_may_see_some_gets_those(tmp_path: Path
         assert not place.exists()
 
         assert archive(None, url=server.url, archive=str(place), token=token).rows["messages"] == 10
+        # Also where a part of the way holds nothing for such a caller.
+        second = tmp_path / "second"
+        archive(None, url=server.url, archive=str(second), token=token, task_bytes=128)
+        assert any(not Archive(second).read(version).files for version in Archive(second).versions())
+        same(archived(place), archived(second))
 
     assert set(archived(place)["messages"]["queue"].to_pylist()) == {"mails"}
     assert (latest(place).origin["user"], latest(place).origin["complete"]) == ("narrow", False)
@@ -263,7 +301,17 @@ def test_archives_of_both_kinds_are_not_mixed(tmp_path: Path) -> None:
         archive(None, url=server.url, archive=place)
         with pytest.raises(InvalidSetting, match="read from a server"):
             archive(None, path=str(data), archive=place)
-        archive(None, path=str(data), include_open=True)
+        before = rows_of(RemoteHistory(server.url))
+        # One that holds everything may stand for the journal up to its end.
+        with OpenQ("orders", url=server.url, codec="raw") as orders:
+            orders.ack(orders.receive())
+        same(rows_of(LocalHistory(data)), rows_of(LocalHistory(data, place)))
+        end = archive(None, path=str(data), include_open=True).through
+        # What a server has in an archive of its own is history like any other.
+        archive(None, url=server.url, archive=str(tmp_path / "second"), through=latest(Path(place)).through)
+        same(before, archived(tmp_path / "second"))
+        archive(None, url=server.url, archive=str(tmp_path / "second"))
+        assert latest(tmp_path / "second").through >= end
         with pytest.raises(InvalidSetting, match="files of a journal"):
             archive(None, url=server.url, archive=str(data / "archive"))
     with served(tmp_path / "other") as other:

@@ -24,7 +24,8 @@ class Keys:
     def __init__(self, server: Server, prefix: str, number: int) -> None:
         self._ask = server.ask
         self._port = server.port
-        self._head = f"{prefix}:{{{number}}}:"
+        store = server.ask("HGET", f"{prefix}:{{meta}}:counters", "id_prefix") or ""
+        self._head = f"{prefix}:{{{store[:6]}.{number}}}:"
         self.names = {key.removeprefix(self._head) for key in server.ask("KEYS", self._head + "*")}
 
     def hash(self, name: str) -> dict[str, str]:
@@ -74,11 +75,14 @@ def check_queue(server: Server, prefix: str, view: QueueView, *, had_history: bo
         assert set(inspection.records) == inspection.live(), "history of a queue that keeps none"
 
 
+_TEXTS = ("c", "name")  # of the hash of a queue: everything else is a number
+
+
 class Inspection:
     def __init__(self, server: Server, prefix: str, view: QueueView) -> None:
         self.keys = keys = Keys(server, prefix, view.number)
         self.view = view
-        self.state = {name: int(value) for name, value in keys.hash("q").items() if name != "c"}
+        self.state = {name: int(value) for name, value in keys.hash("q").items() if name not in _TEXTS}
         self.records = keys.records()
         self.extras: dict[str, dict[str, Any]] = {s: json.loads(t) for s, t in keys.hash("x").items()}
         self.edited = keys.edited()
@@ -220,7 +224,7 @@ class Inspection:
         )
         assert {group: int(n) for group, n in self.keys.hash("go").items()} == dict(out)
         groups = {name.removeprefix("r:"): lane for name, lane in self.lanes.items()}
-        assert self.keys.set("gs") == set(groups)
+        assert set(self.keys.sorted("gs")) == set(groups)
         wanted: dict[str, tuple[int, int]] = {}
         for group, lane in groups.items():
             first = min(lane, key=int)

@@ -379,7 +379,8 @@ def test_what_comes_after_a_snapshot_is_not_in_it(columns: Columns) -> None:
 def _drop_history(columns: Columns) -> None:
     """As a queue does that publishes on, until its first messages are beyond the limit."""
     broker = columns.broker
-    while broker.calls.call(b"oq:{1}:m", "XRANGE", "oq:{1}:m", "-", "+", "COUNT", 1)[0][1][1][2:] == b"0":
+    key = broker._view("q").key[:-1] + b"m"
+    while broker.calls.call(key, "XRANGE", key, "-", "+", "COUNT", 1)[0][1][1][2:] == b"0":
         for number in range(64):
             broker.publish("q", Draft(b"later %d" % number))
         lent = broker.receive("q", 1000)

@@ -62,7 +62,9 @@ def test_an_address_is_shown_as_its_url(url: str) -> None:
 
 
 def test_options() -> None:
-    address = parse("redis://box?profile=fast&prefix=jobs&timeout=2.5&reconnect=0&replicas=2&history=70&heartbeat=5")
+    address = parse(
+        "redis://box?profile=fast&prefix=jobs&timeout=2.5&reconnect=0&replicas=2&history=70&heartbeat=5"
+    )
 
     assert (address.profile, address.prefix, address.timeout_s) == ("fast", "jobs", 2.5)
     assert (address.reconnect_s, address.replicas) == (0.0, 2)

@@ -26,7 +26,7 @@ from ..columns.archive import Archive, ArchiveDamaged, Manifest, conform
 from ..columns.history import Piece
 from ..columns.schema import TABLES, arrow_schema
 from ..columns.select import Selection
-from ..errors import HistoryUnavailable, InvalidSetting
+from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
 from .archive_care import entry_sum
 from .archive_files import MIB, Sum, Written, numbers, write_rows
 from .archive_tasks import Progress, Result, alone, cores_of, on_executors
@@ -43,6 +43,7 @@ SPAN_ROWS = 1 << 20  # a span with more is not joined by the next run: damage is
 _ROW_BYTES = 150  # what a row takes beside its body
 _QUIET = 1 << 32  # so many positions without a row are worth a manifest: retention may pass them otherwise
 _NEAR, _HALVINGS = 1 << 20, 64
+_TRIES = 5
 _ALL = 1 << 30
 
 
@@ -69,6 +70,7 @@ def archive_server(
         whole = _stretch(history, place, origin, through, accept_gap)
         total, end = whole.bytes, whole.end
         result = Result(None, whole.start, removed=removed, server=url)
+        tries = _TRIES
         while True:
             part = _fitting(history, whole, WAVES * cores_of(spark) * task_bytes)
 
@@ -76,8 +78,17 @@ def archive_server(
                 if progress is not None:
                     progress(min(before + done, total), total)
 
-            result = _archive_stretch(spark, place, history, origin, part, task_bytes, result, tell)
-            if part.end >= whole.end:
+            try:
+                result = _archive_stretch(spark, place, history, origin, part, task_bytes, result, tell)
+            except OpenQError as error:
+                # Dropped since we looked: another look finds the gap, or that its queue was deleted.
+                tries -= 1
+                if error.code != HistoryUnavailable.code or not tries:
+                    raise
+                place.vacuum(_ALL, orphan_s=0.0)
+                whole = _stretch(history, place, origin, end, accept_gap)
+                continue
+            if part.is_last:
                 tell(total)
                 return result
             whole = _stretch(history, place, origin, end, accept_gap)
@@ -134,6 +145,7 @@ class _Stretch:
     journal: str
     gaps: list[list[int]]
     pieces: dict[str, tuple[Piece, ...]]
+    is_last: bool = True  # False: more is known to follow
 
     @property
     def bytes(self) -> int:
@@ -213,7 +225,8 @@ def _fitting(history: RemoteHistory, whole: _Stretch, limit: int) -> _Stretch:
         else:
             best = part
             break
-    return replace(best, start=whole.start, gaps=whole.gaps)
+    gaps = [[first, min(end, best.end)] for first, end in whole.gaps]
+    return replace(best, start=whole.start, gaps=gaps, is_last=False)
 
 
 # -- one commit ----------------------------------------------------------------------------------
@@ -253,8 +266,8 @@ def _archive_stretch(
     )
     written = [each for answer in done for each in answer]
     manifest = place.latest()
-    is_quiet = manifest is not None and part.end - part.start >= _QUIET
-    if not written and not part.gaps and not is_quiet:
+    is_long = manifest is not None and part.end - part.start >= _QUIET
+    if not (written or part.gaps or is_long) and part.is_last:
         return result
     span = {"start": part.start, "stop": part.end, "gaps": part.gaps, **_sums(written)}
     files = [each.file for each in written]

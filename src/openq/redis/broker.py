@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from ..broker.foundation import Listener
 from ..broker.waiters import Waiter
 from ..clock import Clock, VirtualClock
+from ..errors import QueueNotFound
 from ..model import NO_DEADLINE, Delivery
 from . import bridge
 from .batches import Batches
@@ -45,6 +47,7 @@ class RedisBroker(Operations):
         super().__init__(Shared(address, clock), loop)
         if loop is not None:
             self.batches = Batches(loop)
+            self.is_server = True
         self._views: dict[asyncio.AbstractEventLoop, RedisBroker] = {}
         self._base = self
         self.is_virtual = isinstance(clock, VirtualClock)
@@ -194,22 +197,24 @@ class RedisBroker(Operations):
     # -- for the attendant ----------------------------------------------------------------------
 
     def view_of_key(self, key: bytes) -> QueueView | None:
-        number = key[key.find(b"{") + 1 : key.find(b"}")]
+        number = key[key.find(b".", key.find(b"{")) + 1 : key.find(b"}")]
         return self._registry.numbered.get(int(number)) if number.isdigit() else None
 
     def tick_queue(self, view: QueueView, watch_ms: int | None = None) -> tuple[int, int]:
         """What time brought about in a queue. When it brings the next, and how many are ready."""
         args = () if watch_ms is None else (watch_ms,)
-        limbo, _, (next_ms, ready) = self._about_queue(view, "tick", *args)
+        limbo, _, (next_ms, ready, version) = self._about_queue(view, "tick", *args)
         if limbo:
-            self._drain(view)
+            self._drain_if_possible(view)
+        if version < view.version:
+            self._configure(view)  # who changed the settings died before the queue heard of it
         if self._shared.listeners:
             for seq in Past(self).expired_leases(view):
                 self._note("expired", view.name, [self._lent_id(seq)])
         return int(next_ms), int(ready)
 
     def hold_queue(self, view: QueueView) -> bool:
-        return bool(self._on(view, "hold", self._shared.client))
+        return bool(self._on(view, "hold", self._shared.client, self._shared.beat_ms))
 
     def may_sweep(self, lock_ms: int) -> bool:
         """Whether it is this process that looks through all queues just now."""
@@ -240,9 +245,10 @@ class RedisBroker(Operations):
         self._attendant.hold()
         for _ in range(3):  # dead letters may be due where they arrive
             for view in list(self._registry.queues.values()):
-                _, ready = self.tick_queue(view)
-                if ready:
-                    self._attendant.serve(view.name)
+                with contextlib.suppress(QueueNotFound):
+                    _, ready = self.tick_queue(view)
+                    if ready:
+                        self._attendant.serve(view.name)
 
     # -- events ---------------------------------------------------------------------------------
 

@@ -242,7 +242,9 @@ class Calls:
         give_up_s = time.monotonic() + (self.address.reconnect_s if patience_s is None else patience_s)
         pause_s = Pause.SHORTEST_S
         redirections = 0
+        was_sent = False  # by any of the tries: then it may have been done, whatever the last one says
         while True:
+            was_sent = was_sent or (isinstance(error, StoreUnavailable) and error.sent)
             reply: Any
             if isinstance(error, Refused) and error.word in ("MOVED", "ASK") and redirections < 5:
                 redirections += 1
@@ -251,7 +253,8 @@ class Calls:
                 isinstance(error, StoreUnavailable) and (idempotent or not error.sent)
             ):
                 if self._closed or time.monotonic() >= give_up_s:
-                    raise error if isinstance(error, StoreUnavailable) else StoreUnavailable(str(error))
+                    why = error.detail if isinstance(error, StoreUnavailable) else str(error)
+                    raise StoreUnavailable(why, sent=was_sent)
                 self._look()
                 self._sleep(pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(pause_s * 2, Pause.LONGEST_S)

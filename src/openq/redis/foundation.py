@@ -29,12 +29,13 @@ from . import records
 from .calls import Calls
 from .library import call_function, load_functions
 from .registry import QueueView, Registry
-from .safety import gauges, require
+from .safety import Report, gauges, require
 from .survey import survey
 from .url import Address
 
 log = logging.getLogger("openq.redis")
 
+_TRIES = 20
 _PATIENCE_S = 1.0  # who asks for the health wants to know, not to wait
 
 Reply = list[Any]
@@ -49,13 +50,14 @@ class Shared:
         self.registry = Registry(address.prefix)
         self.closed = False
         self.offset_ms: int | None = None  # Redis's clock less the monotonic one
+        self.beat_ms = int(address.heartbeat_s * 1000)
         self.forked: list[Callable[[], None]] = []  # called in a child, which has none of the threads
         self.be_new()
         _ALL.add(self)
         self.listeners: list[Listener] = []
+        self.report: Report | None = None  # what its settings may lose
         self.heard: dict[int, str] = {}  # number of a queue -> up to where its events were looked through
         self.lent_ids: dict[int, str] = {}  # ids that do not follow from the sequence, while somebody listens
-        self.loaded: set[bytes] = set()
 
     def be_new(self) -> None:
         """Under a name of its own: a forked child that kept its parent's would seem to repeat its calls."""
@@ -84,6 +86,7 @@ class Foundation:
     storage = "redis"
     relaxed = False
     has_batches = False
+    is_server = False
     journal = None
 
     def __init__(self, shared: Shared, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -99,10 +102,11 @@ class Foundation:
 
     def _start(self) -> None:
         """The functions, the queues and the prefix of ids; after the settings of Redis were judged."""
-        report = survey(self._shared.address)
-        for line in require(report):
-            log.warning("%s", line)
-        self._report = report
+        shared = self._shared
+        shared.report = survey(shared.address)
+        for line in require(shared.report):
+            # A server says it once; programs and commands are many, and asked for it.
+            log.log(logging.WARNING if self.is_server else logging.INFO, "%s", line)
         load_functions(self.calls, self._registry.docs_key)
         self._registry.load_prefix(self.calls, new_prefix())
         self._registry.refresh(self.calls, always=True)
@@ -126,8 +130,17 @@ class Foundation:
         """The answer of one of the functions for a queue; what it put into limbo is decided."""
         limbo, _, answer = self._about_queue(view, name, *args, idempotent=idempotent)
         if limbo:
-            self._drain(view)
+            self._drain_if_possible(view)
         return answer
+
+    def _drain_if_possible(self, view: QueueView) -> dict[str, str]:
+        """What was done is done, even if Redis has no room for it elsewhere just now, or the other node is
+        away: it stays in limbo, and is looked after again and again."""
+        try:
+            return self._drain(view)
+        except StoreError as error:
+            log.debug("messages of %r are on their way to other queues: %s", view.name, error)
+            return {}
 
     def _about_queue(self, view: QueueView, name: str, *args: Any, idempotent: bool = True) -> Reply:
         for _ in range(100):
@@ -139,24 +152,39 @@ class Foundation:
                 elif error.code == "NOQUEUE":
                     self._restore(view)
                 elif error.code == "GONE":
-                    self._registry.refresh(self.calls)
+                    self._forget_gone(view)
                     again = self._registry.queues.get(view.name)
-                    if again is None or again is view:
+                    if again is None:
                         raise QueueNotFound(view.name) from None
                     view = again  # somebody deleted it and made it anew
                 else:
                     raise
         raise StoreError(f"queue {view.name!r} cannot be found in Redis")
 
+    def _forget_gone(self, view: QueueView) -> None:
+        """Who deleted it may have died, or been outrun by a change, before its document went too."""
+        for _ in range(_TRIES):
+            self._registry.refresh(self.calls)
+            known = self._registry.queues.get(view.name)
+            if known is None or known.number != view.number:
+                return
+            self._registry.drop_queue(self.calls, known)
+
     def _more_sequences(self, view: QueueView, count: int = 10_000) -> None:
-        first, last = self._registry.next_block(self.calls, count)
-        self._fcall_bare(view.key, "block", first, last, count)
+        for _ in range(_TRIES):
+            first, last = self._registry.next_block(self.calls, count)
+            reached = self._fcall_bare(view.key, "block", first, last, count)
+            if reached <= 1:
+                return
+            self._registry.raise_blocks(self.calls, reached)  # the store lost its counters
 
     def _fcall_bare(self, key: bytes, name: str, *args: Any) -> Any:
         return call_function(self.calls, key, name, self._now_argument(), *args)
 
     def _restore(self, view: QueueView) -> None:
         """Redis lost a queue that was declared: its settings at least are known."""
+        if self._registry.look_at_store(self.calls, new_prefix()):
+            log.warning("Redis was emptied or is another one: its queues are not those known here")
         self._registry.refresh(self.calls)
         if view.deleted:
             raise QueueNotFound(view.name)
@@ -166,9 +194,15 @@ class Foundation:
     def _configure(self, view: QueueView) -> None:
         first, last = self._registry.next_block(self.calls)
         packed = records.pack_settings(view.settings, view.version, self._shared.address)
-        reply = self._fcall_bare(view.key, "configure", packed, first, last)
+        try:
+            reply = self._fcall_bare(view.key, "configure", packed, first, last, view.name)
+        except FunctionError as error:
+            if error.code != "GONE":
+                raise
+            self._forget_gone(view)
+            raise QueueNotFound(view.name) from None
         if reply[0]:
-            self._drain(view)
+            self._drain_if_possible(view)
 
     def _drain(self, view: QueueView) -> dict[str, str]:
         raise NotImplementedError
@@ -324,10 +358,20 @@ class Foundation:
         return Health(not full, "Redis is full: publishing is refused" if full else "redis", full)
 
     def gauges(self) -> list[Family]:
-        return gauges(self._report)
+        report = self._shared.report
+        return [] if report is None else gauges(report)
 
-    def is_free(self) -> bool:
-        return True
+    def judge_again(self) -> None:
+        """Settings of Redis may be changed while it runs."""
+        shared = self._shared
+        try:
+            report = survey(shared.address)
+        except StoreError:
+            return  # it is away: others say so
+        if shared.report is not None and report.wrong and report.wrong != shared.report.wrong:
+            for finding in report.wrong:
+                log.error("this Redis may lose acknowledged messages now: %s", finding)
+        shared.report = report
 
     # -- what needs a journal -------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ class Listening:
     ) -> None:
         """`find` says where a server is; `listens` is called each time that it begins to hear again."""
         self._find = find
+        self._hears = False
+        self._was_heard = False
         self._address = address
         self._heard = heard
         self._listens = listens
@@ -51,12 +53,16 @@ class Listening:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            why = "the connection ended"
             try:
                 self._listen()
             except (OSError, StoreError) as error:
-                log.debug("not listening to %s: %s", self._address, error)
+                why = str(error)
             except Exception:
                 log.exception("the listener failed; it begins anew")
+            if self._hears and not self._stopping.is_set():
+                self._hears = False
+                log.warning("%s is away: %s; calls wait for it", self._address, why)
             self._stopping.wait(_PAUSE_S)
 
     def _listen(self) -> None:
@@ -93,6 +99,9 @@ class Listening:
                 if waiting:
                     waiting -= 1
                     if not waiting:
+                        if not self._hears and self._was_heard:
+                            log.warning("%s is back", self._address)
+                        self._hears = self._was_heard = True
                         self._listens()
                 elif isinstance(reply, list) and reply[0] == b"message":
                     self._heard(reply[1], reply[2])

@@ -175,6 +175,7 @@ def migrate(
         result = _move(source, target, name, history, tell)
         target.broker.sync()
         done[name] = {key: getattr(result, key) for key in ("count", "bytes", "past")}
+        state["ids"][name] = _ids_of(source, name)
         _save(target, state)
         moved.append(result)
     state["done"] = True
@@ -183,8 +184,26 @@ def migrate(
 
 
 def is_done(source: Side, target: Side) -> bool:
-    """Whether an earlier run ended. Raises InvalidSetting if it was one from elsewhere."""
-    return bool(_state(source, target).get("done"))
+    """Whether an earlier run ended. Raises InvalidSetting if it was one from elsewhere, or if the source went
+    on living: what came since then would be left behind."""
+    state = _state(source, target)
+    if not state.get("done"):
+        return False
+    names = queues(source)
+    changed = [name for name in names if state["ids"].get(name) != _ids_of(source, name)]
+    changed += [name for name in state["queues"] if name not in names]
+    if changed:
+        raise InvalidSetting(
+            f"{source.place} was moved to {target.place} before and has changed since "
+            f"(queue {changed[0]!r}): migrate it into an empty place, or `openq export` what is new"
+        )
+    return True
+
+
+def _ids_of(side: Side, queue: str) -> str:
+    """Which messages wait there, and in which order."""
+    ids = [side.broker.message_id(entry) for entry in waiting(side, queue)]
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()
 
 
 def _state(source: Side, target: Side) -> dict[str, Any]:
@@ -202,7 +221,7 @@ def _state(source: Side, target: Side) -> dict[str, Any]:
 
 
 def _new_state(source: Side) -> dict[str, Any]:
-    return {"from": source.broker.id_prefix, "place": source.place, "queues": {}}
+    return {"from": source.broker.id_prefix, "place": source.place, "queues": {}, "ids": {}}
 
 
 def _save(target: Side, state: dict[str, Any]) -> None:

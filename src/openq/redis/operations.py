@@ -25,6 +25,7 @@ from ..errors import (
     OpenQError,
     QueueExists,
     QueueInUse,
+    QueueNotFound,
     StoreError,
 )
 from ..model import Delivery, Draft, Entry, QueueSettings, check_name
@@ -38,7 +39,7 @@ _PAGE = 500
 _CHUNK = 256
 _MOST = 10_000_000
 _SORTED = 20_000  # so many are fetched at once to be sorted by priority
-_TRIES = 20
+_TRIES = 200  # of who is outrun by others
 
 
 class Operations(Traffic):
@@ -55,6 +56,10 @@ class Operations(Traffic):
                 if self._create(queue, settings):
                     return settings
             elif view.settings == settings:
+                try:
+                    self._settle_settings(view)
+                except QueueNotFound:
+                    continue  # deleted in the same moment
                 return view.settings
             elif not change:
                 raise QueueExists(queue, difference(view.settings, settings))
@@ -65,7 +70,12 @@ class Operations(Traffic):
     def _create(self, queue: str, settings: QueueSettings) -> bool:
         number = self._registry.next_number(self.calls)
         view = QueueView(queue, number, settings, self._redis_now(), self._registry.key_of(number))
-        self._configure(view)
+        try:
+            self._configure(view)
+        except (FunctionError, QueueNotFound) as error:
+            if isinstance(error, FunctionError) and error.code != "TAKEN":
+                raise
+            return False  # Redis lost its counters: that number is, or was, in use
         if self._registry.put_queue(self.calls, view):
             return True
         self._fcall(view.key, "drop", 0, 0)  # somebody was faster
@@ -80,8 +90,16 @@ class Operations(Traffic):
         changed.version = view.version
         if not self._registry.put_queue(self.calls, changed):
             return False
-        self._configure(self._view(view.name))
+        try:
+            self._configure(self._view(view.name))
+        except QueueNotFound:
+            return False  # deleted in the same moment
         return True
+
+    def _settle_settings(self, view: QueueView) -> None:
+        """Who changed them last may have died before the queue itself heard of it."""
+        if self._about_queue(view, "tick")[2][2] < view.version:
+            self._configure(view)
 
     def _redis_now(self) -> int:
         return self._now_argument() or self._redis_ms()
@@ -102,7 +120,7 @@ class Operations(Traffic):
                 self._drain(view)
         else:
             raise QueueInUse(queue, "messages are on their way from it to other queues")
-        self._registry.drop_queue(self.calls, view)
+        self._forget_gone(view)
         if self.router.bindings(None, queue):
             self._registry.change_router(self.calls, lambda router: router.drop_queue(queue))
         return int(count)
@@ -116,7 +134,7 @@ class Operations(Traffic):
         view = self._view(queue)
         limbo, now_ms, answer = self._about_queue(view, "stats")
         if limbo:
-            self._drain(view)
+            self._drain_if_possible(view)
             _, now_ms, answer = self._about_queue(view, "stats")
         ready, delayed, in_flight, size, oldest_ms, _, pairs = answer
         counted = {name.decode(): int(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
@@ -385,7 +403,7 @@ class Operations(Traffic):
         """How many went."""
         limbo, _, answers = self._about_queue(source, "send_on", why, target.name, *seqs)
         if limbo:
-            self._drain(source)
+            self._drain_if_possible(source)
         return sum(answer.isdigit() for answer in answers)
 
     def redrive_targets(self, queue: str, entries: Sequence[Entry], to: str | None) -> list[str | None]:

@@ -96,6 +96,15 @@ def dump(fields: Mapping[str, object]) -> bytes:
         raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
 
 
+def encoded(text: str) -> str:
+    """The same, if it can be sent at all."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
+    return text
+
+
 def fields_of(extra: Extra) -> dict[str, object]:
     fields: dict[str, object] = {}
     for short, name in _TEXTS:
@@ -165,7 +174,6 @@ def pack_settings(settings: QueueSettings, version: int, address: Address) -> by
         "dw": settings.dedup_window_ms,
         "hist": settings.history_ms,
         "hmax": address.history,
-        "hb": int(address.heartbeat_s * 1000),
     }
     for short, value in (
         ("ttl", settings.ttl_ms),

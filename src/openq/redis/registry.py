@@ -62,7 +62,9 @@ class Registry:
         self._documents: dict[str, tuple[int, bytes]] = {}
 
     def key_of(self, number: int) -> bytes:
-        return f"{self.prefix}:{{{number}}}:q".encode()
+        """With a piece of the store's own name: one that was emptied begins to count anew, and who knows its
+        queues from before must not meet others under their numbers."""
+        return f"{self.prefix}:{{{self.id_prefix[:6]}.{number}}}:q".encode()
 
     # -- looking --------------------------------------------------------------------------------
 
@@ -74,16 +76,23 @@ class Registry:
         """Whether anything was new. May run several times at once: only newer versions count."""
         if not always and self.is_current(calls):
             return False
+        if not self.id_prefix:  # of one who only reads
+            found = calls.call(self.counters_key, "HGET", self.counters_key, "id_prefix", idempotent=True)
+            self.id_prefix = "" if found is None else found.decode()
         key = self.versions_key
         pairs = calls.call(key, "HGETALL", key, idempotent=True)
         versions = {name.decode(): int(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         version = versions.pop("", 0)
+        if version < self.version:
+            # Redis went back in time, or was emptied: what it says now is what counts.
+            self._documents = dict.fromkeys(self._documents, (0, b""))
+            self.version = -1
         changed = [name for name, value in versions.items() if value > self._documents.get(name, (0, b""))[0]]
-        found = (
-            calls.call(self.docs_key, "HMGET", self.docs_key, *changed, idempotent=True) if changed else []
-        )
+        texts: list[bytes | None] = []
+        if changed:
+            texts = calls.call(self.docs_key, "HMGET", self.docs_key, *changed, idempotent=True)
         # From here on nothing waits, so nobody sees half of it.
-        for name, data in zip(changed, found, strict=True):
+        for name, data in zip(changed, texts, strict=True):
             if data is not None and versions[name] > self._documents.get(name, (0, b""))[0]:
                 self._take(name, versions[name], data)
         if version >= self.version:
@@ -165,6 +174,27 @@ class Registry:
 
     def next_number(self, calls: Calls) -> int:
         return int(calls.call(self.counters_key, "HINCRBY", self.counters_key, "queues", 1, idempotent=True))
+
+    def look_at_store(self, calls: Calls, proposal: str) -> bool:
+        """Whether it is another one than before: emptied, or exchanged."""
+        before = self.id_prefix
+        if self.load_prefix(calls, proposal) == before:
+            return False
+        for view in self.queues.values():
+            view.deleted = True
+        self.queues.clear()
+        self.numbered.clear()
+        self._documents.clear()
+        self.router.load({"exchanges": [], "bindings": []})
+        self.version = -1
+        return True
+
+    def raise_blocks(self, calls: Calls, seq: int) -> None:
+        """No block that holds this sequence, or one before it, is given out again."""
+        key = self.counters_key
+        behind = seq // BLOCK + 1 - int(calls.call(key, "HGET", key, "blocks", idempotent=True) or 0)
+        if behind > 0:
+            calls.call(key, "HINCRBY", key, "blocks", behind, idempotent=True)
 
     def next_block(self, calls: Calls, count: int = 1) -> tuple[int, int]:
         """First and last of sequences that nobody else has."""

@@ -211,16 +211,18 @@ def _judge_memory(notes: _Notes) -> None:
 def _judge_replicas(notes: _Notes) -> None:
     info, add = notes.info, notes.add
     count = len(info.lags_s)
+    wanted = notes.report.waited_for(info)
+    if wanted > count:
+        text = f"answers are to wait for {wanted} (replicas=): every publish would fail"
+        add("replicas", "failed", text, value=f"{count or 'none'} connected")
+        return
     if not count:
         add("replicas", "ok", "what is lost with the disk of this machine is lost", value="none")
         return
-    waited_for = notes.report.waited_for(info)
-    if waited_for > count:
-        verdict, text = "failed", f"answers are to wait for {waited_for}: every publish would fail"
-    elif waited_for == count:
+    if wanted == count:
         verdict, text = "ok", "every answer waits for all of them"
-    elif waited_for:
-        verdict, text = "warning", f"answers wait for {waited_for}, and another one may take over"
+    elif wanted:
+        verdict, text = "warning", f"answers wait for {wanted}, and another one may take over"
     else:
         verdict, text = "warning", "answers do not wait for them"
     add("replicas", verdict, text, value=f"{count} connected")

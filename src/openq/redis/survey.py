@@ -6,17 +6,26 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from ..errors import InvalidSetting
+from ..errors import InvalidSetting, StoreError
 from .safety import Info, Report, check, gather
 from .url import Address
 
 _CONNECT_S = 2.0
+_ANSWER_S = 5.0
+
+
+class Unreachable(StoreError, ConnectionError):
+    """A server that is needed does not answer, or not to us."""
+
+    code = "store_unreachable"
 
 
 def survey(address: Address, profile: str | None = None) -> Report:
-    """Raises OSError if a server that is needed does not answer."""
+    """Raises Unreachable if a server that is needed does not answer."""
     return check(_infos(address), profile or address.profile, address.replicas)
 
 
@@ -29,9 +38,12 @@ def _infos(address: Address) -> list[Info]:
         host, port = address.hosts[0] if address.hosts else ("", 0)
         return [_ask(_client(address, host, port))]
     except redis.AuthenticationError as error:
-        raise ConnectionError(f"{address} lets nobody in: {error}") from None
+        raise Unreachable(f"{address} lets nobody in: {error}; put user:password@ into the URL") from None
     except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-        raise ConnectionError(f"{address} does not answer: {error}") from None
+        hint = "; if it speaks no TLS, the URL begins with redis://" if address.tls else ""
+        raise Unreachable(f"{address} does not answer: {error}{hint}") from None
+    except redis.RedisError as error:
+        raise Unreachable(f"{address} cannot be used: {error}") from None
 
 
 def _ask(client: redis.Redis, node: str = "") -> Info:
@@ -63,7 +75,9 @@ def _sign_in(address: Address, user: str | None, password: str | None) -> dict[s
         "username": user,
         "password": password,
         "socket_connect_timeout": _CONNECT_S,
-        "socket_timeout": address.timeout_s,
+        "socket_timeout": _ANSWER_S,
+        "retry": Retry(NoBackoff(), 0),  # who starts a server wants to hear at once what is wrong
+        "protocol": 2,
     }
     if address.tls:
         options |= {

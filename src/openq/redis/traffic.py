@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,6 @@ from ..errors import (
     MessageNotFoundError,
     OpenQError,
     QueueFull,
-    StoreFull,
     StoreUnavailable,
     VisibilityTimeoutExpired,
 )
@@ -25,13 +25,14 @@ from . import bridge
 from .batches import Batches, Work
 from .drafts import content_key, own_fields, pack_draft
 from .foundation import chunks
-from .records import deliveries_of, dump, light_fields, pack_record
+from .records import deliveries_of, dump, encoded, light_fields, pack_record
 from .registry import QueueView
 from .transfers import Transfers
 
 _AT_ONCE = 1000  # records or receipts in one call
 _AT_ONCE_BYTES = 1 << 20
 _STALE = 20
+_MOST_NUMBER = 1 << 53
 _DECISIONS = 100  # times that a receive meets nothing but messages that have to go elsewhere
 _SMALL = 64  # parts of what one caller asks, to be gathered with others
 SMALL_BYTES = 1 << 16
@@ -305,8 +306,8 @@ class Traffic(Transfers):
         if lease_ms is not None and not NO_DEADLINE <= lease_ms <= MAX_SPAN_MS:
             raise InvalidSetting(f"a lease of {lease_ms} ms; it must be 0 to {MAX_SPAN_MS}")
         view = self._view(queue)
-        wanted = "" if types is None else json.dumps(list(types))
-        item = (limit, "" if lease_ms is None else lease_ms, consumer or "", wanted)
+        wanted = "" if types is None else encoded(json.dumps(list(types), ensure_ascii=False))
+        item = (limit, "" if lease_ms is None else lease_ms, encoded(consumer or ""), wanted)
         deliveries: list[Delivery] = self._gathered(self._receive_groups, view, item)
         if deliveries:
             self._lent(view, deliveries, lease_ms)
@@ -351,17 +352,35 @@ class Traffic(Transfers):
         return found
 
     def _receive(self, view: QueueView, wishes: list[Wish]) -> tuple[int, list[Any]]:
-        version, holder = str(self._registry.version), self._shared.client
+        version = str(self._registry.version)
         flat = [part for wish in wishes for part in wish]
+        binds = any(wish[1] == NO_DEADLINE for wish in wishes)
         now_ms, answers = 0, []
         for _ in range(_DECISIONS):
-            limbo, now_ms, answers = self._about_queue(view, "receive", version, holder, *flat)
-            if not limbo or not self._drain(view) or any(answers):
+            limbo, now_ms, answers = self._lend(view, version, flat, binds)
+            if not limbo or not self._drain_if_possible(view) or any(answers):
                 break
             # There were only such without receives left. Those with nowhere to go are handed out after all,
             # and what stood behind the others is free now.
             version = str(self._registry.version)
         return now_ms, answers
+
+    def _lend(self, view: QueueView, version: str, flat: list[Any], binds: bool) -> Any:
+        """A lease with a deadline ends by itself, so a call that got no answer may be repeated. One that is
+        bound to this process does not: what a lost answer held is given back first."""
+        shared = self._shared
+        holder = (shared.client, shared.beat_ms)
+        if not binds:
+            return self._about_queue(view, "receive", version, "", *holder, *flat)
+        give_up_s = time.monotonic() + shared.address.reconnect_s
+        while True:
+            token = self._token()
+            try:
+                return self._about_queue(view, "receive", version, token, *holder, *flat, idempotent=False)
+            except StoreUnavailable as error:
+                if not error.sent or time.monotonic() > give_up_s:
+                    raise
+            self._about_queue(view, "forsake", token, shared.client)
 
     def load(self, deliveries: Sequence[Delivery]) -> None:
         """Their bodies are there already."""
@@ -379,7 +398,7 @@ class Traffic(Transfers):
     def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
         view = self._view(queue)
         results: list[OpenQError | None] = []
-        for part in chunks(list(receipts), _AT_ONCE):
+        for part in chunks(list(map(_whole, receipts)), _AT_ONCE):
             flat = tuple([each for receipt in part for each in receipt])
             answers = self._gathered(self._ack_groups, view, flat)
             for (seq, _), answer in zip(part, answers, strict=True):
@@ -420,7 +439,7 @@ class Traffic(Transfers):
     ) -> list[str | OpenQError]:
         """What became of each; transfers are decided before this returns."""
         results: list[str | OpenQError] = []
-        for part in chunks(list(receipts), _AT_ONCE):
+        for part in chunks(list(map(_whole, receipts)), _AT_ONCE):
             flat = [each for receipt in part for each in receipt]
             limbo, _, answers = self._about_queue(view, name, self._token(), *head, *flat)
             outcomes = self._drain_if_possible(view) if limbo else {}
@@ -438,14 +457,6 @@ class Traffic(Transfers):
                     self._note(what, view.name, [self._lent_id(seq)])
         return results
 
-    def _drain_if_possible(self, view: QueueView) -> dict[str, str]:
-        """What was given back is given back, even if Redis has no room for it elsewhere just now: it stays in
-        limbo, and is looked after again and again."""
-        try:
-            return self._drain(view)
-        except StoreFull:
-            return {}
-
     def nack(
         self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None
     ) -> str:
@@ -462,7 +473,7 @@ class Traffic(Transfers):
         if delay_ms is not None and not 0 <= delay_ms <= MAX_SPAN_MS:
             raise InvalidSetting(f"a delay of {delay_ms} ms; it must be 0 to {MAX_SPAN_MS}")
         view = self._view(queue)
-        head = (why, "" if delay_ms is None else delay_ms, reason or "")
+        head = (why, "" if delay_ms is None else delay_ms, _told_reason(reason))
         return self._given_back(view, "back", head, receipts)
 
     def nack_many(
@@ -476,18 +487,19 @@ class Traffic(Transfers):
         return sum(not isinstance(result, OpenQError) for result in results)
 
     def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str:
-        return _only(self._given_back(self._view(queue), "reject", (reason or "",), [receipt]))
+        return _only(self._given_back(self._view(queue), "reject", (_told_reason(reason),), [receipt]))
 
     def reject_many(self, queue: str, receipts: Sequence[Receipt], reason: str | None = None) -> int:
         unique = list(dict.fromkeys(receipts))
-        results = self._given_back(self._view(queue), "reject", (reason or "",), unique)
+        results = self._given_back(self._view(queue), "reject", (_told_reason(reason),), unique)
         return sum(not isinstance(result, OpenQError) for result in results)
 
     def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int:
         if lease_ms < NO_DEADLINE or lease_ms > MAX_SPAN_MS:
             raise InvalidSetting(f"a lease of {lease_ms} ms; it must be 0 to {MAX_SPAN_MS}")
         view = self._view(queue)
-        answer = self._on(view, "extend", lease_ms, self._shared.client, *receipt)[0]
+        shared = self._shared
+        answer = self._on(view, "extend", lease_ms, shared.client, shared.beat_ms, *receipt)[0]
         if answer[:1] == b"?":
             raise self._lost(view, receipt[0], answer)
         if lease_ms == NO_DEADLINE:
@@ -496,6 +508,18 @@ class Traffic(Transfers):
 
     def _bind(self, view: QueueView) -> None:
         """A lease is bound to this process from now on."""
+
+
+def _whole(receipt: Receipt) -> Receipt:
+    """Numbers that no message has stay what they are, and within what Lua counts."""
+    seq, number = receipt
+    return (seq if 0 <= seq < _MOST_NUMBER else 0), (number if 0 <= number < _MOST_NUMBER else 0)
+
+
+def _told_reason(reason: str | None) -> str:
+    """Without what separates the parts of an event."""
+    text = reason or ""
+    return encoded(text.replace("\x1f", " ").replace("\x1e", " "))
 
 
 def _only(results: list[str | OpenQError]) -> str:

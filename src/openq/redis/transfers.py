@@ -27,15 +27,17 @@ from .registry import QueueView
 ROUTED = 7  # beside the reasons of the engine's records: to several queues at once
 CLAIM_MS = 5_000
 _AT_ONCE = 64
+_TRIES = 10
 
 
 class Transfer:
     """One message in limbo."""
 
-    def __init__(self, number: str, blob: bytes) -> None:
+    def __init__(self, number: str, blob: bytes, claimed_ms: int) -> None:
         size, _, rest = blob.partition(b":")
         meta = json.loads(rest[: int(size)])
         self.number = number
+        self.claimed_ms = claimed_ms
         self.record = rest[int(size) :]
         self.seq = int(meta["s"])
         self.sent_ms: int = meta["m"]
@@ -61,9 +63,12 @@ class Transfers(Foundation):
         waiting = [view]
         while waiting:
             queue = waiting.pop()
-            _, _, found = self._about_queue(queue, "limbo", CLAIM_MS, _AT_ONCE)
+            _, claimed_ms, found = self._about_queue(queue, "limbo", CLAIM_MS, _AT_ONCE)
+            if found and self.is_durable:
+                # What a failover takes out of the limbo again must not have arrived elsewhere.
+                self.calls.durable()
             for at in range(0, len(found), 2):
-                transfer = Transfer(found[at].decode(), found[at + 1])
+                transfer = Transfer(found[at].decode(), found[at + 1], claimed_ms)
                 outcome, stirred = self._decide(queue, transfer)
                 if queue is view:
                     outcomes[transfer.number] = outcome
@@ -74,29 +79,19 @@ class Transfers(Foundation):
 
     def _decide(self, view: QueueView, transfer: Transfer) -> tuple[str, list[QueueView]]:
         """What became of it, and the queues whose own limbo it filled."""
-        targets = self._targets(view, transfer)
-        if targets is None:
-            self._about_queue(view, "revive", transfer.number, str(self._registry.version))
-            return "returned", []
         stirred: list[QueueView] = []
         reached: list[str] = []
-        for target in targets:
-            fields = self._arriving(view, transfer, target)
-            kind = "routed" if transfer.why == ROUTED or transfer.origin == "refused" else "moved"
-            record = transfer.record
-            if kind == "routed":
-                record = with_published(record, published_fields(fields))
-            origin = f"{view.number}:{transfer.seq}"
-            name = f"{view.number}:{transfer.number}"
-            try:
-                limbo, _, _ = self._about_queue(target, "arrive", name, kind, dump(fields), record, origin)
-            except QueueNotFound:
-                continue  # deleted in this moment
-            reached.append(target.name)
-            if limbo:
-                stirred.append(target)
-        if targets and not reached:
-            return self._decide(view, transfer)  # all of them are gone by now: where else?
+        for _ in range(_TRIES):
+            targets = self._targets(view, transfer)
+            if targets is None:
+                self._about_queue(view, "revive", transfer.number, str(self._registry.version))
+                return "returned", []
+            for target in targets:
+                if self._arrive(view, transfer, target, stirred):
+                    reached.append(target.name)
+            if reached or not targets:
+                break
+            self._registry.refresh(self.calls)  # all of them are gone by now: where else?
         outcome = "moved" if reached else "removed"
         limbo, _, _ = self._about_queue(view, "done", transfer.number, outcome, "\x1e".join(reached))
         if limbo:
@@ -104,6 +99,27 @@ class Transfers(Foundation):
         if reached:
             return ("dead-lettered" if transfer.why in DEATH_NAMES else "moved"), stirred
         return ("expired" if transfer.why == DEAD_EXPIRED else "removed"), stirred
+
+    def _arrive(
+        self, view: QueueView, transfer: Transfer, target: QueueView, stirred: list[QueueView]
+    ) -> bool:
+        """False: the queue was deleted in this moment."""
+        fields = self._arriving(view, transfer, target)
+        kind = "routed" if transfer.why == ROUTED or transfer.origin == "refused" else "moved"
+        record = transfer.record
+        if kind == "routed":
+            record = with_published(record, published_fields(fields))
+        origin = f"{view.number}:{transfer.seq}"
+        name = f"{view.number}:{transfer.number}"
+        try:
+            limbo, _, _ = self._about_queue(
+                target, "arrive", name, kind, dump(fields), record, origin, transfer.claimed_ms
+            )
+        except QueueNotFound:
+            return False
+        if limbo:
+            stirred.append(target)
+        return True
 
     def _targets(self, view: QueueView, transfer: Transfer) -> list[QueueView] | None:
         """None: it is better kept where it is."""

@@ -74,7 +74,10 @@ class Address:
     def ssl_context(self) -> ssl.SSLContext | None:
         if not self.tls:
             return None
-        context = ssl.create_default_context(cafile=self.ca)
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidSetting(f"cannot use the authorities {self.ca}: {error}") from None
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -90,7 +93,7 @@ class Address:
         path = f"/{quote(self.service, safe='')}" if self.service else ""
         if self.db:
             path += f"/{self.db}"
-        return f"{scheme}://{who}{where}{path}"
+        return f"{scheme}://{who}{where}{path}" + ("" if self.prefix == "oq" else f"?prefix={self.prefix}")
 
 
 def is_redis_url(url: str) -> bool:
@@ -168,7 +171,8 @@ def parse(url: str, **overrides: str) -> Address:
 def _host(text: str, default_port: int) -> Host:
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]*))(?::(\d{1,5}))?", text.strip())
     if found is None:
-        raise InvalidSetting(f"{text!r} is no host:port")
+        # It may be a piece of a password with a slash in it: not shown.
+        raise InvalidSetting("no host:port in the URL; a / or @ in a password is written %2F or %40")
     port = int(found[3]) if found[3] else default_port
     if not 0 < port < 65536:
         raise InvalidSetting(f"port {port} is not between 1 and 65535")

@@ -30,19 +30,19 @@ _RENEW_S = 20.0
 _SWEEP_S = 2.0
 _SWEEP_LOCK_MS = 6_000
 _AWAY_S = 0.2
-_AT_ONCE = 200
+_JUDGE_S = 60.0
 
 
 class _Line:
     """Those who wait on one queue."""
 
-    __slots__ = ("leaving", "serving", "waiters", "watched_s")
+    __slots__ = ("leaving", "passed", "serving", "waiters")
 
     def __init__(self) -> None:
         self.waiters: deque[Waiter] = deque()
         self.serving: Waiter | None = None  # being asked for just now
         self.leaving = False  # it left meanwhile: what it gets goes back
-        self.watched_s = 0.0
+        self.passed: list[Waiter] = []  # went empty-handed in this round, and stand in front again after it
 
 
 class Attendant:
@@ -59,6 +59,7 @@ class Attendant:
         self._thread: threading.Thread | None = None
         self._listening: Listening | None = None
         self._renewed_s = self._beaten_s = self._swept_s = 0.0
+        self._judged_s = time.monotonic()
 
     # -- waiters --------------------------------------------------------------------------------
 
@@ -75,75 +76,72 @@ class Attendant:
             if line.serving is waiter and not line.leaving:
                 line.leaving = True
                 return True
-            if waiter not in line.waiters:
+            place = line.passed if waiter in line.passed else line.waiters
+            if waiter not in place:
                 return False
-            line.waiters.remove(waiter)
+            place.remove(waiter)
             self._drop_if_empty(queue, line)
             return True
 
     def _drop_if_empty(self, queue: str, line: _Line) -> None:
-        if not line.waiters and line.serving is None:
+        if not line.waiters and not line.passed and line.serving is None:
             self._lines.pop(queue, None)
 
     def count(self, queue: str) -> int:
         with self._lock:
             line = self._lines.get(queue)
-            return 0 if line is None else len(line.waiters) + (line.serving is not None)
+            if line is None:
+                return 0
+            return len(line.waiters) + len(line.passed) + (line.serving is not None)
 
     def serve(self, queue: str) -> None:
         """First come, first served, until one goes empty-handed; who chooses by type is passed over."""
-        passed: list[Waiter] = []
-        while True:
+        try:
+            while self._serve_next(queue):
+                pass
+        finally:
             with self._lock:
                 line = self._lines.get(queue)
-                if line is None or line.serving is not None:
-                    break
-                if not line.waiters:
-                    break
-                waiter = line.waiters.popleft()
-                if waiter.only_told:
+                if line is not None and line.serving is None:
+                    line.waiters.extendleft(reversed(line.passed))
+                    line.passed.clear()
                     self._drop_if_empty(queue, line)
-                else:
-                    line.serving, line.leaving = waiter, False
-            if waiter.only_told:
-                waiter.deliver([])
-                continue
-            if not self._serve_one(queue, line, waiter, passed):
-                break
+
+    def _serve_next(self, queue: str) -> bool:
+        """Whether the one after has a chance."""
         with self._lock:
             line = self._lines.get(queue)
-            if line is None and passed:
-                line = self._lines[queue] = _Line()
-            if line is not None:
-                line.waiters.extendleft(reversed(passed))
+            if line is None or line.serving is not None or not line.waiters:
+                return False
+            waiter = line.waiters.popleft()
+            if waiter.only_told:
                 self._drop_if_empty(queue, line)
-
-    def _serve_one(self, queue: str, line: _Line, waiter: Waiter, passed: list[Waiter]) -> bool:
-        """Whether the next one has a chance."""
+            else:
+                line.serving, line.leaving = waiter, False
+        if waiter.only_told:
+            waiter.deliver([])
+            return True
         deliveries: list[Delivery] = []
-        gone = False
-        failure: Exception | None = None
+        is_gone = False
         try:
             deliveries = self._broker.receive(
                 queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types
             )
         except (QueueNotFound, Closed):
-            gone = True
-        except Exception as error:
-            failure = error
-        with self._lock:
-            line.serving = None
-            left = line.leaving
+            is_gone = True
+        finally:
+            with self._lock:
+                line.serving = None
+                left = line.leaving
+                if not left and not deliveries and not is_gone:
+                    line.passed.append(waiter)
         if left:
             if deliveries:
                 self._broker.release(queue, [(each.entry.seq, each.number) for each in deliveries])
             return True
-        if deliveries or gone:
+        if deliveries or is_gone:
             waiter.deliver(deliveries)
             return True
-        passed.append(waiter)
-        if failure is not None:
-            raise failure
         return waiter.types is not None
 
     # -- time -----------------------------------------------------------------------------------
@@ -216,7 +214,7 @@ class Attendant:
             except (Closed, QueueNotFound):
                 wait_s = _AWAY_S
             except StoreError as error:
-                log.debug("Redis is away: %s", error)
+                log.debug("%s is away: %s", self._broker.address, error)  # who listens has said so
                 wait_s = _AWAY_S
             except Exception:
                 log.exception("the attendant failed; it goes on")
@@ -260,6 +258,9 @@ class Attendant:
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
             self._sweep()
+        if broker.is_server and now_s - self._judged_s >= _JUDGE_S:
+            self._judged_s = now_s
+            broker.judge_again()
         next_ms = min(self._deadlines.values(), default=1 << 62)
         until_due_s = (next_ms - broker.now_ms()) / 1000 + 0.001
         return max(0.0, min(until_due_s, _SWEEP_S * random.uniform(0.9, 1.1)))
@@ -274,7 +275,7 @@ class Attendant:
         """The queue is gone: nobody can be served from it any more."""
         with self._lock:
             line = self._lines.pop(queue, None)
-            waiters = [] if line is None else list(line.waiters)
+            waiters = [] if line is None else [*line.passed, *line.waiters]
         for waiter in waiters:
             waiter.deliver([])
 
@@ -315,7 +316,12 @@ class Attendant:
             for view in list(broker.registry.queues.values()):
                 if self._stopping:
                     return
-                broker.tick_queue(view)
+                try:
+                    broker.tick_queue(view)
+                except QueueNotFound:
+                    continue  # deleted meanwhile: the others are still to be looked at
+                except StoreError as error:
+                    log.warning("queue %r cannot be looked after: %s", view.name, error)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -331,7 +337,7 @@ class Attendant:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
         with self._lock:
-            waiters = [waiter for line in self._lines.values() for waiter in line.waiters]
+            waiters = [waiter for line in self._lines.values() for waiter in (*line.passed, *line.waiters)]
             self._lines.clear()
         for waiter in waiters:
             waiter.deliver([])

@@ -1,6 +1,6 @@
 -- The state of one queue in Redis, and how a message stands in line.
 --
--- All keys of a queue share the tag {N}, its number, so they live in one slot:
+-- All keys of a queue share a tag, a piece of the store's name and the queue's number, so they live in one slot:
 --   q   hash: settings (c), counters of the state, see FIELDS     n   hash: what happened so far
 --   m   stream: messages as published, id <seq>-<sent ms>; those acked stay as history
 --   x   hash: seq -> extra as JSON, for every live message that is not plain
@@ -8,7 +8,7 @@
 --   r:<priority>:<group>  sorted set of seqs: a lane of a standard queue; r:<group>: of a FIFO queue
 --   t:<priority>  list: groups of a level, taking turns           p   sorted set: priorities in use
 --   gz:<rank>  sorted set: free FIFO groups by their first seq    gr, go  hashes: rank, deliveries out
---   gs  set: FIFO groups with something waiting
+--   gs  sorted set: FIFO groups with something waiting, by their first seq
 --   o   hash: seq -> lease                l  sorted set: seq by deadline of its lease
 --   ru  hash: number -> a run of leases, for plain messages that were lent together; rn  their numbers by first seq
 --   hd  sorted set: holders of bound leases by heartbeat          b:<holder>  set: what it holds
@@ -30,11 +30,13 @@ local function prepare()
 end
 
 local PLAIN = '0:-'  -- the lane of those that are plain but came back
-local FIELDS = {'seq', 'last', 'num', 'ms', 'next', 'cur', 'pl', 'bk', 'mx', 'by', 'w', 'ra', 'sk', 'tr', 'oid', 'rc'}
+local FIELDS = {'seq', 'last', 'num', 'ms', 'next', 'cur', 'pl', 'bk', 'mx', 'by', 'w', 'ra', 'sk', 'tr', 'oid', 'rc', 'lb'}
 local FIELD_COUNT = #FIELDS
 local GRACE_MS = 100  -- how long a message without any time to live is offered where somebody waits
 local SLICE = 1000  -- deadlines dealt with in one call
 local FAR = 2 ^ 61
+local CLOCK_MS = 60000
+local CLAIM_MS = 300000  -- for so long a transfer that was claimed may still arrive
 
 local NACKED, EXPIRED, RELEASED = 1, 2, 3
 local DEAD_RECEIVES, DEAD_REJECTED, DEAD_EXPIRED, DEAD_OVERFLOW, REDRIVEN, MOVED, ROUTED = 1, 2, 3, 4, 5, 6, 7
@@ -84,8 +86,9 @@ local function open(keys, args)
     Q[FIELDS[i]], was[i] = value, value
   end
   local now = now_of(args[1])
-  if now < Q.ms then now = Q.ms end  -- a clock that was set back
-  Q.now, Q.ms = now, now
+  -- A clock that was set back a little stands still; one that had run far ahead is not waited for.
+  if now < Q.ms and Q.ms - now < CLOCK_MS then now = Q.ms end
+  Q.now, Q.ms = now, max(now, Q.ms)
   return Q
 end
 
@@ -123,7 +126,7 @@ end
 
 local function event(Q, ...)
   if Q.c.hist > 0 then
-    call('XADD', Q.p .. 'h', S(Q.now) .. '-*', 'e', concat({...}, '\31'))
+    call('XADD', Q.p .. 'h', 'MAXLEN', '~', S(Q.c.hmax * 3), S(Q.ms) .. '-*', 'e', concat({...}, '\31'))
   end
 end
 
@@ -228,9 +231,10 @@ local function offer(Q, g)
   end
   local first = call('ZRANGE', p .. 'r:' .. g, 0, 0)[1]
   if not first then
-    call('SREM', p .. 'gs', g)
+    call('ZREM', p .. 'gs', g)
     return
   end
+  call('ZADD', p .. 'gs', first, g)
   local out = tonumber(call('HGET', p .. 'go', g) or 0)
   if (out == 0 or (Q.batch and Q.batch[g])) and not call('ZSCORE', p .. 'd', first) then
     local own = rank_of(Q, extra_of(Q, first) or {})
@@ -255,7 +259,6 @@ local function stand(Q, seq, x)
   if Q.c.fifo then
     local g = group_of(x)
     call('ZADD', p .. 'r:' .. g, seq, seq)
-    call('SADD', p .. 'gs', g)
     Q.mx = Q.mx + 1
     offer(Q, g)
     return

@@ -29,11 +29,12 @@ end
 -- A message that leaves for other queues: those may live on other nodes, so it waits here until a client
 -- has entered it there. `meta` says where it comes from and why; returns the number of this transfer.
 local function to_limbo(Q, meta, rec)
-  Q.oid = Q.oid + 1
+  -- By the clock, as delivery numbers: what Redis forgot in a failover must not be taken for a repetition.
+  Q.oid = max(Q.oid + 1, Q.now * 1000)
+  Q.lb = Q.lb + 1
   meta.t = Q.now
   local text = cjson.encode(meta)
   call('HSET', Q.p .. 'ob', S(Q.oid), S(#text) .. ':' .. text .. rec)
-  Q.limbo = true
   return S(Q.oid)
 end
 
@@ -208,7 +209,8 @@ end
 local function lanes_of(Q)
   local p, lanes = Q.p, {}
   if Q.c.fifo then
-    for _, g in ipairs(call('SMEMBERS', p .. 'gs')) do lanes[#lanes + 1] = p .. 'r:' .. g end
+    -- Oldest first, as far as anything can be too old.
+    for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, 2 * SLICE)) do lanes[#lanes + 1] = p .. 'r:' .. g end
     return lanes
   end
   if Q.bk > 0 then lanes[1] = p .. 'r:' .. PLAIN end
@@ -247,7 +249,9 @@ local function expire_old(Q)
     end
     left = left - 1
   end
+  local young = false
   for _, lane in ipairs(Q.bk + Q.mx > 0 and lanes_of(Q) or {}) do
+    if young then break end
     local at, more = 0, true
     while more and left > 0 do
       local part = call('ZRANGE', lane, at, at + 99)
@@ -265,6 +269,7 @@ local function expire_old(Q)
             if not oldest or since < oldest then oldest = since end
             if sent > horizon then
               more = false  -- those behind it came later
+              young = Q.c.fifo  -- and so did all of the groups behind this one
               break
             end
           end
@@ -284,13 +289,14 @@ local function drop_holder(Q, holder)
   for _, each in ipairs(call('SMEMBERS', held)) do
     if byte(each, 1) == 76 then break_up(Q, sub(each, 2)) end
   end
-  for _, seq in ipairs(call('SMEMBERS', held)) do
+  for _, seq in ipairs(call('SRANDMEMBER', held, SLICE)) do
     local lease = lease_of(Q, seq)
+    call('SREM', held, seq)
     -- Counted: a message that kills its holder must reach the dead letters some day.
     if lease then give_back(Q, seq, lease, NACKED, 'its holder went away', nil) end
   end
-  call('DEL', held)
-  call('ZREM', Q.p .. 'hd', holder)
+  -- The rest the next time: Redis does nothing else meanwhile.
+  if call('EXISTS', held) == 0 then call('ZREM', Q.p .. 'hd', holder) end
 end
 
 local function head(Q, name)
@@ -325,6 +331,7 @@ local function advance(Q)
         end
       elseif h == at then
         drop_holder(Q, holder)
+        if call('ZSCORE', Q.p .. 'hd', holder) then most = 0 end
       else
         expire_old(Q)
       end
@@ -339,12 +346,8 @@ end
 local function lowest(Q)
   local p = Q.p
   if Q.c.fifo then
-    local first
-    for _, g in ipairs(call('SMEMBERS', p .. 'gs')) do
-      local seq = call('ZRANGE', p .. 'r:' .. g, 0, 0)[1]
-      if seq and (not first or tonumber(seq) < tonumber(first)) then first = seq end
-    end
-    return first
+    local g = call('ZRANGE', p .. 'gs', 0, 0)[1]
+    return g and call('ZRANGE', p .. 'r:' .. g, 0, 0)[1]
   end
   local function plain_first()
     local back = Q.bk > 0 and call('ZRANGE', p .. 'r:' .. PLAIN, 0, 0)[1]
@@ -601,7 +604,7 @@ local function publish(keys, args)
   end
   remember(Q, token, answers)
   save(Q)
-  return {Q.limbo and 1 or 0, now, answers}
+  return {Q.lb > 0 and 1 or 0, now, answers}
 end
 
 -- -- going out ------------------------------------------------------------------------------------

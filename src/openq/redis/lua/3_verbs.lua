@@ -46,19 +46,35 @@ local function in_order(Q, most, all)
       each.rank = rank_of(Q, extra_of(Q, each.seq) or {})
       return true
     end
-    for _, g in ipairs(call('SMEMBERS', p .. 'gs')) do
+    local function before(a, b)
+      return a.rank > b.rank or (a.rank == b.rank and a.number < b.number)
+    end
+    local function sink(at)
+      local each = firsts[at]
+      while true do
+        local child = at * 2
+        if child > #firsts then break end
+        if child < #firsts and before(firsts[child + 1], firsts[child]) then child = child + 1 end
+        if not before(firsts[child], each) then break end
+        firsts[at] = firsts[child]
+        at = child
+      end
+      firsts[at] = each
+    end
+    -- Of very many groups those that stand longest: more would hold up everybody else.
+    for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, max(min(most, 20000), 2000) - 1)) do
       local each = {g = g, at = -1}
       if step(each) then firsts[#firsts + 1] = each end
     end
+    for at = floor(#firsts / 2), 1, -1 do sink(at) end
     while #firsts > 0 and #seqs < most do
-      local which = 1
-      for i = 2, #firsts do
-        local each, best = firsts[i], firsts[which]
-        if each.rank > best.rank or (each.rank == best.rank and each.number < best.number) then which = i end
-      end
-      local best = firsts[which]
+      local best = firsts[1]
       if all or not call('ZSCORE', p .. 'd', best.seq) then seqs[#seqs + 1] = best.seq end
-      if not step(best) then table.remove(firsts, which) end
+      if not step(best) then
+        firsts[1] = firsts[#firsts]
+        firsts[#firsts] = nil
+      end
+      if #firsts > 0 then sink(1) end
     end
     return seqs
   end
@@ -192,7 +208,7 @@ end
 
 -- One call of many that came together: {first number, deadline, step from one number to the next, then id,
 -- record, count, extra of each}.
-local function receive_one(Q, limit, lease, consumer, types, version, holder)
+local function receive_one(Q, limit, lease, consumer, types, version, holder, beat)
   local c, now = Q.c, Q.now
   local answer = {}
   if c.paused or limit < 1 or (Q.pl + Q.bk + Q.mx == 0) then return answer end
@@ -203,14 +219,10 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder)
   local loan = {number = first, till = S(till), lent = S(now), holder = bound and holder or '-',
     consumer = consumer, leases = {}, deadlines = {}, seqs = {}, answer = answer, again = 0}
   answer[1], answer[2], answer[3] = S(first), S(till), 1
-  if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and types == '' and not c.fifo then receive_plain(Q, loan, limit) end
+  if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not types and not c.fifo then receive_plain(Q, loan, limit) end
   if #loan.seqs < limit and Q.pl + Q.bk + Q.mx > 0 then
     local chosen, at
-    if types ~= '' then
-      local wanted = {}
-      for _, each in ipairs(cjson.decode(types)) do wanted[each] = true end
-      chosen, at = of_types(Q, wanted, limit), 0
-    end
+    if types then chosen, at = of_types(Q, types, limit), 0 end
     while #loan.seqs < limit do
       local seq, sent, rec, x
       if chosen then
@@ -253,8 +265,8 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder)
   answer[3] = loan.step or 1
   Q.num = loan.number - 1
   if bound then
-    call('ZADD', Q.p .. 'hd', 'GT', S(now + c.hb), holder)
-    deadline(Q, now + c.hb)
+    call('ZADD', Q.p .. 'hd', 'GT', S(now + beat), holder)
+    deadline(Q, now + beat)
   else
     deadline(Q, till)
   end
@@ -264,18 +276,33 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder)
   return answer
 end
 
--- now, version of the topology, holder, then limit, lease, consumer, types of each caller
+-- now, version of the topology, token or '', holder, its heartbeat, then limit, lease, consumer, types of each
 local function receive(keys, args)
   local Q, failed = open(keys, args)
   if not Q then return failed end
   advance(Q)
-  local answers = {}
-  for i = 4, #args, 4 do
-    answers[#answers + 1] = receive_one(Q, tonumber(args[i]), args[i + 1], args[i + 2], args[i + 3],
-      args[2], args[3])
+  local answers, wanted = {}, {}
+  for i = 6, #args, 4 do
+    if args[i + 3] ~= '' then
+      local types = {}
+      for _, each in ipairs(cjson.decode(args[i + 3])) do types[each] = true end
+      wanted[i] = types
+    end
+  end
+  for i = 6, #args, 4 do
+    answers[#answers + 1] = receive_one(Q, tonumber(args[i]), args[i + 1], args[i + 2], wanted[i], args[2],
+      args[4], tonumber(args[5]))
+  end
+  if args[3] ~= '' then
+    -- What is bound to its holder does not end by itself: see `forsake`.
+    local lent = {}
+    for _, answer in ipairs(answers) do
+      for i = 4, #answer, 4 do lent[#lent + 1] = sub(answer[i], 1, find(answer[i], '-', 1, true) - 1) end
+    end
+    remember(Q, args[3], lent)
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, answers}
+  return {Q.lb > 0 and 1 or 0, Q.now, answers}
 end
 
 -- -- settling -------------------------------------------------------------------------------------
@@ -291,7 +318,7 @@ local function ack_run(Q, number, seqs)
   local seen = {}
   for i = 1, #seqs do
     local at = tonumber(seqs[i]) - from
-    if not seen[at] and sub(bits, at, at) == '1' then
+    if at >= 1 and not seen[at] and sub(bits, at, at) == '1' then
       seen[at] = true
       answers[i] = 1
       n = n + 1
@@ -433,7 +460,7 @@ local function ack_late(keys, args)
     event(Q, 'A', seq)
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, done}
+  return {Q.lb > 0 and 1 or 0, Q.now, done}
 end
 
 -- now, token, why, delay or '', reason or '', then seq, number of each
@@ -456,7 +483,7 @@ local function back(keys, args)
   end
   remember(Q, args[2], answers)
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, answers}
+  return {Q.lb > 0 and 1 or 0, Q.now, answers}
 end
 
 -- now, token, reason or '', then seq, number of each
@@ -484,17 +511,29 @@ local function reject(keys, args)
   end
   remember(Q, args[2], answers)
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, answers}
+  return {Q.lb > 0 and 1 or 0, Q.now, answers}
 end
 
--- now, lease, holder, then seq, number of each: the new deadline, or why not
+-- A receive whose answer never came: what it lent goes back, as if it had not been. now, token, holder
+local function forsake(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  for _, seq in ipairs(answered(Q, args[2]) or {}) do
+    local lease = lease_of(Q, seq)
+    if lease and lease.holder == args[3] then give_back(Q, seq, lease, RELEASED, nil, 0) end
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, 0}
+end
+
+-- now, lease, holder, its heartbeat, then seq, number of each: the new deadline, or why not
 local function extend(keys, args)
   local Q, failed = open(keys, args)
   if not Q then return failed end
-  local span, holder = tonumber(args[2]), args[3]
+  local span, holder, beat = tonumber(args[2]), args[3], tonumber(args[4])
   local till = span == -1 and 0 or Q.now + span
   local answers, done = {}, {}
-  for i = 4, #args, 2 do
+  for i = 5, #args, 2 do
     local seq = args[i]
     local lease = lease_of(Q, seq)
     if is_live(Q, lease, args[i + 1]) then
@@ -504,8 +543,8 @@ local function extend(keys, args)
         own, lease.consumer}, ' '))
       if span == -1 then
         call('SADD', Q.p .. 'b:' .. holder, seq)
-        call('ZADD', Q.p .. 'hd', 'GT', S(Q.now + Q.c.hb), holder)
-        deadline(Q, Q.now + Q.c.hb)
+        call('ZADD', Q.p .. 'hd', 'GT', S(Q.now + beat), holder)
+        deadline(Q, Q.now + beat)
       else
         call('ZADD', Q.p .. 'l', S(till), seq)
         deadline(Q, till)
@@ -521,18 +560,18 @@ local function extend(keys, args)
   return {0, Q.now, answers}
 end
 
--- A server that is alive says so for all that its connections hold. now, holder
+-- A server that is alive says so for all that its connections hold. now, holder, its heartbeat
 local function hold(keys, args)
   local Q, failed = open(keys, args)
   if not Q then return failed end
   local held = call('EXISTS', Q.p .. 'b:' .. args[2])
   if held == 1 then
-    call('ZADD', Q.p .. 'hd', 'GT', S(Q.now + Q.c.hb), args[2])
-    deadline(Q, Q.now + Q.c.hb)
+    call('ZADD', Q.p .. 'hd', 'GT', S(Q.now + tonumber(args[3])), args[2])
+    deadline(Q, Q.now + tonumber(args[3]))
   end
   advance(Q)  -- after it: what nobody has returned yet is still its own
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, held}
+  return {Q.lb > 0 and 1 or 0, Q.now, held}
 end
 
 -- -- between queues -------------------------------------------------------------------------------
@@ -553,6 +592,8 @@ local function limbo(keys, args)
       answers[#answers + 1] = call('HGET', p .. 'ob', oid)
     end
   end
+  Q.lb = #all
+  save(Q)
   return {#all > 0 and 1 or 0, Q.now, answers}
 end
 
@@ -576,6 +617,7 @@ local function done(keys, args)
   if meta then
     call('HDEL', Q.p .. 'ob', args[2])
     call('HDEL', Q.p .. 'oc', args[2])
+    Q.lb = max(0, Q.lb - 1)
     local outcome = args[3]
     if meta.o ~= 'refused' and meta.w ~= ROUTED then
       if outcome == 'removed' then
@@ -603,6 +645,7 @@ local function revive(keys, args)
   if meta then
     call('HDEL', Q.p .. 'ob', args[2])
     call('HDEL', Q.p .. 'oc', args[2])
+    Q.lb = max(0, Q.lb - 1)
     local x, seq = meta.x, meta.s
     local why, delay = x.W, x.L
     x.W, x.L, x.K = nil, nil, args[3]
@@ -634,7 +677,8 @@ local function revive(keys, args)
   return {0, Q.now, meta and 1 or 0}
 end
 
--- From another queue, once for each transfer. now, transfer, kind: moved | routed, extra, record, origin
+-- From another queue, once for each transfer. now, transfer, kind: moved | routed, extra, record, origin, when it
+-- was claimed: one who was frozen since then has to look again, it may be done and forgotten.
 local function arrive(keys, args)
   local Q, failed = open(keys, args)
   if not Q then return failed end
@@ -642,20 +686,27 @@ local function arrive(keys, args)
   advance(Q)
   local p = Q.p
   local seq = 0
+  local x = cjson.decode(args[4])
+  if Q.now - tonumber(args[7]) > CLAIM_MS then return failure('LATE') end
   if not call('ZSCORE', p .. 'in', args[2]) then
     call('ZADD', p .. 'in', S(Q.now), args[2])
-    if call('ZCARD', p .. 'in') > 1000 then
-      call('ZREMRANGEBYSCORE', p .. 'in', '-inf', S(Q.now - 86400000))
+    call('ZREMRANGEBYSCORE', p .. 'in', '-inf', S(Q.now - 2 * CLAIM_MS))
+    if args[3] == 'routed' and repeats(Q, x) then
+      -- Another one came between the question and this.
+      count(Q, 'deduplicated')
+      save(Q)
+      return {Q.lb > 0 and 1 or 0, Q.now, 0}
     end
-    local x = cjson.decode(args[4])
     settle_times(Q, x)
     seq = enter(Q, args[3] == 'routed' and args[5] or from_elsewhere(args[5]), x)
     count(Q, args[3] == 'routed' and 'published' or 'moved_in')
     if args[3] ~= 'routed' then event(Q, 'I', args[6], seq, x.i or '') end
     overflow(Q)
+    trim(Q)
+    trim_events(Q)
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, seq}
+  return {Q.lb > 0 and 1 or 0, Q.now, seq}
 end
 
 -- Would this message be taken? Nothing changes. now, size, extra: '', `=id` or `!why`
@@ -679,7 +730,7 @@ local function would(keys, args)
     end
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, answer}
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
 end
 
 -- A message that goes to several queues is kept here until all have it. now, token, targets, extra, record
@@ -754,7 +805,7 @@ local function browse(keys, args)
   local answer = {}
   for i = skip + 1, min(#seqs, skip + most) do show(Q, answer, seqs[i], state) end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, answer}
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
 end
 
 -- Ready ones by sequence, a page at a time: {last sequence looked at or '', how many wait if lanes take turns
@@ -772,7 +823,7 @@ local function survey(keys, args)
     if state_of(Q, seq) == 'ready' then show(Q, answer, seq, 'ready') end
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, answer}
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
 end
 
 -- The last ones, last first. now, most
@@ -799,7 +850,7 @@ local function rear(keys, args)
     for i = #seqs, max(1, #seqs - most + 1), -1 do show(Q, answer, seqs[i], 'ready') end
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, answer}
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
 end
 
 -- now, then seqs; those that are not there are left out
@@ -813,7 +864,7 @@ local function look(keys, args)
     if state then show(Q, answer, args[i], state) end
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, answer}
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
 end
 
 -- The sequence of each own id, or ''. now, then ids
@@ -846,7 +897,7 @@ local function standing(keys, args)
     end
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, {state or '', held, delayed, ahead}}
+  return {Q.lb > 0 and 1 or 0, Q.now, {state or '', held, delayed, ahead}}
 end
 
 local function stats(keys, args)
@@ -868,7 +919,7 @@ local function stats(keys, args)
   if id then oldest = sent_of(id) end
   for _, lane in ipairs(Q.bk + Q.mx > 0 and lanes_of(Q) or {}) do older(call('ZRANGE', lane, 0, 0)[1]) end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, {ready, delayed, lent_count(Q), Q.by, oldest and S(oldest) or '',
+  return {Q.lb > 0 and 1 or 0, Q.now, {ready, delayed, lent_count(Q), Q.by, oldest and S(oldest) or '',
     Q.next, call('HGETALL', p .. 'n')}}
 end
 
@@ -880,7 +931,7 @@ local function tick(keys, args)
   if args[2] then Q.w = max(Q.w, Q.now + tonumber(args[2])) end  -- somebody waits, for so long
   local ready = Q.pl + Q.bk + Q.mx
   save(Q)
-  return {call('EXISTS', Q.p .. 'ob'), Q.now, {S(Q.next), ready}}
+  return {Q.lb > 0 and 1 or 0, Q.now, {S(Q.next), ready, Q.c.v}}
 end
 
 -- -- mending --------------------------------------------------------------------------------------
@@ -914,7 +965,7 @@ local function cancel(keys, args)
     end
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, answers}
+  return {Q.lb > 0 and 1 or 0, Q.now, answers}
 end
 
 -- now, seq, record, type or ''
@@ -947,7 +998,7 @@ local function edit(keys, args)
     event(Q, 'E', seq)
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, answer}
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
 end
 
 -- now, seq, due
@@ -965,7 +1016,7 @@ local function reschedule(keys, args)
     answer = x
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, answer}
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
 end
 
 -- To another queue, or back from the dead letters. now, why, target, then seqs: the transfer of each
@@ -986,7 +1037,7 @@ local function send_on(keys, args)
     end
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, answers}
+  return {Q.lb > 0 and 1 or 0, Q.now, answers}
 end
 
 local function clear(Q, waiting_only)
@@ -998,7 +1049,7 @@ local function clear(Q, waiting_only)
     call('DEL', p .. 't:' .. rank, p .. 'gz:' .. rank)
   end
   for _, g in ipairs(call('LRANGE', p .. 't:0', 0, -1)) do call('DEL', p .. 'r:0:' .. g) end
-  for _, g in ipairs(call('SMEMBERS', p .. 'gs')) do call('DEL', p .. 'r:' .. g) end
+  for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, -1)) do call('DEL', p .. 'r:' .. g) end
   call('DEL', p .. 't:0', p .. 'p', p .. 'gr', p .. 'gs', p .. 'd', p .. 'sk', p .. 'r:' .. PLAIN)
   if waiting_only then
     for _, seq in ipairs(call('HKEYS', p .. 'x')) do
@@ -1041,17 +1092,19 @@ local function purge(keys, args)
   count(Q, 'removed', n)
   event(Q, 'P', args[2])
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, n}
+  return {Q.lb > 0 and 1 or 0, Q.now, n}
 end
 
 -- -- the queue itself -----------------------------------------------------------------------------
 
--- now, settings, first and last sequence of its block; again with other settings
+-- now, settings, first and last sequence of its block, name; again with other settings
 local function configure(keys, args)
   local k = keys[1]
+  local name = call('HGET', k, 'name')
+  if name and name ~= args[5] then return failure('TAKEN') end
   if call('EXISTS', k) == 0 then
-    call('HSET', k, 'c', args[2], 'seq', S(tonumber(args[3]) - 1), 'last', args[4], 'cur', S(tonumber(args[3]) - 1),
-      'tr', S(tonumber(args[3]) - 1))
+    local before = S(tonumber(args[3]) - 1)
+    call('HSET', k, 'name', args[5], 'c', args[2], 'seq', before, 'last', args[4], 'cur', before, 'tr', before)
     return {0, 0, 1}
   end
   local text = call('HGET', k, 'c')
@@ -1088,7 +1141,7 @@ local function configure(keys, args)
     trim(Q, true)
   end
   save(Q)
-  return {Q.limbo and 1 or 0, Q.now, 0}
+  return {Q.lb > 0 and 1 or 0, Q.now, 0}
 end
 
 -- More sequences, if the last block is used up. now, first, last, how many are needed
@@ -1096,6 +1149,8 @@ local function block(keys, args)
   local k = keys[1]
   local f = call('HMGET', k, 'seq', 'last')
   if f[1] and tonumber(f[1]) + tonumber(args[4]) > tonumber(f[2]) then
+    -- A store that lost its counters must not give out a block again.
+    if tonumber(args[2]) <= tonumber(f[1]) then return tonumber(f[1]) end
     call('HSET', k, 'seq', S(tonumber(args[2]) - 1), 'last', args[3])
     return 1
   end
@@ -1157,6 +1212,7 @@ register('ack', ack, GOES_ON)
 register('ack_late', ack_late, GOES_ON)
 register('back', back, GOES_ON)
 register('reject', reject, GOES_ON)
+register('forsake', forsake, GOES_ON)
 register('extend', extend, GOES_ON)
 register('hold', hold, GOES_ON)
 register('limbo', limbo, GOES_ON)
