@@ -22,7 +22,7 @@ from .operations import Operations
 from .records import pack_record
 from .registry import QueueView, Registry
 from .traffic import SMALL_BYTES
-from .url import Address, Host, parse
+from .url import Host, parse
 from .waiting import WATCH_MS, Attendant
 
 
@@ -70,10 +70,6 @@ class RedisBroker(Operations):
     def _after_fork(self) -> None:
         self._desk.attendant = Attendant(self)
         self._views.clear()
-
-    @property
-    def address(self) -> Address:
-        return self._shared.address
 
     @property
     def registry(self) -> Registry:

@@ -23,7 +23,7 @@ from ..errors import (
     QueueNotFound,
     StoreError,
 )
-from ..model import Entry
+from ..model import Entry, QueueSettings
 from ..observe.metrics import Family
 from . import records
 from .calls import Calls
@@ -150,7 +150,7 @@ class Foundation:
                 if error.code == "BLOCK":
                     self._more_sequences(view)
                 elif error.code == "NOQUEUE":
-                    self._restore(view)
+                    view = self._restore(view)
                 elif error.code == "GONE":
                     self._forget_gone(view)
                     again = self._registry.queues.get(view.name)
@@ -181,15 +181,36 @@ class Foundation:
     def _fcall_bare(self, key: bytes, name: str, *args: Any) -> Any:
         return call_function(self.calls, key, name, self._now_argument(), *args)
 
-    def _restore(self, view: QueueView) -> None:
+    def _restore(self, view: QueueView) -> QueueView:
         """Redis lost a queue that was declared: its settings at least are known."""
-        if self._registry.look_at_store(self.calls, new_prefix()):
-            log.warning("Redis was emptied or is another one: its queues are not those known here")
+        before = self._registry.look_at_store(self.calls, new_prefix())
+        if before is not None:
+            self._make_again(*before)
         self._registry.refresh(self.calls)
         if view.deleted:
-            raise QueueNotFound(view.name)
+            again = self._registry.queues.get(view.name)
+            if again is None:
+                raise QueueNotFound(view.name)
+            return again
         log.warning("queue %r was lost by Redis; it is made again, empty", view.name)
         self._configure(view)
+        return view
+
+    def _make_again(self, views: list[QueueView], wiring: dict[str, Any]) -> None:
+        """All that this client knew of a store that was emptied, as far as nobody else has made it by now."""
+        log.warning("%s was emptied, or is another one: its queues are made again", self.address)
+        for view in views:
+            if view.name not in self._registry.queues:
+                self.declare(view.name, view.settings, change=True)
+        if not self.router.dump()["exchanges"] and not self.router.dump()["bindings"]:
+            self._registry.change_router(self.calls, lambda router: router.load(wiring))
+
+    @property
+    def address(self) -> Address:
+        return self._shared.address
+
+    def declare(self, queue: str, settings: QueueSettings, *, change: bool = False) -> QueueSettings:
+        raise NotImplementedError
 
     def _configure(self, view: QueueView) -> None:
         first, last = self._registry.next_block(self.calls)

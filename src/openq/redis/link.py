@@ -238,6 +238,8 @@ class ThreadLink:
         with self._gate:
             self._leader = self._turns[0] if self._turns else None
             following = self._leader
+        if following is None and self._closed:
+            self._drop("closed")  # who closed it left that to us
         self._release(following)
 
     def _release(self, turn: Turn | None) -> None:

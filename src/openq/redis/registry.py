@@ -175,19 +175,21 @@ class Registry:
     def next_number(self, calls: Calls) -> int:
         return int(calls.call(self.counters_key, "HINCRBY", self.counters_key, "queues", 1, idempotent=True))
 
-    def look_at_store(self, calls: Calls, proposal: str) -> bool:
-        """Whether it is another one than before: emptied, or exchanged."""
+    def look_at_store(self, calls: Calls, proposal: str) -> tuple[list[QueueView], dict[str, Any]] | None:
+        """If it is another one than before, emptied or exchanged: queues and exchanges that it had."""
         before = self.id_prefix
         if self.load_prefix(calls, proposal) == before:
-            return False
-        for view in self.queues.values():
+            return None
+        views, wiring = list(self.queues.values()), self.router.dump()
+        for view in views:
             view.deleted = True
         self.queues.clear()
         self.numbered.clear()
         self._documents.clear()
         self.router.load({"exchanges": [], "bindings": []})
         self.version = -1
-        return True
+        self.refresh(calls, always=True)
+        return views, wiring
 
     def raise_blocks(self, calls: Calls, seq: int) -> None:
         """No block that holds this sequence, or one before it, is given out again."""

@@ -64,50 +64,58 @@ class Transfers(Foundation):
         while waiting:
             queue = waiting.pop()
             _, claimed_ms, found = self._about_queue(queue, "limbo", CLAIM_MS, _AT_ONCE)
-            if found and self.is_durable:
-                # What a failover takes out of the limbo again must not have arrived elsewhere.
-                self.calls.durable()
-            for at in range(0, len(found), 2):
-                transfer = Transfer(found[at].decode(), found[at + 1], claimed_ms)
-                outcome, stirred = self._decide(queue, transfer)
+            page = [Transfer(found[at].decode(), found[at + 1], claimed_ms) for at in range(0, len(found), 2)]
+            # What a failover takes out of the limbo again must not have arrived elsewhere, and what it takes
+            # out of another queue again must still be in the limbo.
+            self._settle_writes(bool(page))
+            decided = [(transfer, self._decide(queue, transfer, waiting)) for transfer in page]
+            self._settle_writes(any(reached for _, reached in decided))
+            for transfer, reached in decided:
+                outcome = self._conclude(queue, transfer, reached)
                 if queue is view:
                     outcomes[transfer.number] = outcome
-                waiting += stirred
-            if len(found) >= 2 * _AT_ONCE:
+            if len(page) >= _AT_ONCE:
                 waiting.append(queue)
         return outcomes
 
-    def _decide(self, view: QueueView, transfer: Transfer) -> tuple[str, list[QueueView]]:
-        """What became of it, and the queues whose own limbo it filled."""
-        stirred: list[QueueView] = []
+    def _settle_writes(self, is_needed: bool) -> None:
+        if is_needed and self.is_durable:
+            self.calls.durable()
+
+    def _decide(self, view: QueueView, transfer: Transfer, stirred: list[QueueView]) -> list[str] | None:
+        """Queues it arrived in; None: it is better kept. `stirred` gets those whose own limbo it filled."""
         reached: list[str] = []
         for _ in range(_TRIES):
             targets = self._targets(view, transfer)
             if targets is None:
-                self._about_queue(view, "revive", transfer.number, str(self._registry.version))
-                return "returned", []
+                return None
             for target in targets:
                 if self._arrive(view, transfer, target, stirred):
                     reached.append(target.name)
             if reached or not targets:
                 break
             self._registry.refresh(self.calls)  # all of them are gone by now: where else?
+        return reached
+
+    def _conclude(self, view: QueueView, transfer: Transfer, reached: list[str] | None) -> str:
+        """Out of the limbo. What became of it."""
+        if reached is None:
+            self._about_queue(view, "revive", transfer.number, str(self._registry.version))
+            return "returned"
         outcome = "moved" if reached else "removed"
-        limbo, _, _ = self._about_queue(view, "done", transfer.number, outcome, "\x1e".join(reached))
-        if limbo:
-            stirred.append(view)
+        self._about_queue(view, "done", transfer.number, outcome, "\x1e".join(reached))
         if reached:
-            return ("dead-lettered" if transfer.why in DEATH_NAMES else "moved"), stirred
-        return ("expired" if transfer.why == DEAD_EXPIRED else "removed"), stirred
+            return "dead-lettered" if transfer.why in DEATH_NAMES else "moved"
+        return "expired" if transfer.why == DEAD_EXPIRED else "removed"
 
     def _arrive(
         self, view: QueueView, transfer: Transfer, target: QueueView, stirred: list[QueueView]
     ) -> bool:
         """False: the queue was deleted in this moment."""
         fields = self._arriving(view, transfer, target)
-        kind = "routed" if transfer.why == ROUTED or transfer.origin == "refused" else "moved"
+        kind = "routed" if transfer.why == ROUTED else "refused" if transfer.origin == "refused" else "moved"
         record = transfer.record
-        if kind == "routed":
+        if kind != "moved":
             record = with_published(record, published_fields(fields))
         origin = f"{view.number}:{transfer.seq}"
         name = f"{view.number}:{transfer.number}"

@@ -677,7 +677,7 @@ local function revive(keys, args)
   return {0, Q.now, meta and 1 or 0}
 end
 
--- From another queue, once for each transfer. now, transfer, kind: moved | routed, extra, record, origin, when it
+-- From another queue, once for each transfer. now, transfer, kind: moved | routed | refused, extra, record, origin, when it
 -- was claimed: one who was frozen since then has to look again, it may be done and forgotten.
 local function arrive(keys, args)
   local Q, failed = open(keys, args)
@@ -698,9 +698,10 @@ local function arrive(keys, args)
       return {Q.lb > 0 and 1 or 0, Q.now, 0}
     end
     settle_times(Q, x)
-    seq = enter(Q, args[3] == 'routed' and args[5] or from_elsewhere(args[5]), x)
-    count(Q, args[3] == 'routed' and 'published' or 'moved_in')
-    if args[3] ~= 'routed' then event(Q, 'I', args[6], seq, x.i or '') end
+    local moved = args[3] == 'moved'
+    seq = enter(Q, moved and from_elsewhere(args[5]) or args[5], x)
+    count(Q, moved and 'moved_in' or 'published')
+    if moved then event(Q, 'I', args[6], seq, x.i or '') end
     overflow(Q)
     trim(Q)
     trim_events(Q)
