@@ -17,6 +17,8 @@ FIRST = (
     "tests/pipeline/",
     "tests/clients/",
     "tests/crash/",
+    "tests/redis/test_columns.py",
+    "tests/redis/",
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openq.redis.copies import FEWER_AFTER_S, LOOK_AGAIN_S, Copies
+from openq.redis.copies import FEWER_AFTER_S, LOOK_AGAIN_S, Copies, Floor
 from openq.redis.url import parse
 
 
@@ -25,10 +25,21 @@ def test_one_that_goes_is_waited_for_a_while() -> None:
     copies = Copies(parse("redis://localhost"))
     copies.new_connection(_info(1), 0.0)
     copies.learn(_info(0), 10.0)
-    copies.learn(_info(0), 10.0 + FEWER_AFTER_S - 1)
+    copies.learn(_info(0), FEWER_AFTER_S - 1)
     assert copies.replicas == 1
-    copies.learn(_info(0), 10.0 + FEWER_AFTER_S)
+    copies.learn(_info(0), FEWER_AFTER_S)
     assert copies.replicas == 0
+
+
+def test_another_connection_does_not_believe_that_they_are_gone_either() -> None:
+    # A master that was frozen while another took over sees no replicas when it answers again.
+    shard = Floor()
+    before, after = Copies(parse("redis+cluster://a"), shard), Copies(parse("redis+cluster://b"), shard)
+    before.new_connection(_info(1), 0.0)
+    after.new_connection(_info(0), 5.0)
+    assert after.replicas == 1
+    after.learn(_info(0), FEWER_AFTER_S)
+    assert after.replicas == 0
 
 
 def test_one_that_comes_back_in_time_starts_the_wait_anew() -> None:

@@ -125,7 +125,19 @@ class RedisBroker(Operations):
                 receipts = [(each.entry.seq, each.number) for each in deliveries]
                 bridge.spawn(self.release, queue, receipts)
 
-        return self.batches.ask(self._receive_groups, view, (limit, "", consumer or "", ""), lost)
+        future = self.batches.ask(self._receive_groups, view, (limit, "", consumer or "", ""), lost)
+        return self._received(future, lost)
+
+    async def _received(
+        self, future: asyncio.Future[list[Delivery]], lost: Callable[[list[Delivery]], None]
+    ) -> list[Delivery]:
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # They may have come in the very moment in which nobody wanted them any more.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                lost(future.result())
+            raise
 
     def ack_soon(self, queue: str, seq: int, number: int) -> Awaitable[None] | None:
         view = self._plain_view(queue)

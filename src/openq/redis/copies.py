@@ -17,7 +17,7 @@ LOOK_AGAIN_S = 10.0
 # A replica that is gone is waited for so long before answers do without it. A master that was cut off must
 # not take its replicas for gone while another one takes its place: a cluster stops it before that; behind
 # sentinels nobody does, so there a connection never lowers what it waits for.
-FEWER_AFTER_S = 60.0
+FEWER_AFTER_S = 20.0
 _REMEMBERED = 16
 
 _READING = [
@@ -45,10 +45,28 @@ class Question(NamedTuple):
     """Whether its last command looks again how many replicas there are."""
 
 
+class Floor:
+    """How many replicas a shard had lately, whoever was its master.
+
+    A master that was frozen, or cut off, while another one took its place does not know that yet when it
+    answers again, and sees no replicas: it must not be believed that there are none.
+    """
+
+    def __init__(self) -> None:
+        self.replicas = 0
+        self._seen_s = float("-inf")
+
+    def note(self, online: int, now_s: float) -> int:
+        if online >= self.replicas or now_s - self._seen_s >= FEWER_AFTER_S:
+            self.replicas = online
+            self._seen_s = now_s
+        return self.replicas
+
+
 class Copies:
     """What one link knows of the copies of its writes."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, floor: Floor | None = None) -> None:
         self.wanted = address.profile == "safe"
         self._asked_for = address.replicas
         self._limit_ms = max(1, int(address.timeout_s * 500))
@@ -59,7 +77,7 @@ class Copies:
         self.opened = 0
         self._looked_s = float("-inf")
         self._may_lower = address.kind != "sentinel"
-        self._fewer_since_s: float | None = None
+        self._floor = floor or Floor()
         self._confirmed_before: dict[int, int] = {}
 
     def new_connection(self, info: Any, now_s: float) -> None:
@@ -67,7 +85,6 @@ class Copies:
         self._confirmed_before.pop(self.opened - _REMEMBERED, None)
         self.opened += 1
         self._looked_s = now_s
-        self._fewer_since_s = None
         if self._asked_for is None:
             self.replicas = 0
         self.learn(info, now_s)
@@ -90,14 +107,8 @@ class Copies:
         self.on_disk = facts.get(b"aof_enabled") == b"1" and version >= (7, 2)
 
     def _count(self, online: int, now_s: float) -> None:
-        if online >= self.replicas:
-            self.replicas = online
-            self._fewer_since_s = None
-        elif self._fewer_since_s is None:
-            self._fewer_since_s = now_s
-        elif self._may_lower and now_s - self._fewer_since_s >= FEWER_AFTER_S:
-            self.replicas = online
-            self._fewer_since_s = None
+        lately = self._floor.note(online, now_s)
+        self.replicas = lately if self._may_lower else max(lately, self.replicas)
 
     def mark(self) -> Mark:
         self.written += 1

@@ -21,7 +21,7 @@ import weakref
 from typing import Any
 
 from openq.errors import NotReplicated, StoreError, StoreUnavailable
-from openq.redis.copies import Copies, Mark, Question
+from openq.redis.copies import Copies, Floor, Mark, Question
 from openq.redis.url import Address, Host
 from openq.redis.wire import NOTHING_YET, greeting, new_reader, pack
 
@@ -80,10 +80,11 @@ class ThreadLink:
         address: Address,
         host: Host | None,
         context: ssl.SSLContext | None = None,
+        floor: Floor | None = None,
     ) -> None:
         self.address = address
         self.host = host
-        self.copies = Copies(address)
+        self.copies = Copies(address, floor)
         self._context = context
         self._closed = False
         self._fresh()

@@ -16,7 +16,7 @@ from itertools import repeat
 from typing import Any, cast
 
 from openq.errors import StoreError, StoreUnavailable
-from openq.redis.copies import Copies
+from openq.redis.copies import Copies, Floor
 from openq.redis.link import CONNECT_S, Pause
 from openq.redis.url import Address, Host
 from openq.redis.wire import NOTHING_YET, greeting, new_reader, pack
@@ -81,10 +81,11 @@ class LoopLink:
         host: Host | None,
         loop: asyncio.AbstractEventLoop,
         context: ssl.SSLContext | None = None,
+        floor: Floor | None = None,
     ) -> None:
         self.address = address
         self.host = host
-        self.copies = Copies(address)
+        self.copies = Copies(address, floor)
         self._loop = loop
         self._context = context
         self._closed = False

@@ -13,6 +13,7 @@ from binascii import crc_hqx
 from typing import Any, Protocol
 
 from openq.errors import StoreError, StoreUnavailable
+from openq.redis.copies import Floor
 from openq.redis.link import CONNECT_S, ThreadLink
 from openq.redis.looplink import LoopLink
 from openq.redis.url import Address, Host
@@ -27,11 +28,18 @@ _MOST_KEYS = 20_000
 class Node:
     """One server that takes writes, and the connections to it."""
 
-    def __init__(self, address: Address, host: Host | None, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        host: Host | None,
+        loop: asyncio.AbstractEventLoop | None,
+        floor: Floor | None = None,
+    ) -> None:
         self.host = host
         context = address.ssl_context()
-        self.threads = ThreadLink(address, host, context)
-        self.on_loop = LoopLink(address, host, loop, context) if loop is not None else None
+        floor = floor or Floor()
+        self.threads = ThreadLink(address, host, context, floor)
+        self.on_loop = LoopLink(address, host, loop, context, floor) if loop is not None else None
 
     def close(self) -> None:
         self.threads.close()
@@ -110,6 +118,7 @@ class SentinelNodes(_Looking):
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop | None) -> None:
         super().__init__(address, loop)
         self._node: Node | None = None
+        self._floor = Floor()
 
     def of(self, key: bytes) -> Node:
         node = self._node
@@ -129,31 +138,43 @@ class SentinelNodes(_Looking):
             node.close()
 
     def _find(self) -> None:
-        import redis.exceptions
-        import redis.sentinel
-
         address = self._address
-        secrets = {"username": address.sentinel_user, "password": address.sentinel_password}
-        untyped: Any = redis.sentinel.Sentinel
-        sentinels = untyped(
-            list(address.hosts),
-            sentinel_kwargs={name: value for name, value in secrets.items() if value is not None},
-            socket_timeout=CONNECT_S,
-            socket_connect_timeout=CONNECT_S,
-        )
-        try:
-            found = sentinels.discover_master(address.service)
-        except redis.exceptions.RedisError as error:
-            raise StoreUnavailable(f"the sentinels name no master of {address.service!r}: {error}") from error
-        finally:
-            for sentinel in sentinels.sentinels:
-                sentinel.close()
-        host = (str(found[0]), int(found[1]))
+        host = named_master(address)
         former = self._node
         if former is None or former.host != host:
-            self._node = Node(address, host, self._loop)
+            self._node = Node(address, host, self._loop, self._floor)
             if former is not None:
                 former.close()
+
+
+def named_master(address: Address) -> Host:
+    """The master that the sentinels name; they are asked over TLS if the servers are."""
+    import redis.exceptions
+    import redis.sentinel
+
+    options: dict[str, Any] = {"username": address.sentinel_user, "password": address.sentinel_password}
+    options = {name: value for name, value in options.items() if value is not None}
+    if address.tls:
+        options |= {
+            "ssl": True,
+            "ssl_ca_certs": address.ca,
+            "ssl_cert_reqs": "none" if address.insecure else "required",
+            "ssl_check_hostname": not address.insecure,
+        }
+    sentinels = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
+        list(address.hosts),
+        sentinel_kwargs=options,
+        socket_timeout=CONNECT_S,
+        socket_connect_timeout=CONNECT_S,
+    )
+    try:
+        found: Any = sentinels.discover_master(address.service)  # type: ignore[no-untyped-call]
+    except redis.exceptions.RedisError as error:
+        raise StoreUnavailable(f"the sentinels name no master of {address.service!r}: {error}") from error
+    finally:
+        for sentinel in sentinels.sentinels:
+            sentinel.close()
+    return str(found[0]), int(found[1])
 
 
 class ClusterNodes(_Looking):
@@ -162,6 +183,7 @@ class ClusterNodes(_Looking):
         self._nodes: dict[Host, Node] = {}
         self._slots: list[Node | None] = [None] * SLOTS
         self._slot_of: dict[bytes, int] = {}
+        self._floors: dict[Host, Floor] = {}  # those of one shard share one, whoever is its master
 
     def of(self, key: bytes) -> Node:
         slot = self._slot_of.get(key)
@@ -197,7 +219,8 @@ class ClusterNodes(_Looking):
         node = self._nodes.get(host)
         if node is None:
             # Of two threads that make one, one loses: `setdefault` says which.
-            node = self._nodes.setdefault(host, Node(self._address, host, self._loop))
+            floor = self._floors.setdefault(host, Floor())
+            node = self._nodes.setdefault(host, Node(self._address, host, self._loop, floor))
         return node
 
     def _find(self) -> None:
@@ -220,14 +243,23 @@ class ClusterNodes(_Looking):
 
     def _take(self, ranges: list[Any], asked: Host) -> None:
         slots: list[Node | None] = [None] * SLOTS
-        for first, last, master, *_ in ranges:
-            name = (master[0] or b"").decode()
-            node = self._node((name if name not in ("", "?") else asked[0], int(master[1])))
+        for first, last, *members in ranges:
+            hosts = [_host_of(member, asked) for member in members]
+            known = next((self._floors[host] for host in hosts if host in self._floors), Floor())
+            for host in hosts:
+                self._floors.setdefault(host, known)
+            node = self._node(hosts[0])
             slots[first : last + 1] = [node] * (last + 1 - first)
         self._slots = slots
         serving = {node.host for node in set(slots) if node is not None}
         for host in [host for host in self._nodes if host not in serving]:
             self._nodes.pop(host).close()
+
+
+def _host_of(member: list[Any], asked: Host) -> Host:
+    """A server that does not know its own name leaves it out."""
+    name = (member[0] or b"").decode()
+    return (name if name not in ("", "?") else asked[0], int(member[1]))
 
 
 def slot_of(key: bytes) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from redis.sentinel import Sentinel
 
-from ..errors import InvalidSetting, StoreError
+from ..errors import InvalidSetting, StoreError, StoreUnavailable
+from .nodes import named_master
 from .safety import Info, Report, check, gather
 from .url import Address
 
@@ -26,7 +26,10 @@ class Unreachable(StoreError, ConnectionError):
 
 def survey(address: Address, profile: str | None = None) -> Report:
     """Raises Unreachable if a server that is needed does not answer."""
-    return check(_infos(address), profile or address.profile, address.replicas)
+    infos = _infos(address)
+    if address.kind == "single" and any(info.in_cluster for info in infos):
+        raise InvalidSetting(f"{address} is a node of a cluster: the URL begins with redis+cluster://")
+    return check(infos, profile or address.profile, address.replicas)
 
 
 def _infos(address: Address) -> list[Info]:
@@ -34,9 +37,11 @@ def _infos(address: Address) -> list[Info]:
         if address.kind == "cluster":
             return [_ask(_client(address, host, port), f"{host}:{port}") for host, port in _masters(address)]
         if address.kind == "sentinel":
-            return [_ask(_client(address, *_named_master(address)))]
+            return [_ask(_client(address, *named_master(address)))]
         host, port = address.hosts[0] if address.hosts else ("", 0)
         return [_ask(_client(address, host, port))]
+    except StoreUnavailable as error:
+        raise Unreachable(f"{address} does not answer: {error.detail}") from None
     except redis.AuthenticationError as error:
         raise Unreachable(f"{address} lets nobody in: {error}; put user:password@ into the URL") from None
     except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
@@ -91,13 +96,6 @@ def _sign_in(address: Address, user: str | None, password: str | None) -> dict[s
 
 def _without_tls(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if not name.startswith("ssl")}
-
-
-def _named_master(address: Address) -> tuple[str, int]:
-    own = _sign_in(address, address.sentinel_user, address.sentinel_password)
-    sentinels = Sentinel(list(address.hosts), sentinel_kwargs=own)  # type: ignore[no-untyped-call]
-    host, port = sentinels.discover_master(address.service or "")  # type: ignore[no-untyped-call]
-    return host, port
 
 
 def _masters(address: Address) -> list[tuple[str, int]]:

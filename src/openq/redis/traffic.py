@@ -307,7 +307,7 @@ class Traffic(Transfers):
             raise InvalidSetting(f"a lease of {lease_ms} ms; it must be 0 to {MAX_SPAN_MS}")
         view = self._view(queue)
         wanted = "" if types is None else encoded(json.dumps(list(types), ensure_ascii=False))
-        item = (limit, "" if lease_ms is None else lease_ms, encoded(consumer or ""), wanted)
+        item = (limit, "" if lease_ms is None else lease_ms, _told(consumer), wanted)
         deliveries: list[Delivery] = self._gathered(self._receive_groups, view, item)
         if deliveries:
             self._lent(view, deliveries, lease_ms)
@@ -473,7 +473,7 @@ class Traffic(Transfers):
         if delay_ms is not None and not 0 <= delay_ms <= MAX_SPAN_MS:
             raise InvalidSetting(f"a delay of {delay_ms} ms; it must be 0 to {MAX_SPAN_MS}")
         view = self._view(queue)
-        head = (why, "" if delay_ms is None else delay_ms, _told_reason(reason))
+        head = (why, "" if delay_ms is None else delay_ms, _told(reason))
         return self._given_back(view, "back", head, receipts)
 
     def nack_many(
@@ -487,11 +487,11 @@ class Traffic(Transfers):
         return sum(not isinstance(result, OpenQError) for result in results)
 
     def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str:
-        return _only(self._given_back(self._view(queue), "reject", (_told_reason(reason),), [receipt]))
+        return _only(self._given_back(self._view(queue), "reject", (_told(reason),), [receipt]))
 
     def reject_many(self, queue: str, receipts: Sequence[Receipt], reason: str | None = None) -> int:
         unique = list(dict.fromkeys(receipts))
-        results = self._given_back(self._view(queue), "reject", (_told_reason(reason),), unique)
+        results = self._given_back(self._view(queue), "reject", (_told(reason),), unique)
         return sum(not isinstance(result, OpenQError) for result in results)
 
     def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int:
@@ -516,10 +516,9 @@ def _whole(receipt: Receipt) -> Receipt:
     return (seq if 0 <= seq < _MOST_NUMBER else 0), (number if 0 <= number < _MOST_NUMBER else 0)
 
 
-def _told_reason(reason: str | None) -> str:
-    """Without what separates the parts of an event."""
-    text = reason or ""
-    return encoded(text.replace("\x1f", " ").replace("\x1e", " "))
+def _told(text: str | None) -> str:
+    """A reason or a consumer as events tell of it: without what separates their parts."""
+    return encoded((text or "").replace("\x1f", " ").replace("\x1e", " "))
 
 
 def _only(results: list[str | OpenQError]) -> str:

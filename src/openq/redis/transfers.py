@@ -17,7 +17,7 @@ from ..engine.records import (
     DEATH_NAMES,
     REDRIVEN,
 )
-from ..errors import QueueNotFound
+from ..errors import NotReplicated, QueueNotFound
 from ..model import MAX_DEATHS, Extra, Info
 from .drafts import content_key, published_fields
 from .foundation import Foundation
@@ -63,24 +63,38 @@ class Transfers(Foundation):
         waiting = [view]
         while waiting:
             queue = waiting.pop()
-            _, claimed_ms, found = self._about_queue(queue, "limbo", CLAIM_MS, _AT_ONCE)
-            page = [Transfer(found[at].decode(), found[at + 1], claimed_ms) for at in range(0, len(found), 2)]
-            # What a failover takes out of the limbo again must not have arrived elsewhere, and what it takes
-            # out of another queue again must still be in the limbo.
-            self._settle_writes(bool(page))
-            decided = [(transfer, self._decide(queue, transfer, waiting)) for transfer in page]
-            self._settle_writes(any(reached for _, reached in decided))
+            decided = self._carry(queue, waiting)
             for transfer, reached in decided:
                 outcome = self._conclude(queue, transfer, reached)
                 if queue is view:
                     outcomes[transfer.number] = outcome
-            if len(page) >= _AT_ONCE:
+            if len(decided) >= _AT_ONCE:
                 waiting.append(queue)
         return outcomes
 
-    def _settle_writes(self, is_needed: bool) -> None:
-        if is_needed and self.is_durable:
-            self.calls.durable()
+    def _carry(self, queue: QueueView, stirred: list[QueueView]) -> list[tuple[Transfer, list[str] | None]]:
+        """What was in limbo is where it belongs when this returns, as safe as the profile says.
+
+        What a failover takes out of the limbo again must not have arrived elsewhere, and what it takes out of
+        another queue again must still be in the limbo: so each step is confirmed before the next. Where that
+        fails, because the connection was lost, both are done again: twice does no harm.
+        """
+        for tries in range(_TRIES):
+            _, claimed_ms, found = self._about_queue(queue, "limbo", CLAIM_MS, _AT_ONCE, self._shared.client)
+            page = [Transfer(found[at].decode(), found[at + 1], claimed_ms) for at in range(0, len(found), 2)]
+            if not page:
+                break
+            try:
+                if self.is_durable:
+                    self.calls.durable()
+                decided = [(transfer, self._decide(queue, transfer, stirred)) for transfer in page]
+                if self.is_durable and any(reached for _, reached in decided):
+                    self.calls.durable()
+                return decided
+            except NotReplicated:
+                if tries == _TRIES - 1:
+                    raise
+        return []
 
     def _decide(self, view: QueueView, transfer: Transfer, stirred: list[QueueView]) -> list[str] | None:
         """Queues it arrived in; None: it is better kept. `stirred` gets those whose own limbo it filled."""

@@ -1,0 +1,575 @@
+-- The verbs of consumers: receive, and settle what was received.
+
+-- -- in hand-out order ----------------------------------------------------------------------------
+
+local function merged(Q, most)
+  -- The plain lane: those that came back and those never handed out, by sequence.
+  local p, seqs = Q.p, {}
+  local back = Q.bk > 0 and call('ZRANGE', p .. 'r:' .. PLAIN, 0, most - 1) or {}
+  local next_back = 1
+  local from, left = Q.cur + 1, Q.pl
+  while left > 0 and #seqs < most do
+    local part = call('XRANGE', p .. 'm', S(from), '+', 'COUNT', min(most + 16, 1000))
+    if #part == 0 then break end
+    for _, found in ipairs(part) do
+      local seq = seq_of(found[1])
+      from = seq + 1
+      if byte(found[2][2], 1) % 2 == 0 and not (Q.sk > 0 and call('ZSCORE', p .. 'sk', S(seq))) then
+        left = left - 1
+        while back[next_back] and tonumber(back[next_back]) < seq do
+          seqs[#seqs + 1] = back[next_back]
+          next_back = next_back + 1
+        end
+        seqs[#seqs + 1] = S(seq)
+      end
+    end
+  end
+  while back[next_back] do
+    seqs[#seqs + 1] = back[next_back]
+    next_back = next_back + 1
+  end
+  return seqs
+end
+
+-- The first `most` ready ones, as they would be handed out if every group were free. `all`: with those of
+-- FIFO groups that are not due yet, in their places.
+local function in_order(Q, most, all)
+  local p, seqs = Q.p, {}
+  if Q.c.fifo then
+    -- Only the first of each group, and the next of one when that is taken.
+    local firsts = {}
+    local function step(each)
+      each.at = each.at + 1
+      each.seq = call('ZRANGE', p .. 'r:' .. each.g, each.at, each.at)[1]
+      if not each.seq then return false end
+      each.number = tonumber(each.seq)
+      each.rank = rank_of(Q, extra_of(Q, each.seq) or {})
+      return true
+    end
+    local function before(a, b)
+      return a.rank > b.rank or (a.rank == b.rank and a.number < b.number)
+    end
+    local function sink(at)
+      local each = firsts[at]
+      while true do
+        local child = at * 2
+        if child > #firsts then break end
+        if child < #firsts and before(firsts[child + 1], firsts[child]) then child = child + 1 end
+        if not before(firsts[child], each) then break end
+        firsts[at] = firsts[child]
+        at = child
+      end
+      firsts[at] = each
+    end
+    -- Of very many groups those that stand longest: more would hold up everybody else.
+    for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, max(min(most, 20000), 2000) - 1)) do
+      local each = {g = g, at = -1}
+      if step(each) then firsts[#firsts + 1] = each end
+    end
+    for at = floor(#firsts / 2), 1, -1 do sink(at) end
+    while #firsts > 0 and #seqs < most do
+      local best = firsts[1]
+      if all or not call('ZSCORE', p .. 'd', best.seq) then seqs[#seqs + 1] = best.seq end
+      if not step(best) then
+        firsts[1] = firsts[#firsts]
+        firsts[#firsts] = nil
+      end
+      if #firsts > 0 then sink(1) end
+    end
+    return seqs
+  end
+  if Q.mx == 0 then return merged(Q, most) end
+  local ranks = call('ZREVRANGE', p .. 'p', 0, -1)
+  if ranks[#ranks] ~= '0' then ranks[#ranks + 1] = '0' end
+  for _, rank in ipairs(ranks) do
+    local lanes = {}
+    for _, g in ipairs(call('LRANGE', p .. 't:' .. rank, 0, -1)) do
+      local name = rank .. ':' .. g
+      lanes[#lanes + 1] = name == PLAIN and merged(Q, most) or call('ZRANGE', p .. 'r:' .. name, 0, most - 1)
+    end
+    local turn, longest = 1, 0
+    for _, lane in ipairs(lanes) do longest = max(longest, #lane) end
+    while turn <= longest and #seqs < most do
+      for _, lane in ipairs(lanes) do
+        if lane[turn] then seqs[#seqs + 1] = lane[turn] end
+      end
+      turn = turn + 1
+    end
+  end
+  return seqs
+end
+
+-- -- receive --------------------------------------------------------------------------------------
+
+local function take_out(Q, seq, x)
+  step_out(Q, seq, x)
+  if Q.c.fifo then
+    local g = group_of(x)
+    call('HINCRBY', Q.p .. 'go', g, 1)
+    Q.batch = Q.batch or {}
+    Q.batch[g] = true
+    offer(Q, g)
+  end
+end
+
+-- Those of these types, in order; what is walked past stays. Looks at the first ten thousand only.
+local function of_types(Q, types, limit)
+  local found, held = {}, {}
+  for _, seq in ipairs(in_order(Q, 10000, true)) do
+    if #found == limit then break end
+    local x = extra_of(Q, seq)
+    local rec, sent = record_of(Q, seq, x)
+    local known_x = x or light_of(rec)
+    local g = group_of(known_x)
+    local busy = Q.c.fifo and (held[g] or call('HEXISTS', Q.p .. 'go', g) == 1 or call('ZSCORE', Q.p .. 'd', seq))
+    if not busy and known_x.t and types[known_x.t] then
+      found[#found + 1] = {seq, sent, rec, x}
+    else
+      held[g] = true
+    end
+  end
+  for _, each in ipairs(found) do take_out(Q, each[1], each[4]) end
+  return found
+end
+
+-- Those that were never handed out. Neighbours are lent as one run.
+local function receive_plain(Q, loan, limit)
+  local stream, horizon = Q.p .. 'm', Q.now - Q.c.ret
+  local answer, seqs, sents = loan.answer, {}, {}
+  local n, to, size = 0, #answer, 0
+  while limit > n and Q.pl > n do
+    local wanted = min(limit - n, 500)
+    local part = call('XRANGE', stream, format('%.0f', Q.cur + 1), '+', 'COUNT', wanted)
+    local last
+    for i = 1, #part do
+      local found = part[i]
+      local id, rec = found[1], found[2][2]
+      local dash = find(id, '-', 1, true)
+      local seq, flags = sub(id, 1, dash - 1), byte(rec, 1)
+      if flags % 2 == 0 then
+        local sent = sub(id, dash + 1)
+        if tonumber(sent) <= horizon then
+          limit = 0  -- the long way deals with it
+          break
+        end
+        n = n + 1
+        seqs[n], sents[n] = seq, sent
+        answer[to + 1], answer[to + 2], answer[to + 3], answer[to + 4] = id, rec, 1, ''
+        to = to + 4
+        size = size + (flags < 2 and #rec - 2 or size_of(rec))
+      end
+      last = seq
+    end
+    if last then Q.cur = tonumber(last) end
+    if #part < wanted then
+      if limit > n then Q.pl = n end
+      break
+    end
+  end
+  Q.pl, Q.by = Q.pl - n, Q.by - size
+  if n == 0 then return end
+  loan.seqs = seqs
+  local holder, till = loan.holder, loan.till
+  -- Without gaps, and with nothing to follow by the long way.
+  local whole = tonumber(seqs[n]) - tonumber(seqs[1]) == n - 1 and (limit == n or Q.pl == 0)
+  if n > 1 and n <= 500 and whole and Q.c.hist > 0 then
+    local number = S(loan.number)
+    call('HSET', Q.p .. 'ru', number, concat({seqs[1], till, loan.lent, n, string.rep('1', n), holder,
+      loan.consumer}, ' '))
+    call('ZADD', Q.p .. 'rn', seqs[1], number)
+    if holder == '-' then
+      call('ZADD', Q.p .. 'l', till, 'L' .. number)
+    else
+      call('SADD', Q.p .. 'b:' .. holder, 'L' .. number)
+    end
+    Q.rc = Q.rc + n
+    loan.number, loan.step = loan.number + 1, 0
+    return
+  end
+  local terms = ' ' .. till .. ' 1 ' .. loan.lent .. ' '
+  local who = ' ' .. holder .. ' ' .. loan.consumer
+  for from = 1, n, 500 do
+    local leases, deadlines, at = {}, {}, 0
+    for i = from, min(from + 499, n) do
+      local seq = seqs[i]
+      leases[at + 1], leases[at + 2] = seq, format('%.0f', loan.number) .. terms .. sents[i] .. who
+      deadlines[at + 1], deadlines[at + 2] = till, seq
+      at = at + 2
+      loan.number = loan.number + 1
+    end
+    call('HSET', Q.p .. 'o', unpack(leases))
+    if holder == '-' then
+      call('ZADD', Q.p .. 'l', unpack(deadlines))
+    else
+      call('SADD', Q.p .. 'b:' .. holder, unpack(seqs, from, min(from + 499, n)))
+    end
+  end
+end
+
+-- One call of many that came together: {first number, deadline, step from one number to the next, then id,
+-- record, count, extra of each}.
+local function receive_one(Q, limit, lease, consumer, types, version, holder, beat)
+  local c, now = Q.c, Q.now
+  local answer = {}
+  if c.paused or limit < 1 or (Q.pl + Q.bk + Q.mx == 0) then return answer end
+  if lease == '' then lease = c.vis else lease = tonumber(lease) end
+  local bound = lease == -1
+  local till = bound and 0 or now + lease
+  local first = max(Q.num + 1, now * 1000)
+  local loan = {number = first, till = S(till), lent = S(now), holder = bound and holder or '-',
+    consumer = consumer, leases = {}, deadlines = {}, seqs = {}, answer = answer, again = 0}
+  answer[1], answer[2], answer[3] = S(first), S(till), 1
+  if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not types and not c.fifo then receive_plain(Q, loan, limit) end
+  if #loan.seqs < limit and Q.pl + Q.bk + Q.mx > 0 then
+    local chosen, at
+    if types then chosen, at = of_types(Q, types, limit), 0 end
+    while #loan.seqs < limit do
+      local seq, sent, rec, x
+      if chosen then
+        at = at + 1
+        if not chosen[at] then break end
+        seq, sent, rec, x = unpack(chosen[at], 1, 4)
+      else
+        seq, sent, rec, x = pop(Q)
+      end
+      if not seq then break end
+      if not rec then
+        -- Its record is gone from history by other hands: nothing to hand out.
+        forget(Q, seq, x, 0)
+        settle(Q, x or {})
+      elseif is_over(Q, x, sent) then
+        Q.by = Q.by - size_of(rec)
+        if c.dle then
+          bury(Q, seq, x, sent, rec, DEAD_EXPIRED, x and x.r, 'taken')
+        else
+          removed(Q, seq, x, sent, GONE_EXPIRED)
+          settle(Q, x or {})
+        end
+      elseif x and c.maxr and (x.c or 0) >= c.maxr and (c.exd or (c.dl and x.K ~= version)) then
+        Q.by = Q.by - size_of(rec)
+        bury(Q, seq, x, sent, rec, DEAD_RECEIVES, x.r, 'taken')
+        if c.fifo and c.dl then
+          -- It may have to come back: until that is decided nothing of its group may overtake it.
+          local g = group_of(x)
+          Q.batch[g] = nil
+          offer(Q, g)
+        end
+      else
+        lend(Q, loan, seq, sent, rec, x, x and cjson.encode(x))
+      end
+    end
+    end_batch(Q)
+  end
+  if #loan.seqs == 0 then return {} end
+  flush_loan(Q, loan)
+  answer[3] = loan.step or 1
+  Q.num = loan.number - 1
+  if bound then
+    call('ZADD', Q.p .. 'hd', 'GT', S(now + beat), holder)
+    deadline(Q, now + beat)
+  else
+    deadline(Q, till)
+  end
+  count(Q, 'delivered', #loan.seqs)
+  if loan.again > 0 then count(Q, 'redelivered', loan.again) end
+  event(Q, 'L', answer[1], answer[2], consumer, concat(loan.seqs, ','))
+  return answer
+end
+
+-- now, version of the topology, token or '', holder, its heartbeat, then limit, lease, consumer, types of each
+local function receive(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local answers, wanted = {}, {}
+  for i = 6, #args, 4 do
+    if args[i + 3] ~= '' then
+      local types = {}
+      for _, each in ipairs(cjson.decode(args[i + 3])) do types[each] = true end
+      wanted[i] = types
+    end
+  end
+  for i = 6, #args, 4 do
+    answers[#answers + 1] = receive_one(Q, tonumber(args[i]), args[i + 1], args[i + 2], wanted[i], args[2],
+      args[4], tonumber(args[5]))
+  end
+  if args[3] ~= '' then
+    -- What is bound to its holder does not end by itself: see `forsake`.
+    local lent = {}
+    for _, answer in ipairs(answers) do
+      for i = 4, #answer, 4 do lent[#lent + 1] = sub(answer[i], 1, find(answer[i], '-', 1, true) - 1) end
+    end
+    remember(Q, args[3], lent)
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, answers}
+end
+
+-- -- settling -------------------------------------------------------------------------------------
+
+-- What a consumer is done with out of one run: 1 for each that was still out, else nil.
+local function ack_run(Q, number, seqs)
+  local text = call('HGET', Q.p .. 'ru', number)
+  if not text then return {} end
+  local first, till, lent, left, bits, holder, consumer = match(text, RUN)
+  till = tonumber(till)
+  if till > 0 and till <= Q.now then return {} end
+  local from, answers, n = tonumber(first) - 1, {}, 0
+  local seen = {}
+  for i = 1, #seqs do
+    local at = tonumber(seqs[i]) - from
+    if at >= 1 and not seen[at] and sub(bits, at, at) == '1' then
+      seen[at] = true
+      answers[i] = 1
+      n = n + 1
+    end
+  end
+  left = tonumber(left) - n
+  Q.rc = Q.rc - n
+  if left == 0 then
+    end_run(Q, number, holder)
+  elseif n > 0 then
+    local digits = {byte(bits, 1, -1)}
+    for at in pairs(seen) do digits[at] = 48 end
+    call('HSET', Q.p .. 'ru', number, concat({first, S(till), lent, left, string.char(unpack(digits)), holder,
+      consumer}, ' '))
+  end
+  return answers
+end
+
+-- now, token, then seq, number of each: 1, 'gone' or 'expired'
+local function ack(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  local before = answered(Q, args[2])
+  if before then return {0, Q.now, before} end
+  local p, now = Q.p, Q.now
+  local answers, done, rest = {}, {}, {}
+  if Q.rc > 0 then
+    -- Neighbours with one number are of one run.
+    local i = 3
+    while i < #args do
+      local number, seqs, start = args[i + 1], {}, i
+      while i < #args and args[i + 1] == number do
+        seqs[#seqs + 1] = args[i]
+        i = i + 2
+      end
+      if tonumber(seqs[1]) <= Q.tr then break_up(Q, number) end  -- history has passed it: see below
+      local found = ack_run(Q, number, seqs)
+      for j = 1, #seqs do
+        if found[j] then
+          answers[(start - 1) / 2 + j - 1] = 1
+          done[#done + 1] = seqs[j]
+        else
+          rest[#rest + 1] = (start - 1) / 2 + j - 1
+        end
+      end
+    end
+  else
+    for i = 1, (#args - 2) / 2 do rest[i] = i end
+  end
+  local of_runs = #done
+  local seen, ends, bound = {}, {}, nil
+  local keeps = Q.c.hist > 0
+  for from = 1, #rest, 1000 do
+    local to = min(from + 999, #rest)
+    local wanted = {}
+    for i = from, to do wanted[#wanted + 1] = args[rest[i] * 2 + 1] end
+    local found = call('HMGET', p .. 'o', unpack(wanted))
+    for i = from, to do
+      local place = rest[i]
+      local seq, text = args[place * 2 + 1], found[i - from + 1]
+      local space = text and find(text, ' ', 1, true)
+      if not text or seen[seq] or sub(text, 1, space - 1) ~= args[place * 2 + 2] then
+        answers[place] = seen[seq] and 'gone' or lost(Q, seq)
+      else
+        local till, sent, holder = match(text, SETTLED, space + 1)
+        till = tonumber(till)
+        if till > 0 and till <= now then
+          answers[place] = lost(Q, seq)
+        else
+          seen[seq] = true
+          done[#done + 1] = seq
+          answers[place] = 1
+          if holder ~= '-' then
+            bound = bound or {}
+            bound[#bound + 1] = {holder, seq}
+          end
+          if not keeps or tonumber(seq) <= Q.tr then ends[#ends + 1] = seq .. '-' .. sent end
+        end
+      end
+    end
+  end
+  for from = of_runs + 1, #done, 1000 do
+    local to = min(from + 999, #done)
+    if Q.c.fifo or call('EXISTS', p .. 'x') == 1 then
+      local extras = call('HMGET', p .. 'x', unpack(done, from, to))
+      for i = from, to do
+        local text = extras[i - from + 1]
+        if text then
+          local x = cjson.decode(text)
+          forget(Q, done[i], x, 0)
+          settle(Q, x)
+        end
+      end
+    end
+    call('HDEL', p .. 'o', unpack(done, from, to))
+    call('ZREM', p .. 'l', unpack(done, from, to))
+  end
+  for from = 1, #ends, 1000 do
+    call('XDEL', p .. 'm', unpack(ends, from, min(from + 999, #ends)))
+  end
+  for _, each in ipairs(bound or {}) do call('SREM', p .. 'b:' .. each[1], each[2]) end
+  if #done > 0 then
+    count(Q, 'acked', #done)
+    event(Q, 'A', concat(done, ','))
+  end
+  remember(Q, args[2], #done == #answers and #done or answers)
+  save(Q)
+  return {0, now, answers}
+end
+
+local function ack_late(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local seq, number = args[2], args[3]
+  local lease = lease_of(Q, seq)
+  local done = 0
+  if lease then
+    if lease.number == number then
+      local x = extra_of(Q, seq)
+      end_lease(Q, seq, lease)
+      forget(Q, seq, x, lease.sent)
+      settle(Q, x or {})
+      done = 1
+    end
+  else
+    local state, x = state_of(Q, seq)
+    if state and x and x.n and tonumber(number) > 0 and tonumber(number) <= tonumber(x.n) then
+      local rec, sent = record_of(Q, seq, x)
+      Q.by = Q.by - size_of(rec)
+      if state == 'delayed' then call('ZREM', Q.p .. 'd', seq) end
+      if state == 'ready' or Q.c.fifo then step_out(Q, seq, x) end
+      forget(Q, seq, x, sent)
+      done = 1
+    end
+  end
+  if done == 1 then
+    count(Q, 'acked')
+    event(Q, 'A', seq)
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, done}
+end
+
+-- now, token, why, delay or '', reason or '', then seq, number of each
+local function back(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  local before = answered(Q, args[2])
+  if before then return {1, Q.now, before} end
+  local why, delay = tonumber(args[3]), tonumber(args[4])
+  local reason = args[5] ~= '' and args[5] or nil
+  local answers = {}
+  for i = 6, #args, 2 do
+    local seq = args[i]
+    local lease = lease_of(Q, seq)
+    if is_live(Q, lease, args[i + 1]) then
+      answers[#answers + 1] = give_back(Q, seq, lease, why, reason, delay)
+    else
+      answers[#answers + 1] = '?' .. lost(Q, seq)
+    end
+  end
+  remember(Q, args[2], answers)
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, answers}
+end
+
+-- now, token, reason or '', then seq, number of each
+local function reject(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  local before = answered(Q, args[2])
+  if before then return {1, Q.now, before} end
+  local reason = args[3] ~= '' and args[3] or nil
+  local answers = {}
+  for i = 4, #args, 2 do
+    local seq = args[i]
+    local lease = lease_of(Q, seq)
+    if is_live(Q, lease, args[i + 1]) then
+      local x = extra_of(Q, seq)
+      local rec, sent = record_of(Q, seq, x)
+      x = x or light_of(rec)
+      x.c, x.n, x.f = lease.count, lease.number, x.f or lease.lent
+      if reason then x.r = reason end
+      end_lease(Q, seq, lease)
+      answers[#answers + 1] = bury(Q, seq, x, sent, rec, DEAD_REJECTED, reason, 'lent')
+    else
+      answers[#answers + 1] = '?' .. lost(Q, seq)
+    end
+  end
+  remember(Q, args[2], answers)
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, answers}
+end
+
+-- A receive whose answer never came: what it lent goes back, as if it had not been. now, token, holder
+local function forsake(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  for _, seq in ipairs(answered(Q, args[2]) or {}) do
+    local lease = lease_of(Q, seq)
+    if lease and lease.holder == args[3] then give_back(Q, seq, lease, RELEASED, nil, 0) end
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, 0}
+end
+
+-- now, lease, holder, its heartbeat, then seq, number of each: the new deadline, or why not
+local function extend(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  local span, holder, beat = tonumber(args[2]), args[3], tonumber(args[4])
+  local till = span == -1 and 0 or Q.now + span
+  local answers, done = {}, {}
+  for i = 5, #args, 2 do
+    local seq = args[i]
+    local lease = lease_of(Q, seq)
+    if is_live(Q, lease, args[i + 1]) then
+      end_lease(Q, seq, lease)
+      local own = span == -1 and holder or '-'
+      call('HSET', Q.p .. 'o', seq, concat({lease.number, S(till), lease.count, S(lease.lent), S(lease.sent),
+        own, lease.consumer}, ' '))
+      if span == -1 then
+        call('SADD', Q.p .. 'b:' .. holder, seq)
+        call('ZADD', Q.p .. 'hd', 'GT', S(Q.now + beat), holder)
+        deadline(Q, Q.now + beat)
+      else
+        call('ZADD', Q.p .. 'l', S(till), seq)
+        deadline(Q, till)
+      end
+      done[#done + 1] = seq
+      answers[#answers + 1] = S(till)
+    else
+      answers[#answers + 1] = '?' .. lost(Q, seq)
+    end
+  end
+  if #done > 0 then event(Q, 'X', S(till), concat(done, ',')) end
+  save(Q)
+  return {0, Q.now, answers}
+end
+
+-- A server that is alive says so for all that its connections hold. now, holder, its heartbeat
+local function hold(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  local held = call('EXISTS', Q.p .. 'b:' .. args[2])
+  if held == 1 then
+    call('ZADD', Q.p .. 'hd', 'GT', S(Q.now + tonumber(args[3])), args[2])
+    deadline(Q, Q.now + tonumber(args[3]))
+  end
+  advance(Q)  -- after it: what nobody has returned yet is still its own
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, held}
+end

@@ -1,0 +1,523 @@
+-- Between queues, and what operators do: look and mend.
+
+-- -- between queues -------------------------------------------------------------------------------
+
+-- What is to be decided and moved, claimed for some seconds against all others. now, claim ms, most, client
+local function limbo(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  local p, answers = Q.p, {}
+  local all = call('HKEYS', p .. 'ob')
+  table.sort(all, function(a, b) return tonumber(a) < tonumber(b) end)
+  for _, oid in ipairs(all) do
+    if #answers >= tonumber(args[3]) * 2 then break end
+    local till, client = match(call('HGET', p .. 'oc', oid) or '0 ', '^(%d+) (.*)$')
+    if tonumber(till) <= Q.now or client == args[4] then
+      call('HSET', p .. 'oc', oid, S(Q.now + tonumber(args[2])) .. ' ' .. args[4])
+      answers[#answers + 1] = oid
+      answers[#answers + 1] = call('HGET', p .. 'ob', oid)
+    end
+  end
+  Q.lb = #all
+  save(Q)
+  return {#all > 0 and 1 or 0, Q.now, answers}
+end
+
+local function limbo_meta(Q, oid)
+  local text = call('HGET', Q.p .. 'ob', oid)
+  if not text then return nil end
+  local colon = find(text, ':', 1, true)
+  local size = tonumber(sub(text, 1, colon - 1))
+  return cjson.decode(sub(text, colon + 1, colon + size)), sub(text, colon + size + 1)
+end
+
+local function free_group(Q, meta)
+  if meta.g then settle(Q, {g = meta.g ~= '-' and sub(meta.g, 2) or nil}) end
+end
+
+-- It is where it belongs, or gone. now, oid, outcome: moved | dead | removed, names of the targets, why gone
+local function done(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  local meta = limbo_meta(Q, args[2])
+  if meta then
+    call('HDEL', Q.p .. 'ob', args[2])
+    call('HDEL', Q.p .. 'oc', args[2])
+    Q.lb = max(0, Q.lb - 1)
+    local outcome = args[3]
+    if meta.o ~= 'refused' and meta.w ~= ROUTED then
+      if outcome == 'removed' then
+        count(Q, 'removed')
+        if meta.w == DEAD_EXPIRED then count(Q, 'expired') end
+        event(Q, 'D', GONE[meta.w] or GONE_CANCELLED, meta.s)
+      else
+        count(Q, 'moved_out')
+        if meta.w <= DEAD_OVERFLOW then count(Q, 'dead_lettered') end
+        if meta.w == DEAD_EXPIRED then count(Q, 'expired') end
+        event(Q, 'M', meta.w, meta.r or '', meta.s, args[4])
+      end
+    end
+    free_group(Q, meta)
+  end
+  save(Q)
+  return {0, Q.now, meta and 1 or 0}
+end
+
+-- There is nowhere for it to go: better kept. now, oid, version of the topology in which that was so
+local function revive(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  local meta, rec = limbo_meta(Q, args[2])
+  if meta then
+    call('HDEL', Q.p .. 'ob', args[2])
+    call('HDEL', Q.p .. 'oc', args[2])
+    Q.lb = max(0, Q.lb - 1)
+    local x, seq = meta.x, meta.s
+    local why, delay = x.W, x.L
+    x.W, x.L, x.K = nil, nil, args[3]
+    -- History may have dropped its record in between.
+    if #call('XRANGE', Q.p .. 'm', seq, seq) == 0 then
+      x.E = 1
+      if tonumber(seq) > Q.tr then
+        rec = special(rec)
+      end
+      call('HSET', Q.p .. 'ed', seq, rec)
+    end
+    if x.E then call('HSET', Q.p .. 'ed', seq, rec) end
+    if x.i then call('HSET', Q.p .. 'i', x.i, seq) end
+    if x.u then call('HSET', Q.p .. 'u', x.u, seq) end
+    if x.e then
+      call('ZADD', Q.p .. 'e', S(x.e), seq)
+      deadline(Q, x.e)
+    end
+    local wait = 0
+    if meta.o == 'lent' then
+      wait = delay or retry_delay(Q, seq, x.c or 1)
+      count(Q, why == EXPIRED and 'lease_expired' or 'nacked')
+      event(Q, 'R', why or NACKED, meta.r or '', seq, S(wait > 0 and Q.now + wait or 0))
+    end
+    stand_again(Q, seq, x, meta.m, rec, wait > 0 and Q.now + wait or 0)
+    free_group(Q, meta)
+  end
+  save(Q)
+  return {0, Q.now, meta and 1 or 0}
+end
+
+-- From another queue, once for each transfer. now, transfer, kind: moved | routed | refused, extra, record, origin, when it
+-- was claimed: one who was frozen since then has to look again, it may be done and forgotten.
+local function arrive(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  if Q.seq + 1 > Q.last then return failure('BLOCK') end
+  advance(Q)
+  local p = Q.p
+  local seq = 0
+  local x = cjson.decode(args[4])
+  if Q.now - tonumber(args[7]) > CLAIM_MS then return failure('LATE') end
+  if not call('ZSCORE', p .. 'in', args[2]) then
+    call('ZADD', p .. 'in', S(Q.now), args[2])
+    call('ZREMRANGEBYSCORE', p .. 'in', '-inf', S(Q.now - 2 * CLAIM_MS))
+    if args[3] == 'routed' and repeats(Q, x) then
+      -- Another one came between the question and this.
+      count(Q, 'deduplicated')
+      save(Q)
+      return {Q.lb > 0 and 1 or 0, Q.now, 0}
+    end
+    settle_times(Q, x)
+    local moved = args[3] == 'moved'
+    seq = enter(Q, moved and from_elsewhere(args[5]) or args[5], x)
+    count(Q, moved and 'moved_in' or 'published')
+    if moved then event(Q, 'I', args[6], seq, x.i or '') end
+    overflow(Q)
+    trim(Q)
+    trim_events(Q)
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, seq}
+end
+
+-- Would this message be taken? Nothing changes. now, size, extra: '', `=id` or `!why`
+local function would(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  if Q.seq + 1 > Q.last then return failure('BLOCK') end
+  advance(Q)
+  local c, size = Q.c, tonumber(args[2])
+  local answer = ''
+  if c.mbody and size > c.mbody then
+    answer = '!large ' .. S(size)
+  else
+    local x = cjson.decode(args[3])
+    if c.dbc and not x.k then x.k = x.ck end
+    answer = repeats(Q, x) or refusal(Q, size) or ''
+    if sub(answer, 1, 1) == '=' then count(Q, 'deduplicated') end
+    if sub(answer, 1, 1) == '!' and c.of == 'reject-dead-letter' and c.dl and args[4] then
+      x.is, x.z, x.ck = nil, nil, nil
+      bury_refused(Q, x, args[4])
+    end
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
+end
+
+-- A message that goes to several queues is kept here until all have it. now, token, targets, extra, record
+local function fan_out(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  local before = answered(Q, args[2])
+  if before then return {1, Q.now, before} end
+  if Q.seq + 1 > Q.last then return failure('BLOCK') end
+  local x = cjson.decode(args[4])
+  -- The id of all its copies is that of a sequence which no other message has.
+  local id
+  if not x.i then
+    Q.seq = Q.seq + 1
+    id = S(Q.seq)
+  end
+  local oid = to_limbo(Q, {s = id or '0', m = Q.now, w = ROUTED, x = x, to = cjson.decode(args[3]), o = 'routed'},
+    args[5])
+  local answer = {id or '', oid}
+  remember(Q, args[2], answer)
+  save(Q)
+  return {1, Q.now, answer}
+end
+
+-- -- looking --------------------------------------------------------------------------------------
+
+-- id, record, extra, state, lease of one message, appended to an answer.
+local function show(Q, answer, seq, state, x)
+  if state == 'in_flight' then lease_of(Q, seq) end  -- out of its run, if it is in one
+  local found = call('XRANGE', Q.p .. 'm', seq, seq)[1]
+  local text = call('HGET', Q.p .. 'x', seq)
+  local rec, id
+  if found then
+    id, rec = found[1], found[2][2]
+  end
+  if text and find(text, '"E"', 1, true) then
+    rec = call('HGET', Q.p .. 'ed', seq) or rec
+    id = id or seq .. '-' .. S(Q.now)
+  end
+  if not rec then return end
+  local at = #answer
+  answer[at + 1], answer[at + 2], answer[at + 3] = id, rec, text or ''
+  answer[at + 4] = state or ''
+  answer[at + 5] = state == 'in_flight' and call('HGET', Q.p .. 'o', seq) or ''
+end
+
+local function by_number(seqs)
+  table.sort(seqs, function(a, b) return tonumber(a) < tonumber(b) end)
+  return seqs
+end
+
+-- now, state, most, after: how many of that state are passed over
+local function browse(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local p, state, most, skip = Q.p, args[2], tonumber(args[3]), tonumber(args[4] or 0)
+  local seqs
+  if state == 'ready' then
+    seqs = in_order(Q, most + skip)
+  elseif state == 'delayed' then
+    local pairs_ = call('ZRANGE', p .. 'd', 0, -1, 'WITHSCORES')
+    local all = {}
+    for i = 1, #pairs_, 2 do all[#all + 1] = {tonumber(pairs_[i + 1]), tonumber(pairs_[i]), pairs_[i]} end
+    table.sort(all, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
+    seqs = {}
+    for i, each in ipairs(all) do seqs[i] = each[3] end
+  else
+    for _, run in ipairs(Q.rc > 0 and call('ZRANGE', p .. 'rn', 0, -1) or {}) do break_up(Q, run) end
+    seqs = by_number(call('HKEYS', p .. 'o'))
+  end
+  local answer = {}
+  for i = skip + 1, min(#seqs, skip + most) do show(Q, answer, seqs[i], state) end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
+end
+
+-- Ready ones by sequence, a page at a time: {last sequence looked at or '', how many wait if lanes take turns
+-- (else 0), ...}.
+-- now, after, most
+local function survey(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local answer = {'', (Q.mx > 0 or Q.c.fifo) and Q.pl + Q.bk + Q.mx or 0}
+  local part = call('XRANGE', Q.p .. 'm', S(tonumber(args[2]) + 1), '+', 'COUNT', tonumber(args[3]))
+  for _, found in ipairs(part) do
+    local seq = S(seq_of(found[1]))
+    answer[1] = seq
+    if state_of(Q, seq) == 'ready' then show(Q, answer, seq, 'ready') end
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
+end
+
+-- The last ones, last first. now, most
+local function rear(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local most, answer = tonumber(args[2]), {}
+  if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not Q.c.fifo then
+    local from, left = '+', min(most, Q.pl)
+    while left > 0 do
+      local part = call('XREVRANGE', Q.p .. 'm', from, S(Q.cur + 1), 'COUNT', left)
+      if #part == 0 then break end
+      for _, found in ipairs(part) do
+        from = '(' .. found[1]
+        if byte(found[2][2], 1) % 2 == 0 then
+          show(Q, answer, S(seq_of(found[1])), 'ready')
+          left = left - 1
+        end
+      end
+    end
+  else
+    local seqs = in_order(Q, Q.pl + Q.bk + Q.mx)
+    for i = #seqs, max(1, #seqs - most + 1), -1 do show(Q, answer, seqs[i], 'ready') end
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
+end
+
+-- now, then seqs; those that are not there are left out
+local function look(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local answer = {}
+  for i = 2, #args do
+    local state = state_of(Q, args[i])
+    if state then show(Q, answer, args[i], state) end
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
+end
+
+-- The sequence of each own id, or ''. now, then ids
+local function seqs_of(keys, args)
+  local answer = {}
+  for i = 2, #args do
+    answer[#answer + 1] = call('HGET', sub(keys[1], 1, -2) .. 'i', args[i]) or ''
+  end
+  return answer
+end
+
+-- How a message stands among others, for `why`. now, seq
+local function standing(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local p, seq = Q.p, args[2]
+  local state, x = state_of(Q, seq)
+  local held, delayed, ahead = 0, 0, 0
+  if state == 'ready' then
+    if Q.c.fifo then
+      local g = group_of(x)
+      if call('HEXISTS', p .. 'go', g) == 1 then held = 1 end
+      local first = call('ZRANGE', p .. 'r:' .. g, 0, 0)[1]
+      if first and first ~= seq and call('ZSCORE', p .. 'd', first) then delayed = 1 end
+    end
+    for _, each in ipairs(in_order(Q, 10000)) do
+      if each == seq then break end
+      ahead = ahead + 1
+    end
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, {state or '', held, delayed, ahead}}
+end
+
+local function stats(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local p = Q.p
+  local delayed = call('ZCARD', p .. 'd')
+  local ready = Q.pl + Q.bk + Q.mx - (Q.c.fifo and delayed or 0)
+  local oldest
+  local function older(seq)
+    local found = seq and call('XRANGE', p .. 'm', seq, seq)[1]
+    if found then
+      local sent = sent_of(found[1])
+      if not oldest or sent < oldest then oldest = sent end
+    end
+  end
+  local id = tail(Q)
+  if id then oldest = sent_of(id) end
+  for _, lane in ipairs(Q.bk + Q.mx > 0 and lanes_of(Q) or {}) do older(call('ZRANGE', lane, 0, 0)[1]) end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, {ready, delayed, lent_count(Q) + Q.lb, Q.by, oldest and S(oldest) or '',
+    Q.next, call('HGETALL', p .. 'n')}}
+end
+
+-- What time brought about, and when it brings the next.
+local function tick(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  if args[2] then Q.w = max(Q.w, Q.now + tonumber(args[2])) end  -- somebody waits, for so long
+  local ready = Q.pl + Q.bk + Q.mx
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, {S(Q.next), ready, Q.c.v}}
+end
+
+-- -- mending --------------------------------------------------------------------------------------
+
+-- Out of the waiting or delayed ones: state, extra, record, time sent; or nil and why not.
+local function taken(Q, seq)
+  local state, x = state_of(Q, seq)
+  if not state then return nil, 'gone' end
+  if state == 'in_flight' then return nil, 'lent' end
+  local rec, sent = record_of(Q, seq, x)
+  if not rec then return nil, 'gone' end
+  Q.by = Q.by - size_of(rec)
+  if state == 'delayed' then call('ZREM', Q.p .. 'd', seq) end
+  if state == 'ready' or Q.c.fifo then step_out(Q, seq, x) end
+  return state, x, rec, sent
+end
+
+-- now, then seqs
+local function cancel(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local answers = {}
+  for i = 2, #args do
+    local state, x, rec, sent = taken(Q, args[i])
+    if state then
+      removed(Q, args[i], x, sent, GONE_CANCELLED)
+      answers[i - 1] = 1
+    else
+      answers[i - 1] = x
+    end
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, answers}
+end
+
+-- now, seq, record, type or ''
+local function edit(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local seq, rec = args[2], special(args[3])
+  local state, x = state_of(Q, seq)
+  local answer = 1
+  if not state then
+    answer = 'gone'
+  elseif state == 'in_flight' then
+    answer = 'lent'
+  else
+    local old, sent = record_of(Q, seq, x)
+    if not x then
+      -- From the plain ones to the lane beside them: the record in the stream stays as it was published.
+      step_out(Q, seq, nil)
+      x = light_of(old)
+      x.t = nil
+      put_extra(Q, seq, x)
+      stand(Q, seq, x)
+    end
+    x.E, x.b = 1, x.b or sent
+    x.t = args[4] ~= '' and args[4] or nil
+    put_extra(Q, seq, x)
+    call('HSET', Q.p .. 'ed', seq, rec)
+    Q.by = Q.by + size_of(rec) - size_of(old)
+    event(Q, 'E', seq)
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
+end
+
+-- now, seq, due
+local function reschedule(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local seq, due = args[2], tonumber(args[3])
+  local state, x, rec, sent = taken(Q, seq)
+  local answer = 1
+  if state then
+    stand_again(Q, seq, x or light_of(rec), sent, rec, due)
+    event(Q, 'S', S(due), seq)
+  else
+    answer = x
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, answer}
+end
+
+-- To another queue, or back from the dead letters. now, why, target, then seqs: the transfer of each
+local function send_on(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local why, answers = tonumber(args[2]), {}
+  for i = 4, #args do
+    local seq = args[i]
+    local state, x, rec, sent = taken(Q, seq)
+    if state then
+      x = x or light_of(rec)
+      forget(Q, seq, x, sent)
+      answers[i - 3] = to_limbo(Q, {s = seq, m = sent, w = why, x = x, o = 'waiting', to = {args[3]}}, rec)
+    else
+      answers[i - 3] = '?' .. x
+    end
+  end
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, answers}
+end
+
+local function clear(Q, waiting_only)
+  local p = Q.p
+  local n = waiting_count(Q)
+  if not waiting_only then n = n + lent_count(Q) end
+  for _, rank in ipairs(call('ZRANGE', p .. 'p', 0, -1)) do
+    for _, g in ipairs(call('LRANGE', p .. 't:' .. rank, 0, -1)) do call('DEL', p .. 'r:' .. rank .. ':' .. g) end
+    call('DEL', p .. 't:' .. rank, p .. 'gz:' .. rank)
+  end
+  for _, g in ipairs(call('LRANGE', p .. 't:0', 0, -1)) do call('DEL', p .. 'r:0:' .. g) end
+  for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, -1)) do call('DEL', p .. 'r:' .. g) end
+  call('DEL', p .. 't:0', p .. 'p', p .. 'gr', p .. 'gs', p .. 'd', p .. 'sk', p .. 'r:' .. PLAIN)
+  if waiting_only then
+    for _, seq in ipairs(call('HKEYS', p .. 'x')) do
+      if call('HEXISTS', p .. 'o', seq) == 0 then
+        local x = extra_of(Q, seq)
+        x.d = nil
+        local _, sent = record_of(Q, seq, x)
+        forget(Q, seq, x, sent or 0)
+      end
+    end
+  else
+    for _, holder in ipairs(call('ZRANGE', p .. 'hd', 0, -1)) do call('DEL', p .. 'b:' .. holder) end
+    Q.rc = 0
+    call('DEL', p .. 'ru', p .. 'rn', p .. 'o', p .. 'l', p .. 'hd', p .. 'go', p .. 'x', p .. 'ed', p .. 'i', p .. 'u', p .. 'e')
+  end
+  local last = call('XREVRANGE', p .. 'm', '+', '-', 'COUNT', 1)[1]
+  if last then Q.cur = seq_of(last[1]) end
+  if Q.c.hist == 0 then
+    -- No history: only the records of what is still with consumers stay.
+    local kept = {}
+    if waiting_only then
+      for _, run in ipairs(call('ZRANGE', p .. 'rn', 0, -1)) do break_up(Q, run) end
+      for _, seq in ipairs(by_number(call('HKEYS', p .. 'o'))) do
+        kept[#kept + 1] = call('XRANGE', p .. 'm', seq, seq)[1]
+      end
+    end
+    call('DEL', p .. 'm')
+    for _, each in ipairs(kept) do call('XADD', p .. 'm', each[1], unpack(each[2])) end
+  end
+  Q.pl, Q.bk, Q.mx, Q.sk, Q.by, Q.ra = 0, 0, 0, 0, 0, 0
+  return n
+end
+
+-- now, 1 if only what waits
+local function purge(keys, args)
+  local Q, failed = open(keys, args)
+  if not Q then return failed end
+  advance(Q)
+  local n = clear(Q, args[2] == '1')
+  count(Q, 'removed', n)
+  event(Q, 'P', args[2])
+  save(Q)
+  return {Q.lb > 0 and 1 or 0, Q.now, n}
+end
