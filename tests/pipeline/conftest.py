@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -42,7 +43,8 @@ def spark(compiled: None) -> Iterator[SparkSession]:
 
     made = session("local[2]", app_name="openq-tests", **SPARK)
     yield made
-    made.stop()
+    with contextlib.suppress(ConnectionError):  # a module outside of this folder has ended the same JVM
+        made.stop()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the collector
         end_java()
