@@ -23,7 +23,7 @@ sample: $(STAMP) ## run the sample: a producer, a consumer, ten messages; ends b
 
 # Two at a time: half of what a test does is to wait, for a process to start or a disk to sync.
 test: $(STAMP) ## run all tests
-	$(RUN) -m pytest -n 2 --dist loadfile
+	$(RUN) -m pytest -n 3 --dist loadfile
 
 check: $(STAMP) ## format, lint, types, layers and the pure tests, in seconds
 	$(RUN) -m ruff format --check .

@@ -149,11 +149,19 @@ class SentinelNodes(_Looking):
 
 def named_master(address: Address) -> Host:
     """The master that the sentinels name; they are asked over TLS if the servers are."""
+    import redis.backoff
     import redis.exceptions
+    import redis.retry
     import redis.sentinel
 
     options: dict[str, Any] = {"username": address.sentinel_user, "password": address.sentinel_password}
     options = {name: value for name, value in options.items() if value is not None}
+    # Who asks us tries again by itself.
+    options |= {
+        "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
+        "socket_timeout": CONNECT_S,
+        "socket_connect_timeout": CONNECT_S,
+    }
     if address.tls:
         options |= {
             "ssl": True,
@@ -164,8 +172,6 @@ def named_master(address: Address) -> Host:
     sentinels = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
         list(address.hosts),
         sentinel_kwargs=options,
-        socket_timeout=CONNECT_S,
-        socket_connect_timeout=CONNECT_S,
     )
     try:
         found: Any = sentinels.discover_master(address.service)  # type: ignore[no-untyped-call]
