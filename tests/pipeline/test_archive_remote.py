@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import copytree
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -314,10 +315,33 @@ def test_archives_of_both_kinds_are_not_mixed(tmp_path: Path) -> None:
         assert latest(tmp_path / "second").through >= end
         with pytest.raises(InvalidSetting, match="files of a journal"):
             archive(None, url=server.url, archive=str(data / "archive"))
+
+
+@pytest.mark.parametrize("messages", [2, 40], ids=["shorter", "longer"])
+def test_an_archive_is_of_one_server(tmp_path: Path, messages: int) -> None:
+    place = str(tmp_path / "archive")
+    with served(tmp_path / "data") as server:
+        fill_server(server.url, 10)
+        archive(None, url=server.url, archive=place)
     with served(tmp_path / "other") as other:
-        fill_server(other.url, 10)
+        fill_server(other.url, messages)
         with pytest.raises(InvalidSetting, match="another journal or store"):
             archive(None, url=other.url, archive=place)
+
+
+def test_a_server_that_was_set_back(tmp_path: Path) -> None:
+    data, place = tmp_path / "data", str(tmp_path / "archive")
+    with served(data) as server:
+        fill_server(server.url, 10)
+    copytree(data, tmp_path / "older")
+    with served(data) as server:
+        fill_server(server.url, 10)
+        through = archive(None, url=server.url, archive=place).through
+        # An end that is archived already is nothing to complain of.
+        assert archive(None, url=server.url, archive=place, through=through // 2).version is None
+    with served(tmp_path / "older") as server:
+        with pytest.raises(InvalidSetting, match="set back to an older state"):
+            archive(None, url=server.url, archive=place)
 
 
 def test_spans_that_follow_are_one_until_they_hold_much() -> None:

@@ -167,7 +167,9 @@ def _stretch(
             "or choose another place for what comes from a server"
         )
     first = None if manifest is None else manifest.through
-    found = _planned(history, first, end if end is None or first is None else max(first, end))
+    if end is not None and first is not None:
+        end = max(first, end)
+    found = _planned(history, first, end)
     if manifest is not None and manifest.journal != found.journal:
         raise InvalidSetting(
             f"the archive {place.path} was made from another journal or store than that of {history.link.url}"
@@ -192,7 +194,9 @@ def _planned(history: RemoteHistory, first: int | None, end: int | None) -> _Str
     oldest: list[int] = []
     journal = ""
     for table in TABLES:
-        snapshot = history.snapshot(Selection(table, first_position=first, end_position=end))
+        # A history may end before the archive does: another server's, or one that was set back.
+        limit = None if end is None else max(end, first or 0)
+        snapshot = history.snapshot(Selection(table, first_position=first, end_position=limit))
         # What comes while we look is for the next run, in both tables.
         end = snapshot.end_position if end is None else min(end, snapshot.end_position)
         pieces[table] = snapshot.pieces
