@@ -317,11 +317,11 @@ def test_archives_of_both_kinds_are_not_mixed(tmp_path: Path) -> None:
             archive(None, url=server.url, archive=str(data / "archive"))
 
 
-@pytest.mark.parametrize("messages", [2, 40], ids=["shorter", "longer"])
+@pytest.mark.parametrize("messages", [10, 80], ids=["shorter", "longer"])
 def test_an_archive_is_of_one_server(tmp_path: Path, messages: int) -> None:
     place = str(tmp_path / "archive")
     with served(tmp_path / "data") as server:
-        fill_server(server.url, 10)
+        fill_server(server.url, 40)
         archive(None, url=server.url, archive=place)
     with served(tmp_path / "other") as other:
         fill_server(other.url, messages)
