@@ -339,9 +339,11 @@ def test_a_server_that_was_set_back(tmp_path: Path) -> None:
         through = archive(None, url=server.url, archive=place).through
         # An end that is archived already is nothing to complain of.
         assert archive(None, url=server.url, archive=place, through=through // 2).version is None
-    with served(tmp_path / "older") as server:
-        with pytest.raises(InvalidSetting, match="set back to an older state"):
-            archive(None, url=server.url, archive=place)
+    with (
+        served(tmp_path / "older") as server,
+        pytest.raises(InvalidSetting, match="set back to an older state"),
+    ):
+        archive(None, url=server.url, archive=place)
 
 
 def test_spans_that_follow_are_one_until_they_hold_much() -> None:

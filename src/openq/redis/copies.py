@@ -7,16 +7,16 @@ its predecessor wrote.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from openq.errors import NotReplicated
 from openq.redis.url import Address
 from openq.redis.wire import pack
 
 LOOK_AGAIN_S = 10.0
-# A replica that is gone is waited for so long before answers do without it. A master that was cut off must
-# not take its replicas for gone while another one takes its place: a cluster stops it before that; behind
-# sentinels nobody does, so there a connection never lowers what it waits for.
+# Where nobody takes a master's place, a replica that is gone is waited for so long before answers do without
+# it. Behind sentinels a connection never lowers what it waits for: a master that was cut off must not take
+# its replicas for gone while another one takes its place. In a cluster the nodes agree on who has failed.
 FEWER_AFTER_S = 20.0
 _REMEMBERED = 16
 
@@ -42,11 +42,11 @@ class Question(NamedTuple):
     mark: Mark
     replicas: int
     looks: bool
-    """Whether its last command looks again how many replicas there are."""
+    """Whether its last commands look again how many replicas there are."""
 
 
 class Floor:
-    """How many replicas a shard had lately, whoever was its master.
+    """How many replicas there were lately, whoever was the master.
 
     A master that was frozen, or cut off, while another one took its place does not know that yet when it
     answers again, and sees no replicas: it must not be believed that there are none.
@@ -76,39 +76,49 @@ class Copies:
         self.confirmed = 0
         self.opened = 0
         self._looked_s = float("-inf")
+        self._is_cluster = address.kind == "cluster"
         self._may_lower = address.kind != "sentinel"
+        # Where a replica may be made master any time, the first one is not left unnoticed for a moment.
+        self._unseen_s = LOOK_AGAIN_S if address.kind == "single" else 0.0
         self._floor = floor or Floor()
         self._confirmed_before: dict[int, int] = {}
 
-    def new_connection(self, info: Any, now_s: float) -> None:
+    def look(self) -> list[tuple[str, ...]]:
+        """The commands whose replies `learn` and `new_connection` take."""
+        if not self.wanted:
+            return []
+        info = ("INFO", "server", "persistence", "replication")
+        return [info, ("CLUSTER", "NODES")] if self._is_cluster else [info]
+
+    def new_connection(self, replies: list[Any], now_s: float) -> None:
         self._confirmed_before[self.opened] = self.confirmed
         self._confirmed_before.pop(self.opened - _REMEMBERED, None)
         self.opened += 1
         self._looked_s = now_s
         if self._asked_for is None:
             self.replicas = 0
-        self.learn(info, now_s)
+        self.learn(replies, now_s)
 
-    def learn(self, info: Any, now_s: float) -> None:
-        """From the reply to INFO; one that is forbidden tells nothing and changes nothing."""
-        if not isinstance(info, bytes):
+    def learn(self, replies: list[Any], now_s: float) -> None:
+        """A look that is forbidden tells nothing and changes nothing."""
+        if not replies or not isinstance(replies[0], bytes):
             return
-        facts = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
+        facts = dict(line.split(b":", 1) for line in replies[0].splitlines() if b":" in line)
         if self._asked_for is None:
-            self._count(
-                sum(
-                    b"state=online" in value
-                    for name, value in facts.items()
-                    if name.startswith(b"slave") and name[5:].isdigit()
-                ),
-                now_s,
-            )
+            states = [
+                b"state=online" in value
+                for name, value in facts.items()
+                if name.startswith(b"slave") and name[5:].isdigit()
+            ]
+            online = sum(states)
+            if self._is_cluster:
+                # One that is still given its first copy would hold up all writes for as long.
+                self.replicas = max(online, _trusted(replies[1]) - (len(states) - online))
+            else:
+                lately = self._floor.note(online, now_s)
+                self.replicas = lately if self._may_lower else max(lately, self.replicas)
         version = tuple(int(part) for part in facts.get(b"redis_version", b"0").split(b".")[:2])
         self.on_disk = facts.get(b"aof_enabled") == b"1" and version >= (7, 2)
-
-    def _count(self, online: int, now_s: float) -> None:
-        lately = self._floor.note(online, now_s)
-        self.replicas = lately if self._may_lower else max(lately, self.replicas)
 
     def mark(self) -> Mark:
         self.written += 1
@@ -119,10 +129,13 @@ class Copies:
         if mark.opened == self.opened:
             if self.confirmed >= mark.written:
                 return True
-            return not (self.replicas or self.on_disk) and now_s - self._looked_s < LOOK_AGAIN_S
+            return not (self.replicas or self.on_disk or self._must_look(now_s))
         if self._confirmed_before.get(mark.opened, -1) >= mark.written:
             return True
         raise NotReplicated("the connection was lost before the copies were confirmed")
+
+    def _must_look(self, now_s: float) -> bool:
+        return now_s - self._looked_s >= (LOOK_AGAIN_S if self.replicas else self._unseen_s)
 
     def now(self) -> Mark:
         return Mark(self.opened, self.written)
@@ -139,26 +152,53 @@ class Copies:
             commands.append(("WAIT", self.replicas, self._limit_ms))
         if self.on_disk:
             commands.append(("WAITAOF", 1, 0, self._limit_ms))
-        looks = now_s - self._looked_s >= LOOK_AGAIN_S
+        looks = self._must_look(now_s)
         if looks:
-            commands.append(("INFO",))
+            commands += self.look()
             self._looked_s = now_s
         data = b"".join([pack(command) for command in commands])
         return Question(data, len(commands), self.now(), self.replicas, looks)
 
-    def verdict(self, question: Question, replies: list[Any]) -> NotReplicated | None:
+    def verdict(self, question: Question, replies: list[Any]) -> NotReplicated | Literal["ask again"] | None:
         """What the replies say of all that was written up to the question."""
         if question.looks:
-            self.learn(replies[-1], self._looked_s)
-            replies = replies[:-1]
-        for reply in replies:
-            if isinstance(reply, Exception):
-                return NotReplicated(str(reply))
-            if isinstance(reply, list):
-                if reply[0] < 1:
-                    return NotReplicated("the append-only file was not synced in time")
-            elif reply < question.replicas:
-                return NotReplicated(f"{reply} of {question.replicas} replicas confirmed in time")
+            seen = len(self.look())
+            self.learn(replies[-seen:], self._looked_s)
+            replies = replies[:-seen]
+        refused = _refusal(replies, question.replicas)
+        if refused is not None:
+            self._looked_s = float("-inf")  # the next question finds out who is gone
+            return refused
+        if question.looks and self.replicas > question.replicas:
+            return "ask again"
         if question.mark.opened == self.opened:
             self.confirmed = max(self.confirmed, question.mark.written)
         return None
+
+
+def _refusal(replies: list[Any], replicas: int) -> NotReplicated | None:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            return NotReplicated(str(reply))
+        if isinstance(reply, list):
+            if reply[0] < 1:
+                return NotReplicated("the append-only file was not synced in time")
+        elif reply < replicas:
+            return NotReplicated(f"{reply} of {replicas} replicas confirmed in time")
+    return None
+
+
+def _trusted(nodes: Any) -> int:
+    """How many replicas of its own a node of a cluster knows, and has not been told of that they failed.
+
+    That takes most masters: a master that another one replaced while it was frozen or cut off cannot have
+    heard it. Until it learns of the other it has its replicas on this list, connected or not.
+    """
+    if not isinstance(nodes, bytes):
+        return 0
+    known = [words for line in nodes.decode().splitlines() if len(words := line.split(" ")) >= 4]
+    flags = {words[0]: words[2].split(",") for words in known}
+    own = next((name for name, mine in flags.items() if "myself" in mine), None)
+    return sum(
+        words[3] == own and "slave" in flags[words[0]] and "fail" not in flags[words[0]] for words in known
+    )

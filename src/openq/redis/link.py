@@ -214,7 +214,11 @@ class ThreadLink:
         answer = Turn(question.data, question.commands)
         self._read(connection, [answer])
         verdict = self.copies.verdict(question, answer.replies)
-        if verdict is not None:
+        if verdict == "ask again":
+            question = self.copies.question(time.monotonic())
+            connection.sendall(question.data)
+            self._hear(connection, question)
+        elif verdict is not None:
             for turn in self._batch:
                 if turn.confirms:
                     turn.error = NotReplicated(verdict.detail)
@@ -293,14 +297,13 @@ class ThreadLink:
         self._ends = select.poll()
         self._ends.register(connection, select.POLLIN)
         self._reader = new_reader()
-        commands = greeting(self.address, "openq")
-        if self.copies.wanted:
-            commands.append(("INFO",))
+        greetings = greeting(self.address, "openq")
+        commands = [*greetings, *self.copies.look()]
         turn = Turn(b"".join([pack(command) for command in commands]), len(commands))
         connection.sendall(turn.data)
         self._read(connection, [turn])
-        self.copies.new_connection(turn.replies.pop() if self.copies.wanted else None, time.monotonic())
-        for reply in turn.replies:
+        self.copies.new_connection(turn.replies[len(greetings) :], time.monotonic())
+        for reply in turn.replies[: len(greetings)]:
             if isinstance(reply, Exception):
                 raise reply
         return connection

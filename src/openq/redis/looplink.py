@@ -217,7 +217,10 @@ class LoopLink:
         def answered(replies: list[Any]) -> None:
             verdict = copies.verdict(question, replies)
             for callback in waiting:
-                self._tell(callback, verdict)
+                if verdict == "ask again":
+                    self.confirm(callback)
+                else:
+                    self._tell(callback, verdict)
 
         if not question.commands:
             answered([])
@@ -249,9 +252,8 @@ class LoopLink:
         connection = self._connection
         if connection is None or connection.transport is None:
             raise ConnectionError(self._why_lost)
-        commands = greeting(self.address, "openq")
-        if self.copies.wanted:
-            commands.append(("INFO",))
+        greetings = greeting(self.address, "openq")
+        commands = [*greetings, *self.copies.look()]
         answered: asyncio.Future[list[Any]] = self._loop.create_future()
 
         def answer(replies: list[Any]) -> None:
@@ -262,8 +264,8 @@ class LoopLink:
         connection.transport.write(b"".join([pack(command) for command in commands]))
         async with asyncio.timeout(self.address.timeout_s):
             replies = await answered
-        self.copies.new_connection(replies.pop() if self.copies.wanted else None, time.monotonic())
-        for reply in replies:
+        self.copies.new_connection(replies[len(greetings) :], time.monotonic())
+        for reply in replies[: len(greetings)]:
             if isinstance(reply, Exception):
                 raise reply
 

@@ -189,7 +189,6 @@ class ClusterNodes(_Looking):
         self._nodes: dict[Host, Node] = {}
         self._slots: list[Node | None] = [None] * SLOTS
         self._slot_of: dict[bytes, int] = {}
-        self._floors: dict[Host, Floor] = {}  # those of one shard share one, whoever is its master
 
     def of(self, key: bytes) -> Node:
         slot = self._slot_of.get(key)
@@ -225,8 +224,7 @@ class ClusterNodes(_Looking):
         node = self._nodes.get(host)
         if node is None:
             # Of two threads that make one, one loses: `setdefault` says which.
-            floor = self._floors.setdefault(host, Floor())
-            node = self._nodes.setdefault(host, Node(self._address, host, self._loop, floor))
+            node = self._nodes.setdefault(host, Node(self._address, host, self._loop))
         return node
 
     def _find(self) -> None:
@@ -249,12 +247,8 @@ class ClusterNodes(_Looking):
 
     def _take(self, ranges: list[Any], asked: Host) -> None:
         slots: list[Node | None] = [None] * SLOTS
-        for first, last, *members in ranges:
-            hosts = [_host_of(member, asked) for member in members]
-            known = next((self._floors[host] for host in hosts if host in self._floors), Floor())
-            for host in hosts:
-                self._floors.setdefault(host, known)
-            node = self._node(hosts[0])
+        for first, last, master, *_ in ranges:
+            node = self._node(_host_of(master, asked))
             slots[first : last + 1] = [node] * (last + 1 - first)
         self._slots = slots
         serving = {node.host for node in set(slots) if node is not None}

@@ -58,10 +58,15 @@ local function bury(Q, seq, x, sent, rec, why, reason, origin)
   return to_limbo(Q, {s = seq, m = sent, w = why, r = reason, x = x, o = origin, g = g}, rec)
 end
 
--- A waiting message whose time is over.
-local function expire_waiting(Q, seq, x, sent, rec)
+-- Out of the waiting or the delayed ones, wherever it stands.
+local function leave_line(Q, seq, x, rec)
   Q.by = Q.by - size_of(rec)
   if not (x and x.d and call('ZREM', Q.p .. 'd', seq) == 1) or Q.c.fifo then step_out(Q, seq, x) end
+end
+
+-- A waiting message whose time is over.
+local function expire_waiting(Q, seq, x, sent, rec)
+  leave_line(Q, seq, x, rec)
   if Q.c.dle then
     bury(Q, seq, x, sent, rec, DEAD_EXPIRED, nil, 'waiting')
   else
@@ -379,14 +384,47 @@ local function overflow(Q)
     end
     local x = extra_of(Q, seq)
     local rec, sent = record_of(Q, seq, x)
-    Q.by = Q.by - size_of(rec)
-    if not (x and x.d and call('ZREM', Q.p .. 'd', seq) == 1) or c.fifo then step_out(Q, seq, x) end
+    leave_line(Q, seq, x, rec)
     if c.of == 'dead-letter' then
       bury(Q, seq, x, sent, rec, DEAD_OVERFLOW, nil, 'waiting')
     else
       removed(Q, seq, x, sent, GONE_OVERFLOW)
     end
   end
+end
+
+-- -- functions ------------------------------------------------------------------------------------
+
+-- A function for one queue. `act(Q, args)` returns the answer, or nil and an error where nothing was done; the
+-- answer goes out with whether something is in limbo, and the time.
+local function on_queue(act)
+  return function(keys, args)
+    local Q, failed = open(keys, args)
+    if not Q then return failed end
+    local answer, refused = act(Q, args)
+    if refused then return refused end
+    save(Q)
+    return {Q.lb > 0 and 1 or 0, Q.now, answer}
+  end
+end
+
+-- The same once everything has happened that time alone brings about.
+local function up_to_date(act)
+  return on_queue(function(Q, args)
+    advance(Q)
+    return act(Q, args)
+  end)
+end
+
+-- The same for what may be done only once, by the token in args[2].
+local function once(act)
+  return on_queue(function(Q, args)
+    local before = answered(Q, args[2])
+    if before then return before end
+    local answer, refused, kept = act(Q, args)
+    if not refused then remember(Q, args[2], kept or answer) end
+    return answer, refused
+  end)
 end
 
 -- -- coming in ------------------------------------------------------------------------------------
@@ -550,14 +588,9 @@ local function trim_events(Q)
 end
 
 -- now, token, then record, extra of each
-local function publish(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
+local publish = once(function(Q, args)
   local n = (#args - 2) / 2
-  local token = args[2]
-  local before = answered(Q, token)
-  if before then return {1, Q.now, before} end
-  if Q.seq + n > Q.last then return failure('BLOCK') end
+  if Q.seq + n > Q.last then return nil, failure('BLOCK') end
   advance(Q)
   local c, p, now = Q.c, Q.p, Q.now
   local stream, stamp = p .. 'm', '-' .. S(now)
@@ -579,7 +612,7 @@ local function publish(keys, args)
         x.k = nil  -- a replay
       elseif c.dbc and not x.k then
         save(Q)
-        return failure('STALE')
+        return nil, failure('STALE')
       end
       answers[i] = publish_special(Q, rec, x)
     end
@@ -602,10 +635,8 @@ local function publish(keys, args)
       if type(answers[i]) == 'number' then answers[i] = S(answers[i]) end
     end
   end
-  remember(Q, token, answers)
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, now, answers}
-end
+  return answers
+end)
 
 -- -- going out ------------------------------------------------------------------------------------
 

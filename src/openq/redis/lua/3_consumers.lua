@@ -206,6 +206,12 @@ local function receive_plain(Q, loan, limit)
   end
 end
 
+-- What is bound to this holder lasts so much longer.
+local function beats(Q, holder, span)
+  call('ZADD', Q.p .. 'hd', 'GT', S(Q.now + span), holder)
+  deadline(Q, Q.now + span)
+end
+
 -- One call of many that came together: {first number, deadline, step from one number to the next, then id,
 -- record, count, extra of each}.
 local function receive_one(Q, limit, lease, consumer, types, version, holder, beat)
@@ -265,8 +271,7 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder, be
   answer[3] = loan.step or 1
   Q.num = loan.number - 1
   if bound then
-    call('ZADD', Q.p .. 'hd', 'GT', S(now + beat), holder)
-    deadline(Q, now + beat)
+    beats(Q, holder, beat)
   else
     deadline(Q, till)
   end
@@ -277,10 +282,7 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder, be
 end
 
 -- now, version of the topology, token or '', holder, its heartbeat, then limit, lease, consumer, types of each
-local function receive(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local receive = up_to_date(function(Q, args)
   local answers, wanted = {}, {}
   for i = 6, #args, 4 do
     if args[i + 3] ~= '' then
@@ -301,9 +303,8 @@ local function receive(keys, args)
     end
     remember(Q, args[3], lent)
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, answers}
-end
+  return answers
+end)
 
 -- -- settling -------------------------------------------------------------------------------------
 
@@ -338,11 +339,7 @@ local function ack_run(Q, number, seqs)
 end
 
 -- now, token, then seq, number of each: 1, 'gone' or 'expired'
-local function ack(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  local before = answered(Q, args[2])
-  if before then return {0, Q.now, before} end
+local ack = once(function(Q, args)
   local p, now = Q.p, Q.now
   local answers, done, rest = {}, {}, {}
   if Q.rc > 0 then
@@ -424,15 +421,10 @@ local function ack(keys, args)
     count(Q, 'acked', #done)
     event(Q, 'A', concat(done, ','))
   end
-  remember(Q, args[2], #done == #answers and #done or answers)
-  save(Q)
-  return {0, now, answers}
-end
+  return answers, nil, #done == #answers and #done or answers
+end)
 
-local function ack_late(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local ack_late = up_to_date(function(Q, args)
   local seq, number = args[2], args[3]
   local lease = lease_of(Q, seq)
   local done = 0
@@ -448,9 +440,7 @@ local function ack_late(keys, args)
     local state, x = state_of(Q, seq)
     if state and x and x.n and tonumber(number) > 0 and tonumber(number) <= tonumber(x.n) then
       local rec, sent = record_of(Q, seq, x)
-      Q.by = Q.by - size_of(rec)
-      if state == 'delayed' then call('ZREM', Q.p .. 'd', seq) end
-      if state == 'ready' or Q.c.fifo then step_out(Q, seq, x) end
+      leave_line(Q, seq, x, rec)
       forget(Q, seq, x, sent)
       done = 1
     end
@@ -459,117 +449,80 @@ local function ack_late(keys, args)
     count(Q, 'acked')
     event(Q, 'A', seq)
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, done}
+  return done
+end)
+
+-- What `act(seq, lease)` answers to each receipt from args[first] on, or `?` and why there is no such lease.
+local function each_lease(Q, args, first, act)
+  local answers = {}
+  for i = first, #args, 2 do
+    local seq = args[i]
+    local lease = lease_of(Q, seq)
+    answers[#answers + 1] = is_live(Q, lease, args[i + 1]) and act(seq, lease) or '?' .. lost(Q, seq)
+  end
+  return answers
 end
 
 -- now, token, why, delay or '', reason or '', then seq, number of each
-local function back(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  local before = answered(Q, args[2])
-  if before then return {1, Q.now, before} end
+local back = once(function(Q, args)
   local why, delay = tonumber(args[3]), tonumber(args[4])
   local reason = args[5] ~= '' and args[5] or nil
-  local answers = {}
-  for i = 6, #args, 2 do
-    local seq = args[i]
-    local lease = lease_of(Q, seq)
-    if is_live(Q, lease, args[i + 1]) then
-      answers[#answers + 1] = give_back(Q, seq, lease, why, reason, delay)
-    else
-      answers[#answers + 1] = '?' .. lost(Q, seq)
-    end
-  end
-  remember(Q, args[2], answers)
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, answers}
-end
+  return each_lease(Q, args, 6, function(seq, lease)
+    return give_back(Q, seq, lease, why, reason, delay)
+  end)
+end)
 
 -- now, token, reason or '', then seq, number of each
-local function reject(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  local before = answered(Q, args[2])
-  if before then return {1, Q.now, before} end
+local reject = once(function(Q, args)
   local reason = args[3] ~= '' and args[3] or nil
-  local answers = {}
-  for i = 4, #args, 2 do
-    local seq = args[i]
-    local lease = lease_of(Q, seq)
-    if is_live(Q, lease, args[i + 1]) then
-      local x = extra_of(Q, seq)
-      local rec, sent = record_of(Q, seq, x)
-      x = x or light_of(rec)
-      x.c, x.n, x.f = lease.count, lease.number, x.f or lease.lent
-      if reason then x.r = reason end
-      end_lease(Q, seq, lease)
-      answers[#answers + 1] = bury(Q, seq, x, sent, rec, DEAD_REJECTED, reason, 'lent')
-    else
-      answers[#answers + 1] = '?' .. lost(Q, seq)
-    end
-  end
-  remember(Q, args[2], answers)
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, answers}
-end
+  return each_lease(Q, args, 4, function(seq, lease)
+    local x = extra_of(Q, seq)
+    local rec, sent = record_of(Q, seq, x)
+    x = x or light_of(rec)
+    x.c, x.n, x.f = lease.count, lease.number, x.f or lease.lent
+    if reason then x.r = reason end
+    end_lease(Q, seq, lease)
+    return bury(Q, seq, x, sent, rec, DEAD_REJECTED, reason, 'lent')
+  end)
+end)
 
 -- A receive whose answer never came: what it lent goes back, as if it had not been. now, token, holder
-local function forsake(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
+local forsake = on_queue(function(Q, args)
   for _, seq in ipairs(answered(Q, args[2]) or {}) do
     local lease = lease_of(Q, seq)
     if lease and lease.holder == args[3] then give_back(Q, seq, lease, RELEASED, nil, 0) end
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, 0}
-end
+  return 0
+end)
 
 -- now, lease, holder, its heartbeat, then seq, number of each: the new deadline, or why not
-local function extend(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
+local extend = on_queue(function(Q, args)
   local span, holder, beat = tonumber(args[2]), args[3], tonumber(args[4])
   local till = span == -1 and 0 or Q.now + span
-  local answers, done = {}, {}
-  for i = 5, #args, 2 do
-    local seq = args[i]
-    local lease = lease_of(Q, seq)
-    if is_live(Q, lease, args[i + 1]) then
-      end_lease(Q, seq, lease)
-      local own = span == -1 and holder or '-'
-      call('HSET', Q.p .. 'o', seq, concat({lease.number, S(till), lease.count, S(lease.lent), S(lease.sent),
-        own, lease.consumer}, ' '))
-      if span == -1 then
-        call('SADD', Q.p .. 'b:' .. holder, seq)
-        call('ZADD', Q.p .. 'hd', 'GT', S(Q.now + beat), holder)
-        deadline(Q, Q.now + beat)
-      else
-        call('ZADD', Q.p .. 'l', S(till), seq)
-        deadline(Q, till)
-      end
-      done[#done + 1] = seq
-      answers[#answers + 1] = S(till)
+  local done = {}
+  local answers = each_lease(Q, args, 5, function(seq, lease)
+    end_lease(Q, seq, lease)
+    local own = span == -1 and holder or '-'
+    call('HSET', Q.p .. 'o', seq, concat({lease.number, S(till), lease.count, S(lease.lent), S(lease.sent),
+      own, lease.consumer}, ' '))
+    if span == -1 then
+      call('SADD', Q.p .. 'b:' .. holder, seq)
+      beats(Q, holder, beat)
     else
-      answers[#answers + 1] = '?' .. lost(Q, seq)
+      call('ZADD', Q.p .. 'l', S(till), seq)
+      deadline(Q, till)
     end
-  end
+    done[#done + 1] = seq
+    return S(till)
+  end)
   if #done > 0 then event(Q, 'X', S(till), concat(done, ',')) end
-  save(Q)
-  return {0, Q.now, answers}
-end
+  return answers
+end)
 
 -- A server that is alive says so for all that its connections hold. now, holder, its heartbeat
-local function hold(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
+local hold = on_queue(function(Q, args)
   local held = call('EXISTS', Q.p .. 'b:' .. args[2])
-  if held == 1 then
-    call('ZADD', Q.p .. 'hd', 'GT', S(Q.now + tonumber(args[3])), args[2])
-    deadline(Q, Q.now + tonumber(args[3]))
-  end
+  if held == 1 then beats(Q, args[2], tonumber(args[3])) end
   advance(Q)  -- after it: what nobody has returned yet is still its own
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, held}
-end
+  return held
+end)

@@ -2,14 +2,16 @@
 
 -- -- between queues -------------------------------------------------------------------------------
 
+local function by_number(seqs)
+  table.sort(seqs, function(a, b) return tonumber(a) < tonumber(b) end)
+  return seqs
+end
+
 -- What is to be decided and moved, claimed for some seconds against all others. now, claim ms, most, client
-local function limbo(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
+local limbo = on_queue(function(Q, args)
   local p, answers = Q.p, {}
   local all = call('HKEYS', p .. 'ob')
-  table.sort(all, function(a, b) return tonumber(a) < tonumber(b) end)
-  for _, oid in ipairs(all) do
+  for _, oid in ipairs(by_number(all)) do
     if #answers >= tonumber(args[3]) * 2 then break end
     local till, client = match(call('HGET', p .. 'oc', oid) or '0 ', '^(%d+) (.*)$')
     if tonumber(till) <= Q.now or client == args[4] then
@@ -19,13 +21,16 @@ local function limbo(keys, args)
     end
   end
   Q.lb = #all
-  save(Q)
-  return {#all > 0 and 1 or 0, Q.now, answers}
-end
+  return answers
+end)
 
-local function limbo_meta(Q, oid)
+-- Out of the limbo: what is known of it, and its record; nil if somebody else was faster.
+local function out_of_limbo(Q, oid)
   local text = call('HGET', Q.p .. 'ob', oid)
   if not text then return nil end
+  call('HDEL', Q.p .. 'ob', oid)
+  call('HDEL', Q.p .. 'oc', oid)
+  Q.lb = max(0, Q.lb - 1)
   local colon = find(text, ':', 1, true)
   local size = tonumber(sub(text, 1, colon - 1))
   return cjson.decode(sub(text, colon + 1, colon + size)), sub(text, colon + size + 1)
@@ -35,93 +40,72 @@ local function free_group(Q, meta)
   if meta.g then settle(Q, {g = meta.g ~= '-' and sub(meta.g, 2) or nil}) end
 end
 
--- It is where it belongs, or gone. now, oid, outcome: moved | dead | removed, names of the targets, why gone
-local function done(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  local meta = limbo_meta(Q, args[2])
-  if meta then
-    call('HDEL', Q.p .. 'ob', args[2])
-    call('HDEL', Q.p .. 'oc', args[2])
-    Q.lb = max(0, Q.lb - 1)
-    local outcome = args[3]
-    if meta.o ~= 'refused' and meta.w ~= ROUTED then
-      if outcome == 'removed' then
-        count(Q, 'removed')
-        if meta.w == DEAD_EXPIRED then count(Q, 'expired') end
-        event(Q, 'D', GONE[meta.w] or GONE_CANCELLED, meta.s)
-      else
-        count(Q, 'moved_out')
-        if meta.w <= DEAD_OVERFLOW then count(Q, 'dead_lettered') end
-        if meta.w == DEAD_EXPIRED then count(Q, 'expired') end
-        event(Q, 'M', meta.w, meta.r or '', meta.s, args[4])
-      end
+-- It is where it belongs, or gone. now, oid, outcome: moved | removed, names of the targets
+local done = on_queue(function(Q, args)
+  local meta = out_of_limbo(Q, args[2])
+  if not meta then return 0 end
+  if meta.o ~= 'refused' and meta.w ~= ROUTED then
+    if meta.w == DEAD_EXPIRED then count(Q, 'expired') end
+    if args[3] == 'removed' then
+      count(Q, 'removed')
+      event(Q, 'D', GONE[meta.w] or GONE_CANCELLED, meta.s)
+    else
+      count(Q, 'moved_out')
+      if meta.w <= DEAD_OVERFLOW then count(Q, 'dead_lettered') end
+      event(Q, 'M', meta.w, meta.r or '', meta.s, args[4])
     end
-    free_group(Q, meta)
   end
-  save(Q)
-  return {0, Q.now, meta and 1 or 0}
-end
+  free_group(Q, meta)
+  return 1
+end)
 
 -- There is nowhere for it to go: better kept. now, oid, version of the topology in which that was so
-local function revive(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  local meta, rec = limbo_meta(Q, args[2])
-  if meta then
-    call('HDEL', Q.p .. 'ob', args[2])
-    call('HDEL', Q.p .. 'oc', args[2])
-    Q.lb = max(0, Q.lb - 1)
-    local x, seq = meta.x, meta.s
-    local why, delay = x.W, x.L
-    x.W, x.L, x.K = nil, nil, args[3]
-    -- History may have dropped its record in between.
-    if #call('XRANGE', Q.p .. 'm', seq, seq) == 0 then
-      x.E = 1
-      if tonumber(seq) > Q.tr then
-        rec = special(rec)
-      end
-      call('HSET', Q.p .. 'ed', seq, rec)
-    end
-    if x.E then call('HSET', Q.p .. 'ed', seq, rec) end
-    if x.i then call('HSET', Q.p .. 'i', x.i, seq) end
-    if x.u then call('HSET', Q.p .. 'u', x.u, seq) end
-    if x.e then
-      call('ZADD', Q.p .. 'e', S(x.e), seq)
-      deadline(Q, x.e)
-    end
-    local wait = 0
-    if meta.o == 'lent' then
-      wait = delay or retry_delay(Q, seq, x.c or 1)
-      count(Q, why == EXPIRED and 'lease_expired' or 'nacked')
-      event(Q, 'R', why or NACKED, meta.r or '', seq, S(wait > 0 and Q.now + wait or 0))
-    end
-    stand_again(Q, seq, x, meta.m, rec, wait > 0 and Q.now + wait or 0)
-    free_group(Q, meta)
+local revive = on_queue(function(Q, args)
+  local meta, rec = out_of_limbo(Q, args[2])
+  if not meta then return 0 end
+  local x, seq = meta.x, meta.s
+  local why, delay = x.W, x.L
+  x.W, x.L, x.K = nil, nil, args[3]
+  -- History may have dropped its record in between.
+  if #call('XRANGE', Q.p .. 'm', seq, seq) == 0 then
+    x.E = 1
+    if tonumber(seq) > Q.tr then rec = special(rec) end
   end
-  save(Q)
-  return {0, Q.now, meta and 1 or 0}
-end
+  if x.E then call('HSET', Q.p .. 'ed', seq, rec) end
+  if x.i then call('HSET', Q.p .. 'i', x.i, seq) end
+  if x.u then call('HSET', Q.p .. 'u', x.u, seq) end
+  if x.e then
+    call('ZADD', Q.p .. 'e', S(x.e), seq)
+    deadline(Q, x.e)
+  end
+  local due = 0
+  if meta.o == 'lent' then
+    local wait = delay or retry_delay(Q, seq, x.c or 1)
+    due = wait > 0 and Q.now + wait or 0
+    count(Q, why == EXPIRED and 'lease_expired' or 'nacked')
+    event(Q, 'R', why or NACKED, meta.r or '', seq, S(due))
+  end
+  stand_again(Q, seq, x, meta.m, rec, due)
+  free_group(Q, meta)
+  return 1
+end)
 
--- From another queue, once for each transfer. now, transfer, kind: moved | routed | refused, extra, record, origin, when it
--- was claimed: one who was frozen since then has to look again, it may be done and forgotten.
-local function arrive(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  if Q.seq + 1 > Q.last then return failure('BLOCK') end
+-- From another queue, once for each transfer. now, transfer, kind: moved | routed | refused, extra, record,
+-- origin, when it was claimed: one who was frozen since then has to look again, it may be done and forgotten.
+local arrive = on_queue(function(Q, args)
+  if Q.seq + 1 > Q.last then return nil, failure('BLOCK') end
   advance(Q)
   local p = Q.p
   local seq = 0
   local x = cjson.decode(args[4])
-  if Q.now - tonumber(args[7]) > CLAIM_MS then return failure('LATE') end
+  if Q.now - tonumber(args[7]) > CLAIM_MS then return nil, failure('LATE') end
   if not call('ZSCORE', p .. 'in', args[2]) then
     call('ZADD', p .. 'in', S(Q.now), args[2])
     call('ZREMRANGEBYSCORE', p .. 'in', '-inf', S(Q.now - 2 * CLAIM_MS))
     if args[3] == 'routed' and repeats(Q, x) then
       -- Another one came between the question and this.
       count(Q, 'deduplicated')
-      save(Q)
-      return {Q.lb > 0 and 1 or 0, Q.now, 0}
+      return 0
     end
     settle_times(Q, x)
     local moved = args[3] == 'moved'
@@ -132,15 +116,13 @@ local function arrive(keys, args)
     trim(Q)
     trim_events(Q)
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, seq}
-end
+  return seq
+end)
 
--- Would this message be taken? Nothing changes. now, size, extra: '', `=id` or `!why`
-local function would(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  if Q.seq + 1 > Q.last then return failure('BLOCK') end
+-- Would this message be taken? '', `=id` or `!why`; one that is refused may go to the dead letters. now, size,
+-- extra, record
+local would = on_queue(function(Q, args)
+  if Q.seq + 1 > Q.last then return nil, failure('BLOCK') end
   advance(Q)
   local c, size = Q.c, tonumber(args[2])
   local answer = ''
@@ -156,17 +138,12 @@ local function would(keys, args)
       bury_refused(Q, x, args[4])
     end
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, answer}
-end
+  return answer
+end)
 
 -- A message that goes to several queues is kept here until all have it. now, token, targets, extra, record
-local function fan_out(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  local before = answered(Q, args[2])
-  if before then return {1, Q.now, before} end
-  if Q.seq + 1 > Q.last then return failure('BLOCK') end
+local fan_out = once(function(Q, args)
+  if Q.seq + 1 > Q.last then return nil, failure('BLOCK') end
   local x = cjson.decode(args[4])
   -- The id of all its copies is that of a sequence which no other message has.
   local id
@@ -176,16 +153,13 @@ local function fan_out(keys, args)
   end
   local oid = to_limbo(Q, {s = id or '0', m = Q.now, w = ROUTED, x = x, to = cjson.decode(args[3]), o = 'routed'},
     args[5])
-  local answer = {id or '', oid}
-  remember(Q, args[2], answer)
-  save(Q)
-  return {1, Q.now, answer}
-end
+  return {id or '', oid}
+end)
 
 -- -- looking --------------------------------------------------------------------------------------
 
 -- id, record, extra, state, lease of one message, appended to an answer.
-local function show(Q, answer, seq, state, x)
+local function show(Q, answer, seq, state)
   if state == 'in_flight' then lease_of(Q, seq) end  -- out of its run, if it is in one
   local found = call('XRANGE', Q.p .. 'm', seq, seq)[1]
   local text = call('HGET', Q.p .. 'x', seq)
@@ -204,16 +178,8 @@ local function show(Q, answer, seq, state, x)
   answer[at + 5] = state == 'in_flight' and call('HGET', Q.p .. 'o', seq) or ''
 end
 
-local function by_number(seqs)
-  table.sort(seqs, function(a, b) return tonumber(a) < tonumber(b) end)
-  return seqs
-end
-
 -- now, state, most, after: how many of that state are passed over
-local function browse(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local browse = up_to_date(function(Q, args)
   local p, state, most, skip = Q.p, args[2], tonumber(args[3]), tonumber(args[4] or 0)
   local seqs
   if state == 'ready' then
@@ -231,17 +197,13 @@ local function browse(keys, args)
   end
   local answer = {}
   for i = skip + 1, min(#seqs, skip + most) do show(Q, answer, seqs[i], state) end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, answer}
-end
+  return answer
+end)
 
 -- Ready ones by sequence, a page at a time: {last sequence looked at or '', how many wait if lanes take turns
 -- (else 0), ...}.
 -- now, after, most
-local function survey(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local survey = up_to_date(function(Q, args)
   local answer = {'', (Q.mx > 0 or Q.c.fifo) and Q.pl + Q.bk + Q.mx or 0}
   local part = call('XRANGE', Q.p .. 'm', S(tonumber(args[2]) + 1), '+', 'COUNT', tonumber(args[3]))
   for _, found in ipairs(part) do
@@ -249,15 +211,11 @@ local function survey(keys, args)
     answer[1] = seq
     if state_of(Q, seq) == 'ready' then show(Q, answer, seq, 'ready') end
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, answer}
-end
+  return answer
+end)
 
 -- The last ones, last first. now, most
-local function rear(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local rear = up_to_date(function(Q, args)
   local most, answer = tonumber(args[2]), {}
   if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not Q.c.fifo then
     local from, left = '+', min(most, Q.pl)
@@ -276,23 +234,18 @@ local function rear(keys, args)
     local seqs = in_order(Q, Q.pl + Q.bk + Q.mx)
     for i = #seqs, max(1, #seqs - most + 1), -1 do show(Q, answer, seqs[i], 'ready') end
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, answer}
-end
+  return answer
+end)
 
 -- now, then seqs; those that are not there are left out
-local function look(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local look = up_to_date(function(Q, args)
   local answer = {}
   for i = 2, #args do
     local state = state_of(Q, args[i])
     if state then show(Q, answer, args[i], state) end
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, answer}
-end
+  return answer
+end)
 
 -- The sequence of each own id, or ''. now, then ids
 local function seqs_of(keys, args)
@@ -304,10 +257,7 @@ local function seqs_of(keys, args)
 end
 
 -- How a message stands among others, for `why`. now, seq
-local function standing(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local standing = up_to_date(function(Q, args)
   local p, seq = Q.p, args[2]
   local state, x = state_of(Q, seq)
   local held, delayed, ahead = 0, 0, 0
@@ -323,14 +273,10 @@ local function standing(keys, args)
       ahead = ahead + 1
     end
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, {state or '', held, delayed, ahead}}
-end
+  return {state or '', held, delayed, ahead}
+end)
 
-local function stats(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local stats = up_to_date(function(Q, args)
   local p = Q.p
   local delayed = call('ZCARD', p .. 'd')
   local ready = Q.pl + Q.bk + Q.mx - (Q.c.fifo and delayed or 0)
@@ -345,21 +291,16 @@ local function stats(keys, args)
   local id = tail(Q)
   if id then oldest = sent_of(id) end
   for _, lane in ipairs(Q.bk + Q.mx > 0 and lanes_of(Q) or {}) do older(call('ZRANGE', lane, 0, 0)[1]) end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, {ready, delayed, lent_count(Q) + Q.lb, Q.by, oldest and S(oldest) or '',
-    Q.next, call('HGETALL', p .. 'n')}}
-end
+  return {ready, delayed, lent_count(Q) + Q.lb, Q.by, oldest and S(oldest) or '',
+    Q.next, call('HGETALL', p .. 'n')}
+end)
 
 -- What time brought about, and when it brings the next.
-local function tick(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local tick = up_to_date(function(Q, args)
   if args[2] then Q.w = max(Q.w, Q.now + tonumber(args[2])) end  -- somebody waits, for so long
   local ready = Q.pl + Q.bk + Q.mx
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, {S(Q.next), ready, Q.c.v}}
-end
+  return {S(Q.next), ready, Q.c.v}
+end)
 
 -- -- mending --------------------------------------------------------------------------------------
 
@@ -370,17 +311,12 @@ local function taken(Q, seq)
   if state == 'in_flight' then return nil, 'lent' end
   local rec, sent = record_of(Q, seq, x)
   if not rec then return nil, 'gone' end
-  Q.by = Q.by - size_of(rec)
-  if state == 'delayed' then call('ZREM', Q.p .. 'd', seq) end
-  if state == 'ready' or Q.c.fifo then step_out(Q, seq, x) end
+  leave_line(Q, seq, x, rec)
   return state, x, rec, sent
 end
 
 -- now, then seqs
-local function cancel(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local cancel = up_to_date(function(Q, args)
   local answers = {}
   for i = 2, #args do
     local state, x, rec, sent = taken(Q, args[i])
@@ -391,15 +327,11 @@ local function cancel(keys, args)
       answers[i - 1] = x
     end
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, answers}
-end
+  return answers
+end)
 
 -- now, seq, record, type or ''
-local function edit(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local edit = up_to_date(function(Q, args)
   local seq, rec = args[2], special(args[3])
   local state, x = state_of(Q, seq)
   local answer = 1
@@ -424,15 +356,11 @@ local function edit(keys, args)
     Q.by = Q.by + size_of(rec) - size_of(old)
     event(Q, 'E', seq)
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, answer}
-end
+  return answer
+end)
 
 -- now, seq, due
-local function reschedule(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local reschedule = up_to_date(function(Q, args)
   local seq, due = args[2], tonumber(args[3])
   local state, x, rec, sent = taken(Q, seq)
   local answer = 1
@@ -442,15 +370,11 @@ local function reschedule(keys, args)
   else
     answer = x
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, answer}
-end
+  return answer
+end)
 
 -- To another queue, or back from the dead letters. now, why, target, then seqs: the transfer of each
-local function send_on(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local send_on = up_to_date(function(Q, args)
   local why, answers = tonumber(args[2]), {}
   for i = 4, #args do
     local seq = args[i]
@@ -463,9 +387,8 @@ local function send_on(keys, args)
       answers[i - 3] = '?' .. x
     end
   end
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, answers}
-end
+  return answers
+end)
 
 local function clear(Q, waiting_only)
   local p = Q.p
@@ -511,13 +434,9 @@ local function clear(Q, waiting_only)
 end
 
 -- now, 1 if only what waits
-local function purge(keys, args)
-  local Q, failed = open(keys, args)
-  if not Q then return failed end
-  advance(Q)
+local purge = up_to_date(function(Q, args)
   local n = clear(Q, args[2] == '1')
   count(Q, 'removed', n)
   event(Q, 'P', args[2])
-  save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, n}
-end
+  return n
+end)

@@ -63,6 +63,7 @@ local function block(keys, args)
 end
 
 -- now, only if empty, only if nobody holds anything: how many went with it
+-- Not saved as the others: nothing is left of it but a stub.
 local function drop(keys, args)
   local Q, failed = open(keys, args)
   if not Q then return failed end
