@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from openq.broker import staging
+from openq.broker import stage_rows, stages, staging
 from openq.broker.local import LocalBroker
 from openq.broker.rows import COLUMNS
-from openq.broker.staging import (
+from openq.broker.stages import (
     Committed,
     Job,
     NotYourJob,
     PartDamaged,
     PartTooLarge,
+    Promise,
     StageNotFound,
     StageUnread,
     StagingFull,
@@ -375,13 +376,13 @@ def test_only_so_much_is_staged_at_once(broker: LocalBroker, monkeypatch: pytest
     broker.staging.commit(JOB, 0, ["a"], queue="q")
     broker.staging.put(JOB, 1, "a", data)
 
-    monkeypatch.setattr(staging, "MOST_STAGES", 1)
+    monkeypatch.setattr(stages, "MOST_STAGES", 1)
     with pytest.raises(StagingFull):
         broker.staging.put(JOB, 2, "a", data)
-    monkeypatch.setattr(staging, "MOST_PARTS", 1)
+    monkeypatch.setattr(stages, "MOST_PARTS", 1)
     with pytest.raises(InvalidSetting, match="at most 1 parts"):
         broker.staging.put(JOB, 1, "b", data)
-    monkeypatch.setattr(staging, "MOST_PART", 10)
+    monkeypatch.setattr(stages, "MOST_PART", 10)
     with pytest.raises(PartTooLarge, match="at most 10"):
         broker.staging.put(JOB, 1, "a", data)
 
@@ -587,7 +588,7 @@ def test_what_nobody_commits_is_dropped_after_a_day(tmp_path: Path) -> None:
         clock = VirtualClock(1_000_000_000_000)
         broker = LocalBroker(path, clock=clock)
         send(broker, {"body": [b"x"]})
-        clock.advance(staging.KEPT_MS / 1000)
+        clock.advance(stages.KEPT_MS / 1000)
         send(broker, {"body": [b"x"]}, batch=1)
         broker.staging.sweep()
         assert len(broker.staging.stages()) == 2
@@ -850,11 +851,11 @@ def test_a_full_disk_refuses_parts_and_commits_and_keeps_its_promise_later(
 
 
 def test_a_promise_says_all_that_is_needed() -> None:
-    promise = staging._Promise((("a", 3), ("b", 4)), "q", None, {2: "why"})
+    promise = Promise((("a", 3), ("b", 4)), "q", None, {2: "why"})
 
-    assert staging._Promise.from_json(json.loads(json.dumps(promise.to_json()))) == promise
+    assert Promise.from_json(json.loads(json.dumps(promise.to_json()))) == promise
     old = {"parts": [["a", 3], ["b", 4]], "queue": "q", "dead_letter": None, "rejected": [[2, "why"]]}
-    assert staging._Promise.from_json(old) == promise
+    assert Promise.from_json(old) == promise
     assert promise.rows == 7
 
 
@@ -874,7 +875,7 @@ def test_a_full_queue_refuses_the_batch_and_takes_it_when_there_is_room() -> Non
 
 
 def test_bad_rows_have_a_limit_and_cost_little(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "MOST_REJECTED", 5)
+    monkeypatch.setattr(stage_rows, "MOST_REJECTED", 5)
     for part, count in (("a", 3), ("b", 2), ("c", 1)):
         send(broker, {"body": [b"good", *[None] * count]}, part=part)
 
@@ -887,11 +888,11 @@ def test_bad_rows_have_a_limit_and_cost_little(broker: LocalBroker, monkeypatch:
 
     assert done == Committed(2, 5, False)
     assert len(waiting(broker, "dead")) == 5
-    promise = staging._Promise((("a", 900),), "q", "dead", dict.fromkeys(range(900), "the body is null"))
+    promise = Promise((("a", 900),), "q", "dead", dict.fromkeys(range(900), "the body is null"))
     assert len(json.dumps(promise.to_json())) < 12_000
 
 
 def test_a_part_that_is_taken_fits_a_request(broker: LocalBroker) -> None:
-    assert Config().max_request_bytes >= staging.MOST_PART
+    assert Config().max_request_bytes >= stages.MOST_PART
     with pytest.raises(PartTooLarge):
-        broker.staging.put(JOB, 0, "p", bytes(staging.MOST_PART + 1))
+        broker.staging.put(JOB, 0, "p", bytes(stages.MOST_PART + 1))
