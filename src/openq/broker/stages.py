@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import InvalidSetting, OpenQError
 from ..names import DEFAULT_ACCOUNT, full_name
@@ -168,3 +168,38 @@ class StageView:
     bytes: int
     touched_ms: int
     is_committed: bool
+
+
+class Staging(Protocol):
+    """All staged parts of a broker. Every method may take a while: not for an event loop."""
+
+    def put(self, job: Job, batch: int, part: str, data: bytes) -> int:
+        """Keep a part, safe when this returns. The same name again replaces it. Returns its rows."""
+
+    def commit(
+        self,
+        job: Job,
+        batch: int,
+        parts: Sequence[str],
+        rows: int | None = None,
+        *,
+        queue: str | None = None,
+        dead_letter: str | None = None,
+        may_send: MaySend | None = None,
+    ) -> Committed:
+        """Publish the rows of these parts in this order; safe when this returns.
+
+        `queue` is for rows that name none. With a `dead_letter` queue bad rows go there, without one the
+        first of them makes the whole batch be refused, and nothing is published.
+        """
+
+    def abort(self, job: Job, batch: int) -> bool:
+        """Drop what was staged. False: the batch is committed, and stays so.
+
+        Unless it is promised and a part of it is damaged: nothing but sending it again can mend that.
+        """
+
+    def stages(self) -> list[StageView]: ...
+
+    def sweep(self) -> None:
+        """Now and then, and after a start: finish what was promised, drop what nobody wants any more."""
