@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from openq.broker import stage_rows, stages, staging
+from openq.broker.full import FullBroker
 from openq.broker.local import LocalBroker
 from openq.broker.rows import COLUMNS
 from openq.broker.stages import (
@@ -71,21 +72,21 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "CHUNK_BYTES", 500)
 
 
-def waiting(broker: LocalBroker, queue: str = "q") -> list[bytes]:
+def waiting(broker: FullBroker, queue: str = "q") -> list[bytes]:
     return [entry.body or b"" for entry in broker.entries(queue)]
 
 
-def newest_of(broker: LocalBroker) -> tuple[str, int] | None:
+def newest_of(broker: FullBroker) -> tuple[str, int] | None:
     """Whose the job is and which batch of it was published last."""
     if isinstance(broker, LocalBroker):
         mark = broker.engine.marks.get(JOB.key)
         return None if mark is None else (mark.owner, mark.batch)
-    told = broker.staging._keys.look(JOB, 0)
+    told = broker.staging._keys.look(JOB, 0)  # type: ignore[attr-defined]
     return None if told.newest < 0 else (told.owner, told.newest)
 
 
 def send(
-    broker: LocalBroker, columns: dict[str, list[Any]], batch: int = 0, part: str = "p", job: Job = JOB
+    broker: FullBroker, columns: dict[str, list[Any]], batch: int = 0, part: str = "p", job: Job = JOB
 ) -> int:
     return broker.staging.put(job, batch, part, pack(columns, COLUMNS))
 

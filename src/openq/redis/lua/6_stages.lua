@@ -128,6 +128,8 @@ local stage_publish = on_queue(function(Q, args)
   local marks, times = Q.p .. 'jb', Q.p .. 'jz'
   local of, rows = match(call('HGET', marks, job) or '', '^(%d+) (%d+)$')
   of, rows = tonumber(of) or -1, tonumber(rows) or 0
+  -- What the job itself is forgotten for must not keep out one of its name that begins anew.
+  if of >= 0 and tonumber(call('ZSCORE', times, job) or 0) <= Q.now - MARKS_MS then of = -1 end
   if of > batch then
     rows = FAR
   elseif of < batch then
