@@ -152,11 +152,12 @@ def test_who_commits_the_same_batch_at_once_publishes_it_once(
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("after", range(5))
+@pytest.mark.parametrize("is_next_done", [False, True])
+@pytest.mark.parametrize("after", [0, 1, 4])
 def test_who_was_frozen_between_two_chunks_does_no_harm_when_he_wakes(
-    broker: RedisBroker, other: RedisBroker, redis_server: Server, after: int
+    broker: RedisBroker, other: RedisBroker, redis_server: Server, after: int, is_next_done: bool
 ) -> None:
-    """Meanwhile the batch was finished by another one, and the next one too."""
+    """Meanwhile the batch was finished by another one, and perhaps the next one too."""
     send(broker, {"body": bodies(30)})
     publish, is_frozen, wake, left = broker.staging._publish, threading.Event(), threading.Event(), after
 
@@ -174,15 +175,53 @@ def test_who_was_frozen_between_two_chunks_does_no_harm_when_he_wakes(
     sleeper.start()
     assert is_frozen.wait(60)
     assert other.staging.commit(JOB, 0, ["p"], queue="q") == Committed(30, 0, True)
-    if after % 2:
+    if is_next_done:
         send(other, {"body": bodies(10, 30)}, batch=1)
         assert not other.staging.commit(JOB, 1, ["p"], queue="q").repeated
     wake.set()
     sleeper.join(60)
 
-    assert waiting(broker) == bodies(40 if after % 2 else 30)
-    assert answers == [Committed(0, 0, True) if after % 2 else Committed(30, 0, False)]
+    assert waiting(broker) == bodies(40 if is_next_done else 30)
+    assert answers == [Committed(0, 0, True) if is_next_done else Committed(30, 0, False)]
     assert_nothing_is_left(redis_server)
+
+
+def test_a_part_that_is_replaced_while_it_is_looked_at_is_looked_at_again(
+    broker: RedisBroker, other: RedisBroker
+) -> None:
+    send(broker, {"body": bodies(2)})
+    promise, is_first = broker.staging._promise, True
+
+    def replace_it_first(*arguments: Any) -> bytes:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            send(other, {"body": bodies(3)})
+        return promise(*arguments)
+
+    broker.staging._promise = replace_it_first  # type: ignore[method-assign]
+
+    assert broker.staging.commit(JOB, 0, ["p"], queue="q") == Committed(3, 0, False)
+    assert waiting(broker) == bodies(3)
+
+
+def test_a_batch_that_is_promised_while_it_is_aborted_stays(
+    broker: RedisBroker, other: RedisBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "CHUNK_ROWS", 1)
+    look = broker.staging._keys.look
+
+    def promise_then(*arguments: Any) -> Any:
+        told = look(*arguments)
+        promised(other)
+        return told
+
+    broker.staging._keys.look = promise_then  # type: ignore[method-assign]
+    assert not broker.staging.abort(JOB, 0)
+    broker.staging._keys.look = look  # type: ignore[method-assign]
+
+    assert broker.staging.commit(JOB, 0, [], queue="q") == Committed(4, 0, True)
+    assert waiting(broker) == bodies(4)
 
 
 def test_what_is_staged_is_limited_for_all_servers_together(broker: RedisBroker, other: RedisBroker) -> None:
@@ -300,6 +339,22 @@ def test_a_queue_that_is_deleted_after_the_promise_takes_its_messages_with_it(
     assert other.staging.commit(JOB, 0, [], queue="q").repeated
 
     assert waiting(other, "bin") == expected
+
+
+def test_a_queue_that_is_deleted_while_a_chunk_is_published_leaves_its_share_to_the_dead_letters(
+    broker: RedisBroker, other: RedisBroker
+) -> None:
+    send(broker, {"body": bodies(4), "queue": ["nowhere", "q", "q", "nowhere"]})
+    publish = broker.staging._publish
+
+    def delete_it_first(*arguments: Any) -> None:
+        other.delete("q")
+        publish(*arguments)
+
+    broker.staging._publish = delete_it_first  # type: ignore[method-assign]
+    broker.staging.commit(JOB, 0, ["p"], dead_letter="dead")
+
+    assert waiting(broker, "dead") == bodies(4)
 
 
 def test_a_queue_made_anew_after_the_promise_gets_the_rest(
@@ -476,6 +531,56 @@ def test_redis_is_killed_and_started_again_in_the_middle(program: str) -> None:
 
         assert waiting(broker) == bodies(2_000)
         assert_nothing_is_left(server)
+
+
+class Copy:
+    """Of a queue, to go back to: as a replica that takes over before it has heard the last of its master."""
+
+    def __init__(self, server: Server, broker: RedisBroker, queue: str) -> None:
+        self._ask = server.ask
+        self._prefix = broker.about(queue).key.decode()[:-1]
+        for key in self._ask("KEYS", self._prefix + "*"):
+            self._ask("COPY", key, "copy:" + key)
+
+    def go_back(self) -> None:
+        for key in self._ask("KEYS", self._prefix + "*"):
+            self._ask("DEL", key)
+        for key in self._ask("KEYS", "copy:" + self._prefix + "*"):
+            self._ask("RENAME", key, key.removeprefix("copy:"))
+
+
+def test_what_a_queue_lost_again_is_published_again(
+    broker: RedisBroker, redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "CHUNK_ROWS", 1)
+    send(broker, {"body": bodies(6)})
+    copies: list[Copy] = []
+    after_chunk(broker, 2, lambda: copies.append(Copy(redis_server, broker, "q")))
+    after_chunk(broker, 4, lambda: copies[0].go_back())
+
+    assert broker.staging.commit(JOB, 0, ["p"], queue="q") == Committed(6, 0, False)
+
+    assert waiting(broker) == bodies(6)
+
+
+def test_what_was_lost_with_a_connection_is_noticed_though_later_chunks_went_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(staging, "CHUNK_ROWS", 2)
+    with single(*FORCED) as server, opened(server.url, "safe") as broker:
+        for name in ("q", "r"):
+            broker.declare(name, QueueSettings())
+        send(broker, {"body": bodies(4), "queue": ["q", "q", "r", "r"]})
+        before = Copy(server, broker, "q")
+
+        def fail_over() -> None:
+            before.go_back()
+            server.ask("CLIENT", "KILL", "TYPE", "normal")
+
+        after_chunk(broker, 1, fail_over)
+
+        assert broker.staging.commit(JOB, 0, ["p"]) == Committed(4, 0, False)
+        assert waiting(broker) + waiting(broker, "r") == bodies(4)
 
 
 @pytest.mark.usefixtures("small_chunks")
