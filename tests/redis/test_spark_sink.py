@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from openq.model import QueueSettings
+from openq.pipeline.redrive import redrive
+from openq.pipeline.replay import replay
+from openq.pipeline.sqljob import sql
+from openq.pipeline.transfer import load
 from tests.broker.test_staging import waiting
 from tests.pipeline.conftest import compiled, spark  # noqa: F401
 from tests.pipeline.test_exactly_once import bodies, copied, forget_last_commit, publish
@@ -98,3 +103,34 @@ def test_a_table_is_there_once_however_often_its_servers_die(
         assert len(found) == ROWS
         assert set(found.values()) == {1}
         assert broker.staging.stages() == []
+
+
+def test_the_commands_that_publish_do_so_once(
+    spark: SparkSession,  # noqa: F811
+    redis_server: Server,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rows.txt").write_text("".join(f"{n}\n" for n in range(20)))
+    wanted = {b"%d" % n for n in range(20)}
+    with serving(redis_server) as server, opened(redis_server.url) as broker:
+        broker.declare("dead", QueueSettings())
+        broker.declare("loaded", QueueSettings(max_receives=1, dead_letter="dead"))
+        for name in ("chosen", "copies"):
+            broker.declare(name, QueueSettings())
+        for _ in range(2):
+            load(spark, tmp_path / "rows.txt", "loaded", url=server.url)
+            text = "INSERT INTO queue(chosen) SELECT body FROM stream(queue(loaded)) WHERE length(body) = 1"
+            sql(spark, text, url=server.url, checkpoint=tmp_path / "checkpoint")
+            replay(spark, "loaded", "copies", url=server.url, plan=tmp_path / "replay.json")
+        assert Counter(waiting(broker, "loaded")) == Counter(wanted)
+        assert Counter(waiting(broker, "chosen")) == Counter(body for body in wanted if len(body) == 1)
+        assert Counter(waiting(broker, "copies")) == Counter(wanted)
+
+        for delivery in broker.receive("loaded", 20):
+            broker.reject("loaded", (delivery.entry.seq, delivery.number), "ValueError: bad")
+        for _ in range(2):
+            redrive(
+                spark, "dead", url=server.url, transform="concat(body, '!')", plan=tmp_path / "redrive.json"
+            )
+        assert Counter(waiting(broker, "loaded")) == Counter(body + b"!" for body in wanted)
+        assert waiting(broker, "dead") == []

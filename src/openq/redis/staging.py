@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("openq.redis")
 
-CHUNK_ROWS = 2_000  # published by one call: Redis does nothing else meanwhile
+CHUNK_ROWS = 1_000  # published by one call: Redis does nothing else meanwhile
 CHUNK_BYTES = 1 << 20
 STRIDE_BYTES = 16 << 20  # published before all of it is confirmed
 CLAIM_MS = 15_000  # a sweep leaves alone what somebody went on with so lately
