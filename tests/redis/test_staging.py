@@ -22,6 +22,8 @@ from openq.redis import staging
 from openq.redis.broker import RedisBroker
 from tests.broker import test_staging as journal
 from tests.broker.test_staging import JOB, bodies, send, waiting
+from tests.protocols.rest import test_stages as rest
+from tests.protocols.rest.helpers import Client
 from tests.protocols.rest.test_stages import killed_and_repeated
 from tests.redis.borrowed import borrow
 from tests.redis.inspecting import check_queue
@@ -29,6 +31,7 @@ from tests.redis.servers import FORCED, Server, cluster, replicated, single, ver
 from tests.serving import Served, free_port
 
 globals().update(borrow(journal, "broker"))
+globals().update(borrow(rest, "client"))
 
 each_kind = pytest.mark.parametrize("redis_server", versions(), indirect=True, ids=str)
 
@@ -55,6 +58,15 @@ def other(redis_server: Server, broker: RedisBroker) -> Iterator[RedisBroker]:
     """That of another server."""
     with opened(redis_server.url) as made:
         yield made
+
+
+@pytest.fixture
+def client(redis_server: Server) -> Iterator[Client]:
+    server = Served(["--store", redis_server.url, "--profile", "fast"], free_port())
+    try:
+        yield Client(server.wait().url)
+    finally:
+        server.stop()
 
 
 @pytest.fixture
