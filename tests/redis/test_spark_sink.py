@@ -20,7 +20,7 @@ from tests.broker.test_staging import waiting
 from tests.pipeline.conftest import compiled, spark  # noqa: F401
 from tests.pipeline.test_exactly_once import bodies, copied, forget_last_commit, publish
 from tests.redis.servers import Server
-from tests.redis.test_staging import opened
+from tests.redis.stagers import opened
 from tests.serving import Served, free_port, until
 
 if TYPE_CHECKING:
