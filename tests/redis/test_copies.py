@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from openq.errors import NotReplicated
 from openq.redis.copies import FEWER_AFTER_S, LOOK_AGAIN_S, Copies, Floor
 from openq.redis.url import parse
 
@@ -129,3 +130,15 @@ def test_the_first_replica_is_seen_at_once() -> None:
     assert (again.looks, again.replicas) == (False, 1)
     assert copies.verdict(again, [1]) is None
     assert copies.is_safe(mark, 0.2)
+
+
+def test_a_new_connection_cannot_speak_for_the_writes_of_the_old_one() -> None:
+    copies = Copies(parse("redis://localhost"))
+    copies.new_connection(_seen(1), 0.0)
+    mark = copies.mark()
+    assert not copies.is_safe(mark, 1.0)
+    # Lost and opened again before the question leaves: WAIT knows nothing of that write there.
+    copies.new_connection(_seen(1), 2.0)
+    assert copies.verdict(copies.question(2.0), [1]) is None
+    with pytest.raises(NotReplicated):
+        copies.require(mark)

@@ -96,22 +96,23 @@ class Calls:
         if not self._counts_writes:
             return
         strand = self._strand()
-        links = self._unsafe(strand)
-        if not links:
+        marks = self._unsafe(strand)
+        if not marks:
             return
         if strand is not None:
-            error = bridge.wait(lambda callback: self._confirm_on_loop(links, callback))
+            error = bridge.wait(lambda callback: self._confirm_on_loop(marks, callback))
             assert error is None
             return
         turns: list[tuple[ThreadLink, Turn]] = []
         try:
-            for link in links:
+            for link in marks:
                 assert isinstance(link, ThreadLink)
                 turn = Turn(b"", 0, confirms=True)
                 link.begin(turn)
                 turns.append((link, turn))
             for link, turn in turns:
                 link.finish(turn)
+                link.copies.require(marks[link])
         except StoreUnavailable as lost:
             raise NotReplicated(lost.detail) from lost
         finally:
@@ -123,8 +124,8 @@ class Calls:
         try:
             if self._loop is None or asyncio._get_running_loop() is not self._loop:
                 self.durable()
-            elif self._counts_writes and (links := self._unsafe(self._strand(), on_loop=True)):
-                self._confirm_on_loop(links, callback)
+            elif self._counts_writes and (marks := self._unsafe(self._strand(), on_loop=True)):
+                self._confirm_on_loop(marks, callback)
                 return
         except OpenQError as error:
             callback(error)
@@ -313,8 +314,8 @@ class Calls:
 
     # Copies.
 
-    def _unsafe(self, strand: bridge.Strand | None, on_loop: bool = False) -> list[Link]:
-        """The connections that must be asked; raises if it is too late to ask."""
+    def _unsafe(self, strand: bridge.Strand | None, on_loop: bool = False) -> dict[Link, Mark]:
+        """The connections that must be asked, and for what; raises if it is too late to ask."""
         now_s = time.monotonic()
         own: dict[Link, Mark] = strand.marks if strand is not None else self._of_thread.marks
         if own and not (on_loop and strand is None):
@@ -326,7 +327,7 @@ class Calls:
                 for link in self._links(on_loop or strand is not None)
                 if link.copies.written > link.copies.confirmed
             }
-        return [link for link, mark in marks.items() if not link.copies.is_safe(mark, now_s)]
+        return {link: mark for link, mark in marks.items() if not link.copies.is_safe(mark, now_s)}
 
     def _links(self, on_loop: bool) -> Iterable[Link]:
         for node in self._nodes.all():
@@ -334,14 +335,19 @@ class Calls:
             if link is not None:
                 yield link
 
-    def _confirm_on_loop(self, links: list[Link], callback: Callable[[Any], None]) -> None:
+    def _confirm_on_loop(self, marks: dict[Link, Mark], callback: Callable[[Any], None]) -> None:
         def answered(verdicts: list[Any]) -> None:
             error = next((verdict for verdict in verdicts if verdict is not None), None)
             if isinstance(error, StoreUnavailable):
                 error = NotReplicated(error.detail)
+            try:
+                for link, mark in marks.items() if error is None else ():
+                    link.copies.require(mark)
+            except NotReplicated as reopened:
+                error = reopened
             callback(error)
 
-        collector = Collector(len(links), answered)
-        for link in links:
+        collector = Collector(len(marks), answered)
+        for link in marks:
             assert isinstance(link, LoopLink)
             link.confirm(collector.add)

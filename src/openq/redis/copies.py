@@ -19,6 +19,7 @@ LOOK_AGAIN_S = 10.0
 # its replicas for gone while another one takes its place. In a cluster the nodes agree on who has failed.
 FEWER_AFTER_S = 20.0
 _REMEMBERED = 16
+_GONE = "the connection was lost before the copies were confirmed"
 
 _READING = [
     *("PING", "ECHO", "INFO", "TIME", "SCAN", "TYPE", "EXISTS", "PTTL", "CONFIG", "MEMORY"),
@@ -126,13 +127,21 @@ class Copies:
 
     def is_safe(self, mark: Mark, now_s: float) -> bool:
         """Whether nothing needs to be asked. Raises when it is too late: who could confirm it is gone."""
-        if mark.opened == self.opened:
-            if self.confirmed >= mark.written:
-                return True
-            return not (self.replicas or self.on_disk or self._must_look(now_s))
-        if self._confirmed_before.get(mark.opened, -1) >= mark.written:
+        if self._is_confirmed(mark):
             return True
-        raise NotReplicated("the connection was lost before the copies were confirmed")
+        if mark.opened == self.opened:
+            return not (self.replicas or self.on_disk or self._must_look(now_s))
+        raise NotReplicated(_GONE)
+
+    def require(self, mark: Mark) -> None:
+        """After the answer: it may have come over a newer connection than that of the writes."""
+        if not self._is_confirmed(mark):
+            raise NotReplicated(_GONE)
+
+    def _is_confirmed(self, mark: Mark) -> bool:
+        if mark.opened == self.opened:
+            return self.confirmed >= mark.written
+        return self._confirmed_before.get(mark.opened, -1) >= mark.written
 
     def _must_look(self, now_s: float) -> bool:
         return now_s - self._looked_s >= (LOOK_AGAIN_S if self.replicas else self._unseen_s)
