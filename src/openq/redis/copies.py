@@ -73,6 +73,7 @@ class Copies:
         self._limit_ms = max(1, int(address.timeout_s * 500))
         self.replicas = address.replicas or 0
         self.on_disk = False
+        self._is_master = True
         self.written = 0
         self.confirmed = 0
         self.opened = 0
@@ -118,6 +119,7 @@ class Copies:
             else:
                 lately = self._floor.note(online, now_s)
                 self.replicas = lately if self._may_lower else max(lately, self.replicas)
+        self._is_master = facts.get(b"role", b"master") == b"master"
         version = tuple(int(part) for part in facts.get(b"redis_version", b"0").split(b".")[:2])
         self.on_disk = facts.get(b"aof_enabled") == b"1" and version >= (7, 2)
 
@@ -130,7 +132,7 @@ class Copies:
         if self._is_confirmed(mark):
             return True
         if mark.opened == self.opened:
-            return not (self.replicas or self.on_disk or self._must_look(now_s))
+            return self._is_master and not (self.replicas or self.on_disk or self._must_look(now_s))
         raise NotReplicated(_GONE)
 
     def require(self, mark: Mark) -> None:
@@ -175,6 +177,9 @@ class Copies:
             self.learn(replies[-seen:], self._looked_s)
             replies = replies[:-seen]
         refused = _refusal(replies, question.replicas)
+        if refused is None and not self._is_master:
+            # It has no replicas, and what was written to it is about to be thrown away.
+            refused = NotReplicated("another server is master now")
         if refused is not None:
             self._looked_s = float("-inf")  # the next question finds out who is gone
             return refused
