@@ -156,6 +156,8 @@ def test_who_is_no_longer_master_confirms_nothing() -> None:
     copies.learn([_info(role="slave"), demoted], 20.0)
     assert not copies.is_safe(mark, 20.0)
     asked = copies.question(20.0)
+    assert copies.has_open_writes
     assert copies.verdict(asked, [_info(role="slave"), demoted]) is not None
+    assert not copies.has_open_writes  # who has written nothing here is not told of it for ever
     with pytest.raises(NotReplicated):
         copies.require(mark)

@@ -10,7 +10,8 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from openq.errors import NotReplicated, OpenQError, StoreError, StoreUnavailable
@@ -118,6 +119,22 @@ class Calls:
         finally:
             for link, turn in turns:
                 link.abandon(turn)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Within it `durable` is about what was written within it, and may fail and be asked again: what its
+        caller wrote before, and still has to ask for, is not touched."""
+        marks = self._marks(self._strand())
+        before = marks.copy()
+        marks.clear()
+        try:
+            yield
+        finally:
+            # Of one link the later mark covers the earlier, on the same connection.
+            for link, mark in before.items():
+                later = marks.get(link)
+                if later is None or later.opened != mark.opened:
+                    marks[link] = mark
 
     def on_durable(self, callback: Callable[[OpenQError | None], None]) -> None:
         """As `durable`, but tells `callback(error or None)`; on the loop that is later, and nobody waits."""
@@ -317,7 +334,7 @@ class Calls:
     def _unsafe(self, strand: bridge.Strand | None, on_loop: bool = False) -> dict[Link, Mark]:
         """The connections that must be asked, and for what; raises if it is too late to ask."""
         now_s = time.monotonic()
-        own: dict[Link, Mark] = strand.marks if strand is not None else self._of_thread.marks
+        own = self._marks(strand)
         if own and not (on_loop and strand is None):
             marks = own.copy()
             own.clear()
@@ -325,9 +342,12 @@ class Calls:
             marks = {
                 link: link.copies.now()
                 for link in self._links(on_loop or strand is not None)
-                if link.copies.written > link.copies.confirmed
+                if link.copies.has_open_writes
             }
         return {link: mark for link, mark in marks.items() if not link.copies.is_safe(mark, now_s)}
+
+    def _marks(self, strand: bridge.Strand | None) -> dict[Link, Mark]:
+        return strand.marks if strand is not None else self._of_thread.marks
 
     def _links(self, on_loop: bool) -> Iterable[Link]:
         for node in self._nodes.all():

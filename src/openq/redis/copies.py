@@ -76,6 +76,7 @@ class Copies:
         self._is_master = True
         self.written = 0
         self.confirmed = 0
+        self._forsaken = 0
         self.opened = 0
         self._looked_s = float("-inf")
         self._is_cluster = address.kind == "cluster"
@@ -148,6 +149,11 @@ class Copies:
     def _must_look(self, now_s: float) -> bool:
         return now_s - self._looked_s >= (LOOK_AGAIN_S if self.replicas else self._unseen_s)
 
+    @property
+    def has_open_writes(self) -> bool:
+        """Some may yet be confirmed."""
+        return self.written > max(self.confirmed, self._forsaken)
+
     def now(self) -> Mark:
         return Mark(self.opened, self.written)
 
@@ -180,6 +186,7 @@ class Copies:
         if refused is None and not self._is_master:
             # It has no replicas, and what was written to it is about to be thrown away.
             refused = NotReplicated("another server is master now")
+            self._forsaken = question.mark.written
         if refused is not None:
             self._looked_s = float("-inf")  # the next question finds out who is gone
             return refused
