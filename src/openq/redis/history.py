@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from ..broker.base import Step
 from ..broker.history import PastMessage, Span
-from ..engine.engine import make_info
 from ..engine.records import EXPIRED, MOVE_NAMES, REMOVE_NAMES, RETURN_NAMES
 from ..engine.routing import is_default
 from ..errors import HistoryUnavailable
-from ..model import Draft, Entry, Extra
+from ..model import Draft
 from .records import is_from_elsewhere, unpack_record
 from .registry import QueueView
 
@@ -237,12 +236,6 @@ def _draft(message_id: str, message: PastMessage) -> Draft:
     if message.info is not None:
         draft.info = message.info
     return draft
-
-
-def as_entry(draft: Draft) -> Entry:
-    """A past message in the shape that filters know."""
-    extra = Extra(id=draft.id, type=draft.type, group=draft.group, priority=draft.priority)
-    return Entry(0, 0, 0, len(draft.body), draft.form, draft.body, make_info(draft), extra)
 
 
 def _clock_time(ms: int) -> str:
