@@ -15,6 +15,7 @@ from typing import Any
 from ..broker.base import Health
 from ..broker.foundation import Listener, new_prefix
 from ..clock import Clock, VirtualClock
+from ..engine.core import own_seq
 from ..errors import (
     Closed,
     FunctionError,
@@ -267,14 +268,7 @@ class Foundation:
         return f"{self._registry.id_prefix}{entry.seq:012x}"
 
     def _own_seq(self, message_id: str) -> int:
-        """The sequence that one of the store's own ids stands for; 0 for others."""
-        prefix = self._registry.id_prefix
-        if message_id.startswith(prefix) and len(message_id) == len(prefix) + 12:
-            try:
-                return int(message_id[-12:], 16)
-            except ValueError:
-                return 0
-        return 0
+        return own_seq(self._registry.id_prefix, message_id)
 
     def _token(self) -> str:
         return f"{self._shared.client}:{next(self._shared.tokens)}"

@@ -19,7 +19,6 @@ from ..engine.routing import Binding, Exchange, Removed
 from ..engine.why import Place, Why, why_away, why_paused, why_waiting
 from ..errors import (
     FunctionError,
-    HistoryUnavailable,
     InvalidSetting,
     MessageNotFoundError,
     OpenQError,
@@ -430,8 +429,6 @@ class Operations(Traffic):
         sweeps.check_rate(rate)
         source = self._view(queue)
         target = source if to is None else self._view(to)
-        if not source.settings.history_ms:
-            raise HistoryUnavailable(f"queue {queue!r} keeps no history; set history to more than 0")
         act = self._count_missing if dry_run else self._replay_batch
         past = list(Past(self).published(source, since_ms, since_id))
         chosen = sweeps.chosen_drafts(past, self.message_id, filter)
