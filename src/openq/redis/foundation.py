@@ -9,6 +9,7 @@ import logging
 import os
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -80,7 +81,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-class Foundation:
+class Foundation(ABC):
     # Facts that doors ask once.
     waits = True
     is_shared = True
@@ -210,8 +211,9 @@ class Foundation:
     def address(self) -> Address:
         return self._shared.address
 
+    @abstractmethod
     def declare(self, queue: str, settings: QueueSettings, *, change: bool = False) -> QueueSettings:
-        raise NotImplementedError
+        """See `Operations`."""
 
     def _configure(self, view: QueueView) -> None:
         first, last = self._registry.next_block(self.calls)
@@ -226,8 +228,9 @@ class Foundation:
         if reply[0]:
             self._drain_if_possible(view)
 
+    @abstractmethod
     def _drain(self, view: QueueView) -> dict[str, str]:
-        raise NotImplementedError
+        """See `Transfers`."""
 
     # -- queues ---------------------------------------------------------------------------------
 
@@ -353,7 +356,7 @@ class Foundation:
         with contextlib.suppress(StoreError):
             self.calls.call(key, "HDEL", key, server, idempotent=True)
 
-    def serve_at(self, url: str) -> None:
+    def serve_at(self, url: str) -> None:  # noqa: B027 (it is whole)
         """Nobody looks into a directory for it here."""
 
     def _redis_ms(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -147,8 +148,9 @@ class Operations(Traffic):
             {name: counted.get(name, 0) for name in Counters.__slots__},
         )
 
+    @abstractmethod
     def _waiter_count(self, queue: str) -> int:
-        raise NotImplementedError
+        """See `RedisBroker`, which knows who waits."""
 
     def purge(self, queue: str, waiting_only: bool = False) -> int:
         count = int(self._on(self._view(queue), "purge", int(waiting_only)))
