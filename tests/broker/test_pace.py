@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from openq.broker.local import LocalBroker
-from openq.broker.operations import MIN_RATE
+from openq.broker.sweeps import MIN_RATE
 from openq.errors import InvalidSetting
 from openq.model import Death, Draft, Extra, QueueSettings
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from openq import OpenQ, VirtualClock
+from openq import VirtualClock
 from openq.broker.local import LocalBroker
-from tests.client.helpers import Make
+from tests.client.helpers import Make, opening
 from tests.client.in_process import InProcess
 
 
@@ -27,16 +27,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) ->
     elif request.param == "server":
         server = InProcess(LocalBroker(clock=clock))
         place = {"url": server.url}
-    opened: list[OpenQ] = []
-
-    def open_queue(name: str = "jobs", *args: Any, **options: Any) -> OpenQ:
-        beside = args[1] if len(args) > 1 else options.get("dlq")
-        where = {} if isinstance(beside, OpenQ) else place
-        opened.append(OpenQ(name, *args, **where, **options))
-        return opened[-1]
-
-    yield open_queue
-    for queue in opened:
-        queue.close()
+    with opening(place) as open_queue:
+        yield open_queue
     if server is not None:
         server.close()

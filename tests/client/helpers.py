@@ -3,7 +3,8 @@
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,22 @@ Make = Callable[..., OpenQ]
 
 # For what reaches behind the verbs of the library, or is not offered over the network.
 in_process = pytest.mark.parametrize("make", ["memory", "journal"], indirect=True)
+
+
+@contextmanager
+def opening(place: dict[str, Any]) -> Iterator[Make]:
+    """Opens queues in one place, unless their dlq says where; all are closed at the end."""
+    opened: list[OpenQ] = []
+
+    def open_queue(name: str = "jobs", *args: Any, **options: Any) -> OpenQ:
+        beside = args[1] if len(args) > 1 else options.get("dlq")
+        where = {} if isinstance(beside, OpenQ) else place
+        opened.append(OpenQ(name, *args, **where, **options))
+        return opened[-1]
+
+    yield open_queue
+    for queue in opened:
+        queue.close()
 
 
 def take(queue: OpenQ, **options: Any) -> Received:

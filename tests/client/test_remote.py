@@ -24,7 +24,6 @@ from openq import (
     MessageNotFoundError,
     OpenQ,
     OpenQError,
-    Producer,
     QueueFull,
     QueueNotFound,
     Refused,
@@ -38,6 +37,7 @@ from openq.client.verbs import OnlyInProcess
 from openq.model import FORM_JSON, FORM_PICKLE, Death, Draft, Extra, QueueSettings, RetryPolicy
 from openq.security.policy import Rule
 from openq.security.store import Store
+from tests.client.crowds import check_each_is_done_once, got_while_closing, run
 from tests.client.cutting import Wire
 from tests.client.helpers import bodies, ended, in_thread, take, until, until_waiting
 from tests.client.in_process import InProcess
@@ -69,22 +69,11 @@ print(consumer.processed, len(queue), len(queue.in_flight), len(dlq))
 """
 
 
-def run(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENQ_")}
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**clean, "OPENQ_IDLE_TIMEOUT": "0.5", **variables},
-    )
-
-
 @pytest.mark.parametrize("kind", ["memory", "path", "url"])
 def test_P9_the_founding_sample_runs_in_every_place(kind: str, tmp_path: Path, server: InProcess) -> None:
     places = {"memory": {}, "path": {"OPENQ_PATH": str(tmp_path / "d")}, "url": {"OPENQ_URL": server.url}}
 
-    done = run(FOUNDING_SAMPLE, **places[kind])
+    done = run(FOUNDING_SAMPLE, OPENQ_IDLE_TIMEOUT="0.5", **places[kind])
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "10 0 0 0\n", "")
     if kind == "url":
@@ -535,24 +524,11 @@ def test_a_wait_is_several_polls(server: InProcess, monkeypatch: pytest.MonkeyPa
 
 def test_a_close_beside_a_publish_leaves_no_lease_that_nobody_holds(server: InProcess) -> None:
     with OpenQ("jobs", url=server.url) as other:
-        for i in range(30):
+        for _ in range(30):
             mine = OpenQ("jobs", url=server.url)
-            results: list[object] = []
-
-            def wait(mine: OpenQ = mine, results: list[object] = results) -> None:
-                try:
-                    results.append(mine.receive(timeout=None))
-                except Closed:
-                    results.append(None)
-
-            waiting = in_thread(wait)
-            until_waiting(other, 1)
-            publishing = in_thread(lambda i=i: other.publish(str(i)))  # type: ignore[misc]
-            mine.close()
-            assert ended(waiting, publishing)
+            got = got_while_closing(mine, other)
 
             until(lambda: other.stats().waiters == 0, "nobody waits")
-            got = results != [None]
             until(lambda got=got: other.stats().in_flight == got, "only what was received is leased")  # type: ignore[misc]
             assert other.stats().ready == 1 - got
             other.purge()
@@ -605,21 +581,7 @@ def test_a_heartbeat_shows_in_the_deadline(server: InProcess) -> None:
 
 def test_every_message_of_many_threads_is_done_once(tmp_path: Path) -> None:
     with served(tmp_path / "data") as running, OpenQ("jobs", url=running.url) as queue:
-        done: Counter[str] = Counter()
-        lock = threading.Lock()
-
-        def handle(message: Message) -> None:
-            with lock:
-                done[message.body] += 1
-
-        producers = [Producer(queue, source=[f"{p}-{i}" for i in range(100)]) for p in range(4)]
-        consumers = [Consumer(queue, handle, idle_timeout=1.0, batch=1 + c) for c in range(4)]
-        for thread in (*producers, *consumers):
-            thread.start()
-
-        assert ended(*producers, *consumers)
-        assert done == {f"{p}-{i}": 1 for p in range(4) for i in range(100)}
-        assert queue.messages == []
+        check_each_is_done_once(queue)
 
 
 def test_a_forked_child_has_connections_of_its_own(server: InProcess) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from openq import Closed, Consumer, Message, OpenQ, Producer, VirtualClock
+from tests.client.crowds import check_each_is_done_once, got_while_closing
 from tests.client.helpers import Make, ended, in_process, in_thread, take, until, until_waiting
 
 pytest_plugins = "tests.client.fixtures"
@@ -23,22 +24,7 @@ def test_every_message_of_many_producers_reaches_one_of_many_consumers_once(
 ) -> None:
     each = 100 if durable else 1000
     with OpenQ("jobs", path=tmp_path if durable else None) as queue:
-        done: Counter[str] = Counter()
-        lock = threading.Lock()
-
-        def handle(message: Message) -> None:
-            with lock:
-                done[message.body] += 1
-
-        producers = [Producer(queue, source=[f"{p}-{i}" for i in range(each)]) for p in range(4)]
-        consumers = [Consumer(queue, handle, idle_timeout=1.0, batch=1 + c) for c in range(4)]
-        for thread in (*producers, *consumers):
-            thread.start()
-
-        assert ended(*producers, *consumers)
-        assert done == {f"{p}-{i}": 1 for p in range(4) for i in range(each)}
-        assert queue.messages == []
-        assert sum(consumer.processed for consumer in consumers) == 4 * each
+        check_each_is_done_once(queue, each)
 
 
 def test_the_order_of_each_producer_holds_for_a_single_consumer() -> None:
@@ -211,24 +197,12 @@ def test_what_a_wait_was_served_as_its_queue_closed_goes_back_uncounted(make: Ma
 @in_process
 def test_a_close_beside_a_publish_leaves_no_lease_that_nobody_holds(make: Make) -> None:
     other = make()
-    for i in range(100):
+    for _ in range(100):
         mine = OpenQ("jobs", broker=other.broker)
-        results: list[object] = []
-
-        def wait(mine: OpenQ = mine, results: list[object] = results) -> None:
-            try:
-                results.append(mine.receive(timeout=None))
-            except Closed:
-                results.append(None)
-
-        waiting = in_thread(wait)
-        until_waiting(other, 1)
-        publishing = in_thread(lambda i=i: other.publish(str(i)))  # type: ignore[misc]
-        mine.close()
-        assert ended(waiting, publishing)
+        got = got_while_closing(mine, other)
 
         leased = other.stats().in_flight
-        assert leased == (results != [None])
+        assert leased == got
         assert other.stats().ready + leased == 1
         other.purge()
 

@@ -34,9 +34,10 @@ from openq.engine.records import (
 )
 from openq.engine.routing import Binding
 from openq.errors import MessageNotFoundError, OpenQError, QueueFull, QueueInUse, VisibilityTimeoutExpired
-from openq.model import NO_DEADLINE, Draft, Entry, Extra, Info, QueueSettings, RetryPolicy
+from openq.model import NO_DEADLINE, Draft, Entry, Extra, Info, QueueSettings
 
 from .model import Item, Model, ModelQueue
+from .strategies import FANOUT, NAMES, drafts, few, index, queue_settings, types
 from .support import (
     PREFIX,
     Tape,
@@ -49,8 +50,6 @@ from .support import (
     through_snapshot,
 )
 
-NAMES = ("a", "b", "c", "d")
-BODIES = (b"", b"x", b"yy", b"three")
 # Shared by many messages, as a door does it: whoever changes one in place is found out.
 WIRE_INFO = Info.of_wire(b"\x80\x00\x03a/b", "someone")
 INFOS = (None, WIRE_INFO, Info({"k": b"v"}))
@@ -58,59 +57,10 @@ LIGHT_EXTRAS = (None, Extra(type="t").lighten(), Extra(route=("amq.direct", "key
 LEASES: tuple[int | None, ...] = (None, NO_DEADLINE, 1, 5, 40)
 
 names = st.sampled_from(NAMES)
-few = st.integers(1, 4)
-index = st.integers(0, 1 << 16)
 maybe_ms = st.none() | st.integers(1, 12)
 
-retries = st.one_of(
-    st.just(RetryPolicy()),
-    st.builds(RetryPolicy, kind=st.just("fixed"), base_ms=st.integers(0, 6)),
-    st.builds(RetryPolicy, kind=st.just("exponential"), base_ms=st.integers(1, 3), max_ms=st.just(9)),
-)
-
-
-@st.composite
-def queue_settings(draw: st.DrawFn) -> QueueSettings:
-    return QueueSettings(
-        fifo=draw(st.booleans()),
-        visibility_ms=draw(st.integers(1, 20)),
-        delay_ms=draw(st.sampled_from((0, 0, 0, 3))),
-        retention_ms=draw(st.sampled_from((10_000, 10_000, 25))),
-        ttl_ms=draw(st.sampled_from((None, None, None, 9, 0))),
-        max_receives=draw(st.sampled_from((None, 1, 2))),
-        exhausted=draw(st.sampled_from(("keep", "keep", "drop"))),
-        dead_letter=draw(st.none() | names),
-        dead_letter_exchange=draw(st.sampled_from((None, None, None, "amq.fanout"))),
-        dead_letter_key=draw(st.sampled_from((None, "dead"))),
-        dead_letter_expired=draw(st.booleans()),
-        max_length=draw(st.sampled_from((None, None, 3))),
-        max_bytes=draw(st.sampled_from((None, None, 9))),
-        overflow=draw(st.sampled_from(("drop-head", "reject", "dead-letter", "reject-dead-letter"))),
-        max_priority=draw(st.sampled_from((None, None, 0, 1))),
-        dedup_window_ms=draw(st.sampled_from((0, 6, 20))),
-        dedup_by_content=draw(st.sampled_from((False, False, False, True))),
-        dedup_per_group=draw(st.booleans()),
-        retry=draw(retries),
-        paused=draw(st.sampled_from((False, False, False, True))),
-    )
-
-
-drafts = st.builds(
-    Draft,
-    body=st.sampled_from(BODIES),
-    form=st.integers(0, 3),
-    delay_ms=st.none() | st.sampled_from((0, 2, 15)),
-    priority=st.sampled_from((0, 0, 0, 1, 255)),
-    group=st.sampled_from((None, None, "g", "h")),
-    type=st.sampled_from((None, "t", "u")),
-    dedup=st.sampled_from((None, None, None, "d", "e")),
-    unique=st.sampled_from((None, None, None, "only")),
-    ttl_ms=st.none() | st.sampled_from((0, 1, 8, 60)),
-    id=st.sampled_from((None, None, None, "mine", "other")),
-    attributes=st.none() | st.just({"k": b"v"}),
-    publisher=st.none() | st.just("someone"),
-    info=st.sampled_from((None, None, WIRE_INFO)),
-)
+settings_of_queues = queue_settings(names, limits=3)
+any_draft = drafts(info=st.sampled_from((None, None, WIRE_INFO)))
 
 
 class Watched(Engine):
@@ -126,7 +76,7 @@ class Watched(Engine):
 
 
 class EngineAndModel(RuleBasedStateMachine):
-    @initialize(stored=st.booleans(), wanted=st.lists(queue_settings(), min_size=3, max_size=4))
+    @initialize(stored=st.booleans(), wanted=st.lists(settings_of_queues, min_size=3, max_size=4))
     def begin(self, stored: bool, wanted: list[QueueSettings]) -> None:
         self.tape = Tape(stored=stored)
         self.events: list[Any] = []
@@ -164,14 +114,14 @@ class EngineAndModel(RuleBasedStateMachine):
 
     # -- queues -------------------------------------------------------------------------------
 
-    @rule(name=names, wanted=queue_settings())
+    @rule(name=names, wanted=settings_of_queues)
     def create(self, name: str, wanted: QueueSettings) -> None:
         if name in self.model.queues:
             return
         self.engine.create_queue(name, wanted, self.now)
         self.model.queues[name] = ModelQueue(name, wanted)
 
-    @rule(name=names, wanted=queue_settings())
+    @rule(name=names, wanted=settings_of_queues)
     def change(self, name: str, wanted: QueueSettings) -> None:
         queue = self.model.queues.get(name)
         if queue is None:
@@ -206,7 +156,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     # -- in -----------------------------------------------------------------------------------
 
-    @rule(name=names, draft=drafts)
+    @rule(name=names, draft=any_draft)
     def publish(self, name: str, draft: Draft) -> None:
         queue = self.model.queues.get(name)
         if queue is None:
@@ -278,15 +228,15 @@ class EngineAndModel(RuleBasedStateMachine):
     @rule(name=names)
     def bind(self, name: str) -> None:
         if name in self.model.queues:
-            new = admin.bind(self.engine, Binding("amq.fanout", name), self.now)
+            new = admin.bind(self.engine, Binding(FANOUT, name), self.now)
             assert new == (name not in self.model.bound)
             if new:
                 self.model.bound.append(name)
 
-    @rule(draft=drafts)
+    @rule(draft=any_draft)
     def route(self, draft: Draft) -> None:
         """Into every queue that is bound, has not got it and is not full; as one message with one id."""
-        route = ("amq.fanout", "key")
+        route = (FANOUT, "key")
         targets = []
         known = ""
         full = False
@@ -333,7 +283,7 @@ class EngineAndModel(RuleBasedStateMachine):
         name=names,
         limit=few,
         lease_ms=st.sampled_from(LEASES),
-        types=st.sampled_from((None, None, None, frozenset("t"), frozenset(("t", "u")))),
+        types=types,
         consumer=st.none() | st.just("me"),
     )
     def receive(
@@ -519,7 +469,7 @@ class EngineAndModel(RuleBasedStateMachine):
             admin.cancel(self.engine, real, item.id, self.now)
             self.model.take(queue, item)
 
-    @rule(name=names, which=index, draft=drafts)
+    @rule(name=names, which=index, draft=any_draft)
     def edit(self, name: str, which: int, draft: Draft) -> None:
         picked = self.pick(name, which)
         if picked is None:

@@ -19,69 +19,17 @@ from hypothesis.stateful import (
 )
 
 from openq.clock import VirtualClock
-from openq.model import NO_DEADLINE, Delivery, Draft, Entry, Extra, QueueSettings, RetryPolicy
+from openq.model import NO_DEADLINE, Delivery, Entry, Extra, QueueSettings
 from openq.redis.broker import RedisBroker
 from tests.engine.model import Item, Model, ModelQueue
+from tests.engine.strategies import NAMES, queue_settings
 from tests.redis.inspecting import check_gone, check_queue
 from tests.redis.servers import Server
 
-NAMES = ("a", "b", "c", "d")
-FANOUT = "amq.fanout"
 LEASES: tuple[int | None, ...] = (None, NO_DEADLINE, 0, 1, 5, 40)
 
 names = st.sampled_from(("a", "a", "a", "b", "b", "c", "d"))  # much in a few places
-few = st.integers(1, 4)
-index = st.integers(0, 1 << 16)
-
-retries = st.one_of(
-    st.just(RetryPolicy()),
-    st.builds(RetryPolicy, kind=st.just("fixed"), base_ms=st.integers(0, 6)),
-    st.builds(RetryPolicy, kind=st.just("exponential"), base_ms=st.integers(1, 3), max_ms=st.just(9)),
-)
-
-
-@st.composite
-def queue_settings(draw: st.DrawFn) -> QueueSettings:
-    return QueueSettings(
-        fifo=draw(st.booleans()),
-        visibility_ms=draw(st.integers(1, 20)),
-        delay_ms=draw(st.sampled_from((0, 0, 0, 3))),
-        retention_ms=draw(st.sampled_from((10_000, 10_000, 25))),
-        ttl_ms=draw(st.sampled_from((None, None, None, 9, 0))),
-        max_receives=draw(st.sampled_from((None, 1, 2))),
-        exhausted=draw(st.sampled_from(("keep", "keep", "drop"))),
-        dead_letter=draw(st.none() | names),
-        dead_letter_exchange=draw(st.sampled_from((None, None, None, FANOUT))),
-        dead_letter_key=draw(st.sampled_from((None, "dead"))),
-        dead_letter_expired=draw(st.booleans()),
-        max_length=draw(st.sampled_from((None, None, None, 3))),
-        max_bytes=draw(st.sampled_from((None, None, None, 9))),
-        overflow=draw(st.sampled_from(("drop-head", "reject", "dead-letter", "reject-dead-letter"))),
-        max_priority=draw(st.sampled_from((None, None, 0, 1))),
-        dedup_window_ms=draw(st.sampled_from((0, 6, 20))),
-        dedup_by_content=draw(st.sampled_from((False, False, False, True))),
-        dedup_per_group=draw(st.booleans()),
-        retry=draw(retries),
-        paused=draw(st.sampled_from((False, False, False, True))),
-        history_ms=draw(st.sampled_from((0, 86_400_000))),
-    )
-
-
-drafts = st.builds(
-    Draft,
-    body=st.sampled_from((b"", b"x", b"yy", b"three")),
-    form=st.integers(0, 3),
-    delay_ms=st.none() | st.sampled_from((0, 2, 15)),
-    priority=st.sampled_from((0, 0, 0, 1, 255)),
-    group=st.sampled_from((None, None, "g", "h")),
-    type=st.sampled_from((None, "t", "u")),
-    dedup=st.sampled_from((None, None, None, "d", "e")),
-    unique=st.sampled_from((None, None, None, "only")),
-    ttl_ms=st.none() | st.sampled_from((0, 1, 8, 60)),
-    id=st.sampled_from((None, None, None, "mine", "other")),
-    attributes=st.none() | st.just({"k": b"v"}),
-    publisher=st.none() | st.just("someone"),
-)
+settings_of_queues = queue_settings(names, limits=4, history_ms=(0, 86_400_000))
 
 
 class Counted(Model):
@@ -187,7 +135,7 @@ class Receipt:
 class Life(RuleBasedStateMachine):
     server: Server  # of the test that runs it
 
-    @initialize(seed=st.integers(0, 50), wanted=st.lists(queue_settings(), min_size=3, max_size=4))
+    @initialize(seed=st.integers(0, 50), wanted=st.lists(settings_of_queues, min_size=3, max_size=4))
     def begin(self, seed: int, wanted: list[QueueSettings]) -> None:
         self.server.ask("FLUSHALL")
         self.clock = VirtualClock()

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,12 +23,12 @@ from openq import (
     MessageNotFoundError,
     OpenQ,
     OpenQError,
-    Producer,
     VisibilityTimeoutExpired,
 )
 from tests import test_contract
 from tests.client import test_arguments, test_errors, test_hooks, test_library, test_remote, test_threads
-from tests.client.helpers import Make, bodies, ended, in_thread, take, until, until_waiting
+from tests.client.crowds import check_each_is_done_once, environment, got_while_closing, run
+from tests.client.helpers import Make, bodies, ended, in_thread, opening, take, until, until_waiting
 from tests.redis.borrowed import borrow
 from tests.redis.servers import FORCED, Server, single
 
@@ -55,17 +54,8 @@ def make(url: str, request: pytest.FixtureRequest) -> Iterator[Make]:
     place: dict[str, Any] = {"url": url}
     if "clock" in request.fixturenames:
         place["clock"] = request.getfixturevalue("clock")
-    opened: list[OpenQ] = []
-
-    def open_queue(name: str = "jobs", *args: Any, **options: Any) -> OpenQ:
-        beside = args[1] if len(args) > 1 else options.get("dlq")
-        where = {} if isinstance(beside, OpenQ) else place
-        opened.append(OpenQ(name, *args, **where, **options))
-        return opened[-1]
-
-    yield open_queue
-    for queue in opened:
-        queue.close()
+    with opening(place) as open_queue:
+        yield open_queue
 
 
 # -- what holds in every place ------------------------------------------------------------------------
@@ -193,21 +183,6 @@ def test_the_founding_sample_runs_here_too(durable: Server) -> None:
 # -- processes ----------------------------------------------------------------------------------------
 
 
-def environment(**variables: str) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENQ_")}
-    return {**clean, **variables}
-
-
-def run(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment(**variables),
-    )
-
-
 @contextmanager
 def program(text: str, url: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
@@ -250,23 +225,9 @@ def test_who_waits_is_served_by_another_process(url: str) -> None:
 
 def test_a_close_beside_a_publish_gives_back_what_was_on_its_way(url: str) -> None:
     with OpenQ("jobs", url=url) as other:
-        for i in range(20):
+        for _ in range(20):
             mine = OpenQ("jobs", url=url)
-            results: list[Message | None] = []
-
-            def wait(mine: OpenQ = mine, results: list[Message | None] = results) -> None:
-                try:
-                    results.append(mine.receive(timeout=None))
-                except Closed:
-                    results.append(None)
-
-            waiting = in_thread(wait)
-            until_waiting(other, 1)
-            publishing = in_thread(lambda i=i: other.publish(str(i)))  # type: ignore[misc]
-            mine.close()
-            assert ended(waiting, publishing)
-
-            held = int(results != [None])
+            held = int(got_while_closing(mine, other))
             until(lambda held=held: other.stats().in_flight == held, "nobody holds what nobody got")  # type: ignore[misc]
             assert len(other) + held == 1
             other.purge()
@@ -361,21 +322,7 @@ def test_every_message_of_two_processes_is_done_once(url: str) -> None:
 
 def test_every_message_of_many_threads_is_done_once(url: str) -> None:
     with OpenQ("jobs", url=url) as queue:
-        done: Counter[str] = Counter()
-        lock = threading.Lock()
-
-        def handle(message: Message) -> None:
-            with lock:
-                done[message.body] += 1
-
-        producers = [Producer(queue, source=[f"{p}-{i}" for i in range(100)]) for p in range(4)]
-        consumers = [Consumer(queue, handle, idle_timeout=2.0, batch=1 + c) for c in range(4)]
-        for thread in (*producers, *consumers):
-            thread.start()
-
-        assert ended(*producers, *consumers)
-        assert done == {f"{p}-{i}": 1 for p in range(4) for i in range(100)}
-        assert queue.messages == []
+        check_each_is_done_once(queue, idle_timeout=2.0)
 
 
 def test_an_interrupted_program_ends(url: str) -> None:

@@ -40,15 +40,16 @@ from openq.errors import (
 )
 from openq.model import NO_DEADLINE, Draft, Extra, QueueSettings
 from tests.engine.model import Item, ModelQueue
+from tests.engine.strategies import FANOUT, drafts, few, index, types
 from tests.engine.support import examples
-from tests.redis.lives import FANOUT, LEASES, Life, Receipt, drafts, few, index, names, queue_settings
+from tests.redis.lives import LEASES, Life, Receipt, names, settings_of_queues
 from tests.redis.servers import Server
 
 
 class RedisAndModel(Life):
     # -- queues -------------------------------------------------------------------------------
 
-    @rule(name=names, wanted=queue_settings())
+    @rule(name=names, wanted=settings_of_queues)
     def create(self, name: str, wanted: QueueSettings) -> None:
         if name in self.model.queues:
             return
@@ -62,7 +63,7 @@ class RedisAndModel(Life):
         if wanted.history_ms:
             self.had_history.add(queue_name)
 
-    @rule(name=names, wanted=queue_settings())
+    @rule(name=names, wanted=settings_of_queues)
     def change(self, name: str, wanted: QueueSettings) -> None:
         queue = self.queue(name)
         if queue is None:
@@ -125,7 +126,7 @@ class RedisAndModel(Life):
             self.model.count(queue, "deduplicated")
         return found
 
-    @rule(name=names, draft=drafts)
+    @rule(name=names, draft=drafts())
     def publish(self, name: str, draft: Draft) -> None:
         if self.queue(name) is not None and not self.is_twin(draft):
             try:
@@ -134,7 +135,7 @@ class RedisAndModel(Life):
                 told = error
             self.follow_publish(name, [draft], [told])
 
-    @rule(name=names, some=st.lists(drafts, min_size=1, max_size=5))
+    @rule(name=names, some=st.lists(drafts(), min_size=1, max_size=5))
     def publish_many(self, name: str, some: list[Draft]) -> None:
         if self.queue(name) is not None and not any(map(self.is_twin, some)):
             told = self.broker.publish_many(name, [copy.copy(each) for each in some])
@@ -200,7 +201,7 @@ class RedisAndModel(Life):
             draft = Draft(body, type=None if extra is None else extra.type)
             self.enter(queue, draft, broker.id_of(seq), None if extra is None else extra.route)
 
-    @rule(draft=drafts)
+    @rule(draft=drafts())
     def route(self, draft: Draft) -> None:
         """Into every queue that is bound, has not got it and is not full; as one message with one id."""
         if self.is_over or self.is_twin(draft):
@@ -241,7 +242,7 @@ class RedisAndModel(Life):
         name=names,
         limit=few,
         lease_ms=st.sampled_from(LEASES),
-        types=st.sampled_from((None, None, None, frozenset("t"), frozenset(("t", "u")))),
+        types=types,
         consumer=st.none() | st.just("me too"),
     )
     def receive(
@@ -428,7 +429,7 @@ class RedisAndModel(Life):
         with pytest.raises(MessageNotFoundError):
             self.broker.cancel(name, "nobody")
 
-    @rule(name=names, which=index, draft=drafts)
+    @rule(name=names, which=index, draft=drafts())
     def edit(self, name: str, which: int, draft: Draft) -> None:
         picked = self.pick(name, which)
         if picked is None:

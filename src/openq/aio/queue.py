@@ -27,7 +27,7 @@ from ..client.publishing import PublishOptions, make_draft
 from ..client.settings import Options
 from ..client.times import to_ms
 from ..client.verbs import OnlyInProcess, Verbs
-from ..engine.admin import Why
+from ..engine.why import Why
 from ..errors import (
     Closed,
     InvalidSetting,

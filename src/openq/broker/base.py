@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..engine.admin import Why
 from ..engine.routing import Binding, Exchange
+from ..engine.why import Why
 from ..errors import OpenQError
 from ..model import Delivery, Draft, Entry, QueueSettings
 from .waiters import Waiter

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Protocol
 
+from ..engine.core import own_seq
 from ..engine.engine import Engine
 from ..engine.queue import Queue
 from ..engine.records import (
@@ -18,13 +18,10 @@ from ..engine.records import (
     ITEMS,
     LEND,
     MOVE,
-    MOVE_NAMES,
     PUBLISH,
     REMOVE,
-    REMOVE_NAMES,
     RESCHEDULE,
     RETURN,
-    RETURN_NAMES,
     ROUTE,
     RUN,
     Record,
@@ -34,8 +31,9 @@ from ..engine.records import (
 )
 from ..engine.routing import is_default
 from ..errors import HistoryUnavailable
-from ..model import Draft, Extra, Info
+from ..model import Draft, Extra, Info, QueueSettings
 from ..storage.files import FileJournal
+from . import timelines
 from .base import Step
 
 
@@ -108,7 +106,7 @@ class FileHistory:
         # A message that moved has one sequence number per queue it was in; each is looked up
         # where the one before says that it went on.
         known: dict[int, Record] = {}
-        wanted = [seq for seq in {engine.seq_of(queue, message_id), _own_seq(engine, message_id)} if seq]
+        wanted = list(_seqs(engine, queue, message_id))
         looked: set[int] = set()
         while wanted:
             seq = wanted.pop()
@@ -199,14 +197,9 @@ class FileHistory:
             yield at, decode(data)
 
 
-def _own_seq(engine: Engine, message_id: str) -> int:
-    """The sequence an id was made from, whatever queue the message is in now."""
-    if message_id.startswith(engine.id_prefix) and len(message_id) == len(engine.id_prefix) + 12:
-        try:
-            return int(message_id[-12:], 16)
-        except ValueError:
-            return 0
-    return 0
+def _seqs(engine: Engine, queue: Queue, message_id: str) -> set[int]:
+    """The message's in its queue now, and the one that its id was made from."""
+    return {engine.seq_of(queue, message_id), own_seq(engine.id_prefix, message_id)} - {0}
 
 
 def _relatives(record: Record, seq: int) -> list[int]:
@@ -231,27 +224,47 @@ def _published(
     since_id: str | None,
     now_ms: int,
 ) -> Iterator[Draft]:
-    history_ms = queue.settings.history_ms
-    if not history_ms:
-        raise HistoryUnavailable(f"queue {queue.name!r} keeps no history; set history to more than 0")
-    oldest_ms = max(since_ms or 0, now_ms - history_ms)
+    past = (each for record in records if record[0] in _PUBLISHES for each in _past(record, queue.number))
+    oldest_ms = max(since_ms or 0, now_ms - queue.settings.history_ms)
+    return kept_drafts(past, queue.name, queue.settings, engine.id_prefix, oldest_ms, since_id)
+
+
+def kept_drafts(
+    past: Iterable[PastMessage],
+    queue: str,
+    settings: QueueSettings,
+    id_prefix: str,
+    oldest_ms: int,
+    since_id: str | None,
+) -> Iterator[Draft]:
+    """What of the past of a queue can be published again, oldest first, each message once."""
+    if not settings.history_ms:
+        raise HistoryUnavailable(f"queue {queue!r} keeps no history; set history to more than 0")
     begun = since_id is None
-    from_seq = 0 if since_id is None else _own_seq(engine, since_id)
+    from_seq = 0 if since_id is None else own_seq(id_prefix, since_id)
     seen: set[str] = set()
-    for record in records:
-        if record[0] not in (PUBLISH, RUN, ROUTE):
-            continue
-        for seq, form, body, info, extra in _messages(record, queue.number):
-            message_id = extra.id if extra is not None and extra.id else f"{engine.id_prefix}{seq:012x}"
-            begun = begun or message_id == since_id or 0 < from_seq <= seq
-            if begun and record[1] >= oldest_ms and message_id not in seen:
-                seen.add(message_id)
-                yield _draft(message_id, form, body, info, extra)
+    for message in past:
+        extra = message.extra
+        message_id = extra.id if extra is not None and extra.id else f"{id_prefix}{message.seq:012x}"
+        begun = begun or message_id == since_id or 0 < from_seq <= message.seq
+        if begun and message.time_ms >= oldest_ms and message_id not in seen:
+            seen.add(message_id)
+            yield _draft(message_id, message)
     if not begun:
         raise HistoryUnavailable(
-            f"message {since_id} is not in the kept history of queue {queue.name!r}; "
+            f"message {since_id} is not in the kept history of queue {queue!r}; "
             "use a point in time, or keep a longer history"
         )
+
+
+def _draft(message_id: str, message: PastMessage) -> Draft:
+    draft = Draft(message.body, message.form, delay_ms=0, id=message_id)
+    extra = message.extra
+    if extra is not None:
+        draft.priority, draft.group, draft.type = extra.priority, extra.group, extra.type
+    if message.info is not None:
+        draft.info = message.info
+    return draft
 
 
 def _messages(record: Record, number: int) -> Iterator[tuple[int, int, bytes, Info | None, Extra | None]]:
@@ -280,20 +293,11 @@ def _past(record: Record, number: int) -> Iterator[PastMessage]:
         yield PastMessage(seq, record[1], form, body, info, extra)
 
 
-def _draft(message_id: str, form: int, body: bytes, info: Info | None, extra: Extra | None) -> Draft:
-    draft = Draft(body, form, delay_ms=0, id=message_id)
-    if extra is not None:
-        draft.priority, draft.group, draft.type = extra.priority, extra.group, extra.type
-    if info is not None:
-        draft.info = info
-    return draft
-
-
 # -- timelines --------------------------------------------------------------------------------
 
 
 def _timeline(engine: Engine, queue: Queue, message_id: str, records: Iterable[Record]) -> list[Step]:
-    seqs = {seq for seq in (engine.seq_of(queue, message_id), _own_seq(engine, message_id)) if seq}
+    seqs = _seqs(engine, queue, message_id)
     steps: list[Step] = []
     for record in records:
         for seq, extra in _arrivals(record):
@@ -328,33 +332,21 @@ def _step(engine: Engine, record: Record, seqs: set[int]) -> Step:
             return Step(now_ms, "dead-lettered", deaths[0].queue, f"to {names} ({deaths[0].kind})")
         return Step(now_ms, "published", queue, f"{_through(record[7].route or ('', ''))} to {names}")
     if kind == LEND:
-        holder = f"to {record[5]}, " if record[5] else ""
-        until = f"leased until {_clock_time(record[4])}" if record[4] else "leased while it is connected"
-        return Step(now_ms, "delivered", queue, holder + until)
+        return timelines.delivered(now_ms, queue, record[5], record[4])
     if kind == ACK:
         return Step(now_ms, "acked", queue)
     if kind == RETURN:
-        due = next((due for seq, due in record[6] if seq in seqs), 0)
-        parts = [record[5]] if record[5] else []
-        if due:
-            parts.append(f"again at {_clock_time(due)}")
-        return Step(now_ms, RETURN_NAMES[record[4]], queue, "; ".join(parts))
+        due_ms = next((due_ms for seq, due_ms in record[6] if seq in seqs), 0)
+        return timelines.returned(now_ms, queue, record[4], record[5], due_ms)
     if kind == EXTEND:
-        return Step(now_ms, "extended", queue, f"until {_clock_time(record[4])}" if record[4] else "")
+        return timelines.extended(now_ms, queue, record[4])
     if kind == MOVE:
         target = next((to for old, to, new in record[6] if old in seqs or new in seqs), 0)
         to = engine.numbered.get(target)
-        where = f"to {to.name}" if to is not None else "to a deleted queue"
-        reason = f": {record[5]}" if record[5] else ""
-        why = MOVE_NAMES[record[4]]
-        what = why if why in ("redriven", "moved") else "dead-lettered"
-        return Step(now_ms, what, queue, where if what == why else f"{where} ({why}{reason})")
+        where = to.name if to is not None else "a deleted queue"
+        return timelines.moved(now_ms, queue, record[4], record[5], where)
     if kind == REMOVE:
-        return Step(now_ms, "removed", queue, REMOVE_NAMES[record[4]])
+        return timelines.removed(now_ms, queue, record[4])
     if kind == RESCHEDULE:
-        return Step(now_ms, "rescheduled", queue, f"to {_clock_time(record[4])}")
+        return timelines.rescheduled(now_ms, queue, record[4])
     return Step(now_ms, "edited" if kind == EDIT else "changed", queue)
-
-
-def _clock_time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

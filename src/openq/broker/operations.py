@@ -5,31 +5,21 @@ Long work goes over frozen references without the lock, and takes it only for ea
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 from ..engine import admin
-from ..engine.admin import Why
-from ..engine.engine import make_info
 from ..engine.queue import Queue
 from ..engine.routing import Binding, Exchange, Removed
-from ..errors import InvalidSetting, OpenQError
-from ..model import Delivery, Draft, Entry, Extra
-from . import filters
+from ..engine.why import Why
+from ..errors import OpenQError
+from ..model import Delivery, Draft, Entry
+from . import sweeps
 from .base import Filter, Found, Step
+from .filters import needs_body
 from .history import PastMessage, Span
 from .views import Views
-
-_CHUNK = 256
-MIN_RATE = 0.01  # messages a second: slower than that nobody waits for
-_PAUSE_S = 0.1  # how long a slow redrive or replay does not notice that it is to stop
-
-
-def check_rate(rate: float | None) -> None:
-    if rate is not None and not MIN_RATE <= rate < math.inf:
-        raise InvalidSetting(f"rate must be at least {MIN_RATE} messages a second, not {rate!r}")
 
 
 class Operations(Views):
@@ -81,19 +71,8 @@ class Operations(Views):
 
     def search(self, queue: str, filter: Filter, limit: int = 100, budget_s: float = 1.0) -> Found:
         """By priority and sequence; stops at the limit or when the time is up, and says which."""
-        deadline = time.monotonic() + budget_s
-        matching: list[Entry] = []
-        scanned = 0
-        complete = True
-        for part in self._chunks(queue, filter):
-            if len(matching) > limit or time.monotonic() > deadline:
-                complete = False
-                break
-            scanned += len(part)
-            matching += [entry for entry in part if filters.matches(self.engine.id_of, entry, filter)]
-        complete = complete and len(matching) <= limit
-        matching = matching[:limit]
-        return Found(self.filled(matching), complete, scanned)
+        found = sweeps.search(self._chunks(queue, filter), self.engine.id_of, filter, limit, budget_s)
+        return Found(self.filled(found.entries), found.complete, found.scanned)
 
     def _chunks(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
         """Candidates for a filter, some hundred at a time, with bodies if it needs them."""
@@ -109,14 +88,13 @@ class Operations(Views):
                 candidates = iter([entry for entry in known if entry is not None])
             else:
                 candidates = admin.survey(found, filter.state)
-        loads = filters.needs_body(filter)
-        while part := list(islice(candidates, _CHUNK)):
+        loads = needs_body(filter)
+        while part := list(islice(candidates, sweeps.CHUNK)):
             yield self.filled(part) if loads else part
 
     def matching(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
         """What a filter is about, as of now, some hundred at a time; with bodies only if it needs them."""
-        for part in self._chunks(queue, filter):
-            yield [entry for entry in part if filters.matches(self.engine.id_of, entry, filter)]
+        return sweeps.chosen(self._chunks(queue, filter), self.engine.id_of, filter)
 
     def why(self, queue: str, message_id: str) -> Why:
         with self._lock, self._watch:
@@ -178,30 +156,24 @@ class Operations(Views):
         `progress` is called with the number so far, also while nothing happens; returning False stops.
         Without `to`, letters of queues that are not `allowed` stay; asked under the lock.
         """
-        check_rate(rate)
+        sweeps.check_rate(rate)
         if to is not None:
             with self._lock, self._watch:
                 self._queue(to)
-        filter = filter or Filter(state="ready")
-        step = _CHUNK if rate is None else max(1, min(_CHUNK, int(rate / 10)))
-        done = 0
-        started = time.monotonic()
-        for part in self._chunks(queue, filter):
-            chosen = [entry for entry in part if filters.matches(self.engine.id_of, entry, filter)]
-            for start in range(0, len(chosen), step):
-                with self._lock, self._watch:
-                    found = self._queue(queue)
-                    live = [each for each in chosen[start : start + step] if found.find(each.seq) is not None]
-                    if allowed is not None and to is None:
-                        live = [each for each in live if self._may_return(found, each, allowed)]
-                    done += admin.redrive(self.engine, found, live, to, self._now())
-                    self._after()
-                self.sync()
-                if progress is not None and not progress(done):
-                    return done
-                if rate is not None and not pace(done, rate, started, progress):
-                    return done
-        return done
+
+        def send_on(entries: list[Entry]) -> int:
+            with self._lock, self._watch:
+                found = self._queue(queue)
+                live = [each for each in entries if found.find(each.seq) is not None]
+                if allowed is not None and to is None:
+                    live = [each for each in live if self._may_return(found, each, allowed)]
+                done = admin.redrive(self.engine, found, live, to, self._now())
+                self._after()
+            self.sync()
+            return done
+
+        chosen = self.matching(queue, filter or Filter(state="ready"))
+        return sweeps.redrive(chosen, send_on, rate, progress)
 
     def _may_return(self, queue: Queue, entry: Entry, allowed: Callable[[str], bool]) -> bool:
         target = admin.redrive_target(self.engine, queue, entry, None)
@@ -224,29 +196,16 @@ class Operations(Views):
         What is still waiting or with a consumer is not doubled; ids stay, so a replay can be repeated.
         `progress` is called with the number so far; returning False stops. A dry run only counts.
         """
-        check_rate(rate)
+        sweeps.check_rate(rate)
         with self._lock, self._watch:
             source = self._queue(queue)
             target = source if to is None else self._queue(to)
             now_ms = self._now()
         self.sync()
         act = self._count_missing if dry_run else self._replay_batch
-        step = 100 if rate is None else max(1, min(100, int(rate / 10)))
-        count = 0
-        started = time.monotonic()
-        batch: list[Draft] = []
-        for draft in self._history.published(self.engine, source, since_ms, since_id, now_ms):
-            if filter is not None and not filters.matches(self.engine.id_of, _as_entry(draft), filter):
-                continue
-            batch.append(draft)
-            if len(batch) == step:
-                count += act(target, batch)
-                batch = []
-                if progress is not None and not progress(count):
-                    break
-                if rate is not None and not dry_run and not pace(count, rate, started, progress):
-                    break
-        count += act(target, batch)
+        past = self._history.published(self.engine, source, since_ms, since_id, now_ms)
+        chosen = sweeps.chosen_drafts(past, self.engine.id_of, filter)
+        count = sweeps.replay(chosen, partial(act, target), rate, progress, dry_run=dry_run)
         self.sync()
         return count
 
@@ -288,19 +247,3 @@ class Operations(Views):
         """What went; nothing (false) if there was no such binding."""
         with self._lock, self._watch:
             return admin.unbind(self.engine, binding, self._now())
-
-
-def pace(done: int, rate: float, started: float, progress: Callable[[int], bool] | None) -> bool:
-    """Wait until it is time for the next one; False if it is to stop meanwhile."""
-    while (left := done / rate - (time.monotonic() - started)) > 0:
-        if progress is not None and not progress(done):
-            return False
-        time.sleep(min(left, _PAUSE_S))
-    return True
-
-
-def _as_entry(draft: Draft) -> Entry:
-    """A past message in the shape that filters know."""
-    info = make_info(draft)
-    extra = Extra(id=draft.id, type=draft.type, group=draft.group, priority=draft.priority)
-    return Entry(0, 0, 0, len(draft.body), draft.form, draft.body, info, extra)

@@ -147,11 +147,41 @@ def _resumable(plan: Plan, verb: str) -> Iterator[None]:
         raise
 
 
-def _progress(what: str, plan: Plan) -> tuple[Callable[[int, int], None], Callable[[], None]]:
+def _ends_here(
+    options: Namespace,
+    chosen: Any,
+    facts: Callable[[Any], dict[str, Any]],
+    show: Callable[[Any], None],
+    what: str,
+    question: str,
+) -> int | None:
+    """The exit code, where nothing is carried out: a dry run, nothing to do, or not agreed to."""
+    from .show import REFUSED, agreed, print_json
+
+    plan, left = chosen.plan, chosen.left
+    if options.dry_run:
+        if options.json:
+            print_json(facts(chosen))
+        else:
+            show(chosen)
+        if chosen.is_new:
+            _keep(options, plan)
+        return OK if left else EMPTY
+    if chosen.is_new and not plan.total:
+        say(f"there is nothing to do: no {what} matches")
+        return EMPTY
+    return REFUSED if left and not agreed(options, question) else None
+
+
+def _carried_out(verb: str, title: str, plan: Plan, work: Callable[[Callable[[int, int], None]], Any]) -> Any:
     from .progress import Count
 
-    shown = Count(what, plan.total)
-    return (lambda done, _: shown.at(done)), shown.end
+    shown = Count(title, plan.total)
+    try:
+        with _resumable(plan, verb):
+            return work(lambda done, _: shown.at(done))
+    finally:
+        shown.end()
 
 
 def _keep(options: Namespace, plan: Plan) -> None:
@@ -169,7 +199,7 @@ def _redrive(options: Namespace) -> int:
     from ..pipeline.redrive import choose, run
     from .pipeline import session_of
     from .remote import UsageError
-    from .show import REFUSED, agreed, count_text, print_json
+    from .show import count_text, print_json
 
     if options.queue is None and options.plan is None:
         raise UsageError("which dead-letter queue? See `openq dlq ls`")
@@ -187,30 +217,17 @@ def _redrive(options: Namespace) -> int:
             samples=3 if options.dry_run else 0,
         )
         plan, left = chosen.plan, chosen.left
-        if options.dry_run:
-            if options.json:
-                print_json(_redrive_told(chosen))
-            else:
-                _show_redrive(chosen)
-            if chosen.is_new:
-                _keep(options, plan)
-            return OK if left else EMPTY
-        if chosen.is_new and not plan.total:
-            say("there is nothing to do: no dead letter matches")
-            return EMPTY
-        if left:
-            where = f"to {plan.asked['to']}" if plan.asked["to"] else "back to where they failed"
-            how = ", changed," if plan.asked["transform"] else ""
-            if not agreed(
-                options, f"send {count_text(left, 'letter')} of {plan.asked['queue']}{how} {where}"
-            ):
-                return REFUSED
-        told, end = _progress(f"redrive {plan.asked['queue']}", plan)
-        try:
-            with _resumable(plan, "redrive"):
-                done = run(spark, site, chosen, told, options.audit)
-        finally:
-            end()
+        how = ", changed," if plan.asked["transform"] else ""
+        question = f"send {count_text(left, 'letter')} of {plan.asked['queue']}{how} {_where(plan)}"
+        ended = _ends_here(options, chosen, _redrive_told, _show_redrive, "dead letter", question)
+        if ended is not None:
+            return ended
+        done = _carried_out(
+            "redrive",
+            f"redrive {plan.asked['queue']}",
+            plan,
+            lambda told: run(spark, site, chosen, told, options.audit),
+        )
     if options.json:
         print_json(
             {"plan": str(plan.path), "id": plan.id, "total": plan.total, "outcomes": done.outcomes}
@@ -256,8 +273,12 @@ def _show_redrive(chosen: Any) -> None:
         print(paint(f"  {visible(_cut(each['body'] or '(not in the history any more)', 100))}", "dim"))
         if plan.asked["transform"]:
             print(f"  {visible(_cut(each['new_body'] or each['problem'] or '', 100))}")
-    where = f"to {plan.asked['to']}" if plan.asked["to"] else "back to where they failed"
-    print(f"dry run: this would send {count_text(chosen.left, 'letter')} of {plan.asked['queue']} {where}")
+    letters = f"{count_text(chosen.left, 'letter')} of {plan.asked['queue']}"
+    print(f"dry run: this would send {letters} {_where(plan)}")
+
+
+def _where(plan: Plan) -> str:
+    return f"to {plan.asked['to']}" if plan.asked["to"] else "back to where they failed"
 
 
 def _cut(text: str, longest: int = 70) -> str:
@@ -271,7 +292,7 @@ def _replay(options: Namespace) -> int:
     from ..pipeline.replay import choose, run
     from .pipeline import session_of
     from .remote import UsageError
-    from .show import REFUSED, agreed, count_text, print_json
+    from .show import count_text, print_json
 
     if options.plan is None and not options.queues:
         raise UsageError("from which queue? Give --from, or --plan to go on with a plan")
@@ -295,25 +316,16 @@ def _replay(options: Namespace) -> int:
             plan=plan_path,
         )
         plan, left = chosen.plan, chosen.left
-        if options.dry_run:
-            if options.json:
-                print_json(_replay_told(chosen))
-            else:
-                _show_replay(chosen)
-            if chosen.is_new:
-                _keep(options, plan)
-            return OK if left else EMPTY
-        if chosen.is_new and not plan.total:
-            say("there is nothing to do: no message matches")
-            return EMPTY
-        if left and not agreed(options, f"publish {count_text(left, 'message')} again to {plan.asked['to']}"):
-            return REFUSED
-        told, end = _progress(f"replay to {plan.asked['to']}", plan)
-        try:
-            with _resumable(plan, "replay"):
-                done = run(spark, site, plan, told)
-        finally:
-            end()
+        question = f"publish {count_text(left, 'message')} again to {plan.asked['to']}"
+        ended = _ends_here(options, chosen, _replay_told, _show_replay, "message", question)
+        if ended is not None:
+            return ended
+        done = _carried_out(
+            "replay",
+            f"replay to {plan.asked['to']}",
+            plan,
+            lambda told: run(spark, site, plan, told),
+        )
     if options.json:
         print_json(
             {"plan": str(plan.path), "id": plan.id, "total": plan.total, "sent": done.sent}

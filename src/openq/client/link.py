@@ -7,11 +7,9 @@ again only where that does no harm, else `Uncertain` says so.
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -20,6 +18,7 @@ import msgspec
 
 from ..errors import Closed, InvalidSetting
 from .http import Answer, Connection, Refused, TimedOut, Uncertain, Unreachable
+from .pool import Pool
 from .wire import error_of
 
 RECONNECT_S = 30.0
@@ -40,20 +39,11 @@ class Link:
     def __init__(
         self, url: str, token: str | None = None, ca: str | None = None, reconnect_s: float = RECONNECT_S
     ) -> None:
-        self._settings = {"url": url, "token": token, "ca": ca, "timeout_s": TIMEOUT_S}
+        settings = {"url": url, "token": token, "ca": ca, "timeout_s": TIMEOUT_S}
+        self._pool = Pool(settings, _KEPT)
         self._reconnect_s = reconnect_s
-        self._idle: deque[Connection] = deque([self._connection()])
-        self._process = os.getpid()
         self._closing = threading.Event()
-        self.url = self._idle[0].url
-
-    def _connection(self) -> Connection:
-        try:
-            return Connection(**self._settings)  # type: ignore[arg-type]
-        except (Unreachable, Refused) as error:
-            # Without the url itself, which may hold a password.
-            why = error.why if isinstance(error, Unreachable) else error.detail
-            raise InvalidSetting(f"url: {why}") from None
+        self.url = self._pool.url
 
     def call(
         self,
@@ -125,24 +115,12 @@ class Link:
     def _take(self) -> Connection:
         if self._closing.is_set():
             raise Closed()
-        if self._process != os.getpid():
-            # A forked child must not talk into the connections of its parent.
-            self._process = os.getpid()
-            idle, self._idle = self._idle, deque()
-            for connection in idle:
-                connection.close()
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._connection()
+        return self._pool.take()
 
     def _give(self, connection: Connection) -> None:
-        if connection.hung_up or self._closing.is_set() or len(self._idle) >= _KEPT:
-            connection.close()
-            return
-        self._idle.append(connection)
+        self._pool.give(connection)
         if self._closing.is_set():
-            self._close_idle()  # closed in this very moment
+            self._pool.close()  # closed meanwhile, or in this very moment
 
     def hang_up(self) -> None:
         """Whoever waits for a server that is not there gives up."""
@@ -150,14 +128,7 @@ class Link:
 
     def close(self) -> None:
         self._closing.set()
-        self._close_idle()
-
-    def _close_idle(self) -> None:
-        while self._idle:
-            try:
-                self._idle.pop().close()
-            except IndexError:
-                break  # another thread was faster
+        self._pool.close()
 
 
 def _encode(body: object) -> bytes:

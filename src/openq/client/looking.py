@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..broker.base import QueueStats, Step
-from ..engine.admin import Why
+from ..engine.why import Why
 from ..errors import MessageNotFoundError
 from ..model import QueueSettings
 from . import checks

@@ -102,13 +102,7 @@ def _find_redis(
     if dlq is not None and dlq._closed:
         raise Closed()
     shared = on_redis(url, clock, ca, reconnect)
-    if dlq is not None and dlq._shared is not shared:
-        shared.leave()
-        raise InvalidSetting(
-            f"queue {dlq.name!r} is in {dlq._shared.where}: a dlq must be in the Redis of its queue, "
-            "opened with the same url"
-        )
-    return shared
+    return _with_its_dlq(shared, dlq, "in the Redis of its queue, opened with the same url")
 
 
 def _find_server(
@@ -133,12 +127,13 @@ def _find_server(
         from .remote import connect
 
         shared = connect(url, token, ca, reconnect)
+    return _with_its_dlq(shared, dlq, "on the server of its queue, opened with the same url and token")
+
+
+def _with_its_dlq(shared: Shared, dlq: Queue | None, where: str) -> Shared:
     if dlq is not None and dlq._shared is not shared:
         shared.leave()
-        raise InvalidSetting(
-            f"queue {dlq.name!r} is in {dlq._shared.where}: a dlq must be on the server of its queue, "
-            "opened with the same url and token"
-        )
+        raise InvalidSetting(f"queue {dlq.name!r} is in {dlq._shared.where}: a dlq must be {where}")
     return shared
 
 

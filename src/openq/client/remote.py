@@ -18,8 +18,8 @@ from ..broker.base import Filter, Found, Health, QueueStats, Receipt, Step
 from ..broker.waiters import Waiter
 from ..clock import Clock
 from ..config import secret
-from ..engine.admin import Why
 from ..engine.routing import Binding, Exchange
+from ..engine.why import Why
 from ..errors import (
     InvalidSetting,
     MessageNotFoundError,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import merge
 from itertools import chain, islice, takewhile
 from typing import Any
@@ -30,6 +29,7 @@ from .records import (
     RESCHEDULE,
 )
 from .routing import Binding, Exchange, Removed
+from .why import MOST_AHEAD, Place, Why, why_away, why_paused, why_waiting
 
 # -- one message ------------------------------------------------------------------------------
 
@@ -37,8 +37,12 @@ from .routing import Binding, Exchange, Removed
 def _waiting(engine: Engine, queue: Queue, message_id: str, verb: str) -> Entry:
     entry = engine.locate(queue, message_id)
     if entry.seq in queue.leases:
-        raise QueueInUse(queue.name, f"message {message_id} is with a consumer; {verb} it when it is back")
+        raise in_use(queue.name, message_id, verb)
     return entry
+
+
+def in_use(queue: str, message_id: str, verb: str) -> QueueInUse:
+    return QueueInUse(queue, f"message {message_id} is with a consumer; {verb} it when it is back")
 
 
 def cancel(engine: Engine, queue: Queue, message_id: str, now_ms: int) -> None:
@@ -159,14 +163,14 @@ def redrive(engine: Engine, queue: Queue, entries: Sequence[Entry], to: str | No
 STATES = ("ready", "delayed", "in_flight", "all")
 
 
-def _check_state(state: str) -> None:
+def check_state(state: str) -> None:
     if state not in STATES:
         raise InvalidSetting(f"state must be one of {', '.join(STATES)}, not {state!r}")
 
 
 def browse(engine: Engine, queue: Queue, state: str = "all") -> Iterator[Entry]:
     """Entries in hand-out order, changing nothing. States: ready, delayed, in_flight, all."""
-    _check_state(state)
+    check_state(state)
     if state in ("ready", "all"):
         yield from (entry for entry in queue.ready if entry.seq not in queue.delayed)
     if state in ("delayed", "all"):
@@ -181,7 +185,7 @@ def survey(queue: Queue, state: str = "all") -> Iterator[Entry]:
     References are taken when this is called and followed later: the caller may let go of the lock
     meanwhile, and ten million messages are never in memory at once.
     """
-    _check_state(state)
+    check_state(state)
     lanes = queue.ready.freeze() if state in ("ready", "all") else []
     delayed = sorted(queue.delayed.values(), key=_due) if state in ("ready", "delayed", "all") else []
     lent = sorted((d.entry for d in queue.leases.values()), key=_seq) if state in ("in_flight", "all") else []
@@ -231,47 +235,29 @@ def status(queue: Queue, seq: int) -> str | None:
     return "ready" if queue.ready.find(seq) is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
-    """Why a message is not being delivered, for programs (`code`) and for people (`text`)."""
-
-    code: str
-    text: str
-
-
 def why(engine: Engine, queue: Queue, message_id: str, now_ms: int, consumers: int = 0) -> Why:
     try:
         entry = engine.locate(queue, message_id)
     except MessageNotFoundError as missing:
         return Why("not_found", str(missing))
-    seq = entry.seq
-    delivery = queue.leases.get(seq)
-    if delivery is not None:
-        holder = delivery.consumer or "a consumer"
-        if not delivery.until_ms:
-            return Why("in_flight", f"delivery {delivery.count} is with {holder}, for as long as it lives")
-        left = (delivery.until_ms - now_ms) / 1000
-        return Why("in_flight", f"delivery {delivery.count} is with {holder} for another {left:.3f} s")
-    extra = entry.extra
-    if seq in queue.delayed and extra is not None:
-        left = (extra.due_ms - now_ms) / 1000
-        if extra.count:
-            reason = f" ({extra.reason})" if extra.reason else ""
-            return Why("retry", f"failed {extra.count} times{reason}; tried again in {left:.3f} s")
-        return Why("delayed", f"due in {left:.3f} s")
+    away = why_away(entry, queue.leases.get(entry.seq), entry.seq in queue.delayed, now_ms)
+    if away is not None:
+        return away
     if queue.settings.paused:
-        return Why("paused", f"queue {queue.name!r} is paused; resume it to hand out messages")
+        return why_paused(queue.name)
+    return why_waiting(entry, _place(queue, entry), consumers)
+
+
+def _place(queue: Queue, entry: Entry) -> Place:
+    seq = entry.seq
     if isinstance(queue.ready, Grouped):
         if queue.ready.is_held(entry.group):
-            return Why("group_held", f"an earlier message of group {entry.group!r} is with a consumer")
+            return Place(True, False, 0)
         first = queue.ready.first_of(entry.group)
         if first is not None and first.seq != seq and first.seq in queue.delayed:
-            return Why("group_delayed", f"an earlier message of group {entry.group!r} is not due yet")
-    ahead = sum(1 for _ in takewhile(lambda other: other.seq != seq, islice(queue.ready, 10_000)))
-    many = "at least " if ahead == 10_000 else ""
-    waiting = f"{many}{ahead} messages are ahead of it" if ahead else "it is next"
-    nobody = "" if consumers else "; no consumer is waiting"
-    return Why("ready", f"ready: {waiting}{nobody}")
+            return Place(False, True, 0)
+    ahead = takewhile(lambda other: other.seq != seq, islice(queue.ready, MOST_AHEAD))
+    return Place(False, False, sum(1 for _ in ahead))
 
 
 # -- exchanges --------------------------------------------------------------------------------

@@ -96,12 +96,7 @@ class Core:
         seq = queue.ids.get(message_id)
         if seq is not None:
             return seq
-        if message_id.startswith(self.id_prefix) and len(message_id) == len(self.id_prefix) + 12:
-            try:
-                return int(message_id[-12:], 16)
-            except ValueError:
-                return 0
-        return 0
+        return own_seq(self.id_prefix, message_id)
 
     def locate(self, queue: Queue, message_id: str) -> Entry:
         seq = self.seq_of(queue, message_id)
@@ -436,6 +431,16 @@ class Core:
     def _note(self, what: str, queue: Queue, entry: Entry, now_ms: int, detail: str = "") -> None:
         if self.observer is not None:
             self.observer(what, queue.name, self.id_of(entry), now_ms, detail)
+
+
+def own_seq(id_prefix: str, message_id: str) -> int:
+    """The sequence that an id was made from, whatever queue the message is in now; 0: not made here."""
+    if message_id.startswith(id_prefix) and len(message_id) == len(id_prefix) + 12:
+        try:
+            return int(message_id[-12:], 16)
+        except ValueError:
+            return 0
+    return 0
 
 
 def with_extra(entry: Entry, extra: Extra) -> Entry:

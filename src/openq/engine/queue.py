@@ -12,6 +12,19 @@ from ..model import MAX_PRIORITY, Delivery, Entry, QueueSettings
 from .order import Grouped, Shared
 
 
+def is_simple(settings: QueueSettings) -> bool:
+    """Whether a body alone needs no further checks."""
+    return (
+        not settings.fifo
+        and not settings.delay_ms
+        and settings.ttl_ms is None
+        and settings.max_length is None
+        and settings.max_bytes is None
+        and settings.max_body is None
+        and not settings.dedup_by_content
+    )
+
+
 class Counters:
     """What has happened since the queue was created (kept over restarts by snapshots)."""
 
@@ -99,16 +112,7 @@ class Queue:
         max_priority = _max_priority(settings)
         if self.ready.max_priority != max_priority:
             self.ready.set_max_priority(max_priority)
-        # A body alone needs no further checks on such a queue.
-        self.simple = (
-            not settings.fifo
-            and not settings.delay_ms
-            and settings.ttl_ms is None
-            and settings.max_length is None
-            and settings.max_bytes is None
-            and settings.max_body is None
-            and not settings.dedup_by_content
-        )
+        self.simple = is_simple(settings)
 
     @property
     def ready_count(self) -> int:

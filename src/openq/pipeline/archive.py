@@ -284,17 +284,9 @@ def _archive_wave(
                 through=end, files=manifest.files + files, lineage=lineage.state(), segments=segments
             )
         )
-    rows = dict(result.rows)
-    for file in files:
-        rows[file.table] = rows.get(file.table, 0) + file.rows
     return replace(
-        result,
-        version=version,
-        through=end,
+        result.grown(version, end, files),
         segments=result.segments + len({each["segment"] for each in segments} - known),
-        rows=rows,
-        files=result.files + len(files),
-        bytes=result.bytes + sum(file.bytes for file in files),
         journal_bytes=result.journal_bytes + sum(part.bytes for group in wave for part in group),
     )
 

@@ -291,16 +291,8 @@ def _archive_stretch(
                 spans=joined(manifest.spans, span),
             )
         )
-    rows = dict(result.rows)
-    for file in files:
-        rows[file.table] = rows.get(file.table, 0) + file.rows
     return replace(
-        result,
-        version=version,
-        through=part.end,
-        rows=rows,
-        files=result.files + len(files),
-        bytes=result.bytes + sum(file.bytes for file in files),
+        result.grown(version, part.end, files),
         journal_bytes=result.journal_bytes + part.bytes,
         gaps=result.gaps + part.gaps,
     )

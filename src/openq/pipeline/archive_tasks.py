@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -19,6 +19,8 @@ from ..storage.lockfile import DirectoryLock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from ..columns.archive import ArchiveFile
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -45,6 +47,20 @@ class Result:
     cursor: str = ""
     server: str = ""  # where the rows came from, if not from a journal's files
     gaps: list[list[int]] = field(default_factory=list)  # positions that were lost, and accepted as such
+
+    def grown(self, version: int, through: int, files: Sequence[ArchiveFile]) -> Result:
+        """After these files were committed."""
+        rows = dict(self.rows)
+        for file in files:
+            rows[file.table] = rows.get(file.table, 0) + file.rows
+        return replace(
+            self,
+            version=version,
+            through=through,
+            rows=rows,
+            files=self.files + len(files),
+            bytes=self.bytes + sum(file.bytes for file in files),
+        )
 
 
 class ArchiveBusy(OpenQError):

@@ -12,13 +12,12 @@ import os
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from ..client.http import Answer, Connection, Refused, TimedOut, Unreachable
-from ..errors import InvalidSetting
+from ..client.http import Answer, Refused, TimedOut, Unreachable
+from ..client.pool import Pool
 
 RETRY_S = 60.0
 FIRST_RETRY_S = 5.0  # for a server that nobody has reached yet: the address may be wrong
@@ -59,25 +58,14 @@ class Link:
         self._open()
 
     def _open(self) -> None:
-        self._idle: deque[Connection] = deque([self._connection()])
-        self._process = os.getpid()
-        self.url = self._idle[0].url  # without user and password
-
-    def _connection(self) -> Connection:
-        try:
-            return Connection(**self._settings)
-        except (Unreachable, Refused) as error:
-            # Without the url as it was given, which may hold a password.
-            why = error.why if isinstance(error, Unreachable) else error.detail
-            raise InvalidSetting(f"url: {why}") from None
+        self._pool = Pool(self._settings, _KEPT)
+        self.url = self._pool.url
 
     def __repr__(self) -> str:
         return f"Link({self.url!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in self.__dict__.items() if name not in ("_idle", "_process", "url")
-        }
+        return {name: value for name, value in self.__dict__.items() if name not in ("_pool", "url")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -111,7 +99,7 @@ class Link:
         began = time.monotonic()
         pause_s = _FIRST_PAUSE_S
         while True:
-            connection = self._take()
+            connection = self._pool.take()
             trouble: Unreachable | TimedOut | Refused
             try:
                 answer = connection.request(
@@ -120,7 +108,7 @@ class Link:
             except (Unreachable, TimedOut) as error:
                 trouble = error
             else:
-                self._give(connection)
+                self._pool.give(connection)
                 self._reached = True
                 try:
                     return answer.checked()
@@ -136,24 +124,6 @@ class Link:
             stop.wait(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    def _take(self) -> Connection:
-        if self._process != os.getpid():
-            # A forked child must not talk into the connections of its parent.
-            self._process = os.getpid()
-            idle, self._idle = self._idle, deque()
-            for connection in idle:
-                connection.close()
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._connection()
-
-    def _give(self, connection: Connection) -> None:
-        if len(self._idle) >= _KEPT:
-            connection.close()
-        else:
-            self._idle.append(connection)
-
     def __enter__(self) -> Link:
         return self
 
@@ -161,16 +131,12 @@ class Link:
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_process") and self._process == os.getpid():
+        if hasattr(self, "_pool") and self._pool.is_ours:
             self.close()
 
     def close(self) -> None:
         """Close what is idle; the next call opens a connection again."""
-        while self._idle:
-            try:
-                self._idle.pop().close()
-            except IndexError:
-                break  # another thread was faster
+        self._pool.close()
 
 
 def _is_hopeless(trouble: Unreachable | TimedOut | Refused) -> bool:

@@ -19,7 +19,7 @@ from ..broker.local import LocalBroker
 from ..config import Config
 from ..errors import Closed, JournalFailed, OpenQError
 from ..security.guard import Guard
-from .http import Listener
+from .http import Listener, Request
 from .tasks import Tasks
 
 log = logging.getLogger("openq.server")
@@ -254,3 +254,20 @@ def _tell(callbacks: list[Callback], error: OpenQError | None) -> None:
         except Exception:
             # One answer that cannot be given must not take those of all others with it.
             log.exception("an answer failed")
+
+
+def heard(request: Request, then: Callable[[T], None], fail: Callable[[Exception], None]) -> Then[T]:
+    """`then` with what came of some work, `fail` with what went wrong, there too; nothing if nobody is there
+    any more to hear it."""
+
+    def finished(result: T | None, error: BaseException | None) -> None:
+        if request.gone:
+            return
+        try:
+            if error is not None:
+                raise error
+            then(result)  # type: ignore[arg-type]
+        except Exception as problem:
+            fail(problem)
+
+    return finished

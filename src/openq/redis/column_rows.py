@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -281,20 +281,17 @@ class Rows:
         return self._batch(count, makers)
 
 
-class Known:
-    """What an event cannot say by itself. See `openq.redis.columns`."""
+class Known(Protocol):
+    """What an event cannot say by itself; `openq.redis.columns` reads it from the store."""
 
     def ids(self, seqs: Iterable[int]) -> Mapping[int, str | None]:
         """Of those messages whose id does not follow from their sequence."""
-        raise NotImplementedError
 
     def count(self, event: Event) -> int:
         """The how manieth delivery it is."""
-        raise NotImplementedError
 
     def sequence_there(self, event: Event) -> int | None:
         """Of a message that moved, in the queue that it moved to."""
-        raise NotImplementedError
 
 
 def _repeated(value: str, count: int) -> pa.Array:

@@ -21,7 +21,7 @@ from openq.columns.history import MOST_PIECES, PIECE_BYTES, Piece, Snapshot
 from openq.columns.select import Selection
 from openq.errors import HistoryUnavailable, InvalidSetting
 from openq.redis.calls import Calls
-from openq.redis.column_rows import Event, Known, Rows, Sent, head_size, read_event, read_sent
+from openq.redis.column_rows import Event, Rows, Sent, head_size, read_event, read_sent
 from openq.redis.column_scripts import HEADS, LORE, OWN_IDS, RANGES
 from openq.redis.records import is_from_elsewhere
 from openq.redis.registry import QueueView, Registry
@@ -392,7 +392,7 @@ class _Lore:
                 self.returned.setdefault(event.seq, []).append(id)
 
 
-class _Known(Known):
+class _Known:
     """For one reading of one piece."""
 
     def __init__(self, history: StreamHistory, view: QueueView) -> None:

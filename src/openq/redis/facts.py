@@ -45,7 +45,7 @@ class Info:
 
 
 def gather(call: Callable[..., Any], node: str = "") -> Info:
-    """Ask one server. `call` sends one command to it; answers are bytes, or text and maps as redis-py's.
+    """Ask one server. `call` sends one command to it and returns the answer, or raises what it refuses.
 
     A refused CONFIG (an ACL, a managed service) is no error: what INFO tells is taken instead.
     """
@@ -84,22 +84,12 @@ def _text(value: object) -> str:
 
 
 def _sections(reply: object) -> dict[str, str]:
-    if isinstance(reply, Mapping):
-        return {_text(name): _shown(value) for name, value in reply.items()}
     rows = (line.partition(":") for line in _text(reply).splitlines())
     return {name: value for name, colon, value in rows if colon}
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, Mapping):  # redis-py splits `ip=...,port=...` into a map
-        return ",".join(f"{name}={each}" for name, each in value.items())
-    return _text(value)
-
-
 def _pairs(reply: Any) -> dict[str, str]:
-    if not isinstance(reply, Mapping):
-        reply = dict(zip(reply[::2], reply[1::2], strict=True))
-    return {_text(name): _text(value) for name, value in reply.items()}
+    return {_text(name): _text(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -9,12 +9,14 @@ import logging
 import os
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..broker.base import Health
 from ..broker.foundation import Listener, new_prefix
 from ..clock import Clock, VirtualClock
+from ..engine.core import own_seq
 from ..errors import (
     Closed,
     FunctionError,
@@ -79,7 +81,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-class Foundation:
+class Foundation(ABC):
     # Facts that doors ask once.
     waits = True
     is_shared = True
@@ -209,8 +211,9 @@ class Foundation:
     def address(self) -> Address:
         return self._shared.address
 
+    @abstractmethod
     def declare(self, queue: str, settings: QueueSettings, *, change: bool = False) -> QueueSettings:
-        raise NotImplementedError
+        """See `Operations`."""
 
     def _configure(self, view: QueueView) -> None:
         first, last = self._registry.next_block(self.calls)
@@ -225,8 +228,9 @@ class Foundation:
         if reply[0]:
             self._drain_if_possible(view)
 
+    @abstractmethod
     def _drain(self, view: QueueView) -> dict[str, str]:
-        raise NotImplementedError
+        """See `Transfers`."""
 
     # -- queues ---------------------------------------------------------------------------------
 
@@ -267,14 +271,7 @@ class Foundation:
         return f"{self._registry.id_prefix}{entry.seq:012x}"
 
     def _own_seq(self, message_id: str) -> int:
-        """The sequence that one of the store's own ids stands for; 0 for others."""
-        prefix = self._registry.id_prefix
-        if message_id.startswith(prefix) and len(message_id) == len(prefix) + 12:
-            try:
-                return int(message_id[-12:], 16)
-            except ValueError:
-                return 0
-        return 0
+        return own_seq(self._registry.id_prefix, message_id)
 
     def _token(self) -> str:
         return f"{self._shared.client}:{next(self._shared.tokens)}"
@@ -359,7 +356,7 @@ class Foundation:
         with contextlib.suppress(StoreError):
             self.calls.call(key, "HDEL", key, server, idempotent=True)
 
-    def serve_at(self, url: str) -> None:
+    def serve_at(self, url: str) -> None:  # noqa: B027 (it is whole)
         """Nobody looks into a directory for it here."""
 
     def _redis_ms(self) -> int:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from ..broker import timelines
 from ..broker.base import Step
-from ..broker.history import PastMessage, Span
-from ..engine.engine import make_info
-from ..engine.records import EXPIRED, MOVE_NAMES, REMOVE_NAMES, RETURN_NAMES
+from ..broker.history import PastMessage, Span, kept_drafts
+from ..engine.records import EXPIRED
 from ..engine.routing import is_default
-from ..errors import HistoryUnavailable
-from ..model import Draft, Entry, Extra
+from ..model import Draft
 from .records import is_from_elsewhere, unpack_record
 from .registry import QueueView
 
@@ -60,21 +58,8 @@ class Past:
     def published(self, view: QueueView, since_ms: int | None, since_id: str | None) -> Iterator[Draft]:
         broker = self._broker
         oldest_ms = max(since_ms or 0, broker.now_ms() - view.settings.history_ms)
-        begun = since_id is None
-        from_seq = 0 if since_id is None else broker._own_seq(since_id)
-        seen: set[str] = set()
-        for message in self.messages(view):
-            extra = message.extra
-            message_id = extra.id if extra is not None and extra.id else broker.id_of(message.seq)
-            begun = begun or message_id == since_id or 0 < from_seq <= message.seq
-            if begun and message.time_ms >= oldest_ms and message_id not in seen:
-                seen.add(message_id)
-                yield _draft(message_id, message)
-        if not begun:
-            raise HistoryUnavailable(
-                f"message {since_id} is not in the kept history of queue {view.name!r}; "
-                "use a point in time, or keep a longer history"
-            )
+        past = self.messages(view)
+        return kept_drafts(past, view.name, view.settings, broker.id_prefix, oldest_ms, since_id)
 
     def expired_leases(self, view: QueueView) -> list[int]:
         """Sequences whose lease ran out since this was last asked."""
@@ -187,33 +172,24 @@ def _step(view: QueueView, seq: int, time_ms: int, parts: list[str]) -> Step | N
     if kind == "L":
         if own not in parts[4].split(","):
             return None
-        holder = f"to {parts[3]}, " if parts[3] else ""
-        until_ms = int(parts[2])
-        until = f"leased until {_clock_time(until_ms)}" if until_ms else "leased while it is connected"
-        return Step(time_ms, "delivered", name, holder + until)
+        return timelines.delivered(time_ms, name, parts[3], int(parts[2]))
     if kind == "A":
         return Step(time_ms, "acked", name) if own in parts[1].split(",") else None
     if kind == "R":
         if parts[3] != own:
             return None
-        details = [parts[2]] if parts[2] else []
-        if int(parts[4]):
-            details.append(f"again at {_clock_time(int(parts[4]))}")
-        return Step(time_ms, RETURN_NAMES[int(parts[1])], name, "; ".join(details))
+        return timelines.returned(time_ms, name, int(parts[1]), parts[2], int(parts[4]))
     if kind == "X":
         if own not in parts[2].split(","):
             return None
-        return Step(time_ms, "extended", name, f"until {_clock_time(int(parts[1]))}" if int(parts[1]) else "")
+        return timelines.extended(time_ms, name, int(parts[1]))
     if kind == "M" and parts[3] == own:
-        why = MOVE_NAMES[int(parts[1])]
-        where = "to " + ", ".join(parts[4].split("\x1e"))
-        what = why if why in ("redriven", "moved") else "dead-lettered"
-        reason = f": {parts[2]}" if parts[2] else ""
-        return Step(time_ms, what, name, where if what == why else f"{where} ({why}{reason})")
+        where = ", ".join(parts[4].split("\x1e"))
+        return timelines.moved(time_ms, name, int(parts[1]), parts[2], where)
     if kind == "D" and own in parts[2].split(","):
-        return Step(time_ms, "removed", name, REMOVE_NAMES[int(parts[1])])
+        return timelines.removed(time_ms, name, int(parts[1]))
     if kind == "S" and parts[2] == own:
-        return Step(time_ms, "rescheduled", name, f"to {_clock_time(int(parts[1]))}")
+        return timelines.rescheduled(time_ms, name, int(parts[1]))
     if kind == "E" and parts[1] == own:
         return Step(time_ms, "edited", name)
     return None
@@ -227,23 +203,3 @@ def _by(record: bytes) -> str:
     if extra is not None and extra.route is not None and not is_default(extra.route[0]):
         parts.append(f"through {extra.route[0]}")
     return ", ".join(parts)
-
-
-def _draft(message_id: str, message: PastMessage) -> Draft:
-    draft = Draft(message.body, message.form, delay_ms=0, id=message_id)
-    extra = message.extra
-    if extra is not None:
-        draft.priority, draft.group, draft.type = extra.priority, extra.group, extra.type
-    if message.info is not None:
-        draft.info = message.info
-    return draft
-
-
-def as_entry(draft: Draft) -> Entry:
-    """A past message in the shape that filters know."""
-    extra = Extra(id=draft.id, type=draft.type, group=draft.group, priority=draft.priority)
-    return Entry(0, 0, 0, len(draft.body), draft.form, draft.body, make_info(draft), extra)
-
-
-def _clock_time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

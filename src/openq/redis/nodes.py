@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from abc import ABC, abstractmethod
 from binascii import crc_hqx
-from typing import Any, Protocol
+from typing import Protocol
 
 from openq.errors import StoreError, StoreUnavailable
 from openq.redis.copies import Floor
-from openq.redis.link import CONNECT_S, ThreadLink
+from openq.redis.link import ThreadLink
 from openq.redis.looplink import LoopLink
+from openq.redis.topology import named_master, slots_of
 from openq.redis.url import Address, Host
-from openq.redis.wire import Refused, pack
+from openq.redis.wire import Refused
 
 SLOTS = 16384
 # Many callers fail at the same moment, and one look is enough for them all.
@@ -90,7 +92,7 @@ class SingleNode:
         self._node.close()
 
 
-class _Looking:
+class _Looking(ABC):
     """One look at a time, and none right after another."""
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -110,8 +112,9 @@ class _Looking:
                 self._why = str(error)
             self._looked_s = time.monotonic()
 
+    @abstractmethod
     def _find(self) -> None:
-        raise NotImplementedError
+        """Raises OSError or StoreError: why it could not be found out."""
 
 
 class SentinelNodes(_Looking):
@@ -145,42 +148,6 @@ class SentinelNodes(_Looking):
             self._node = Node(address, host, self._loop, self._floor)
             if former is not None:
                 former.close()
-
-
-def named_master(address: Address) -> Host:
-    """The master that the sentinels name; they are asked over TLS if the servers are."""
-    import redis.backoff
-    import redis.exceptions
-    import redis.retry
-    import redis.sentinel
-
-    options: dict[str, Any] = {"username": address.sentinel_user, "password": address.sentinel_password}
-    options = {name: value for name, value in options.items() if value is not None}
-    # Who asks us tries again by itself.
-    options |= {
-        "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
-        "socket_timeout": CONNECT_S,
-        "socket_connect_timeout": CONNECT_S,
-    }
-    if address.tls:
-        options |= {
-            "ssl": True,
-            "ssl_ca_certs": address.ca,
-            "ssl_cert_reqs": "none" if address.insecure else "required",
-            "ssl_check_hostname": not address.insecure,
-        }
-    sentinels = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
-        list(address.hosts),
-        sentinel_kwargs=options,
-    )
-    try:
-        found: Any = sentinels.discover_master(address.service)  # type: ignore[no-untyped-call]
-    except redis.exceptions.RedisError as error:
-        raise StoreUnavailable(f"the sentinels name no master of {address.service!r}: {error}") from error
-    finally:
-        for sentinel in sentinels.sentinels:
-            sentinel.close()
-    return str(found[0]), int(found[1])
 
 
 class ClusterNodes(_Looking):
@@ -228,38 +195,16 @@ class ClusterNodes(_Looking):
         return node
 
     def _find(self) -> None:
-        why = ""
-        for host in dict.fromkeys([*self._nodes, *self._address.hosts]):
-            link = ThreadLink(self._address, host, self._address.ssl_context())
-            try:
-                ranges = link.exchange(pack(("CLUSTER", "SLOTS")), 1).replies[0]
-                if isinstance(ranges, StoreError):
-                    raise ranges
-                if not ranges:
-                    raise StoreError("the node knows no slots")
-                self._take(ranges, host)
-                return
-            except StoreError as error:
-                why = f"{host[0]}:{host[1]}: {error}"
-            finally:
-                link.close()
-        raise StoreUnavailable(why)
-
-    def _take(self, ranges: list[Any], asked: Host) -> None:
+        ranges = slots_of(self._address, dict.fromkeys([*self._nodes, *self._address.hosts]))
+        if not ranges:
+            raise StoreUnavailable("its nodes know no slots")
         slots: list[Node | None] = [None] * SLOTS
-        for first, last, master, *_ in ranges:
-            node = self._node(_host_of(master, asked))
-            slots[first : last + 1] = [node] * (last + 1 - first)
+        for first, last, master in ranges:
+            slots[first : last + 1] = [self._node(master)] * (last + 1 - first)
         self._slots = slots
         serving = {node.host for node in set(slots) if node is not None}
         for host in [host for host in self._nodes if host not in serving]:
             self._nodes.pop(host).close()
-
-
-def _host_of(member: list[Any], asked: Host) -> Host:
-    """A server that does not know its own name leaves it out."""
-    name = (member[0] or b"").decode()
-    return (name if name not in ("", "?") else asked[0], int(member[1]))
 
 
 def slot_of(key: bytes) -> int:

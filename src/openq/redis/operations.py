@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from ..broker import filters
+from ..broker import sweeps
 from ..broker.base import Filter, Found, QueueStats, Step
 from ..broker.browse import Mark, after_mark
 from ..broker.history import PastMessage, Span
-from ..broker.operations import check_rate, pace
-from ..engine.admin import STATES, Why
+from ..engine.admin import STATES, check_state, in_use
 from ..engine.core import MAX_TIME_MS, difference
 from ..engine.engine import make_info
 from ..engine.queue import Counters
 from ..engine.records import MOVED, REDRIVEN
 from ..engine.routing import Binding, Exchange, Removed
+from ..engine.why import Place, Why, why_away, why_paused, why_waiting
 from ..errors import (
     FunctionError,
-    HistoryUnavailable,
     InvalidSetting,
     MessageNotFoundError,
     OpenQError,
@@ -30,13 +30,12 @@ from ..errors import (
 )
 from ..model import Delivery, Draft, Entry, QueueSettings, check_name
 from .drafts import pack_draft
-from .history import Past, as_entry
+from .history import Past
 from .records import delivery_of, entry_of, pack_record
 from .registry import QueueView
 from .traffic import Traffic
 
 _PAGE = 500
-_CHUNK = 256
 _MOST = 10_000_000
 _SORTED = 20_000  # so many are fetched at once to be sorted by priority
 _TRIES = 200  # of who is outrun by others
@@ -149,8 +148,9 @@ class Operations(Traffic):
             {name: counted.get(name, 0) for name in Counters.__slots__},
         )
 
+    @abstractmethod
     def _waiter_count(self, queue: str) -> int:
-        raise NotImplementedError
+        """See `RedisBroker`, which knows who waits."""
 
     def purge(self, queue: str, waiting_only: bool = False) -> int:
         count = int(self._on(self._view(queue), "purge", int(waiting_only)))
@@ -274,18 +274,7 @@ class Operations(Traffic):
         return found[0][1] if found else None
 
     def search(self, queue: str, filter: Filter, limit: int = 100, budget_s: float = 1.0) -> Found:
-        deadline = time.monotonic() + budget_s
-        matching: list[Entry] = []
-        scanned = 0
-        complete = True
-        for part in self._chunks(queue, filter):
-            if len(matching) > limit or time.monotonic() > deadline:
-                complete = False
-                break
-            scanned += len(part)
-            matching += [entry for entry in part if filters.matches(self.message_id, entry, filter)]
-        complete = complete and len(matching) <= limit
-        return Found(matching[:limit], complete, scanned)
+        return sweeps.search(self._chunks(queue, filter), self.message_id, filter, limit, budget_s)
 
     def _chunks(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
         """Candidates for a filter, by priority and sequence, some hundred at a time."""
@@ -299,12 +288,11 @@ class Operations(Traffic):
             for page in self._browse(view, state, _SORTED):
                 if state == "ready" and len(page) > 1:
                     page = sorted(page, key=_by_sequence if view.fifo else _by_rank(view))
-                for start in range(0, len(page), _CHUNK):
-                    yield page[start : start + _CHUNK]
+                for start in range(0, len(page), sweeps.CHUNK):
+                    yield page[start : start + sweeps.CHUNK]
 
     def matching(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
-        for part in self._chunks(queue, filter):
-            yield [entry for entry in part if filters.matches(self.message_id, entry, filter)]
+        return sweeps.chosen(self._chunks(queue, filter), self.message_id, filter)
 
     def walk(self, queue: str, state: str, after: Mark | None) -> Iterator[tuple[Entry, str, Mark]]:
         view = self._view(queue)
@@ -323,34 +311,15 @@ class Operations(Traffic):
             entry, state, lease = self._locate(view, message_id)
         except MessageNotFoundError as missing:
             return Why("not_found", str(missing))
-        now_ms = self.now_ms()
-        extra = entry.extra
-        if state == "in_flight":
-            delivery = delivery_of(entry, lease)
-            holder = delivery.consumer or "a consumer"
-            if not delivery.until_ms:
-                return Why(
-                    "in_flight", f"delivery {delivery.count} is with {holder}, for as long as it lives"
-                )
-            left = (delivery.until_ms - now_ms) / 1000
-            return Why("in_flight", f"delivery {delivery.count} is with {holder} for another {left:.3f} s")
-        if state == "delayed" and extra is not None:
-            left = (extra.due_ms - now_ms) / 1000
-            if extra.count:
-                reason = f" ({extra.reason})" if extra.reason else ""
-                return Why("retry", f"failed {extra.count} times{reason}; tried again in {left:.3f} s")
-            return Why("delayed", f"due in {left:.3f} s")
+        held = delivery_of(entry, lease) if state == "in_flight" else None
+        away = why_away(entry, held, state == "delayed", self.now_ms())
+        if away is not None:
+            return away
         if view.settings.paused:
-            return Why("paused", f"queue {queue!r} is paused; resume it to hand out messages")
-        _, held, group_delayed, ahead = self._on(view, "standing", entry.seq)
-        if held:
-            return Why("group_held", f"an earlier message of group {entry.group!r} is with a consumer")
-        if group_delayed:
-            return Why("group_delayed", f"an earlier message of group {entry.group!r} is not due yet")
-        many = "at least " if ahead >= 10_000 else ""
-        waiting = f"{many}{ahead} messages are ahead of it" if ahead else "it is next"
-        nobody = "" if self._waiter_count(queue) else "; no consumer is waiting"
-        return Why("ready", f"ready: {waiting}{nobody}")
+            return why_paused(queue)
+        _, group_held, group_delayed, ahead = self._on(view, "standing", entry.seq)
+        place = Place(bool(group_held), bool(group_delayed), ahead)
+        return why_waiting(entry, place, self._waiter_count(queue))
 
     def timeline(self, queue: str, message_id: str) -> list[Step]:
         return Past(self).timeline(self._view(queue), message_id)
@@ -366,7 +335,7 @@ class Operations(Traffic):
         if isinstance(answer, list):
             answer = answer[0]
         if answer == b"lent":
-            raise _in_use(view, message_id, verb)
+            raise in_use(view.name, message_id, verb)
         if answer == b"gone":
             raise MessageNotFoundError(message_id, view.name)
 
@@ -390,7 +359,7 @@ class Operations(Traffic):
         try:
             entry, state, _ = self._locate(source, message_id)
             if state == "in_flight":
-                raise _in_use(source, message_id, "move")
+                raise in_use(source.name, message_id, "move")
             if target is source:
                 raise InvalidSetting(f"message {message_id} is in queue {source.name!r} already")
         except (MessageNotFoundError, QueueInUse, InvalidSetting) as error:
@@ -426,31 +395,26 @@ class Operations(Traffic):
         progress: Callable[[int], bool] | None = None,
         allowed: Callable[[str], bool] | None = None,
     ) -> int:
-        check_rate(rate)
+        sweeps.check_rate(rate)
         self._registry.refresh(self.calls)
         source = self._view(queue)
         if to is not None:
             self._view(to)
-        filter = filter or Filter(state="ready")
-        step = _CHUNK if rate is None else max(1, min(_CHUNK, int(rate / 10)))
-        done = 0
-        started = time.monotonic()
+
+        def send_on(entries: list[Entry]) -> int:
+            targets: dict[str, list[int]] = {}
+            for entry, name in zip(entries, self.redrive_targets(queue, entries, to), strict=True):
+                if name is not None and name != queue and (to or allowed is None or allowed(name)):
+                    targets.setdefault(name, []).append(entry.seq)
+            done = sum(
+                self._send_on(source, seqs, self._view(name), REDRIVEN) for name, seqs in targets.items()
+            )
+            self.sync()
+            return done
+
         # All candidates first: those that come back while it runs are not driven again.
-        for chosen in list(self.matching(queue, filter)):
-            for start in range(0, len(chosen), step):
-                part = chosen[start : start + step]
-                targets: dict[str, list[int]] = {}
-                for entry, name in zip(part, self.redrive_targets(queue, part, to), strict=True):
-                    if name is not None and name != queue and (to or allowed is None or allowed(name)):
-                        targets.setdefault(name, []).append(entry.seq)
-                for name, seqs in targets.items():
-                    done += self._send_on(source, seqs, self._view(name), REDRIVEN)
-                self.sync()
-                if progress is not None and not progress(done):
-                    return done
-                if rate is not None and not pace(done, rate, started, progress):
-                    return done
-        return done
+        chosen = list(self.matching(queue, filter or Filter(state="ready")))
+        return sweeps.redrive(chosen, send_on, rate, progress)
 
     def replay(
         self,
@@ -464,29 +428,13 @@ class Operations(Traffic):
         progress: Callable[[int], bool] | None = None,
         dry_run: bool = False,
     ) -> int:
-        check_rate(rate)
+        sweeps.check_rate(rate)
         source = self._view(queue)
         target = source if to is None else self._view(to)
-        if not source.settings.history_ms:
-            raise HistoryUnavailable(f"queue {queue!r} keeps no history; set history to more than 0")
-        step = 100 if rate is None else max(1, min(100, int(rate / 10)))
         act = self._count_missing if dry_run else self._replay_batch
-        count = 0
-        started = time.monotonic()
-        batch: list[Draft] = []
-        drafts = list(Past(self).published(source, since_ms, since_id))
-        for draft in drafts:
-            if filter is not None and not filters.matches(self.message_id, as_entry(draft), filter):
-                continue
-            batch.append(draft)
-            if len(batch) == step:
-                count += act(target, batch)
-                batch = []
-                if progress is not None and not progress(count):
-                    break
-                if rate is not None and not dry_run and not pace(count, rate, started, progress):
-                    break
-        count += act(target, batch)
+        past = list(Past(self).published(source, since_ms, since_id))
+        chosen = sweeps.chosen_drafts(past, self.message_id, filter)
+        count = sweeps.replay(chosen, partial(act, target), rate, progress, dry_run=dry_run)
         self.sync()
         return count
 
@@ -555,13 +503,8 @@ def _entries(answer: Sequence[Any]) -> list[Entry]:
 
 
 def _states(state: str) -> tuple[str, ...]:
-    if state not in STATES:
-        raise InvalidSetting(f"state must be one of {', '.join(STATES)}, not {state!r}")
+    check_state(state)
     return STATES[:3] if state == "all" else (state,)
-
-
-def _in_use(view: QueueView, message_id: str, verb: str) -> QueueInUse:
-    return QueueInUse(view.name, f"message {message_id} is with a consumer; {verb} it when it is back")
 
 
 def _by_sequence(entry: Entry) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Any
 
+from ..engine.queue import is_simple
 from ..engine.records import pack_info, unpack_info
 from ..errors import InvalidSetting
 from ..model import Death, Delivery, Entry, Extra, Info, QueueSettings, light_extra
@@ -210,16 +211,3 @@ def pack_settings(settings: QueueSettings, version: int, address: Address) -> by
             "rj": retry.jitter,
         }
     return dump(c)
-
-
-def is_simple(settings: QueueSettings) -> bool:
-    """Whether a body alone needs no further checks."""
-    return (
-        not settings.fifo
-        and not settings.delay_ms
-        and settings.ttl_ms is None
-        and settings.max_length is None
-        and settings.max_bytes is None
-        and settings.max_body is None
-        and not settings.dedup_by_content
-    )

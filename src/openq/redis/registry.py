@@ -10,13 +10,13 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..engine.queue import is_simple
 from ..engine.records import pack_value, unpack_value
 from ..engine.routing import Router
 from ..errors import StoreError
 from ..model import QueueSettings
 from .calls import Calls
 from .library import call_function
-from .records import is_simple
 
 Result = TypeVar("Result")
 

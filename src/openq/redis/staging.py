@@ -226,13 +226,13 @@ class RedisStaging:
         """What is written in here is as safe as the profile says when it is over, or NotReplicated is raised:
         all of it may be done again."""
         calls = self.broker.calls
-        before = calls.connections()
-        yield
-        calls.durable()
-        if self.broker.is_durable:
+        with calls.apart():
+            before = calls.connections()
+            yield
+            calls.durable()
             after = calls.connections()
-            if any(after.get(link) != opened for link, opened in before.items()):
-                raise NotReplicated("a connection was lost before the copies were confirmed")
+        if self.broker.is_durable and any(after.get(link) != opened for link, opened in before.items()):
+            raise NotReplicated("a connection was lost before the copies were confirmed")
 
     # -- promising ------------------------------------------------------------------------------
 

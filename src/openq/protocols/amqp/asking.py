@@ -16,6 +16,7 @@ from ...security.errors import Refused, TooManyFailures
 from ...security.guard import Principal
 from ..facts import facts_of
 from ..http import Request
+from ..site import heard
 from ..sqs.settings import POLICY
 from .arguments import account_of
 from .errors import ACCESS_REFUSED, NOT_FOUND, RESOURCE_ERROR, AmqpError
@@ -180,18 +181,7 @@ class Ask:
 
     def work(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """In a thread what may take long; `then` on the loop."""
-
-        def finished(result: T | None, error: BaseException | None) -> None:
-            if self.request.gone:
-                return
-            try:
-                if error is not None:
-                    raise error
-                then(result)  # type: ignore[arg-type]
-            except Exception as problem:
-                self.fail(problem)
-
-        self.site.run(work, finished)
+        self.site.run(work, heard(self.request, then, self.fail))
 
     def look(self, work: Callable[[], object]) -> None:
         self.work(work, self.one)

@@ -14,7 +14,7 @@ from ...security.policy import SQS_ACTION_OF
 from ...storage.files import FileJournal
 from ..facts import facts_of
 from ..http import Request
-from ..site import Site
+from ..site import Site, heard
 from ..sqs.settings import POLICY
 from .formats import Format
 from .problems import CONTENT_TYPE, Problem, render
@@ -158,29 +158,18 @@ class Call:
 
     def work(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """What may take long, in a thread; `then` on the loop, which answers."""
-        self.site.run(work, self._finished(then))
-
-    def _finished(self, then: Callable[[T], None]) -> Callable[[T | None, BaseException | None], None]:
-        def done(result: T | None, error: BaseException | None) -> None:
-            if self.request.gone:
-                return
-            try:
-                if error is not None:
-                    raise error
-                then(result)  # type: ignore[arg-type]
-            except Exception as problem:
-                self.fail(problem)
-
-        return done
+        self.site.run(work, heard(self.request, then, self.fail))
 
     def seek(self, work: Callable[[], Any]) -> None:
         """The same for work that goes through a whole queue: only so much of it at once, and apart from
         what is quick."""
-        self.site.seek(work, self._finished(self.answer))
+        self.site.seek(work, heard(self.request, self.answer, self.fail))
 
     def commit(self, job: str, work: Callable[[], Any]) -> None:
         """The same for a staged batch of this job, in its turn."""
-        self.site.commit(job, work, self._finished(self.answer), lambda: not self.request.gone)
+        self.site.commit(
+            job, work, heard(self.request, self.answer, self.fail), lambda: not self.request.gone
+        )
 
     def look(self, work: Callable[[], Any]) -> None:
         """Work in a thread whose result is the answer."""

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from ...broker.base import Filter
 from ...broker.full import FullBroker
-from ...broker.operations import check_rate
+from ...broker.sweeps import check_rate
 from ...errors import InvalidSetting, MessageNotFoundError, QueueInUse
 from ...model import Entry
 from ..tasks import Task, WayBack

@@ -1,0 +1,44 @@
+"""The lines of a timeline, in the same words whatever store remembers what happened."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from ..engine.records import MOVE_NAMES, REMOVE_NAMES, RETURN_NAMES
+from .base import Step
+
+
+def delivered(time_ms: int, queue: str, consumer: str | None, until_ms: int) -> Step:
+    holder = f"to {consumer}, " if consumer else ""
+    until = f"leased until {_clock_time(until_ms)}" if until_ms else "leased while it is connected"
+    return Step(time_ms, "delivered", queue, holder + until)
+
+
+def returned(time_ms: int, queue: str, kind: int, reason: str | None, due_ms: int) -> Step:
+    details = [reason] if reason else []
+    if due_ms:
+        details.append(f"again at {_clock_time(due_ms)}")
+    return Step(time_ms, RETURN_NAMES[kind], queue, "; ".join(details))
+
+
+def extended(time_ms: int, queue: str, until_ms: int) -> Step:
+    return Step(time_ms, "extended", queue, f"until {_clock_time(until_ms)}" if until_ms else "")
+
+
+def moved(time_ms: int, queue: str, kind: int, reason: str | None, where: str) -> Step:
+    why = MOVE_NAMES[kind]
+    what = why if why in ("redriven", "moved") else "dead-lettered"
+    told = f": {reason}" if reason else ""
+    return Step(time_ms, what, queue, f"to {where}" if what == why else f"to {where} ({why}{told})")
+
+
+def removed(time_ms: int, queue: str, kind: int) -> Step:
+    return Step(time_ms, "removed", queue, REMOVE_NAMES[kind])
+
+
+def rescheduled(time_ms: int, queue: str, due_ms: int) -> Step:
+    return Step(time_ms, "rescheduled", queue, f"to {_clock_time(due_ms)}")
+
+
+def _clock_time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
