@@ -144,8 +144,7 @@ class Server:
         }
         self.broker.serve_at(self.url)
         self._refresh()
-        if self.broker.has_batches:
-            self._sweep()
+        self._sweep()
 
     def _address_of(self, listening: asyncio.AbstractServer) -> str:
         """As a client on this machine reaches it."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .browse import Mark, Step
     from .cursors import Cursors
     from .history import PastMessage, Span
-    from .staging import Staging
+    from .stages import Staging
     from .subscriptions import Subscriptions
 
 
@@ -58,9 +58,9 @@ class FullBroker(Broker, Protocol):
     @property
     def id_prefix(self) -> str: ...
     @property
-    def has_batches(self) -> bool: ...  # the three after this one; without them they raise NotOnThisStore
-    @property
     def staging(self) -> Staging: ...
+    @property
+    def has_batches(self) -> bool: ...  # the two after this one; without them they raise NotOnThisStore
     @property
     def subscriptions(self) -> Subscriptions: ...
     @property

@@ -50,6 +50,11 @@ class Mark(NamedTuple):
         return batch < self.batch or (batch == self.batch and self.is_last)
 
 
+def kept_ms(job: str) -> int:
+    """For how long a job that is done is remembered at least."""
+    return NAMELESS_KEPT_MS if _NAMELESS.fullmatch(job) else KEPT_MS
+
+
 def mark(
     engine: Core, job: str, owner: str, batch: int, rows: int, is_last: bool, rejected: int, now_ms: int
 ) -> int:
@@ -89,7 +94,7 @@ def make_room(engine: Core, owner: str, now_ms: int) -> None:
 
 
 def _is_over(job: str, mark: Mark, now_ms: int) -> bool:
-    return mark.is_last and mark.time_ms < now_ms - NAMELESS_KEPT_MS and bool(_NAMELESS.fullmatch(job))
+    return mark.is_last and kept_ms(job) != KEPT_MS and mark.time_ms < now_ms - kept_ms(job)
 
 
 def dump(engine: Core) -> list[list[Any]]:

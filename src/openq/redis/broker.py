@@ -21,6 +21,7 @@ from .history import Past
 from .operations import Operations
 from .records import pack_record
 from .registry import QueueView, Registry
+from .staging import RedisStaging
 from .traffic import SMALL_BYTES
 from .url import Host, parse
 from .waiting import WATCH_MS, Attendant
@@ -70,6 +71,15 @@ class RedisBroker(Operations):
     def _after_fork(self) -> None:
         self._desk.attendant = Attendant(self)
         self._views.clear()
+
+    @property
+    def staging(self) -> RedisStaging:
+        """Batches that come in parts."""
+        if self._staging is None or self._staging.broker is not self:  # a view for a loop is a copy
+            self._staging = RedisStaging(self)
+        return self._staging
+
+    _staging: RedisStaging | None = None
 
     @property
     def registry(self) -> Registry:

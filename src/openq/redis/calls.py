@@ -120,6 +120,12 @@ class Calls:
             for link, turn in turns:
                 link.abandon(turn)
 
+    def connections(self) -> dict[Link, int]:
+        """Which have been used, and the how manieth of its link each is. `durable` speaks of the last write
+        through each link: if this changed between two writes, it says nothing of the first."""
+        on_loop = self._strand() is not None
+        return {link: link.copies.opened for link in self._links(on_loop) if link.copies.opened}
+
     @contextmanager
     def apart(self) -> Iterator[None]:
         """Within it `durable` is about what was written within it, and may fail and be asked again: what its

@@ -394,10 +394,6 @@ class Foundation(ABC):
     # -- what needs a journal -------------------------------------------------------------------
 
     @property
-    def staging(self) -> Any:
-        raise NotOnThisStore("staged batches", "publish them in batches of their own")
-
-    @property
     def subscriptions(self) -> Any:
         raise NotOnThisStore("lease batches", "receive and acknowledge through the queue itself")
 

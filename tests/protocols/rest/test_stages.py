@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -182,13 +182,10 @@ def rows_of(chance: random.Random, batch: int, part: int) -> dict[str, list[Any]
     return columns
 
 
-@pytest.mark.parametrize(("seed", "segment"), [(1, "64KiB"), (2, "64MiB")])
-def test_every_batch_is_published_once_however_often_the_server_is_killed(
-    tmp_path: Path, seed: int, segment: str
-) -> None:
+def killed_and_repeated(launch: Callable[[], Served], seed: int) -> Counter[bytes]:
+    """What a job publishes to `q` and `r` while its server is killed again and again; it is down then."""
     chance = random.Random(seed)
-    port, data = free_port(), tmp_path / "data"
-    server: Served = start(data, "--segment-bytes", segment, port=port).wait()
+    server = launch()
     client = Client(server.url)
     client.queue("q")
     client.queue("r")
@@ -215,13 +212,23 @@ def test_every_batch_is_published_once_however_often_the_server_is_killed(
         if is_over.wait(kills.uniform(0.05, 1.5)):
             break
         server.kill()
-        server = start(data, "--segment-bytes", segment, port=port).wait()
+        server = launch()
     worker.join(120)
     assert is_over.is_set()
     if kills.random() < 0.5:
         server.kill()
     else:
         server.stop()
+    return wanted
+
+
+@pytest.mark.parametrize(("seed", "segment"), [(1, "64KiB"), (2, "64MiB")])
+def test_every_batch_is_published_once_however_often_the_server_is_killed(
+    tmp_path: Path, seed: int, segment: str
+) -> None:
+    port, data = free_port(), tmp_path / "data"
+
+    wanted = killed_and_repeated(lambda: start(data, "--segment-bytes", segment, port=port).wait(), seed)
 
     broker = LocalBroker(data)
     found = Counter(entry.body or b"" for name in ("q", "r") for entry in broker.entries(name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...broker.staging import Committed, Job, StageView
+from ...broker.stages import Committed, Job, StageView
 from ...names import DEFAULT_ACCOUNT, split_name
 from ...security.policy import Rule
 from .call import Call

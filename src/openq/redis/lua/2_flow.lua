@@ -531,17 +531,18 @@ local function bury_refused(Q, x, rec)
   to_limbo(Q, {s = S(Q.seq), m = Q.now, w = DEAD_OVERFLOW, x = x, o = 'refused'}, rec)
 end
 
--- Its sequence, `=` and the id of one that it repeats, or `!` and why it is refused.
-local function publish_special(Q, rec, x)
+-- Its sequence, `=` and the id of one that it repeats, or `!` and why it is refused. One that is promised was
+-- let in before: whatever limits the queue has by now, it takes it.
+local function publish_special(Q, rec, x, is_promised)
   local c = Q.c
   local size = size_of(rec)
-  if c.mbody and size > c.mbody then return '!large ' .. S(size) end
+  if c.mbody and size > c.mbody and not is_promised then return '!large ' .. S(size) end
   local twin = repeats(Q, x)
   if twin then
     count(Q, 'deduplicated')
     return twin
   end
-  local refused = refusal(Q, size)
+  local refused = not is_promised and refusal(Q, size)
   if refused then
     if c.of == 'reject-dead-letter' and c.dl then
       x.is, x.z = nil, nil
@@ -587,16 +588,16 @@ local function trim_events(Q)
   call('XTRIM', Q.p .. 'h', 'MAXLEN', '~', S(c.hmax * 3))
 end
 
--- now, token, then record, extra of each
-local publish = once(function(Q, args)
-  local n = (#args - 2) / 2
+-- Record and extra of each, from args[before + 1] on.
+local function publish_all(Q, args, before, is_promised)
+  local n = (#args - before) / 2
   if Q.seq + n > Q.last then return nil, failure('BLOCK') end
   advance(Q)
   local c, p, now = Q.c, Q.p, Q.now
   local stream, stamp = p .. 'm', '-' .. S(now)
   local answers, plain, size = {}, 0, 0
   for i = 1, n do
-    local rec, extra = args[i * 2 + 1], args[i * 2 + 2]
+    local rec, extra = args[before + i * 2 - 1], args[before + i * 2]
     if extra == '' and c.simple then
       if plain == 0 then turn_plain(Q) end
       local seq = Q.seq + 1
@@ -614,7 +615,7 @@ local publish = once(function(Q, args)
         save(Q)
         return nil, failure('STALE')
       end
-      answers[i] = publish_special(Q, rec, x)
+      answers[i] = publish_special(Q, rec, x, is_promised)
     end
   end
   if plain > 0 then
@@ -636,6 +637,11 @@ local publish = once(function(Q, args)
     end
   end
   return answers
+end
+
+-- now, token, then record, extra of each
+local publish = once(function(Q, args)
+  return publish_all(Q, args, 2)
 end)
 
 -- -- going out ------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ local function drop(keys, args)
   local p = Q.p
   if call('EXISTS', p .. 'ob') == 1 then return failure('LIMBO') end  -- first what is on its way to others
   clear(Q, false)
-  call('DEL', Q.k, p .. 'oc', p .. 'm', p .. 'h', p .. 'n', p .. 'k', p .. 'kz', p .. 'in')
+  call('DEL', Q.k, p .. 'oc', p .. 'm', p .. 'h', p .. 'n', p .. 'k', p .. 'kz', p .. 'in', p .. 'jb', p .. 'jz')
   -- A stub, so that one who knows the queue from before does not make it again.
   call('HSET', Q.k, 'gone', 1)
   call('EXPIRE', Q.k, 604800)

@@ -1,0 +1,214 @@
+-- Batches that a job sends in parts and publishes once.
+--
+-- The keys of a job share a tag, so they live in one slot:
+--   j   hash: b newest batch that is published, r its rows, x those rejected, o whose job it is;
+--       pb batch that is promised, po whose, pr the promise, pd rows that are published for sure, pt when
+--       somebody last went on with it
+--   f:<batch>  hash: part -> what is known of it; @o whose, @t touched when, @b bytes of all parts
+--   p:<batch>  hash: part -> its bytes
+-- A job has one promise at a time. What it has published into a queue is known to that queue (jb): the messages
+-- and how far they go are written by one call.
+do
+
+local MARKS_MS = 2592000000  -- a job that was not heard of for so long is over
+local ORPHANS_MS = 3600000  -- later than a sweep would drop them: parts that no list names
+
+local function is_foreign(known, owner, is_admin)
+  return known and known ~= '' and owner ~= '' and known ~= owner and is_admin ~= '1'
+end
+
+local function keys_of(j, batch)
+  local p = sub(j, 1, -2)
+  return p .. 'f:' .. batch, p .. 'p:' .. batch
+end
+
+local function is_done(b, batch)
+  return b and tonumber(b) >= tonumber(batch)
+end
+
+-- now, batch, part, owner, is admin, facts, data, most parts, kept for, mends: 'kept', 'done' or 'late'; then
+-- bytes and parts of the batch
+local function stage_put(keys, args)
+  local j, batch, part, owner, is_admin = keys[1], args[2], args[3], args[4], args[5]
+  local f, p = keys_of(j, batch)
+  local known = call('HMGET', j, 'o', 'b', 'pb')
+  local stage = call('HMGET', f, '@o', '@b')
+  if is_foreign(known[1], owner, is_admin) or is_foreign(stage[1], owner, is_admin) then return failure('OWNER') end
+  local word = 'kept'
+  if is_done(known[2], batch) then
+    word = 'done'
+  elseif known[3] == batch and args[10] ~= '1' then
+    word = 'late'
+  else
+    if call('HEXISTS', f, part) == 0 and call('HLEN', f) - 3 >= tonumber(args[8]) then return failure('PARTS') end
+    local more = #args[7] - call('HSTRLEN', p, part)
+    call('HSET', f, part, args[6], '@o', stage[1] or owner, '@t', S(now_of(args[1])))
+    call('HSET', p, part, args[7])
+    stage[2] = call('HINCRBY', f, '@b', more)
+    if known[3] ~= batch then
+      local kept = S(tonumber(args[9]) + ORPHANS_MS)
+      call('PEXPIRE', f, kept)
+      call('PEXPIRE', p, kept)
+    end
+  end
+  return {word, tonumber(stage[2] or 0), max(0, call('HLEN', f) - 3)}
+end
+
+-- now, batch: time, what is known of the job, of the batch
+local function stage_look(keys, args)
+  local j = keys[1]
+  local f = keys_of(j, args[2])
+  return {now_of(args[1]), call('HMGET', j, 'o', 'b', 'r', 'x', 'pb', 'po', 'pr', 'pd', 'pt'), call('HGETALL', f)}
+end
+
+-- now, batch: the same without the parts: owner, touched, bytes, how many parts, which batch is promised
+local function stage_view(keys, args)
+  local j = keys[1]
+  local f = keys_of(j, args[2])
+  local stage = call('HMGET', f, '@o', '@t', '@b')
+  return {stage[1], stage[2], stage[3], max(0, call('HLEN', f) - 3), call('HGET', j, 'pb')}
+end
+
+-- now, batch, owner, promise, then part, facts of each: 'made', or what stands in its way
+local function stage_promise(keys, args)
+  local j, batch = keys[1], args[2]
+  local f, p = keys_of(j, batch)
+  local known = call('HMGET', j, 'b', 'pb', 'pr')
+  if is_done(known[1], batch) then return 'done' end
+  if known[2] == batch and known[3] == args[4] then return 'made' end
+  if known[2] then return 'other' end
+  for i = 5, #args, 2 do
+    if call('HGET', f, args[i]) ~= args[i + 1] then return 'changed' end
+  end
+  call('HSET', j, 'pb', batch, 'po', args[3], 'pr', args[4], 'pd', 0, 'pt', S(now_of(args[1])))
+  for _, key in ipairs({j, f, p}) do call('PERSIST', key) end
+  return 'made'
+end
+
+-- now, batch, rows: whether it still is the one that is promised
+local function stage_progress(keys, args)
+  local j = keys[1]
+  local known = call('HMGET', j, 'pb', 'pd')
+  if known[1] ~= args[2] then return 0 end
+  call('HSET', j, 'pd', S(max(tonumber(args[3]), tonumber(known[2]))), 'pt', S(now_of(args[1])))
+  return 1
+end
+
+local function end_promise(j)
+  call('HDEL', j, 'pb', 'po', 'pr', 'pd', 'pt')
+end
+
+-- now, batch, rows, rejected, remembered for
+local function stage_done(keys, args)
+  local j, batch = keys[1], args[2]
+  if call('HGET', j, 'pb') ~= batch then return 0 end
+  call('HSET', j, 'b', batch, 'r', args[3], 'x', args[4], 'o', call('HGET', j, 'po'))
+  end_promise(j)
+  call('UNLINK', keys_of(j, batch))
+  call('PEXPIRE', j, args[5])
+  return 1
+end
+
+-- now, batch, even if it is promised, remembered for: 0 if it is promised and stays
+local function stage_drop(keys, args)
+  local j, batch = keys[1], args[2]
+  if call('HGET', j, 'pb') == batch then
+    if args[3] ~= '1' then return 0 end
+    end_promise(j)
+    call('PEXPIRE', j, args[4])
+  end
+  call('UNLINK', keys_of(j, batch))
+  return 1
+end
+
+-- Into a queue. now, job, batch, rows that it has by what the caller knows, rows that it has with these, then
+-- record, extra of each: how many rows it has, and the answers. Nothing is done where the caller knows it wrong.
+local stage_publish = on_queue(function(Q, args)
+  local job, batch, after, up_to = args[2], tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
+  local marks, times = Q.p .. 'jb', Q.p .. 'jz'
+  local of, rows = match(call('HGET', marks, job) or '', '^(%d+) (%d+)$')
+  of, rows = tonumber(of) or -1, tonumber(rows) or 0
+  -- What the job itself is forgotten for must not keep out one of its name that begins anew.
+  if of >= 0 and tonumber(call('ZSCORE', times, job) or 0) <= Q.now - MARKS_MS then of = -1 end
+  if of > batch then
+    rows = FAR
+  elseif of < batch then
+    rows = 0
+  end
+  if rows >= up_to or rows ~= after then return {S(min(rows, 2 ^ 53))} end
+  if Q.c.dbc then
+    for i = 7, #args, 2 do
+      if args[i] == '' or cjson.decode(args[i]).k == nil then return nil, failure('STALE') end
+    end
+  end
+  local answers, refused = publish_all(Q, args, 5, true)
+  if refused then return nil, refused end
+  call('HSET', marks, job, args[3] .. ' ' .. args[5])
+  call('ZADD', times, S(Q.now), job)
+  local over = call('ZRANGEBYSCORE', times, '-inf', S(Q.now - MARKS_MS), 'LIMIT', 0, 100)
+  if #over > 0 then
+    call('ZREM', times, unpack(over))
+    call('HDEL', marks, unpack(over))
+  end
+  return {args[5], answers}
+end)
+
+-- The list of all staged batches: hash, batch and job -> bytes and when; '' -> bytes of all.
+
+local function set_staged(list, name, bytes, now)
+  local before = tonumber(match(call('HGET', list, name) or '', '^%d+') or 0)
+  if bytes then
+    call('HSET', list, name, S(bytes) .. ' ' .. S(now))
+  else
+    call('HDEL', list, name)
+  end
+  call('HINCRBY', list, '', (bytes or 0) - before)
+end
+
+-- now, batch and job, bytes to come, most bytes, most batches: 'ok', or what is full and how
+local function stage_enter(keys, args)
+  local list, name, more = keys[1], args[2], tonumber(args[3])
+  local known = call('HGET', list, name)
+  if not known and call('HLEN', list) > tonumber(args[5]) then return {'stages'} end
+  local all = tonumber(call('HGET', list, '') or 0)
+  if all + more > tonumber(args[4]) then return {'bytes', all} end
+  set_staged(list, name, tonumber(match(known or '0', '^%d+')) + more, now_of(args[1]))
+  return {'ok'}
+end
+
+-- now, batch and job, bytes that it has; '': it is gone
+local function stage_settle(keys, args)
+  set_staged(keys[1], args[2], tonumber(args[3]), now_of(args[1]))
+  return 1
+end
+
+-- The jobs that have published lately: sorted sets, of all and of each owner, by when they are forgotten.
+-- now, owner, job, remembered for, most of an owner, most: 'ok', 'owner' or 'all'
+local function stage_job(keys, args)
+  local all, own, job = keys[1], keys[1] .. ':' .. args[2], args[3]
+  local now = now_of(args[1])
+  for _, key in ipairs({all, own}) do call('ZREMRANGEBYSCORE', key, '-inf', S(now)) end
+  if not call('ZSCORE', own, job) then
+    if call('ZCARD', own) >= tonumber(args[5]) then return 'owner' end
+    if call('ZCARD', all) >= tonumber(args[6]) then return 'all' end
+  end
+  local till = S(now + tonumber(args[4]))
+  call('ZADD', all, till, job)
+  call('ZADD', own, till, job)
+  call('PEXPIRE', own, S(max(tonumber(args[4]), call('PTTL', own))))
+  return 'ok'
+end
+
+register('stage_put', stage_put, ADDS)
+register('stage_look', stage_look, GOES_ON)
+register('stage_view', stage_view, GOES_ON)
+register('stage_promise', stage_promise, ADDS)
+register('stage_progress', stage_progress, GOES_ON)
+register('stage_done', stage_done, GOES_ON)
+register('stage_drop', stage_drop, GOES_ON)
+register('stage_publish', stage_publish, ADDS)
+register('stage_enter', stage_enter, ADDS)
+register('stage_settle', stage_settle, GOES_ON)
+register('stage_job', stage_job, ADDS)
+
+end

@@ -1,0 +1,202 @@
+"""What Redis knows of staged batches: one call of a function each (`lua/6_stages.lua`), its answer read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import packed
+from ..broker import stages
+from ..broker.stages import Committed, Facts, Job, NotYourJob, PartDamaged, Promise, StagingFull
+from ..engine import marks
+from ..errors import FunctionError, InvalidSetting
+from ..names import split_name
+
+if TYPE_CHECKING:
+    from .operations import Operations
+
+
+class Told(NamedTuple):
+    """A job, and one of its batches, at one moment."""
+
+    batch: int
+    now_ms: int
+    owner: str
+    newest: int  # batch that is published; -1: none
+    rows: int
+    rejected: int
+    promised: int  # batch; -1: none
+    promised_by: str
+    promise: bytes
+    floor: int  # so many of its rows are published for sure
+    went_on_ms: int
+    is_staged: bool
+    stage_owner: str
+    touched_ms: int
+    size: int  # of all parts
+    parts: dict[str, bytes]  # name -> facts as they were written
+
+    def require(self, job: Job) -> None:
+        job.require(self.owner)
+        job.require(self.stage_owner)
+
+    def outcome(self, is_ours: bool) -> Committed | None:
+        """What became of the batch, if it is done."""
+        if self.batch > self.newest:
+            return None
+        if self.batch < self.newest:
+            return Committed(0, 0, True)
+        return Committed(self.rows - self.rejected, self.rejected, not is_ours)
+
+    def facts(self) -> dict[str, Facts]:
+        return {name: Facts(*json.loads(text)[:4]) for name, text in self.parts.items()}
+
+    def read_promise(self) -> Promise:
+        return Promise.from_json(json.loads(self.promise))
+
+
+class Listed(NamedTuple):
+    job: Job
+    batch: int
+    size: int
+    touched_ms: int
+
+
+class StageKeys:
+    def __init__(self, broker: Operations) -> None:
+        self._broker = broker
+        prefix = broker.address.prefix
+        self._prefix = prefix
+        self._list = f"{prefix}:{{meta}}:stages".encode()
+        self._jobs = f"{prefix}:{{meta}}:jobs".encode()
+
+    def tag(self, job: Job) -> str:
+        """Of its keys, and of its marks in queues: short, whatever the account is called."""
+        return hashlib.sha256(job.key.encode()).hexdigest()[:24]
+
+    def _key(self, job: Job, name: str = "j") -> bytes:
+        return f"{self._prefix}:{{s.{self.tag(job)}}}:{name}".encode()
+
+    def _ask(self, job: Job, name: str, batch: int, *args: Any) -> Any:
+        return self._broker._fcall_bare(self._key(job), name, batch, *args)
+
+    # -- of a job -------------------------------------------------------------------------------
+
+    def look(self, job: Job, batch: int) -> Told:
+        now_ms, known, flat = self._ask(job, "stage_look", batch)
+        owner, newest, rows, rejected, promised, promised_by, promise, floor, went_on_ms = known
+        stage = dict(zip(flat[::2], flat[1::2], strict=True))
+        stage_owner, touched_ms, size = (stage.pop(name, None) for name in (b"@o", b"@t", b"@b"))
+        return Told(
+            *(batch, now_ms, _text(owner), _number(newest), _number(rows), _number(rejected)),
+            *(_number(promised), _text(promised_by), promise or b"", _number(floor), _number(went_on_ms)),
+            *(stage_owner is not None, _text(stage_owner), _number(touched_ms), max(0, _number(size))),
+            {name.decode(): text for name, text in stage.items()},
+        )
+
+    def put(
+        self, job: Job, batch: int, part: str, facts: Facts, data: bytes, mends: bool = False
+    ) -> tuple[str, int, int]:
+        """`kept`, `done` or `late`; then bytes and parts of the batch."""
+        text = json.dumps([facts.bytes, facts.rows, facts.is_plain, facts.queue, _sum(data)])
+        try:
+            word, size, parts = self._ask(
+                *(job, "stage_put", batch, part, job.owner, int(job.is_admin), text, data),
+                *(stages.MOST_PARTS, stages.KEPT_MS, int(mends)),
+            )
+        except FunctionError as error:
+            if error.code == "OWNER":
+                raise NotYourJob(job.name) from None
+            if error.code == "PARTS":
+                raise InvalidSetting(f"a batch has at most {stages.MOST_PARTS} parts") from None
+            raise
+        return word.decode(), size, parts
+
+    def read_part(self, job: Job, told: Told, part: str) -> packed.Part:
+        key = self._key(job, f"p:{told.batch}")
+        data = self._broker.calls.call(key, "HGET", key, part)
+        facts = told.parts.get(part)
+        if data is None or facts is None or json.loads(facts)[4] != _sum(data):
+            raise PartDamaged(job.name, told.batch, part)
+        return packed.Part(data)
+
+    def promise(self, job: Job, told: Told, text: bytes, parts: Sequence[str]) -> str:
+        """`made`, or why not: `done`, `other` (is promised), `changed` (are the parts)."""
+        owner = told.stage_owner if told.is_staged else job.owner
+        named = [each for part in parts for each in (part, told.parts[part])]
+        word: bytes = self._ask(job, "stage_promise", told.batch, owner, text, *named)
+        return word.decode()
+
+    def go_on(self, job: Job, batch: int, rows: int) -> bool:
+        """So many rows are published for sure. False: somebody else has finished it."""
+        return bool(self._ask(job, "stage_progress", batch, rows))
+
+    def end(self, job: Job, batch: int, rows: int, rejected: int) -> None:
+        self._ask(job, "stage_done", batch, rows, rejected, marks.kept_ms(job.key))
+
+    def drop(self, job: Job, batch: int, even_promised: bool = False) -> bool:
+        return bool(self._ask(job, "stage_drop", batch, int(even_promised), marks.kept_ms(job.key)))
+
+    def view(self, listed: Listed) -> stages.StageView | None:
+        owner, touched_ms, size, parts, promised = self._ask(listed.job, "stage_view", listed.batch)
+        is_promised = _number(promised) == listed.batch
+        if owner is None and not is_promised:
+            return None
+        job = Job(listed.job.name, listed.job.account, _text(owner))
+        touched = _number(touched_ms) if touched_ms is not None else listed.touched_ms
+        return stages.StageView(job, listed.batch, parts, max(0, _number(size)), touched, is_promised)
+
+    # -- of all ---------------------------------------------------------------------------------
+
+    def listed(self) -> list[Listed]:
+        flat = self._broker.calls.call(self._list, "HGETALL", self._list)
+        found = []
+        for name, value in zip(flat[::2], flat[1::2], strict=True):
+            if name:
+                batch, _, key = name.decode().partition(" ")
+                size, _, touched_ms = value.partition(b" ")
+                account, job = split_name(key)
+                found.append(Listed(Job(job, account, is_admin=True), int(batch), int(size), int(touched_ms)))
+        return sorted(found, key=lambda each: each.batch)
+
+    def enter(self, job: Job, batch: int, size: int, most: int) -> None:
+        """Room for so many bytes more."""
+        name = f"{batch} {job.key}"
+        told = self._broker._fcall_bare(self._list, "stage_enter", name, size, most, stages.MOST_STAGES)
+        if told[0] == b"stages":
+            raise StagingFull(f"{stages.MOST_STAGES} batches are staged")
+        if told[0] == b"bytes":
+            raise StagingFull(
+                f"{told[1]} bytes are staged, and {size} more are too many: Redis keeps at most {most}"
+            )
+
+    def settle(self, job: Job, batch: int, size: int | None) -> None:
+        """What there is of a batch by now; None: nothing."""
+        told = "" if size is None else size
+        self._broker._fcall_bare(self._list, "stage_settle", f"{batch} {job.key}", told)
+
+    def remember_job(self, job: Job) -> None:
+        """It is about to publish; raises TooManyJobs."""
+        most = marks.MOST_OF_OWNER if job.owner else marks.MOST_OF_ALL
+        word = self._broker._fcall_bare(
+            *(self._jobs, "stage_job", job.owner, job.key, marks.kept_ms(job.key), most, marks.MOST_JOBS)
+        )
+        if word == b"owner":
+            raise marks.TooManyJobs(most, " of yours" if job.owner else "")
+        if word == b"all":
+            raise marks.TooManyJobs(marks.MOST_JOBS, "")
+
+
+def _sum(data: bytes) -> str:
+    """Tells parts of one name apart, and what was damaged from what was sent."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode()
+
+
+def _number(value: bytes | None) -> int:
+    return -1 if value is None else int(value)

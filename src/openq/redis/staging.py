@@ -1,0 +1,385 @@
+"""Staged batches on Redis: the promises of `broker/staging.py`, kept by any number of servers together.
+
+Parts and promise of a job lie in keys of their own, on one node; the queues that its rows go to may be on
+others. So a batch is published in confirmed steps:
+
+    1. the promise, made by one call if the parts still are those that were looked at. A job has one at a time
+    2. chunk by chunk into the queues. One call stores the messages of a chunk in a queue and, beside them,
+       how many rows of the batch that queue has had its share of; nothing, if the caller is wrong about that
+    3. the mark that the batch is done, and its parts away, in one call
+
+Nobody holds a lock. Whoever finds a promise, by the same commit sent to another server, a later one or a
+sweep, goes on with it: two who do so at once help each other, and a chunk that comes late finds itself done.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..broker import stages
+from ..broker.rows import Slice
+from ..broker.stage_rows import (
+    Gates,
+    Room,
+    is_limited,
+    look_at_batch,
+    look_at_part,
+    orphaned,
+    promised_chunks,
+)
+from ..broker.stages import Committed, Job, MaySend, PartDamaged, Promise, StageView, check_batch
+from ..errors import (
+    Closed,
+    FunctionError,
+    NotReplicated,
+    OpenQError,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+)
+from ..model import FORM_BYTES
+from ..names import full_name
+from .drafts import pack_draft
+from .records import light_fields, pack_record
+from .registry import QueueView
+from .stage_keys import Listed, StageKeys, Told
+
+if TYPE_CHECKING:
+    from .operations import Operations
+
+log = logging.getLogger("openq.redis")
+
+CHUNK_ROWS = 1_000  # published by one call: Redis does nothing else meanwhile
+CHUNK_BYTES = 1 << 20
+STRIDE_BYTES = 16 << 20  # published before all of it is confirmed
+CLAIM_MS = 15_000  # a sweep leaves alone what somebody went on with so lately
+ABSENT_MS = 60_000  # between the entry of a batch in the list and its first part
+_TRIES = 10
+_CHANGES = 50  # times that others are faster
+
+
+class _Behind(NotReplicated):
+    """A queue lost what it had said it has."""
+
+
+class RedisStaging:
+    def __init__(self, broker: Operations) -> None:
+        self.broker = broker
+        self._keys = StageKeys(broker)
+        self._most = stages.MOST_IN_MEMORY
+
+    # -- the verbs ------------------------------------------------------------------------------
+
+    def put(self, job: Job, batch: int, part: str, data: bytes) -> int:
+        facts = look_at_part(job, batch, part, data)
+        self.broker._check_open()
+        keys = self._keys
+        with self._confirmed():
+            keys.enter(job, batch, facts.bytes, self._most)
+            try:
+                word, size, parts = keys.put(job, batch, part, facts, data)
+                if word == "late" and self._is_damaged(job, batch, part, facts.rows):
+                    word, size, parts = keys.put(job, batch, part, facts, data, mends=True)
+            except BaseException:
+                with suppress(StoreError):
+                    self._settle(job, keys.look(job, batch))
+                raise
+            keys.settle(job, batch, size if parts else None)
+        return facts.rows
+
+    def commit(
+        self,
+        job: Job,
+        batch: int,
+        parts: Sequence[str],
+        rows: int | None = None,
+        *,
+        queue: str | None = None,
+        dead_letter: str | None = None,
+        may_send: MaySend | None = None,
+    ) -> Committed:
+        check_batch(batch)
+        self.broker._check_open()
+        own = b""  # promise
+        failed = 0
+        for _ in range(_CHANGES):
+            told = self._keys.look(job, batch)
+            told.require(job)
+            done = told.outcome(bool(own))
+            try:
+                if done is not None:
+                    with self._confirmed():  # also what others wrote before
+                        self._forget(job, batch)
+                    return done
+                if told.promised >= 0:
+                    self._fulfil(job, told)
+                    continue
+                promise = look_at_batch(
+                    *(job.account, told.facts(), partial(self._keys.read_part, job, told), parts, rows),
+                    full_name(job.account, queue) if queue else None,
+                    full_name(job.account, dead_letter) if dead_letter else None,
+                    Gates(self._rooms(), may_send),
+                )
+                if told.newest < 0 and not promise.rows:  # nothing of it has to be remembered
+                    with self._confirmed():
+                        self._forget(job, batch)
+                    return Committed(0, 0, False)
+                own = self._promise(job, told, promise) or own
+            except NotReplicated:
+                failed += 1
+                if failed == _TRIES:
+                    raise
+            except PartDamaged:
+                again = self._keys.look(job, batch)
+                if again.parts == told.parts and again.promised == told.promised:
+                    raise
+        raise StoreUnavailable(f"job {job.name!r}, batch {batch} is changed by others all the time")
+
+    def abort(self, job: Job, batch: int) -> bool:
+        check_batch(batch)
+        self.broker._check_open()
+        told = self._keys.look(job, batch)
+        told.require(job)
+        with self._confirmed():
+            if told.outcome(False) is not None:
+                self._forget(job, batch)
+                return False
+            damaged = None
+            if told.promised == batch:
+                damaged = next(self._damaged(job, told), None)
+                if damaged is None:
+                    return False
+                log.warning("job %r, batch %d is dropped: part %s is damaged", job.key, batch, damaged)
+            if not self._keys.drop(job, batch, even_promised=damaged is not None):
+                return False
+            self._keys.settle(job, batch, None)
+        return True
+
+    def stages(self) -> list[StageView]:
+        self.broker._check_open()
+        views = map(self._keys.view, self._keys.listed())
+        return [view for view in views if view is not None]
+
+    def sweep(self) -> None:
+        try:
+            found = self._keys.listed()
+        except StoreError as error:
+            log.warning("staged batches have to wait: %s", error)
+            return
+        for each in found:
+            if self.broker._shared.closed:
+                return
+            try:
+                self._sweep(each)
+            except Closed:
+                return
+            except (OpenQError, OSError) as error:
+                log.warning("job %r, batch %d has to wait: %s", each.job.key, each.batch, error)
+
+    def _sweep(self, listed: Listed) -> None:
+        job, batch = listed.job, listed.batch
+        told = self._keys.look(job, batch)
+        if told.promised == batch:
+            if told.now_ms - told.went_on_ms >= CLAIM_MS:
+                self._fulfil(job, told)
+                log.info("published what was promised: job %r, batch %d", job.key, batch)
+        elif told.is_staged:
+            if told.outcome(False) is not None or told.now_ms - told.touched_ms > stages.KEPT_MS:
+                self._forget(job, batch)
+            elif told.size != listed.size:
+                self._settle(job, told)
+        elif told.now_ms - listed.touched_ms > ABSENT_MS:
+            self._keys.settle(job, batch, None)
+
+    # -- parts ----------------------------------------------------------------------------------
+
+    def _forget(self, job: Job, batch: int) -> None:
+        if self._keys.drop(job, batch):
+            self._keys.settle(job, batch, None)
+
+    def _settle(self, job: Job, told: Told) -> None:
+        self._keys.settle(job, told.batch, told.size if told.is_staged else None)
+
+    def _is_damaged(self, job: Job, batch: int, part: str, rows: int) -> bool:
+        """Whether a promised batch lacks just this part, and one of so many rows may stand in for it."""
+        told = self._keys.look(job, batch)
+        if told.promised != batch or (part, rows) not in told.read_promise().parts:
+            return False
+        return part in self._damaged(job, told)
+
+    def _damaged(self, job: Job, told: Told) -> Iterator[str]:
+        for part, _ in told.read_promise().parts:
+            try:
+                self._keys.read_part(job, told, part)
+            except PartDamaged:
+                yield part
+
+    # -- confirming -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _confirmed(self) -> Iterator[None]:
+        """What is written in here is as safe as the profile says when it is over, or NotReplicated is raised:
+        all of it may be done again."""
+        calls = self.broker.calls
+        with calls.apart():
+            before = calls.connections()
+            yield
+            calls.durable()
+            after = calls.connections()
+        if self.broker.is_durable and any(after.get(link) != opened for link, opened in before.items()):
+            raise NotReplicated("a connection was lost before the copies were confirmed")
+
+    # -- promising ------------------------------------------------------------------------------
+
+    def _rooms(self) -> Any:
+        broker = self.broker
+        broker._registry.refresh(broker.calls)
+
+        def room_of(name: str) -> Room | None:
+            view = broker._registry.queues.get(name)
+            if view is None:
+                return None
+            try:
+                waiting = broker.waiting(name) if is_limited(view.settings) else (0, 0)
+            except QueueNotFound:
+                return None
+            return Room(view.settings, *waiting)
+
+        return room_of
+
+    def _promise(self, job: Job, told: Told, promise: Promise) -> bytes:
+        """What was promised; nothing if others were faster, or a part is another one by now."""
+        if told.newest < 0:
+            self._keys.remember_job(Job(job.name, job.account, told.stage_owner or job.owner))
+        text = json.dumps({**promise.to_json(), "by": self.broker._token()}).encode()
+        with self._confirmed():
+            self._keys.settle(job, told.batch, told.size)  # so that a sweep finds it at any rate
+            word = self._keys.promise(job, told, text, [name for name, _ in promise.parts])
+        return text if word == "made" else b""
+
+    # -- publishing what is promised ------------------------------------------------------------
+
+    def _fulfil(self, job: Job, told: Told) -> None:
+        """All that is not published yet; then nothing is staged any more. Raises NotReplicated where that is
+        not certain: the promise stands, and whoever comes next goes on with it."""
+        batch = told.promised
+        if batch != told.batch:
+            told = self._keys.look(job, batch)
+            if told.promised != batch:
+                return
+        promise = told.read_promise()
+        run = _Run(self.broker, self._keys.tag(job), batch, promise.dead_letter)
+        read_part = partial(self._keys.read_part, job, told)
+        chunks = promised_chunks(job.account, promise, read_part, told.floor, CHUNK_ROWS, CHUNK_BYTES)
+        row, is_last = told.floor, False
+        while not is_last:
+            with self._confirmed():
+                size = 0
+                while not is_last and size < STRIDE_BYTES:
+                    chunk, is_last = next(chunks)
+                    self._publish(run, row, chunk)
+                    row += sum(len(each.bodies) for each in chunk)
+                    size += sum(len(body) for each in chunk for body in each.bodies)
+            if not is_last and not self._keys.go_on(job, batch, row):
+                return
+        with self._confirmed():
+            self._keys.end(job, batch, promise.rows, len(promise.rejected))
+            self._keys.settle(job, batch, None)
+
+    def _publish(self, run: _Run, row: int, chunk: list[Slice]) -> None:
+        run.publish(row, chunk)
+
+
+class _Run:
+    """One who publishes a batch: what he knows of how far each queue is."""
+
+    def __init__(self, broker: Operations, job: str, batch: int, dead_letter: str | None) -> None:
+        self._broker = broker
+        self._job = job
+        self._batch = batch
+        self._dead_letter = dead_letter
+        self._rows: dict[int, int] = {}  # number of a queue -> its share of the rows before this one is there
+        broker._registry.refresh(broker.calls)
+
+    def publish(self, row: int, chunk: list[Slice]) -> None:
+        """A queue gets all of a chunk by one call. The dead letters come last: what cannot go to its queue,
+        because that is deleted in this moment, goes with them."""
+        shares: dict[str, list[tuple[int, Slice]]] = {}
+        for each in chunk:
+            shares.setdefault(each.queue, []).append((row, each))
+            row += len(each.bodies)
+        dead = shares.pop(self._dead_letter or "", [])
+        for name, share in shares.items():
+            if not self._send(name, share, row) and self._dead_letter is not None:
+                dead += [(first, orphaned(each, self._dead_letter)) for first, each in share]
+        if dead and self._dead_letter is not None:
+            self._send(self._dead_letter, sorted(dead, key=lambda each: each[0]), row)
+
+    def _send(self, name: str, share: list[tuple[int, Slice]], end: int) -> bool:
+        """False: the queue was deleted since the promise, and took its messages with it."""
+        broker = self._broker
+        for _ in range(_CHANGES):
+            view = broker._registry.queues.get(name)
+            if view is None:
+                return False
+            try:
+                if view.number not in self._rows:
+                    self._rows[view.number] = self._ask(view, 0, 0)[0]
+                rows = self._rows[view.number]
+                flat = [text for first, each in share for text in self._records(view, first, each, rows)]
+                if not flat:
+                    return True
+                found, answers = self._ask(view, rows, end, *flat)
+            except QueueNotFound:
+                return False
+            except FunctionError as error:
+                if error.code != "STALE":
+                    raise
+                broker._registry.refresh(broker.calls, always=True)
+                continue
+            self._note(view, answers, len(flat) // 2)
+            known = broker._registry.queues.get(name)
+            if known is None or known.number != view.number:
+                continue  # it is another one by now, which begins with this chunk
+            if found < rows:
+                raise _Behind(f"queue {name!r} has fewer rows of a batch than it had")
+            self._rows[view.number] = found
+            if found >= end:
+                return True
+        raise StoreUnavailable(f"queue {name!r} changes all the time")
+
+    def _ask(self, view: QueueView, rows: int, end: int, *flat: bytes) -> tuple[int, list[bytes]]:
+        found, *answers = self._broker._on(view, "stage_publish", self._job, self._batch, rows, end, *flat)
+        return int(found), answers[0] if answers else []
+
+    def _records(self, view: QueueView, first: int, each: Slice, rows: int) -> Iterator[bytes]:
+        """Without those that the queue has."""
+        left = each.cut(max(0, rows - first), len(each.bodies)) if rows > first else each
+        if left.drafts is None and view.simple:
+            published = light_fields(left.extra)
+            for body in left.bodies:
+                yield pack_record(body, FORM_BYTES, left.info, published, False)
+                yield b""
+            return
+        broker = self._broker
+        now_ms = broker.now_ms()
+        for draft in left.each():
+            yield from pack_draft(view, draft, now_ms, broker._own_seq(draft.id) if draft.id else 0)
+
+    def _note(self, view: QueueView, answers: list[bytes], count: int) -> None:
+        broker = self._broker
+        if not broker._shared.listeners or not answers:
+            return
+        if answers[0][:1] == b"~":
+            seq = int(answers[0][1:])
+            broker._note("published", view.name, map(broker.id_of, range(seq, seq + count)))
+            return
+        told = [broker._told(view, answer) for answer in answers]
+        broker._note(
+            "published", view.name, [each[0] for each in told if isinstance(each, tuple) and not each[1]]
+        )
