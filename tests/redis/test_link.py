@@ -513,6 +513,22 @@ def test_what_a_lost_connection_wrote_is_not_confirmed_by_the_next(tell: Tell) -
 
 
 @either_way
+def test_a_later_write_does_not_answer_for_one_of_a_lost_connection(tell: Tell) -> None:
+    with replicated(1) as group:
+
+        def story(calls: Calls) -> None:
+            calls.call(b"a", "SET", "a", 1)
+            group.master.ask("CLIENT", "KILL", "TYPE", "normal")
+            calls.call(b"b", "SET", "b", 1, idempotent=True)
+            with pytest.raises(NotReplicated, match="connection was lost"):
+                calls.durable()
+            calls.call(b"b", "SET", "b", 2)
+            calls.durable()
+
+        tell(group.url, story)
+
+
+@either_way
 def test_work_apart_does_not_answer_for_what_was_written_before(tell: Tell) -> None:
     with replicated(1) as group:
 

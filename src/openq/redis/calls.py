@@ -29,6 +29,14 @@ Link = ThreadLink | LoopLink
 ASKING = pack(("ASKING",))
 
 
+def _note(marks: dict[Link, Mark], link: Link, mark: Mark) -> None:
+    """The last write covers those before it, but only on its own connection: what an earlier one took with
+    it must not be forgotten."""
+    before = marks.get(link)
+    if before is None or before.opened == mark.opened or link.copies.is_confirmed(before):
+        marks[link] = mark
+
+
 class _ThreadMarks(threading.local):
     def __init__(self) -> None:
         self.marks: dict[Link, Mark] = {}
@@ -120,12 +128,6 @@ class Calls:
             for link, turn in turns:
                 link.abandon(turn)
 
-    def connections(self) -> dict[Link, int]:
-        """Which have been used, and the how manieth of its link each is. `durable` speaks of the last write
-        through each link: if this changed between two writes, it says nothing of the first."""
-        on_loop = self._strand() is not None
-        return {link: link.copies.opened for link in self._links(on_loop) if link.copies.opened}
-
     @contextmanager
     def apart(self) -> Iterator[None]:
         """Within it `durable` is about what was written within it, and may fail and be asked again: what its
@@ -136,11 +138,11 @@ class Calls:
         try:
             yield
         finally:
-            # Of one link the later mark covers the earlier, on the same connection.
-            for link, mark in before.items():
-                later = marks.get(link)
-                if later is None or later.opened != mark.opened:
-                    marks[link] = mark
+            within = marks.copy()
+            marks.clear()
+            marks.update(before)
+            for link, mark in within.items():
+                _note(marks, link, mark)
 
     def on_durable(self, callback: Callable[[OpenQError | None], None]) -> None:
         """As `durable`, but tells `callback(error or None)`; on the loop that is later, and nobody waits."""
@@ -187,14 +189,14 @@ class Calls:
             reply = bridge.reply_of(strand, link.send, data)
             if writes and not isinstance(reply, StoreUnavailable):
                 # Woken by the very connection that answered: it is still the same.
-                strand.marks[link] = link.copies.mark()
+                _note(strand.marks, link, link.copies.mark())
             return reply
         try:
             turn = node.threads.exchange(data, 1, writes)
         except StoreError as error:
             return error
         if turn.mark is not None:
-            self._of_thread.marks[node.threads] = turn.mark
+            _note(self._of_thread.marks, node.threads, turn.mark)
         return turn.replies[0]
 
     def _share_on_thread(
@@ -213,7 +215,7 @@ class Calls:
                 except StoreError as error:
                     turn.replies.extend([error] * (turn.count - len(turn.replies)))
                 if turn.mark is not None:
-                    self._of_thread.marks[link] = turn.mark
+                    _note(self._of_thread.marks, link, turn.mark)
                 for place, reply in zip(places, turn.replies, strict=True):
                     replies[place] = reply
         finally:
@@ -234,7 +236,7 @@ class Calls:
                 for place, reply in zip(places, answers, strict=True):
                     replies[place] = reply
                 if writes and not isinstance(answers[-1], StoreUnavailable):
-                    strand.marks[link] = link.copies.mark()
+                    _note(strand.marks, link, link.copies.mark())
                 missing -= 1
                 if not missing:
                     callback(None)
@@ -306,13 +308,13 @@ class Calls:
             except StoreError as error:
                 return error
             if turn.mark is not None:
-                self._of_thread.marks[node.threads] = turn.mark
+                _note(self._of_thread.marks, node.threads, turn.mark)
             return turn.replies[1]
         link = node.on_loop
         assert link is not None
         reply = bridge.wait(lambda callback: link.send_many(ASKING + data, 2, callback))[1]
         if writes and not isinstance(reply, StoreUnavailable):
-            strand.marks[link] = link.copies.mark()
+            _note(strand.marks, link, link.copies.mark())
         return reply
 
     def _look(self) -> None:

@@ -130,7 +130,7 @@ class Copies:
 
     def is_safe(self, mark: Mark, now_s: float) -> bool:
         """Whether nothing needs to be asked. Raises when it is too late: who could confirm it is gone."""
-        if self._is_confirmed(mark):
+        if self.is_confirmed(mark):
             return True
         if mark.opened == self.opened:
             return self._is_master and not (self.replicas or self.on_disk or self._must_look(now_s))
@@ -138,10 +138,10 @@ class Copies:
 
     def require(self, mark: Mark) -> None:
         """After the answer: it may have come over a newer connection than that of the writes."""
-        if not self._is_confirmed(mark):
+        if not self.is_confirmed(mark):
             raise NotReplicated(_GONE)
 
-    def _is_confirmed(self, mark: Mark) -> bool:
+    def is_confirmed(self, mark: Mark) -> bool:
         if mark.opened == self.opened:
             return self.confirmed >= mark.written
         return self._confirmed_before.get(mark.opened, -1) >= mark.written
