@@ -7,7 +7,9 @@ such a source: what a caller does not need is left out by `columns`, `body`, or 
 
 from __future__ import annotations
 
+import gc
 import logging
+import math
 import os
 import socket
 import sys
@@ -46,6 +48,7 @@ PIECE_BYTES = 32 << 20
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _WORKERS = ("pyspark.worker", "pyspark.sql.worker.")
 _MOST_OPENED = 4
+_MOST_SETTLED = 3  # when imported, and after the imports of the first tasks
 _PLANNING_WORKERS = ("pyspark.sql.worker.", "pyspark.sql.streaming.python_streaming_source_runner")
 
 
@@ -166,6 +169,18 @@ def _program() -> str:
     return sys.argv[1] if name == "pyspark.daemon" and len(sys.argv) > 1 else name
 
 
+_settled = 0
+
+
+def _settle() -> None:
+    """Spark has its workers collect garbage after every task, and that walks through all they ever imported:
+    a third of the time of a scan. What is there by now stays for good anyway."""
+    global _settled
+    if _settled < _MOST_SETTLED and _program().startswith(_WORKERS):
+        _settled += 1
+        gc.freeze()
+
+
 def _leave_pandas_out() -> None:
     """Where Spark only plans, once for every query, half of the time would go into importing pandas.
 
@@ -190,6 +205,7 @@ def _leave_pandas_out() -> None:
 
 
 _leave_pandas_out()
+_settle()
 
 
 # -- where the history is ---------------------------------------------------------------------------
@@ -202,6 +218,7 @@ def open_history(
 
     With `pieces` the path must hold their journal: on another machine the same path may be another one.
     """
+    _settle()
     local = _local(options)
     if local is not None and (options.url is None or _holds(local, pieces)):
         return local
@@ -356,9 +373,11 @@ def _names_on_server(history: RemoteHistory, asked: set[str]) -> Iterator[set[st
 
 def shares(pieces: Sequence[Piece], share_bytes: int, least: int | None) -> list[Share]:
     """Pieces that follow one another, in shares of about the same size and at least `least` if there are
-    so many pieces. No small one is left over at the end: everybody would wait for the core that gets it."""
+    so many pieces. As many for every core, so that nobody waits in the end for the one that got one more."""
     total = sum(piece.bytes for piece in pieces)
-    wanted = least or min(2 * (os.cpu_count() or 1), max(1, total // LEAST_PARTITION_BYTES))
+    cores = os.cpu_count() or 1
+    rounds = max(1, math.ceil(1.1 * total / (share_bytes * cores)))
+    wanted = least or min(rounds * cores, max(1, total // LEAST_PARTITION_BYTES))
     found: list[Share] = []
     held: list[Piece] = []
     have = done = 0
