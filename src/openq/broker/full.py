@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..observe.metrics import Family
     from ..storage.files import FileJournal
     from .browse import Mark, Step
-    from .cursors import Cursors
+    from .cursors import NamedCursors
     from .history import PastMessage, Span
     from .staging import Staging
     from .subscriptions import Subscriptions
@@ -64,7 +64,7 @@ class FullBroker(Broker, Protocol):
     @property
     def subscriptions(self) -> Subscriptions: ...
     @property
-    def cursors(self) -> Cursors: ...
+    def cursors(self) -> NamedCursors: ...
     @property
     def journal(self) -> FileJournal | None: ...
 

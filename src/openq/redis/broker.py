@@ -16,6 +16,7 @@ from ..model import NO_DEADLINE, Delivery
 from . import bridge
 from .batches import Batches
 from .calls import Calls
+from .cursors import Holds, StreamCursors
 from .foundation import Shared
 from .history import Past
 from .operations import Operations
@@ -50,6 +51,7 @@ class RedisBroker(Operations):
             self.is_server = True
         self._views: dict[asyncio.AbstractEventLoop, RedisBroker] = {}
         self._base = self
+        self._holds = Holds()
         self.is_virtual = isinstance(clock, VirtualClock)
         try:
             self._start()
@@ -70,6 +72,13 @@ class RedisBroker(Operations):
     def _after_fork(self) -> None:
         self._desk.attendant = Attendant(self)
         self._views.clear()
+
+    @property
+    def cursors(self) -> StreamCursors:
+        return StreamCursors(self, self._holds)
+
+    def _keep_for_readers(self, view: QueueView) -> None:
+        self.cursors.keep_new(view)
 
     @property
     def registry(self) -> Registry:
@@ -220,6 +229,13 @@ class RedisBroker(Operations):
             for seq in Past(self).expired_leases(view):
                 self._note("expired", view.name, [self._lent_id(seq)])
         return int(next_ms), int(ready)
+
+    def keep_history(self, view: QueueView, from_ms: int, until_ms: int) -> bool:
+        """For readers who have not come further. Whether something was dropped that nobody holds."""
+        return bool(self._on(view, "keep_history", from_ms, until_ms))
+
+    def redis_now(self) -> int:
+        return self._redis_now()
 
     def hold_queue(self, view: QueueView) -> bool:
         return bool(self._on(view, "hold", self._shared.client, self._shared.beat_ms))

@@ -194,7 +194,11 @@ class Foundation:
             return again
         log.warning("queue %r was lost by Redis; it is made again, empty", view.name)
         self._configure(view)
+        self._keep_for_readers(view)
         return view
+
+    def _keep_for_readers(self, view: QueueView) -> None:
+        raise NotImplementedError
 
     def _make_again(self, views: list[QueueView], wiring: dict[str, Any]) -> None:
         """All that this client knew of a store that was emptied, as far as nobody else has made it by now."""
@@ -403,10 +407,6 @@ class Foundation:
     @property
     def subscriptions(self) -> Any:
         raise NotOnThisStore("lease batches", "receive and acknowledge through the queue itself")
-
-    @property
-    def cursors(self) -> Any:
-        raise NotOnThisStore("cursors", "read the history of a queue by time")
 
 
 def chunks(items: list[Any], size: int) -> Iterator[list[Any]]:

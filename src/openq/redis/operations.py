@@ -77,6 +77,7 @@ class Operations(Traffic):
                 raise
             return False  # Redis lost its counters: that number is, or was, in use
         if self._registry.put_queue(self.calls, view):
+            self._keep_for_readers(view)
             return True
         self._fcall(view.key, "drop", 0, 0)  # somebody was faster
         return False

@@ -30,7 +30,8 @@ local function prepare()
 end
 
 local PLAIN = '0:-'  -- the lane of those that are plain but came back
-local FIELDS = {'seq', 'last', 'num', 'ms', 'next', 'cur', 'pl', 'bk', 'mx', 'by', 'w', 'ra', 'sk', 'tr', 'oid', 'rc', 'lb'}
+local FIELDS = {'seq', 'last', 'num', 'ms', 'next', 'cur', 'pl', 'bk', 'mx', 'by', 'w', 'ra', 'sk', 'tr', 'oid', 'rc', 'lb',
+  'hf', 'hu', 'hl'}
 local FIELD_COUNT = #FIELDS
 local GRACE_MS = 100  -- how long a message without any time to live is offered where somebody waits
 local SLICE = 1000  -- deadlines dealt with in one call
@@ -124,8 +125,16 @@ local function save(Q)
   if at > 0 then call('HSET', Q.k, unpack(changed)) end
 end
 
+-- History from millisecond `hf` on is kept for named readers until `hu`, however much it is; what was dropped of
+-- the events meanwhile came before `hl`.
+local function is_held(Q)
+  return Q.hu > Q.now and Q.c.hist > 0
+end
+
 local function event(Q, ...)
-  if Q.c.hist > 0 then
+  if is_held(Q) then
+    call('XADD', Q.p .. 'h', S(Q.ms) .. '-*', 'e', concat({...}, '\31'))
+  elseif Q.c.hist > 0 then
     call('XADD', Q.p .. 'h', 'MAXLEN', '~', S(Q.c.hmax * 3), S(Q.ms) .. '-*', 'e', concat({...}, '\31'))
   end
 end
