@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from openq.broker.batch_columns import KINDS, columns_of
+from openq.broker.batches import SubscriptionInUse, SubscriptionNotFound, SubscriptionTaken
 from openq.broker.local import LocalBroker
-from openq.broker.subscriptions import SubscriptionInUse, SubscriptionNotFound, SubscriptionTaken
 from openq.broker.waiters import Waiter
 from openq.clock import VirtualClock
 from openq.errors import InvalidSetting, QueueNotFound
@@ -511,8 +511,8 @@ def test_subscriptions_go_with_their_queue(durable: Place, tmp_path: Path) -> No
 
 
 def test_one_user_leaves_room_for_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openq.broker.subscriptions.MAX_OF_ONE", 2)
-    monkeypatch.setattr("openq.broker.subscriptions.MAX_SUBSCRIPTIONS", 4)
+    monkeypatch.setattr("openq.broker.batches.MAX_OF_ONE", 2)
+    monkeypatch.setattr("openq.broker.batches.MAX_SUBSCRIPTIONS", 4)
     subscriptions = place.broker.subscriptions
     for number in range(2):
         subscriptions.form(f"ann-{number}", "q", 0, maker="ann")

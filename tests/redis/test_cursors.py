@@ -1,5 +1,5 @@
-"""Cursors on Redis: a reader that is known is waited for on every queue, whoever serves it; one that is dead is
-not waited for longer than it asked."""
+"""Cursors on Redis: a reader that is known is waited for on every queue, whoever serves it; a dead one is not
+waited for longer than it asked."""
 
 from __future__ import annotations
 

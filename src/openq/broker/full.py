@@ -17,11 +17,11 @@ from .base import Broker, Filter, Found, Receipt
 if TYPE_CHECKING:
     from ..observe.metrics import Family
     from ..storage.files import FileJournal
+    from .batches import LeaseBatches
     from .browse import Mark, Step
     from .cursors import NamedCursors
     from .history import PastMessage, Span
     from .staging import Staging
-    from .subscriptions import Subscriptions
 
 
 class KnownQueue(Protocol):
@@ -62,7 +62,7 @@ class FullBroker(Broker, Protocol):
     @property
     def staging(self) -> Staging: ...
     @property
-    def subscriptions(self) -> Subscriptions: ...
+    def subscriptions(self) -> LeaseBatches: ...
     @property
     def cursors(self) -> NamedCursors: ...
     @property
