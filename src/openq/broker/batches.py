@@ -1,4 +1,4 @@
-"""What subscriptions and their batches are, whatever the store: who reads, on which terms, and what is refused.
+"""What subscriptions and their batches are, whatever the store: who reads, on which terms, what is refused.
 
 A subscription reads a queue in numbered batches that stay the same until they are acknowledged. Batch n of
 subscription S is nothing but leases whose consumer is `batch:S:n`.

@@ -11,7 +11,7 @@ from typing import Any
 from ..broker.foundation import Listener
 from ..broker.waiters import Waiter
 from ..clock import Clock, VirtualClock
-from ..errors import QueueNotFound
+from ..errors import FunctionError, QueueNotFound
 from ..model import NO_DEADLINE, Delivery
 from . import bridge
 from .batches import Batches
@@ -22,6 +22,7 @@ from .history import Past
 from .operations import Operations
 from .records import pack_record
 from .registry import QueueView, Registry
+from .subscriptions import StreamSubscriptions
 from .traffic import SMALL_BYTES
 from .url import Host, parse
 from .waiting import WATCH_MS, Attendant
@@ -76,6 +77,13 @@ class RedisBroker(Operations):
     @property
     def cursors(self) -> StreamCursors:
         return StreamCursors(self, self._holds)
+
+    @property
+    def subscriptions(self) -> StreamSubscriptions:
+        return StreamSubscriptions(self)
+
+    def _drop_readers(self) -> None:
+        self.subscriptions.drop_orphans()
 
     def _keep_for_readers(self, view: QueueView) -> None:
         self.cursors.keep_new(view)
@@ -184,6 +192,18 @@ class RedisBroker(Operations):
             attendant.add(queue, waiter)
         return None
 
+    def stand_by(self, queue: str, waiter: Waiter) -> int:
+        """Put one in line who only wants to be told. How many were ready before anybody could tell."""
+        view = self._view(queue)
+        attendant = self._attendant
+        attendant.start()
+        attendant.add(queue, waiter)
+        try:
+            return self._watch(view)
+        except BaseException:
+            attendant.leave(queue, waiter)
+            raise
+
     def _watch(self, view: QueueView) -> int:
         next_ms, ready = self.tick_queue(view, WATCH_MS)
         self._attendant.note_deadline(view, next_ms)
@@ -236,6 +256,39 @@ class RedisBroker(Operations):
 
     def redis_now(self) -> int:
         return self._redis_now()
+
+    # -- for subscriptions ----------------------------------------------------------------------
+
+    def view(self, queue: str) -> QueueView:
+        return self._view(queue)
+
+    def token(self) -> str:
+        return self._token()
+
+    def look_again(self, view: QueueView, at_ms: int) -> None:
+        """When a lease ends that nobody may ask for."""
+        if self.batches is not None:
+            self._attendant.note_deadline(view, at_ms)
+
+    def ask_of(self, view: QueueView, name: str, *args: Any) -> Any:
+        return self.ask_and_decide(view, name, *args)[0]
+
+    def ask_and_decide(self, view: QueueView, name: str, *args: Any) -> tuple[Any, bool]:
+        """The answer of a function for this very queue, not for one of its name made later; and whether some
+        of its messages went elsewhere by that."""
+        for _ in range(2):
+            try:
+                limbo, _, answer = self._fcall(view.key, name, *args)
+                return answer, bool(limbo and self._drain_if_possible(view))
+            except FunctionError as error:
+                if error.code == "GONE":
+                    self._forget_gone(view)
+                elif error.code != "NOQUEUE":
+                    raise
+                elif self._restore(view) is view:
+                    continue
+                break
+        raise QueueNotFound(view.name)
 
     def hold_queue(self, view: QueueView) -> bool:
         return bool(self._on(view, "hold", self._shared.client, self._shared.beat_ms))

@@ -200,6 +200,9 @@ class Foundation:
     def _keep_for_readers(self, view: QueueView) -> None:
         raise NotImplementedError
 
+    def _drop_readers(self) -> None:
+        raise NotImplementedError
+
     def _make_again(self, views: list[QueueView], wiring: dict[str, Any]) -> None:
         """All that this client knew of a store that was emptied, as far as nobody else has made it by now."""
         log.warning("%s was emptied, or is another one: its queues are made again", self.address)
@@ -403,10 +406,6 @@ class Foundation:
     @property
     def staging(self) -> Any:
         raise NotOnThisStore("staged batches", "publish them in batches of their own")
-
-    @property
-    def subscriptions(self) -> Any:
-        raise NotOnThisStore("lease batches", "receive and acknowledge through the queue itself")
 
 
 def chunks(items: list[Any], size: int) -> Iterator[list[Any]]:

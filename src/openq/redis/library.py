@@ -14,7 +14,14 @@ from ..errors import StoreError
 from .calls import Calls
 
 _TRIES = 3
-_PARTS = ("1_state.lua", "2_flow.lua", "3_consumers.lua", "4_operators.lua", "5_queues.lua")
+_PARTS = (
+    "1_state.lua",
+    "2_flow.lua",
+    "3_consumers.lua",
+    "4_operators.lua",
+    "4_subscriptions.lua",
+    "5_queues.lua",
+)
 
 
 def _source() -> tuple[str, str]:

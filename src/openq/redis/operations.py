@@ -122,6 +122,7 @@ class Operations(Traffic):
         else:
             raise QueueInUse(queue, "messages are on their way from it to other queues")
         self._forget_gone(view)
+        self._drop_readers()
         if self.router.bindings(None, queue):
             self._registry.change_router(self.calls, lambda router: router.drop_queue(queue))
         return int(count)
