@@ -331,7 +331,7 @@ def test_a_server_that_dies_while_it_forms_a_batch_leaves_it_to_the_next(
     # One slice of it, and the rest never comes.
     args = ("", "s", known.term, 2, 9_000, -1, 300_000, consumer_of("s", 2), "0")
     until_ms, _, count, is_whole = one.ask_of(view, "form_batch", *args)
-    assert (int(count), int(is_whole)) == (2_000, 0)
+    assert (int(count), int(is_whole)) == (1_000, 0)
 
     assert form(other, 1, limit=50) == (2, 9_000)  # as large as it was begun
     assert bodies(other, 2) == BODIES[1:9_001]

@@ -14,8 +14,9 @@ do
   local BATCH = '^(%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d) (%d) (%d+) (%d+)$'
   local PIECE = '^(%d+) (%d+) (%d+) (%d+) (%d+)$'
   local RUN_MOST = 500  -- so many are lent as one run
-  local COST = 2000  -- leases in one call; a run counts as some of them
-  local COST_OF_RUN = 10
+  local COST = 1000  -- plain leases in one call: Redis does nothing else meanwhile
+  local COST_OF_LANES = 4  -- of one lease out of the lanes
+  local COST_OF_RUN = 75  -- of a longer one, with all that it names
   local PAGE_BYTES = 1048576
   local WINDOW = 16  -- records that are read at once, however large
 
@@ -195,7 +196,7 @@ do
       if wanted > 0 then
         add(Q, key, b, receive_one(Q, wanted, S(b.till - Q.now), args[9], nil, args[10], '-', 0))
       end
-      cost = cost + wanted
+      cost = cost + wanted * ((Q.c.fifo or Q.mx > 0) and COST_OF_LANES or 1)
       b.whole = wanted == 0 or b.count - before < wanted or b.count == b.limit
     end
     if b.count == 0 then return {} end
@@ -253,7 +254,7 @@ do
             local at = seq_of(found[1]) - tonumber(start) + 1
             if sub(bits, at, at) == '1' then put(found[1], found[2][2], '', S(delivery), lent, 1) end
           end
-          cost = cost + COST_OF_RUN
+          cost = cost + to - from + 1
         end
         return false
       end
