@@ -209,7 +209,7 @@ def test_rest(door: Door) -> None:
 
 
 def test_what_only_a_journal_has_is_refused_with_what_to_use_instead(door: Door) -> None:
-    for path in ("history/segments", "pipeline/subscriptions", "pipeline/stages"):
+    for path in ("history/segments", "pipeline/stages"):
         status, problem = door.ask("GET", path)
         assert (status, problem["code"]) == (501, "not_on_this_store"), path
         assert problem["detail"]
