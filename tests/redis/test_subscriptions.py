@@ -432,13 +432,25 @@ def server(redis_server: Server) -> Iterator[Served]:
         started.stop()
 
 
-def served_on(redis: Server, port: int | None = None) -> Served:
-    return Served(["--store", redis.url, "--profile", "fast"], port or free_port())
+def served_on(redis: Server) -> Served:
+    return Served(["--store", redis.url, "--profile", "fast"], free_port())
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[Served]:
+    """For tests that name their queues for themselves."""
+    with single() as redis:
+        started = served_on(redis)
+        try:
+            yield started.wait()
+            assert [line for line in started.log if "Traceback" in line] == []
+        finally:
+            started.stop()
 
 
 @pytest.fixture
-def client(server: Served) -> Client:
-    return Client(server.url)
+def client(shared_server: Served) -> Client:
+    return Client(shared_server.url)
 
 
 OF_CURSORS = ("test_a_cursor_shows_how_far_its_reader_is",)

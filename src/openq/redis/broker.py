@@ -11,7 +11,7 @@ from typing import Any
 from ..broker.foundation import Listener
 from ..broker.waiters import Waiter
 from ..clock import Clock, VirtualClock
-from ..errors import FunctionError, QueueNotFound
+from ..errors import FunctionError, QueueNotFound, StoreError
 from ..model import NO_DEADLINE, Delivery
 from . import bridge
 from .batches import Batches
@@ -19,6 +19,7 @@ from .calls import Calls
 from .cursors import Holds, StreamCursors
 from .foundation import Shared
 from .history import Past
+from .library import function
 from .operations import Operations
 from .records import pack_record
 from .registry import QueueView, Registry
@@ -250,9 +251,22 @@ class RedisBroker(Operations):
                 self._note("expired", view.name, [self._lent_id(seq)])
         return int(next_ms), int(ready)
 
-    def keep_history(self, view: QueueView, from_ms: int, until_ms: int) -> bool:
-        """For readers who have not come further. Whether something was dropped that nobody holds."""
-        return bool(self._on(view, "keep_history", from_ms, until_ms))
+    def keep_history(self, views: list[QueueView], from_ms: int, until_ms: int) -> list[QueueView]:
+        """For readers who have not come further. Those that dropped something which nobody holds."""
+        asked = (self._now_argument(), from_ms, until_ms)
+        name = function("keep_history")
+        commands = [(view.key, (b"FCALL", name, 1, view.key, *asked)) for view in views]
+        dropped = []
+        for view, reply in zip(views, self.calls.many(commands, idempotent=True), strict=True):
+            try:
+                if isinstance(reply, StoreError):
+                    # A node without the functions, a queue that is gone or was lost: the long way tells.
+                    reply = self._about_queue(view, "keep_history", *asked[1:])
+            except QueueNotFound:
+                continue
+            if reply[2]:
+                dropped.append(view)
+        return dropped
 
     def redis_now(self) -> int:
         return self._redis_now()

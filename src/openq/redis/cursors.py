@@ -9,16 +9,15 @@ memory keeps nothing for anybody.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..broker.cursors import Cursor, CursorNotFound, CursorState, check_room
-from ..errors import InvalidSetting, QueueNotFound
+from ..errors import InvalidSetting
 from ..model import check_name
 from .column_scripts import RANGES
 from .registry import QueueView
 from .shelf import Shelf
-from .streams import Facts, facts_of, kept, keys_of, position_of_message, position_of_time, script, time_of
+from .streams import facts_of, kept, keys_of, position_of_message, position_of_time, script, time_of
 
 if TYPE_CHECKING:
     from .broker import RedisBroker
@@ -120,48 +119,22 @@ class StreamCursors:
         return self._states(cursors)
 
     def _states(self, cursors: list[Cursor]) -> list[CursorState]:
-        views = kept(self._broker.registry)
-        facts = facts_of(self._broker.calls, views)
-        now_ms = self._broker.redis_now()
-        return [self._state(cursor, views, facts, now_ms) for cursor in cursors]
+        look = _Look(self._broker)
+        return [self._state(cursor, look) for cursor in cursors]
 
-    def _state(
-        self, cursor: Cursor, views: list[QueueView], facts: Mapping[int, Facts], now_ms: int
-    ) -> CursorState:
-        limit = self._broker.address.history
-        position = cursor.position
-        unread = [view for view in views if facts[view.number].end > position]
-        lag_bytes = sum(self._bytes_behind(position, view, facts[view.number]) for view in unread)
-        gone = [facts[view.number].lost(view.settings.history_ms, limit, events=True) for view in views]
-        behind = max(gone, default=0)
+    def _state(self, cursor: Cursor, look: _Look) -> CursorState:
+        position, now_ms = cursor.position, look.now_ms
+        unread = look.unread(position)
+        lag_bytes = look.bytes_behind(position, unread)
         # From 0 on means: whatever there is.
-        if 0 < position < behind:
-            lost: str | None = f"positions {position} to {behind} are not kept any more"
+        if 0 < position < look.lost:
+            lost: str | None = f"positions {position} to {look.lost} are not kept any more"
         else:
             lost = cursor.over(lag_bytes, now_ms)
         since_ms = now_ms
         if unread:
-            since_ms = time_of(position) or min(_first_ms(facts[view.number], now_ms) for view in unread)
+            since_ms = time_of(position) or min(look.first_ms(view) for view in unread)
         return CursorState(cursor, lag_bytes, max(0, now_ms - since_ms) / 1000, lost)
-
-    def _bytes_behind(self, position: int, view: QueueView, known: Facts) -> int:
-        """Of memory, about: Redis counts neither bytes nor entries of a part of a stream."""
-        messages, events = known.messages, known.events
-        calls, (message_key, event_key) = self._broker.calls, keys_of(view)
-        behind = 0.0
-        if messages.length and position_of_message(*messages.last) >= position:
-            asked = script(RANGES, [message_key], messages.deleted[0] + 1, time_of(position), _MOST_MS)
-            cuts = [int(each) for each in calls.call(view.key, *asked, idempotent=True)]
-            count = sum(cuts[at + 1] - cuts[at] + 1 for at in range(0, len(cuts), 2))
-            behind += self._memory(view, message_key) * min(1.0, count / messages.length)
-        if events.length and events.last[0] >= time_of(position):
-            span_ms = events.last[0] - events.first[0] + 1
-            share = min(1.0, (events.last[0] - time_of(position) + 1) / span_ms)
-            behind += self._memory(view, event_key) * share
-        return round(behind)
-
-    def _memory(self, view: QueueView, key: bytes) -> int:
-        return int(self._broker.calls.call(view.key, "MEMORY", "USAGE", key, idempotent=True) or 0)
 
     # -- what queues know of it
 
@@ -172,12 +145,20 @@ class StreamCursors:
             return
         if self._broker.health().disk_full:
             cursors = []  # the past gives way
-        for state in self._states(cursors) if cursors else ():
-            if state.lag_bytes > state.cursor.hold_bytes:
-                cursors.remove(state.cursor)
-                self._shelf.change(state.cursor.name, _given_up)
+        for cursor in self._too_far_behind(cursors) if cursors else ():
+            cursors.remove(cursor)
+            self._shelf.change(cursor.name, _given_up)
         self._tell(self._hold(cursors), kept(self._broker.registry), _ROUNDS)
         self._holds.is_any = bool(cursors)
+
+    def _too_far_behind(self, cursors: list[Cursor]) -> list[Cursor]:
+        look = _Look(self._broker)
+        doubtful = [each for each in cursors if each.hold_bytes < look.bytes]
+        return [
+            each
+            for each in doubtful
+            if look.bytes_behind(each.position, look.unread(each.position)) > each.hold_bytes
+        ]
 
     def keep_new(self, view: QueueView) -> None:
         """A queue made after the cursors were."""
@@ -208,24 +189,70 @@ class StreamCursors:
         self._tell(self._hold(self._waited_for()), kept(self._broker.registry), 1)
 
     def _tell(self, hold: Hold, views: list[QueueView], rounds: int) -> None:
-        for view in views:
-            for _ in range(rounds):
-                try:
-                    if not self._broker.keep_history(view, *hold):
-                        break
-                except QueueNotFound:
-                    break
+        """All of them; those that drop what nobody holds any more again, for so many rounds."""
+        for _ in range(rounds):
+            views = self._broker.keep_history(views, *hold)
+
+
+class _Look:
+    """What there is of a history at one moment, for all cursors that are looked at."""
+
+    def __init__(self, broker: RedisBroker) -> None:
+        self._calls = broker.calls
+        self._views = kept(broker.registry)
+        self._facts = facts_of(broker.calls, self._views)
+        self.now_ms = broker.redis_now()
+        limit = broker.address.history
+        gone = [
+            self._facts[view.number].lost(view.settings.history_ms, limit, events=True)
+            for view in self._views
+        ]
+        self.lost = max(gone, default=0)
+        keys = [(view, key) for view in self._views for key in keys_of(view)]
+        sizes = self._ask([(view, ("MEMORY", "USAGE", key)) for view, key in keys])
+        self._memory = {key: int(size or 0) for (_, key), size in zip(keys, sizes, strict=True)}
+        self.bytes = sum(self._memory.values())
+
+    def _ask(self, commands: list[tuple[QueueView, tuple[bytes | str | int, ...]]]) -> list[Any]:
+        replies = self._calls.many([(view.key, command) for view, command in commands], idempotent=True)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    def unread(self, position: int) -> list[QueueView]:
+        return [view for view in self._views if self._facts[view.number].end > position]
+
+    def first_ms(self, view: QueueView) -> int:
+        """When the oldest row of a queue came."""
+        known = self._facts[view.number]
+        times = [self.now_ms]
+        if known.messages.length:
+            times.append(known.messages.first[1])
+        if known.events.length:
+            times.append(known.events.first[0])
+        return min(times)
+
+    def bytes_behind(self, position: int, unread: list[QueueView]) -> int:
+        """Of memory, about: Redis counts neither bytes nor entries of a part of a stream."""
+        behind = 0.0
+        asked = []
+        for view in unread:
+            messages, events = self._facts[view.number].messages, self._facts[view.number].events
+            message_key, event_key = keys_of(view)
+            if messages.length and position_of_message(*messages.last) >= position:
+                since = (messages.deleted[0] + 1, time_of(position), _MOST_MS)
+                asked.append((view, script(RANGES, [message_key], *since)))
+            if events.length and events.last[0] >= time_of(position):
+                span_ms = events.last[0] - events.first[0] + 1
+                share = (events.last[0] - time_of(position) + 1) / span_ms
+                behind += self._memory[event_key] * min(1.0, share)
+        for (view, _), cuts in zip(asked, self._ask(asked), strict=True):
+            count = sum(int(cuts[at + 1]) - int(cuts[at]) + 1 for at in range(0, len(cuts), 2))
+            share = count / self._facts[view.number].messages.length
+            behind += self._memory[keys_of(view)[0]] * min(1.0, share)
+        return round(behind)
 
 
 def _given_up(fields: Any) -> Any:
     return None if fields is None else {**fields, _GIVEN_UP: True}
-
-
-def _first_ms(known: Facts, now_ms: int) -> int:
-    """When the oldest row of a queue came."""
-    times = [now_ms]
-    if known.messages.length:
-        times.append(known.messages.first[1])
-    if known.events.length:
-        times.append(known.events.first[0])
-    return min(times)

@@ -8,7 +8,7 @@ call of the new one on, the queue refuses what is of an earlier term, however la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -138,13 +138,7 @@ class StreamSubscriptions:
             answers = self._broker.ask_of(view, "open_batches", *names)
         except QueueNotFound:
             return [[] for _ in together]
-        return [
-            [
-                _Batch(Formed(number, count, size, until_ms), bool(abandoned))
-                for number, until_ms, size, count, abandoned in _tuples(answer, 5)
-            ]
-            for answer in answers
-        ]
+        return [_listed(answer) for answer in answers]
 
     # -- whose it is
 
@@ -357,7 +351,7 @@ class StreamSubscriptions:
         def keep(known: Known) -> int:
             lasting = lease_ms or known.terms.lease_ms
             held = 0
-            for batch in self._open([known])[0]:
+            for batch in _listed(self._ask(known, "tidy_batches", "")):
                 if not batch.abandoned:
                     formed = batch.formed
                     # Each message is named in the event of it: not for a second more or less.
@@ -425,6 +419,9 @@ class StreamSubscriptions:
         return returned
 
 
-def _tuples(flat: list[Any], size: int) -> Iterator[tuple[int, ...]]:
-    for at in range(0, len(flat), size):
-        yield tuple(map(int, flat[at : at + size]))
+def _listed(flat: list[Any]) -> list[_Batch]:
+    found = []
+    for at in range(0, len(flat), 5):
+        number, until_ms, size, count, is_abandoned = map(int, flat[at : at + 5])
+        found.append(_Batch(Formed(number, count, size, until_ms), bool(is_abandoned)))
+    return found

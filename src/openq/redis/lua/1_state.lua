@@ -16,7 +16,7 @@
 --   i, u  hashes: own ids, unique keys -> seq                     k, kz  dedup keys and their ends
 --   ob  hash: limbo, messages on their way to other queues        in  sorted set: transfers that arrived
 --   tk:<client>  hash: answers to the last publishes of a client, so that one may be repeated
---   h   stream: events
+--   h   stream: events                    sb, sb:.., sp:..  batches, see 4_subscriptions.lua
 -- A plain message (standard queue, no priority, group, delay, expiry, id...) is nothing but its entry in `m`:
 -- what stands after the cursor `cur` waits. Whatever comes back or is special stands in the lanes.
 

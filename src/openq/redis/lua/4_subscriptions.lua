@@ -97,6 +97,29 @@ do
     return open
   end
 
+  -- `act(number, batch)` for each open one; the others are forgotten, if that is wanted.
+  local function each_open(Q, name, tidies, act)
+    for _, number in ipairs(numbers_of(Q, name)) do
+      local b = load(Q, name, number)
+      if is_open(Q, name, number, b) then
+        act(number, b)
+      elseif tidies then
+        drop_batch(Q, name, number)
+      end
+    end
+  end
+
+  -- Number, until, bytes, count, 1 if abandoned of each open batch.
+  local function listed(Q, name, tidies)
+    local found = {}
+    each_open(Q, name, tidies, function(number, b)
+      local at = #found
+      found[at + 1], found[at + 2], found[at + 3], found[at + 4] = number, S(b.till), S(b.size), S(b.count)
+      found[at + 5] = b.abandoned and 1 or 0
+    end)
+    return found
+  end
+
   -- A reader's calls carry its term. Who took over has a later one, and from its first call on others are late.
   local function late(Q, name, term)
     local known = tonumber(call('HGET', Q.p .. 'sb', name) or 0)
@@ -139,6 +162,7 @@ do
       return fits
     end
     for _, seq in ipairs(in_order(Q, most)) do
+      if fits == most then break end  -- lanes that take turns say a few more
       local rec = record_of(Q, seq, extra_of(Q, seq))
       if rec and not takes(rec) then break end
     end
@@ -172,17 +196,14 @@ do
   -- now, '', subscription, term, number, limit, limit of bytes or -1, lease, consumer, version of the topology
   batches.form = on_queue(timely(function(Q, name, args)
     local number = args[5]
-    for _, each in ipairs(numbers_of(Q, name)) do
-      local b = load(Q, name, each)
+    each_open(Q, name, true, function(each, b)
       -- Numbers of somebody who counted otherwise: this reader never gets to them.
       local abandoned = tonumber(each) > tonumber(number)
-      if not is_open(Q, name, each, b) then
-        drop_batch(Q, name, each)
-      elseif b.abandoned ~= abandoned then
+      if b.abandoned ~= abandoned then
         b.abandoned = abandoned
         store(Q, name, each, b)
       end
-    end
+    end)
     local b = load(Q, name, number)
     if not b then
       b = {till = Q.now + tonumber(args[8]), size = 0, count = 0, limit = tonumber(args[6]), room = tonumber(args[7]),
@@ -206,23 +227,17 @@ do
 
   -- -- looking ------------------------------------------------------------------------------------
 
-  -- For each subscription its open batches: number, until, bytes, count, 1 if abandoned. now, then subscriptions
+  -- For each subscription its open batches. now, then subscriptions
   batches.open = up_to_date(function(Q, args)
     local answers = {}
-    for i = 2, #args do
-      local found = {}
-      for _, number in ipairs(numbers_of(Q, args[i])) do
-        local b = load(Q, args[i], number)
-        if is_open(Q, args[i], number, b) then
-          local at = #found
-          found[at + 1], found[at + 2], found[at + 3], found[at + 4] = number, S(b.till), S(b.size), S(b.count)
-          found[at + 5] = b.abandoned and 1 or 0
-        end
-      end
-      answers[i - 1] = found
-    end
+    for i = 2, #args do answers[i - 1] = listed(Q, args[i], false) end
     return answers
   end)
+
+  -- The same for a reader, and nothing is left of those that are gone. now, '', subscription, term
+  batches.tidy = on_queue(timely(function(Q, name)
+    return listed(Q, name, true)
+  end))
 
   -- A page of rows: {until, place of the next one, then id, record, extra, number, when, count of each that is
   -- still out}; nothing if the batch is gone. now, subscription, number, from and to which place
