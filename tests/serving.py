@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -16,6 +17,7 @@ from pathlib import Path
 
 READY_S = 30
 LEAST_PORT, MOST_PORT = 10_000, 32_000
+CLAIMED_S = 600
 
 
 def free_port() -> int:
@@ -26,12 +28,28 @@ def free_port() -> int:
     chooser = random.Random(os.urandom(8))
     while True:
         port = chooser.randrange(LEAST_PORT, MOST_PORT)
+        if not _claim(port):
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
             return port
+
+
+def _claim(port: int) -> bool:
+    """Between the choice and the server's own bind, processes that test beside us must not choose it too."""
+    folder = Path(tempfile.gettempdir(), f"openq-test-ports-{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    claim = folder / str(port)
+    try:
+        claim.touch(exist_ok=False)
+    except FileExistsError:
+        if time.time() - claim.stat().st_mtime < CLAIMED_S:
+            return False
+        claim.touch()
+    return True
 
 
 class Served:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from openq.errors import NotReplicated
 from openq.redis.copies import FEWER_AFTER_S, LOOK_AGAIN_S, Copies, Floor
 from openq.redis.url import parse
 
 
-def _info(*states: str) -> bytes:
-    lines = ["redis_version:7.0.15", "aof_enabled:0"]
+def _info(*states: str, role: str = "master") -> bytes:
+    lines = ["redis_version:7.0.15", "aof_enabled:0", f"role:{role}"]
     lines += [f"slave{n}:ip=127.0.0.1,port=1,state={state},offset=1,lag=0" for n, state in enumerate(states)]
     return "\r\n".join(lines).encode()
 
@@ -129,3 +130,34 @@ def test_the_first_replica_is_seen_at_once() -> None:
     assert (again.looks, again.replicas) == (False, 1)
     assert copies.verdict(again, [1]) is None
     assert copies.is_safe(mark, 0.2)
+
+
+def test_a_new_connection_cannot_speak_for_the_writes_of_the_old_one() -> None:
+    copies = Copies(parse("redis://localhost"))
+    copies.new_connection(_seen(1), 0.0)
+    mark = copies.mark()
+    assert not copies.is_safe(mark, 1.0)
+    # Lost and opened again before the question leaves: WAIT knows nothing of that write there.
+    copies.new_connection(_seen(1), 2.0)
+    assert copies.verdict(copies.question(2.0), [1]) is None
+    with pytest.raises(NotReplicated):
+        copies.require(mark)
+
+
+def test_who_is_no_longer_master_confirms_nothing() -> None:
+    # It executed what lay in its connections when it woke up, and learned then that it was replaced.
+    copies = Copies(parse("redis+cluster://localhost"))
+    nodes = f"{_MASTER}\nr1 127.0.0.1:2@12 slave m1 0 0 1 connected\n".encode()
+    copies.new_connection([_info("online"), nodes], 0.0)
+    mark = copies.mark()
+    demoted = (
+        b"m1 127.0.0.1:1@11 myself,slave r1 0 0 2 connected\nr1 127.0.0.1:2@12 master - 0 0 2 connected\n"
+    )
+    copies.learn([_info(role="slave"), demoted], 20.0)
+    assert not copies.is_safe(mark, 20.0)
+    asked = copies.question(20.0)
+    assert copies.has_open_writes
+    assert copies.verdict(asked, [_info(role="slave"), demoted]) is not None
+    assert not copies.has_open_writes  # who has written nothing here is not told of it for ever
+    with pytest.raises(NotReplicated):
+        copies.require(mark)

@@ -512,6 +512,26 @@ def test_what_a_lost_connection_wrote_is_not_confirmed_by_the_next(tell: Tell) -
         tell(group.url, story)
 
 
+@either_way
+def test_work_apart_does_not_answer_for_what_was_written_before(tell: Tell) -> None:
+    with replicated(1) as group:
+
+        def story(calls: Calls) -> None:
+            calls.call(b"a", "SET", "a", 1)
+            with calls.apart():
+                group.master.ask("CLIENT", "KILL", "TYPE", "normal")
+                calls.call(b"b", "SET", "b", 1, idempotent=True)
+                calls.durable()
+            with pytest.raises(NotReplicated, match="connection was lost"):
+                calls.durable()
+            with calls.apart():
+                calls.call(b"b", "SET", "b", 2)
+            calls.durable()
+            assert group.replicas[0].ask("GET", "b") == "2"
+
+        tell(group.url, story)
+
+
 def test_those_who_wait_for_copies_at_the_same_time_ask_once(tmp_path: Path) -> None:
     async def main(url: str) -> None:
         calls = Calls(parse(url), loop=asyncio.get_running_loop())

@@ -10,7 +10,8 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from openq.errors import NotReplicated, OpenQError, StoreError, StoreUnavailable
@@ -96,35 +97,52 @@ class Calls:
         if not self._counts_writes:
             return
         strand = self._strand()
-        links = self._unsafe(strand)
-        if not links:
+        marks = self._unsafe(strand)
+        if not marks:
             return
         if strand is not None:
-            error = bridge.wait(lambda callback: self._confirm_on_loop(links, callback))
+            error = bridge.wait(lambda callback: self._confirm_on_loop(marks, callback))
             assert error is None
             return
         turns: list[tuple[ThreadLink, Turn]] = []
         try:
-            for link in links:
+            for link in marks:
                 assert isinstance(link, ThreadLink)
                 turn = Turn(b"", 0, confirms=True)
                 link.begin(turn)
                 turns.append((link, turn))
             for link, turn in turns:
                 link.finish(turn)
+                link.copies.require(marks[link])
         except StoreUnavailable as lost:
             raise NotReplicated(lost.detail) from lost
         finally:
             for link, turn in turns:
                 link.abandon(turn)
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Within it `durable` is about what was written within it, and may fail and be asked again: what its
+        caller wrote before, and still has to ask for, is not touched."""
+        marks = self._marks(self._strand())
+        before = marks.copy()
+        marks.clear()
+        try:
+            yield
+        finally:
+            # Of one link the later mark covers the earlier, on the same connection.
+            for link, mark in before.items():
+                later = marks.get(link)
+                if later is None or later.opened != mark.opened:
+                    marks[link] = mark
+
     def on_durable(self, callback: Callable[[OpenQError | None], None]) -> None:
         """As `durable`, but tells `callback(error or None)`; on the loop that is later, and nobody waits."""
         try:
             if self._loop is None or asyncio._get_running_loop() is not self._loop:
                 self.durable()
-            elif self._counts_writes and (links := self._unsafe(self._strand(), on_loop=True)):
-                self._confirm_on_loop(links, callback)
+            elif self._counts_writes and (marks := self._unsafe(self._strand(), on_loop=True)):
+                self._confirm_on_loop(marks, callback)
                 return
         except OpenQError as error:
             callback(error)
@@ -313,10 +331,10 @@ class Calls:
 
     # Copies.
 
-    def _unsafe(self, strand: bridge.Strand | None, on_loop: bool = False) -> list[Link]:
-        """The connections that must be asked; raises if it is too late to ask."""
+    def _unsafe(self, strand: bridge.Strand | None, on_loop: bool = False) -> dict[Link, Mark]:
+        """The connections that must be asked, and for what; raises if it is too late to ask."""
         now_s = time.monotonic()
-        own: dict[Link, Mark] = strand.marks if strand is not None else self._of_thread.marks
+        own = self._marks(strand)
         if own and not (on_loop and strand is None):
             marks = own.copy()
             own.clear()
@@ -324,9 +342,12 @@ class Calls:
             marks = {
                 link: link.copies.now()
                 for link in self._links(on_loop or strand is not None)
-                if link.copies.written > link.copies.confirmed
+                if link.copies.has_open_writes
             }
-        return [link for link, mark in marks.items() if not link.copies.is_safe(mark, now_s)]
+        return {link: mark for link, mark in marks.items() if not link.copies.is_safe(mark, now_s)}
+
+    def _marks(self, strand: bridge.Strand | None) -> dict[Link, Mark]:
+        return strand.marks if strand is not None else self._of_thread.marks
 
     def _links(self, on_loop: bool) -> Iterable[Link]:
         for node in self._nodes.all():
@@ -334,14 +355,19 @@ class Calls:
             if link is not None:
                 yield link
 
-    def _confirm_on_loop(self, links: list[Link], callback: Callable[[Any], None]) -> None:
+    def _confirm_on_loop(self, marks: dict[Link, Mark], callback: Callable[[Any], None]) -> None:
         def answered(verdicts: list[Any]) -> None:
             error = next((verdict for verdict in verdicts if verdict is not None), None)
             if isinstance(error, StoreUnavailable):
                 error = NotReplicated(error.detail)
+            try:
+                for link, mark in marks.items() if error is None else ():
+                    link.copies.require(mark)
+            except NotReplicated as reopened:
+                error = reopened
             callback(error)
 
-        collector = Collector(len(links), answered)
-        for link in links:
+        collector = Collector(len(marks), answered)
+        for link in marks:
             assert isinstance(link, LoopLink)
             link.confirm(collector.add)

@@ -19,6 +19,7 @@ LOOK_AGAIN_S = 10.0
 # its replicas for gone while another one takes its place. In a cluster the nodes agree on who has failed.
 FEWER_AFTER_S = 20.0
 _REMEMBERED = 16
+_GONE = "the connection was lost before the copies were confirmed"
 
 _READING = [
     *("PING", "ECHO", "INFO", "TIME", "SCAN", "TYPE", "EXISTS", "PTTL", "CONFIG", "MEMORY"),
@@ -72,8 +73,10 @@ class Copies:
         self._limit_ms = max(1, int(address.timeout_s * 500))
         self.replicas = address.replicas or 0
         self.on_disk = False
+        self._is_master = True
         self.written = 0
         self.confirmed = 0
+        self._forsaken = 0
         self.opened = 0
         self._looked_s = float("-inf")
         self._is_cluster = address.kind == "cluster"
@@ -117,6 +120,7 @@ class Copies:
             else:
                 lately = self._floor.note(online, now_s)
                 self.replicas = lately if self._may_lower else max(lately, self.replicas)
+        self._is_master = facts.get(b"role", b"master") == b"master"
         version = tuple(int(part) for part in facts.get(b"redis_version", b"0").split(b".")[:2])
         self.on_disk = facts.get(b"aof_enabled") == b"1" and version >= (7, 2)
 
@@ -126,16 +130,29 @@ class Copies:
 
     def is_safe(self, mark: Mark, now_s: float) -> bool:
         """Whether nothing needs to be asked. Raises when it is too late: who could confirm it is gone."""
-        if mark.opened == self.opened:
-            if self.confirmed >= mark.written:
-                return True
-            return not (self.replicas or self.on_disk or self._must_look(now_s))
-        if self._confirmed_before.get(mark.opened, -1) >= mark.written:
+        if self._is_confirmed(mark):
             return True
-        raise NotReplicated("the connection was lost before the copies were confirmed")
+        if mark.opened == self.opened:
+            return self._is_master and not (self.replicas or self.on_disk or self._must_look(now_s))
+        raise NotReplicated(_GONE)
+
+    def require(self, mark: Mark) -> None:
+        """After the answer: it may have come over a newer connection than that of the writes."""
+        if not self._is_confirmed(mark):
+            raise NotReplicated(_GONE)
+
+    def _is_confirmed(self, mark: Mark) -> bool:
+        if mark.opened == self.opened:
+            return self.confirmed >= mark.written
+        return self._confirmed_before.get(mark.opened, -1) >= mark.written
 
     def _must_look(self, now_s: float) -> bool:
         return now_s - self._looked_s >= (LOOK_AGAIN_S if self.replicas else self._unseen_s)
+
+    @property
+    def has_open_writes(self) -> bool:
+        """Some may yet be confirmed."""
+        return self.written > max(self.confirmed, self._forsaken)
 
     def now(self) -> Mark:
         return Mark(self.opened, self.written)
@@ -166,6 +183,10 @@ class Copies:
             self.learn(replies[-seen:], self._looked_s)
             replies = replies[:-seen]
         refused = _refusal(replies, question.replicas)
+        if refused is None and not self._is_master:
+            # It has no replicas, and what was written to it is about to be thrown away.
+            refused = NotReplicated("another server is master now")
+            self._forsaken = question.mark.written
         if refused is not None:
             self._looked_s = float("-inf")  # the next question finds out who is gone
             return refused

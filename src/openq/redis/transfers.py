@@ -57,6 +57,10 @@ class Transfers(Foundation):
     def _drain(self, view: QueueView) -> dict[str, str]:
         """Decide everything that is in limbo of a queue, and what that brings about elsewhere. What became
         of each transfer."""
+        with self.calls.apart():
+            return self._drain_all(view)
+
+    def _drain_all(self, view: QueueView) -> dict[str, str]:
         outcomes: dict[str, str] = {}
         # Who decides must know every queue and binding: what leads nowhere may be gone for good.
         self._registry.refresh(self.calls)
