@@ -12,11 +12,12 @@
 --   o   hash: seq -> lease                l  sorted set: seq by deadline of its lease
 --   ru  hash: number -> a run of leases, for plain messages that were lent together; rn  their numbers by first seq
 --   hd  sorted set: holders of bound leases by heartbeat          b:<holder>  set: what it holds
+--   sb, sb:<subscription>, sp:..  batches of leases, see 4_subscriptions.lua
 --   d, e  sorted sets: delayed by due time, mortal by expiry      sk  plain messages taken out of the middle
 --   i, u  hashes: own ids, unique keys -> seq                     k, kz  dedup keys and their ends
 --   ob  hash: limbo, messages on their way to other queues        in  sorted set: transfers that arrived
 --   tk:<client>  hash: answers to the last publishes of a client, so that one may be repeated
---   h   stream: events                    sb, sb:.., sp:..  batches, see 4_subscriptions.lua
+--   h   stream: events
 -- A plain message (standard queue, no priority, group, delay, expiry, id...) is nothing but its entry in `m`:
 -- what stands after the cursor `cur` waits. Whatever comes back or is special stands in the lanes.
 

@@ -74,8 +74,8 @@ local function drop(keys, args)
   if args[3] == '1' and (lent > 0 or Q.w > Q.now) then return failure('INUSE', 'it has consumers') end
   local p = Q.p
   if call('EXISTS', p .. 'ob') == 1 then return failure('LIMBO') end  -- first what is on its way to others
-  clear(Q, false)
   batches.forget(Q)
+  clear(Q, false)
   call('DEL', Q.k, p .. 'oc', p .. 'm', p .. 'h', p .. 'n', p .. 'k', p .. 'kz', p .. 'in')
   -- A stub, so that one who knows the queue from before does not make it again.
   call('HSET', Q.k, 'gone', 1)
