@@ -17,7 +17,7 @@ from openq.redis.broker import RedisBroker
 from openq.redis.columns import StreamHistory
 from openq.redis.cursors import HOLD_BYTES
 from openq.redis.library import call_function
-from openq.redis.streams import Reach, keys_of
+from openq.redis.streams import Reach, keys_of, position_of_time
 from tests.broker import test_cursors as of_the_journal
 from tests.cli import test_pipeline_state as by_command
 from tests.protocols.rest import test_pipeline as by_door
@@ -54,8 +54,18 @@ class Place:
             lent = self.broker.receive(queue, 100)
             assert self.broker.ack(queue, [(each.entry.seq, each.number) for each in lent]) == [None] * 100
 
+    def hand_around(self, times: int) -> None:
+        """One message again and again: two events each time, and nothing else."""
+        for _ in range(times):
+            [lent] = self.broker.receive("q")
+            self.broker.nack("q", (lent.entry.seq, lent.number), 0)
+
     def kept(self, queue: str = "q") -> int:
         key, _ = keys_of(self.broker.about(queue))
+        return int(self.broker.calls.call(key, "XLEN", key, idempotent=True))
+
+    def kept_events(self) -> int:
+        _, key = keys_of(self.broker.about("q"))
         return int(self.broker.calls.call(key, "XLEN", key, idempotent=True))
 
     def end(self) -> int:
@@ -133,6 +143,43 @@ def test_a_reader_of_events_misses_none_while_it_is_waited_for(place: Place) -> 
         place.broker.cursors.remove("c")
         place.broker.cursors.keep()
         assert history.snapshot(onwards, place.end()).gap is not None
+    finally:
+        history.close()
+
+
+@every_kind
+def test_events_are_kept_however_many_and_however_old(redis_server: Server) -> None:
+    clock = VirtualClock()
+    with place_on(redis_server.url, clock=clock) as place:
+        place.broker.declare("q", QueueSettings(history_ms=10_000), change=True)
+        place.broker.publish_bodies("q", [b"x"], 0)
+        clock.advance(1)
+        place.broker.cursors.put("c", position_of_time(clock.now_ms()), "ann")
+        place.hand_around(LIMIT * 2)
+        assert place.kept_events() == LIMIT * 4
+        clock.advance(60)
+        place.broker.cursors.keep()
+        assert place.kept_events() == LIMIT * 4
+
+        place.broker.cursors.put("c", position_of_time(clock.now_ms()), "ann")
+        place.hand_around(1)
+        place.broker.cursors.keep()
+
+        assert place.kept_events() < 200
+
+
+def test_events_that_were_dropped_before_anybody_held_them_are_missed(place: Place) -> None:
+    place.broker.publish_bodies("q", [b"x"], 0)
+    since = place.end()
+    place.hand_around(LIMIT * 2)
+    assert place.kept_events() < LIMIT * 4
+    history = StreamHistory(place.broker.address)
+    try:
+        place.broker.cursors.put("c", since, "ann")
+
+        assert history.snapshot(Selection(table="events", first_position=since), place.end()).gap is not None
+        assert history.snapshot(Selection(first_position=since), place.end()).gap is None
+        assert "not kept any more" in str(place.state().lost)
     finally:
         history.close()
 
