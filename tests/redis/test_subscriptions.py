@@ -257,12 +257,13 @@ def test_a_queue_that_knows_a_later_reader_than_the_store_is_believed(
     form(one, 0, owner="a", limit=5)
     before = redis_server.ask("HGET", "oq:{meta}:subscriptions", "s")
     form(other, 0, owner="b")
+    form(other, 0, owner="c")
     redis_server.ask("HSET", "oq:{meta}:subscriptions", "s", before)  # as a failover may leave it
 
-    assert form(other, 0, owner="b") == (1, 5)
+    assert form(other, 0, owner="c") == (1, 5)
     with pytest.raises(SubscriptionTaken):
         form(one, 0, owner="a")
-    assert other.subscriptions.ack("s", 1, "b") == (5, 0)
+    assert other.subscriptions.ack("s", 1, "c") == (5, 0)
 
 
 def test_a_subscription_goes_with_its_queue_on_all_servers(two: tuple[RedisBroker, RedisBroker]) -> None:
@@ -306,6 +307,23 @@ def test_who_waits_is_told_by_whoever_publishes(two: tuple[RedisBroker, RedisBro
     assert form(one, 0, waiter=waiter) == (1, 1)
 
 
+def test_what_came_before_anybody_stood_in_line_is_taken(
+    two: tuple[RedisBroker, RedisBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    waiter = Waiter(1, None, None, None, lambda _: None, only_told=True)
+    stand_by = RedisBroker.stand_by
+
+    def stand_late(self: RedisBroker, queue: str, waiter: Waiter) -> int:
+        other.publish_bodies(queue, [b"x"], 0)
+        return stand_by(self, queue, waiter)
+
+    monkeypatch.setattr(RedisBroker, "stand_by", stand_late)
+
+    assert form(one, 0, waiter=waiter) == (1, 1)
+    assert not one.leave("q", waiter)  # nobody stands there for nothing
+
+
 def test_a_batch_that_nobody_reads_any_more_returns_by_itself(two: tuple[RedisBroker, RedisBroker]) -> None:
     one, other = two
     one.publish_bodies("q", BODIES[:1_200], 0)
@@ -336,6 +354,26 @@ def test_a_server_that_dies_while_it_forms_a_batch_leaves_it_to_the_next(
     assert form(other, 1, limit=50) == (2, 9_000)  # as large as it was begun
     assert bodies(other, 2) == BODIES[1:9_001]
     assert other.subscriptions.rows("s", 2, 0, 9_000).deliveries[0].until_ms == int(until_ms)
+
+
+def test_leases_that_were_made_longer_by_half_end_as_they_were_told(
+    two: tuple[RedisBroker, RedisBroker],
+) -> None:
+    one, other = two
+    one.publish_bodies("q", BODIES, 0)
+    formed = one.subscriptions.form("s", "q", 0)
+    assert formed is not None
+    known, view = one.subscriptions.get("s"), one.about("q")
+
+    # One slice of it, and the rest never comes.
+    _, place = one.ask_of(view, "extend_batch", "", "s", known.term, 1, 3_600_000, 0, 0)
+    assert 0 < int(place) < formed.count
+
+    [state] = other.subscriptions.states()
+    assert state.batches == [formed]
+    assert other.subscriptions.extend("s", None, 3_600_000) == formed.count
+    [state] = one.subscriptions.states()
+    assert state.batches[0].until_ms > formed.until_ms
 
 
 def test_answers_that_are_lost_are_given_again(two: tuple[RedisBroker, RedisBroker]) -> None:
