@@ -248,10 +248,12 @@ class Server:
             listening.close()
         self.listener.drain()
         self.amqp.drain()
-        for poll in list(self.site.polls):
-            poll.end()
         end = self.loop.time() + self.config.drain_timeout_s
-        while (self.listener.connections or self.amqp.connections_open) and self.loop.time() < end:
+        while True:
+            for poll in list(self.site.polls):  # one may have been on its way, behind a question to the store
+                poll.end()
+            if not (self.listener.connections or self.amqp.connections_open) or self.loop.time() >= end:
+                break
             await asyncio.sleep(0.01)
         self.listener.stop()
         self.amqp.stop()

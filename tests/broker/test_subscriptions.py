@@ -6,14 +6,15 @@ import base64
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from openq.broker.batch_columns import KINDS, columns_of
+from openq.broker.batches import SubscriptionInUse, SubscriptionNotFound, SubscriptionTaken
 from openq.broker.local import LocalBroker
-from openq.broker.subscriptions import SubscriptionInUse, SubscriptionNotFound, SubscriptionTaken
 from openq.broker.waiters import Waiter
 from openq.clock import VirtualClock
 from openq.errors import InvalidSetting, QueueNotFound
@@ -71,6 +72,12 @@ class Place:
 @pytest.fixture(params=["disk", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(tmp_path / "data" if request.param == "disk" else None)
+
+
+@pytest.fixture
+def place_with(tmp_path: Path) -> Callable[..., Place]:
+    """With settings for its queue."""
+    return lambda **settings: Place(tmp_path / "data", **settings)
 
 
 @pytest.fixture
@@ -241,8 +248,8 @@ def test_who_counts_otherwise_leaves_the_batches_of_others_to_run_out(place: Pla
     assert place.bodies(6) == BODIES[1:2]
 
 
-def test_groups_in_a_batch_are_locked_until_it_is_acknowledged(tmp_path: Path) -> None:
-    place = Place(tmp_path / "data", fifo=True)
+def test_groups_in_a_batch_are_locked_until_it_is_acknowledged(place_with: Callable[..., Place]) -> None:
+    place = place_with(fifo=True)
     for i in range(6):
         place.broker.publish("q", Draft(b"%d" % i, group="ab"[i % 2]))
 
@@ -259,8 +266,10 @@ def test_groups_in_a_batch_are_locked_until_it_is_acknowledged(tmp_path: Path) -
         assert seen == sorted(seen)
 
 
-def test_a_message_whose_batches_are_never_acknowledged_becomes_a_dead_letter(tmp_path: Path) -> None:
-    place = Place(tmp_path / "data", max_receives=2, dead_letter="dead")
+def test_a_message_whose_batches_are_never_acknowledged_becomes_a_dead_letter(
+    place_with: Callable[..., Place],
+) -> None:
+    place = place_with(max_receives=2, dead_letter="dead")
     place.broker.declare("dead", QueueSettings())
     place.publish(b"poison")
 
@@ -397,7 +406,7 @@ def test_rows_say_all_that_is_known_of_a_message(place: Place) -> None:
             publisher="ann",
         ),
     )
-    place.broker.publish("q", Draft(b"wire", info=Info.of_wire(wire), route=("ex", "key\udc80")))
+    place.broker.publish("q", Draft(b"wire", info=Info.of_wire(wire), route=("ex", "key")))
     place.form(0)
     rows = place.broker.subscriptions.rows("s", 1)
 
@@ -419,9 +428,18 @@ def test_rows_say_all_that_is_known_of_a_message(place: Place) -> None:
     assert rich["attributes"]["color"] == {"type": "String", "string": "red", "binary": None}
     assert rich["attributes"]["n"] == {"type": "Number", "string": "5", "binary": None}
     assert rich["attributes"]["raw"] == {"type": "Binary", "string": None, "binary": "AA=="}
-    assert (wired["exchange"], wired["routing_key"]) == ("ex", "key?")
+    assert (wired["exchange"], wired["routing_key"]) == ("ex", "key")
     assert (wired["content_type"], wired["trace_id"]) == ("text/plain", "abc")
     assert wired["headers"]["n"] == "7"
+
+
+def test_text_that_cannot_be_written_is_shown_as_far_as_it_can() -> None:
+    place = Place(None)
+    place.broker.publish("q", Draft(b"x", route=("ex", "key\udc80")))
+    place.form(0)
+    rows = place.broker.subscriptions.rows("s", 1)
+
+    assert columns_of("", "q", rows.deliveries, rows.entries)["routing_key"] == ["key?"]
 
 
 @pytest.mark.parametrize(
@@ -511,8 +529,8 @@ def test_subscriptions_go_with_their_queue(durable: Place, tmp_path: Path) -> No
 
 
 def test_one_user_leaves_room_for_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openq.broker.subscriptions.MAX_OF_ONE", 2)
-    monkeypatch.setattr("openq.broker.subscriptions.MAX_SUBSCRIPTIONS", 4)
+    monkeypatch.setattr("openq.broker.batches.MAX_OF_ONE", 2)
+    monkeypatch.setattr("openq.broker.batches.MAX_SUBSCRIPTIONS", 4)
     subscriptions = place.broker.subscriptions
     for number in range(2):
         subscriptions.form(f"ann-{number}", "q", 0, maker="ann")

@@ -209,10 +209,9 @@ def test_rest(door: Door) -> None:
 
 
 def test_what_only_a_journal_has_is_refused_with_what_to_use_instead(door: Door) -> None:
-    for path in ("history/segments", "pipeline/subscriptions", "pipeline/cursors"):
-        status, problem = door.ask("GET", path)
-        assert (status, problem["code"]) == (501, "not_on_this_store"), path
-        assert problem["detail"]
+    status, problem = door.ask("GET", "history/segments")
+    assert (status, problem["code"]) == (501, "not_on_this_store")
+    assert problem["detail"]
 
 
 def test_amqp_publishes_and_consumes_in_order(door: Door) -> None:

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import InvalidSetting, OpenQError
 from ..model import check_name
@@ -71,6 +71,30 @@ class Cursor:
             told_number(fields, "hold_s", float("inf"), default=float(HOLD_S)),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        fields = asdict(self)
+        del fields["name"]
+        return fields
+
+    def moved(self, position: int, now_ms: int, hold_bytes: int | None, hold_s: float | None) -> Cursor:
+        """What is None stays as it was."""
+        return replace(
+            self,
+            position=position,
+            moved_ms=now_ms,
+            hold_bytes=self.hold_bytes if hold_bytes is None else hold_bytes,
+            hold_s=self.hold_s if hold_s is None else hold_s,
+        )
+
+    def over(self, lag_bytes: int, now_ms: int) -> str | None:
+        """Why nothing is held for it any more; None: it is within its limits."""
+        if lag_bytes > self.hold_bytes:
+            return f"it is {lag_bytes} bytes behind, more than its {self.hold_bytes}"
+        idle_s = (now_ms - self.moved_ms) / 1000
+        if idle_s > self.hold_s:
+            return f"it was not moved for {idle_s:.0f} s, more than its {self.hold_s:g}"
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class CursorState:
@@ -80,6 +104,33 @@ class CursorState:
     lag_bytes: int
     lag_s: float
     lost: str | None  # why it does not hold the journal any more
+
+
+class NamedCursors(Protocol):
+    """What a door asks of them, whatever the store."""
+
+    @property
+    def holds_all(self) -> bool: ...
+    def get(self, name: str) -> Cursor | None: ...
+    def put(
+        self,
+        name: str,
+        position: int,
+        owner: str,
+        *,
+        hold_bytes: int | None = None,
+        hold_s: float | None = None,
+    ) -> CursorState: ...
+    def remove(self, name: str) -> Cursor: ...
+    def states(self) -> list[CursorState]: ...
+
+
+def check_room(owners: Sequence[str], owner: str) -> None:
+    """For one more cursor beside those of `owners`."""
+    if len(owners) >= MAX_CURSORS:
+        raise InvalidSetting(f"there are {MAX_CURSORS} cursors; remove one that is not needed")
+    if owners.count(owner) >= MAX_OF_ONE:
+        raise InvalidSetting(f"you have {MAX_OF_ONE} cursors; remove one that is not needed")
 
 
 class Cursors:
@@ -136,18 +187,9 @@ class Cursors:
         with self._lock:
             known = self._cursors.get(name)
             if known is None:
-                if len(self._cursors) >= MAX_CURSORS:
-                    raise InvalidSetting(f"there are {MAX_CURSORS} cursors; remove one that is not needed")
-                if sum(each.owner == owner for each in self._cursors.values()) >= MAX_OF_ONE:
-                    raise InvalidSetting(f"you have {MAX_OF_ONE} cursors; remove one that is not needed")
+                check_room([each.owner for each in self._cursors.values()], owner)
                 known = Cursor(name, position, 0, owner)
-            moved = replace(
-                known,
-                position=position,
-                moved_ms=self._now_ms(),
-                hold_bytes=known.hold_bytes if hold_bytes is None else hold_bytes,
-                hold_s=known.hold_s if hold_s is None else hold_s,
-            )
+            moved = known.moved(position, self._now_ms(), hold_bytes, hold_s)
             cursors = {**self._cursors, name: moved}
             self._save(cursors)
             self._cursors = cursors
@@ -164,7 +206,7 @@ class Cursors:
         return gone
 
     def _save(self, cursors: dict[str, Cursor]) -> None:
-        self._file.write({name: _fields(cursor) for name, cursor in cursors.items()})
+        self._file.write({name: cursor.to_json() for name, cursor in cursors.items()})
 
     def states(self) -> list[CursorState]:
         self._mark()
@@ -178,28 +220,20 @@ class Cursors:
         held = [
             max(segment_of(cursor.position), segments[0].number)
             for cursor in self._cursors.values()
-            if self._over(cursor, _behind(cursor.position, segments), now_ms) is None
+            if cursor.over(_behind(cursor.position, segments), now_ms) is None
         ]
         return min(held, default=None)
 
-    def _over(self, cursor: Cursor, lag_bytes: int, now_ms: int) -> str | None:
-        if lag_bytes > cursor.hold_bytes:
-            return f"it is {lag_bytes} bytes behind, more than its {cursor.hold_bytes}"
-        idle_s = (now_ms - cursor.moved_ms) / 1000
-        if idle_s > cursor.hold_s:
-            return f"it was not moved for {idle_s:.0f} s, more than its {cursor.hold_s:g}"
-        return None
-
     def _state(self, cursor: Cursor, segments: Sequence[SegmentInfo], now_ms: int) -> CursorState:
         if not segments:
-            return CursorState(cursor, 0, 0.0, self._over(cursor, 0, now_ms))
+            return CursorState(cursor, 0, 0.0, cursor.over(0, now_ms))
         lag_bytes = _behind(cursor.position, segments)
         oldest = segments[0].number
         if segment_of(cursor.position) < oldest:
             first = location(oldest, HEADER_BYTES)
             lost: str | None = f"positions {cursor.position} to {first} are not kept any more"
         else:
-            lost = self._over(cursor, lag_bytes, now_ms)
+            lost = cursor.over(lag_bytes, now_ms)
         since_ms = self._since_ms(cursor.position, segments, now_ms) if lag_bytes else now_ms
         return CursorState(cursor, lag_bytes, max(0, now_ms - since_ms) / 1000, lost)
 
@@ -241,12 +275,6 @@ class Cursors:
             self._created.clear()
         self._created[segment.number] = created_ms
         return created_ms
-
-
-def _fields(cursor: Cursor) -> dict[str, Any]:
-    fields = asdict(cursor)
-    del fields["name"]
-    return fields
 
 
 def _behind(position: int, segments: Sequence[SegmentInfo]) -> int:

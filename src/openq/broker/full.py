@@ -17,11 +17,11 @@ from .base import Broker, Filter, Found, Receipt
 if TYPE_CHECKING:
     from ..observe.metrics import Family
     from ..storage.files import FileJournal
+    from .batches import LeaseBatches
     from .browse import Mark, Step
-    from .cursors import Cursors
+    from .cursors import NamedCursors
     from .history import PastMessage, Span
     from .stages import Staging
-    from .subscriptions import Subscriptions
 
 
 class KnownQueue(Protocol):
@@ -60,11 +60,9 @@ class FullBroker(Broker, Protocol):
     @property
     def staging(self) -> Staging: ...
     @property
-    def has_batches(self) -> bool: ...  # the two after this one; without them they raise NotOnThisStore
+    def subscriptions(self) -> LeaseBatches: ...
     @property
-    def subscriptions(self) -> Subscriptions: ...
-    @property
-    def cursors(self) -> Cursors: ...
+    def cursors(self) -> NamedCursors: ...
     @property
     def journal(self) -> FileJournal | None: ...
 

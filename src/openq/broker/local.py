@@ -11,9 +11,9 @@ from ..engine.records import run_step
 from ..errors import Closed, HistoryUnavailable, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import Delivery, Draft, Entry, Extra, Info, QueueSettings
 from .base import QueueStats, Receipt
+from .batches import check_consumer
 from .carrying import Carrying
 from .foundation import LARGE
-from .subscriptions import check_consumer
 from .waiters import Waiter
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
-"""Subscriptions: a queue read in numbered batches that stay the same until they are acknowledged.
+"""Subscriptions over a journal: leases that it keeps, and a file that says who reads what.
 
-Batch n of subscription S is nothing but leases whose consumer is `batch:S:n`, so it lives in the journal, is
-there again after a restart, and returns to the queue by itself when its lease runs out. A number means one
-set of messages as long as the batch is open, and nothing once it is gone.
+A batch lives in the journal, is there again after a restart, and returns to the queue by itself when its
+lease runs out. A number means one set of messages as long as the batch is open, and nothing once it is gone.
 
 Who reads names itself (`owner`). A new name takes the subscription over, and an earlier one is refused from
 then on: of two runs of the same job only the later one acknowledges anything.
@@ -15,16 +14,31 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..engine.lending import SLICE
 from ..engine.queue import Queue
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
 from ..model import Delivery, Entry, check_name
 from .base import Receipt
-from .state_file import StateFile, told, told_number
+from .batches import (
+    MAX_MESSAGES,
+    Formed,
+    Rows,
+    SubscriptionInUse,
+    SubscriptionNotFound,
+    SubscriptionState,
+    Terms,
+    check_lease,
+    check_limit,
+    check_part,
+    check_part_size,
+    check_room,
+    consumer_of,
+    read_consumer,
+)
+from .state_file import StateFile
 
 if TYPE_CHECKING:
     from .foundation import Foundation
@@ -32,74 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("openq")
 
-LEASE_MS = 300_000
-MAX_LEASE_MS = 7 * 86_400_000
-MAX_MESSAGES = 100_000  # of one batch
-MAX_PART_BYTES = 64 << 20  # of bodies, in one answer
-MAX_SUBSCRIPTIONS = 10_000
-MAX_OF_ONE = 1_000  # made by the same user
-_MAX_PAST = 100  # owners that are remembered as replaced
+_MANY = 1_000  # subscriptions, after which those of deleted queues are looked for
 _SETTLE_SLICE = 4 * SLICE  # messages acked, given back or extended under one hold of the lock
-_PREFIX = "batch:"
-
-
-class SubscriptionNotFound(OpenQError):
-    code = "subscription_not_found"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"subscription {name!r} does not exist, or is not yours to see")
-        self.name = name
-
-
-class SubscriptionTaken(OpenQError):
-    """Somebody else reads it by now: whoever gets this must stop."""
-
-    code = "subscription_taken"
-
-    def __init__(self, name: str, owner: str) -> None:
-        super().__init__(
-            f"subscription {name!r} was taken over by {owner!r}; stop this reader, or start it as a new owner"
-        )
-        self.name = name
-        self.owner = owner
-
-
-class SubscriptionInUse(OpenQError):
-    code = "subscription_in_use"
-
-    def __init__(self, name: str, queue: str) -> None:
-        super().__init__(
-            f"subscription {name!r} has open batches of queue {queue!r}; acknowledge them or delete it first"
-        )
-        self.name = name
-        self.queue = queue
-
-
-@dataclass(frozen=True, slots=True)
-class Formed:
-    batch: int
-    count: int
-    bytes: int
-    until_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Part of a batch. `lost` counts messages that somebody settled by their receipts meanwhile."""
-
-    deliveries: Sequence[Delivery]
-    entries: Sequence[Entry]  # the same, with their bodies
-    expired: bool
-    lost: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionState:
-    name: str
-    queue: str
-    owner: str | None
-    lease_ms: int
-    batches: Sequence[Formed]
 
 
 class Batch:
@@ -114,38 +62,21 @@ class Batch:
 
 
 class Subscription:
-    __slots__ = ("batches", "lease_ms", "lock", "maker", "name", "owner", "past", "queue")
+    __slots__ = ("batches", "lock", "name", "terms")
 
-    def __init__(self, name: str, queue: str, maker: str = "") -> None:
+    def __init__(self, name: str, terms: Terms) -> None:
         self.name = name
-        self.queue = queue
-        self.maker = maker  # the user that it counts for
-        self.owner: str | None = None
-        self.past: list[str] = []  # owners that were replaced, the last one last
-        self.lease_ms = LEASE_MS
+        self.terms = terms
         self.batches: dict[int, Batch] = {}  # by number, rising
         self.lock = threading.Lock()  # one change of it at a time; taken before the broker's
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "queue": self.queue,
-            "owner": self.owner,
-            "past": self.past,
-            "lease_ms": self.lease_ms,
-            "maker": self.maker,
-        }
+    @property
+    def queue(self) -> str:
+        return self.terms.queue
 
-    @classmethod
-    def from_json(cls, name: str, fields: Any) -> Subscription:
-        """From a file that anybody may have edited. Raises InvalidSetting."""
-        queue, maker = told(fields, "queue", str), told(fields, "maker", str, "")
-        made = cls(check_name(name, "subscription"), check_name(queue), maker)
-        made.owner = told(fields, "owner", (str, type(None)))
-        made.past = told(fields, "past", list)
-        if not all(isinstance(each, str) for each in made.past):
-            raise InvalidSetting("past owners must be texts")
-        made.lease_ms = told_number(fields, "lease_ms", MAX_LEASE_MS, 1)
-        return made
+    @property
+    def lease_ms(self) -> int:
+        return self.terms.lease_ms
 
 
 class Subscriptions:
@@ -157,7 +88,7 @@ class Subscriptions:
         # A subscription is on disk before its first lease, so nothing is missed where there is no file.
         for name, fields in file.read().items():
             try:
-                self._known[name] = Subscription.from_json(name, fields)
+                self._known[name] = Subscription(name, Terms.from_json(name, fields))
             except InvalidSetting as error:
                 # What its batches hold goes back to the queue when their leases are over.
                 file.distrust(f"subscription {name[:100]!r}: {error}")
@@ -181,7 +112,7 @@ class Subscriptions:
                     held.setdefault(delivery.consumer, []).append(delivery)
             own = {known.name: known for known in subscriptions}
             for consumer, deliveries in held.items():
-                subscription, number = _read_consumer(consumer)
+                subscription, number = read_consumer(consumer)
                 if subscription in own:
                     # Numbers of deliveries rise in the order of the hand-out.
                     deliveries.sort(key=lambda each: each.number)
@@ -212,14 +143,9 @@ class Subscriptions:
                 for number, batch in list(known.batches.items())
                 if self._is_open(batch, now_ms)
             ]
-            found.append(SubscriptionState(name, known.queue, known.owner, known.lease_ms, batches))
+            terms = known.terms
+            found.append(SubscriptionState(name, terms.queue, terms.owner, terms.lease_ms, batches))
         return found
-
-    def open_messages(self) -> list[tuple[str, str, int]]:
-        """Subscription, queue, and how many messages its open batches hold."""
-        return [
-            (state.name, state.queue, sum(batch.count for batch in state.batches)) for state in self.states()
-        ]
 
     def _is_open(self, batch: Batch, now_ms: int) -> bool:
         """All of its leases end together; what else can end them ends the batch when it took the last one."""
@@ -258,9 +184,8 @@ class Subscriptions:
 
         Then `waiter`, if given, stands in line: it is only told that there may be something by now.
         """
-        if not 1 <= limit <= MAX_MESSAGES:
-            raise InvalidSetting(f"limit must be 1 to {MAX_MESSAGES}, not {limit}")
-        _check_lease(lease_ms)
+        check_limit(limit)
+        check_lease(lease_ms)
         known = self._enter(name, queue, maker)
         with known.lock:
             if self._known.get(name) is not known:
@@ -301,71 +226,51 @@ class Subscriptions:
         check_name(name, "subscription")
         with self._broker.lock:
             self._broker._queue(queue)  # nothing is remembered of a mistake
-        if len(self._known) >= MAX_OF_ONE:
+        if len(self._known) >= _MANY:
             self.drop_orphans()  # queues also go by themselves
         with self._lock:
             known = self._known.get(name)
             if known is None:
-                if len(self._known) >= MAX_SUBSCRIPTIONS:
-                    raise InvalidSetting(
-                        f"there are {MAX_SUBSCRIPTIONS} subscriptions; delete one that is not needed"
-                    )
-                if sum(each.maker == maker for each in self._known.values()) >= MAX_OF_ONE:
-                    raise InvalidSetting(
-                        f"you have made {MAX_OF_ONE} subscriptions; delete one that is not needed"
-                    )
-                known = Subscription(name, queue, maker)
+                check_room([each.terms.maker for each in self._known.values()], maker)
+                known = Subscription(name, Terms(queue, maker))
                 self._save({**self._known, name: known})
                 self._known = {**self._known, name: known}
         return known
 
     def _claim(self, known: Subscription, queue: str, owner: str | None, lease_ms: int | None) -> None:
         """Subscription locked. Who reads from now on, and how; on disk before it has any effect."""
-        before = (known.queue, known.owner, known.past, known.lease_ms)
         if queue != known.queue:
             if known.batches:
                 raise SubscriptionInUse(known.name, known.queue)
             with self._broker.lock:
                 self._broker._queue(queue)
-        self._own(known, owner)
-        known.queue = queue
-        known.lease_ms = known.lease_ms if lease_ms is None else lease_ms
-        if before != (known.queue, known.owner, known.past, known.lease_ms):
-            self._keep(known, before)
+        self._agree(known, known.terms.owned_by(owner, known.name).read_from(queue, lease_ms))
 
-    def _own(self, known: Subscription, owner: str | None) -> None:
-        if owner is None or owner == known.owner:
+    def _check_owner(self, known: Subscription, owner: str | None) -> None:
+        """Subscription locked: for verbs that name batches but not how to form them."""
+        self._agree(known, known.terms.owned_by(owner, known.name))
+
+    def _agree(self, known: Subscription, terms: Terms) -> None:
+        before = known.terms
+        if terms == before:
             return
-        if owner in known.past:
-            raise SubscriptionTaken(known.name, known.owner or "")
-        if known.owner is not None:
-            known.past = [*known.past, known.owner][-_MAX_PAST:]
-        known.owner = owner
-
-    def _keep(self, known: Subscription, before: tuple[str, str | None, list[str], int]) -> None:
+        known.terms = terms
         try:
             with self._lock:
                 self._save(self._known)
         except OpenQError:
-            known.queue, known.owner, known.past, known.lease_ms = before
+            known.terms = before
             raise
 
     def _save(self, all_known: dict[str, Subscription]) -> None:
-        self._file.write({name: known.to_json() for name, known in all_known.items()})
-
-    def _check_owner(self, known: Subscription, owner: str | None) -> None:
-        """Subscription locked: for verbs that name batches but not how to form them."""
-        before = (known.queue, known.owner, known.past, known.lease_ms)
-        self._own(known, owner)
-        if before[1] != known.owner:
-            self._keep(known, before)
+        self._file.write({name: known.terms.to_json() for name, known in all_known.items()})
 
     def _take(
         self, known: Subscription, number: int, limit: int, max_bytes: int | None, waiter: Waiter | None
     ) -> Batch | None:
         """Lease by lease of some hundred messages: others get their turn in between."""
         broker, engine = self._broker, self._broker.engine
-        consumer = f"{_PREFIX}{known.name}:{number}"
+        consumer = consumer_of(known.name, number)
         receipts: list[Receipt] = []
         size = until_ms = queue_number = 0
         while len(receipts) < limit:
@@ -401,8 +306,7 @@ class Subscriptions:
 
     def rows(self, name: str, number: int, part: int = 0, parts: int = 1) -> Rows:
         """One of `parts` pieces of a batch, the same every time. Nothing, and `expired`, if it is gone."""
-        if not 0 <= part < parts:
-            raise InvalidSetting(f"part must be 0 to {parts - 1}, not {part}")
+        check_part(part, parts)
         known = self.get(name)
         batch = known.batches.get(number)
         if batch is None:
@@ -418,11 +322,7 @@ class Subscriptions:
         # Only now: while the lease runs nothing can have come back and be somebody else's.
         if not self._is_open(batch, self._broker.now_ms()):
             return Rows((), (), expired=True)
-        size = sum([each.entry.size for each in deliveries])
-        if size > MAX_PART_BYTES and len(deliveries) > 1:
-            raise InvalidSetting(
-                f"this part has {size} bytes, more than {MAX_PART_BYTES}: ask for more than {parts} parts"
-            )
+        check_part_size(sum([each.entry.size for each in deliveries]), len(deliveries), parts)
         entries = self._filled(deliveries)
         return Rows(deliveries, entries, expired=False, lost=len(receipts) - len(deliveries))
 
@@ -438,7 +338,7 @@ class Subscriptions:
 
     def extend(self, name: str, owner: str | None, lease_ms: int | None = None) -> int:
         """The lease of all open batches, from now on. How many messages they hold."""
-        _check_lease(lease_ms)
+        check_lease(lease_ms)
         known = self.get(name)
         with known.lock:
             self._check_owner(known, owner)
@@ -526,29 +426,6 @@ class Subscriptions:
                         broker._after()
             known.batches = {}
         return returned
-
-
-def _check_lease(lease_ms: int | None) -> None:
-    if lease_ms is not None and not 1 <= lease_ms <= MAX_LEASE_MS:
-        raise InvalidSetting(f"a lease must be above 0 and at most {MAX_LEASE_MS // 1000} s")
-
-
-def is_batch(consumer: str) -> bool:
-    return consumer.startswith(_PREFIX)
-
-
-def check_consumer(name: str) -> None:
-    """Whoever called itself like a batch would have its messages acknowledged with it."""
-    if name.startswith(_PREFIX):
-        raise InvalidSetting(f"a consumer cannot be named {name[:100]!r}: {_PREFIX!r} is for subscriptions")
-
-
-def _read_consumer(consumer: str) -> tuple[str, int]:
-    """Subscription and number of a batch; no name at all if this is another kind of consumer."""
-    name, _, number = consumer.removeprefix(_PREFIX).rpartition(":")
-    if not consumer.startswith(_PREFIX) or not (number.isascii() and number.isdigit() and len(number) < 20):
-        return "", 0
-    return name, int(number)
 
 
 def _live(queue: Queue, receipts: Sequence[Receipt]) -> Iterator[Delivery]:

@@ -20,7 +20,6 @@ from .foundation import Foundation
 class Views(Foundation):
     waits = False  # no verb suspends its caller
     is_shared = False  # nobody else changes these queues
-    has_batches = True  # subscriptions and cursors
 
     @property
     def storage(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from .._version import __version__
+from ..broker.batches import open_messages
 from ..broker.full import FullBroker
 from ..errors import OpenQError
 from ..names import DEFAULT_ACCOUNT, split_name
@@ -139,15 +140,14 @@ class HealthDoor:
         health = broker.health()
         families.append(Family("openq_healthy", "gauge", "1: everything is well.", [({}, int(health.ok))]))
         families += broker.gauges()
-        if broker.has_batches:
-            families += _readers(broker, all_accounts)
+        families += _readers(broker, all_accounts)
         return render(families)
 
 
 def _readers(broker: FullBroker, all_accounts: bool) -> list[Family]:
     """Those who read whole queues, or the journal."""
     held = []
-    for name, _, count in broker.subscriptions.open_messages():
+    for name, count in open_messages(broker.subscriptions.states()):
         account, subscription = split_name(name)
         if all_accounts or account == DEFAULT_ACCOUNT:
             held.append(({"account": account, "subscription": subscription}, count))

@@ -11,17 +11,20 @@ from typing import Any
 from ..broker.foundation import Listener
 from ..broker.waiters import Waiter
 from ..clock import Clock, VirtualClock
-from ..errors import QueueNotFound
+from ..errors import FunctionError, QueueNotFound, StoreError
 from ..model import NO_DEADLINE, Delivery
 from . import bridge
 from .batches import Batches
 from .calls import Calls
+from .cursors import Holds, StreamCursors
 from .foundation import Shared
 from .history import Past
+from .library import function
 from .operations import Operations
 from .records import pack_record
 from .registry import QueueView, Registry
 from .staging import RedisStaging
+from .subscriptions import StreamSubscriptions
 from .traffic import SMALL_BYTES
 from .url import Host, parse
 from .waiting import WATCH_MS, Attendant
@@ -51,6 +54,7 @@ class RedisBroker(Operations):
             self.is_server = True
         self._views: dict[asyncio.AbstractEventLoop, RedisBroker] = {}
         self._base = self
+        self._holds = Holds()
         self.is_virtual = isinstance(clock, VirtualClock)
         try:
             self._start()
@@ -80,6 +84,20 @@ class RedisBroker(Operations):
         return self._staging
 
     _staging: RedisStaging | None = None
+
+    @property
+    def cursors(self) -> StreamCursors:
+        return StreamCursors(self, self._holds)
+
+    @property
+    def subscriptions(self) -> StreamSubscriptions:
+        return StreamSubscriptions(self)
+
+    def _drop_readers(self) -> None:
+        self.subscriptions.drop_orphans()
+
+    def _keep_for_readers(self, view: QueueView) -> None:
+        self.cursors.keep_new(view)
 
     @property
     def registry(self) -> Registry:
@@ -185,6 +203,18 @@ class RedisBroker(Operations):
             attendant.add(queue, waiter)
         return None
 
+    def stand_by(self, queue: str, waiter: Waiter) -> int:
+        """Put one in line who only wants to be told. How many were ready before anybody could tell."""
+        view = self._view(queue)
+        attendant = self._attendant
+        attendant.start()
+        attendant.add(queue, waiter)
+        try:
+            return self._watch(view)
+        except BaseException:
+            attendant.leave(queue, waiter)
+            raise
+
     def _watch(self, view: QueueView) -> int:
         next_ms, ready = self.tick_queue(view, WATCH_MS)
         self._attendant.note_deadline(view, next_ms)
@@ -230,6 +260,59 @@ class RedisBroker(Operations):
             for seq in Past(self).expired_leases(view):
                 self._note("expired", view.name, [self._lent_id(seq)])
         return int(next_ms), int(ready)
+
+    def keep_history(self, views: list[QueueView], from_ms: int, until_ms: int) -> list[QueueView]:
+        """For readers who have not come further. Those that dropped something which nobody holds."""
+        asked = (self._now_argument(), from_ms, until_ms)
+        name = function("keep_history")
+        commands = [(view.key, (b"FCALL", name, 1, view.key, *asked)) for view in views]
+        dropped = []
+        for view, reply in zip(views, self.calls.many(commands, idempotent=True), strict=True):
+            try:
+                if isinstance(reply, StoreError):
+                    # A node without the functions, a queue that is gone or was lost: the long way tells.
+                    reply = self._about_queue(view, "keep_history", *asked[1:])
+            except QueueNotFound:
+                continue
+            if reply[2]:
+                dropped.append(view)
+        return dropped
+
+    def redis_now(self) -> int:
+        return self._redis_now()
+
+    # -- for subscriptions ----------------------------------------------------------------------
+
+    def view(self, queue: str) -> QueueView:
+        return self._view(queue)
+
+    def token(self) -> str:
+        return self._token()
+
+    def look_again(self, view: QueueView, at_ms: int) -> None:
+        """When a lease ends that nobody may ask for."""
+        if self.batches is not None:
+            self._attendant.note_deadline(view, at_ms)
+
+    def ask_of(self, view: QueueView, name: str, *args: Any) -> Any:
+        return self.ask_and_decide(view, name, *args)[0]
+
+    def ask_and_decide(self, view: QueueView, name: str, *args: Any) -> tuple[Any, bool]:
+        """The answer of a function for this very queue, not for one of its name made later; and whether some
+        of its messages went elsewhere by that."""
+        for _ in range(2):
+            try:
+                limbo, _, answer = self._fcall(view.key, name, *args)
+                return answer, bool(limbo and self._drain_if_possible(view))
+            except FunctionError as error:
+                if error.code == "GONE":
+                    self._forget_gone(view)
+                elif error.code != "NOQUEUE":
+                    raise
+                elif self._restore(view) is view:
+                    continue
+                break
+        raise QueueNotFound(view.name)
 
     def hold_queue(self, view: QueueView) -> bool:
         return bool(self._on(view, "hold", self._shared.client, self._shared.beat_ms))

@@ -34,7 +34,6 @@ from openq.redis.streams import (
     keys_of,
     position_of_event,
     position_of_message,
-    position_of_time,
     read_id,
     script,
     time_of,
@@ -49,7 +48,6 @@ _PAGE_ROWS = 2000
 _BATCH_ROWS = 32 << 10
 _BATCH_BYTES = 8 << 20
 _LOOKED_UP = 2000
-_FULL = 3 * 0.9  # of the limit in `trim` of the functions: then events are dropped by number, not by age
 _PATH = re.compile(r"(?:messages|events)/(\d{1,18})/([mh])/(\d{1,18})-(\d{1,18})/(\d{1,18})\.parquet")
 
 
@@ -131,7 +129,8 @@ class StreamHistory:
         for view in views:
             known = facts[view.number]
             pieces += self._pieces(view, known, selection, end, limit)
-            lost = max(lost, self._lost(view, known, selection.table))
+            is_events = selection.table == "events"
+            lost = max(lost, known.lost(view.settings.history_ms, self._limit, events=is_events))
             oldest = min(oldest, _oldest(known, selection.table, end))
         first = selection.first_position
         gap = None
@@ -221,22 +220,6 @@ class StreamHistory:
 
     def _memory(self, view: QueueView, key: bytes) -> int:
         return int(self._calls.call(view.key, "MEMORY", "USAGE", key, idempotent=True) or 0)
-
-    def _lost(self, view: QueueView, known: Facts, table: str) -> int:
-        """Behind the last row that was dropped, as far as that is known; 0 if none was."""
-        seq, sent_ms = known.messages.deleted
-        lost = position_of_message(seq, sent_ms) + 1 if seq else 0
-        events = known.events
-        if table == "events" and events.added > events.length:
-            # Redis does not say which one was dropped last: one before the first, and too old or too many.
-            first_ms = events.first[0] if events.length else events.last[0] + 1
-            if not self._is_full(events):
-                first_ms = min(first_ms, known.now_ms - view.settings.history_ms)
-            lost = max(lost, position_of_time(max(0, first_ms)))
-        return lost
-
-    def _is_full(self, events: Stream) -> bool:
-        return events.length > _FULL * self._limit
 
     # -- reading
 

@@ -20,7 +20,6 @@ from ..engine.core import own_seq
 from ..errors import (
     Closed,
     FunctionError,
-    NotOnThisStore,
     OpenQError,
     QueueNotFound,
     StoreError,
@@ -87,7 +86,6 @@ class Foundation(ABC):
     is_shared = True
     storage = "redis"
     relaxed = False
-    has_batches = False
     is_server = False
     journal = None
 
@@ -196,7 +194,14 @@ class Foundation(ABC):
             return again
         log.warning("queue %r was lost by Redis; it is made again, empty", view.name)
         self._configure(view)
+        self._keep_for_readers(view)
         return view
+
+    def _keep_for_readers(self, view: QueueView) -> None:
+        raise NotImplementedError
+
+    def _drop_readers(self) -> None:
+        raise NotImplementedError
 
     def _make_again(self, views: list[QueueView], wiring: dict[str, Any]) -> None:
         """All that this client knew of a store that was emptied, as far as nobody else has made it by now."""
@@ -390,16 +395,6 @@ class Foundation(ABC):
             for finding in report.wrong:
                 log.error("this Redis may lose acknowledged messages now: %s", finding)
         shared.report = report
-
-    # -- what needs a journal -------------------------------------------------------------------
-
-    @property
-    def subscriptions(self) -> Any:
-        raise NotOnThisStore("lease batches", "receive and acknowledge through the queue itself")
-
-    @property
-    def cursors(self) -> Any:
-        raise NotOnThisStore("cursors", "read the history of a queue by time")
 
 
 def chunks(items: list[Any], size: int) -> Iterator[list[Any]]:

@@ -14,7 +14,15 @@ from ..errors import StoreError
 from .calls import Calls
 
 _TRIES = 3
-_PARTS = ("1_state.lua", "2_flow.lua", "3_consumers.lua", "4_operators.lua", "5_queues.lua", "6_stages.lua")
+_PARTS = (
+    "1_state.lua",
+    "2_flow.lua",
+    "3_consumers.lua",
+    "4_operators.lua",
+    "5_subscriptions.lua",
+    "6_queues.lua",
+    "7_stages.lua",
+)
 
 
 def _source() -> tuple[str, str]:

@@ -76,6 +76,7 @@ class Operations(Traffic):
                 raise
             return False  # Redis lost its counters: that number is, or was, in use
         if self._registry.put_queue(self.calls, view):
+            self._keep_for_readers(view)
             return True
         self._fcall(view.key, "drop", 0, 0)  # somebody was faster
         return False
@@ -120,6 +121,7 @@ class Operations(Traffic):
         else:
             raise QueueInUse(queue, "messages are on their way from it to other queues")
         self._forget_gone(view)
+        self._drop_readers()
         if self.router.bindings(None, queue):
             self._registry.change_router(self.calls, lambda router: router.drop_queue(queue))
         return int(count)

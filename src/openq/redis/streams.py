@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 _MS_BITS = 12
 _EVENTS = 1 << (_MS_BITS - 1)  # where events begin within a millisecond
 _SETTLE_MS = 50  # how long to wait for the present millisecond to be over
+_FULL = 3 * 0.9  # of the limit in `trim` of the functions: then events are dropped by number, not by age
 _STRIDE_MS = 60_000  # an idle history still moves on, once in so long
 
 # Of both streams of a queue, and no bodies travel: the time, then for each stream its length, how many
-# entries were ever added, and the ids: the highest deleted one, the first, the last ever.
+# entries were ever added, and the ids: the highest deleted one, the first, the last ever. Then until when
+# history is held for readers, and before which time all lies that was dropped of the events meanwhile.
 FACTS = """
 local now = redis.call('TIME')
 local found = {string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000))}
@@ -46,6 +48,8 @@ for i = 1, 2 do
     found[at + 5] = fields['last-generated-id']
   end
 end
+local held = redis.call('HMGET', KEYS[3], 'hu', 'hl')
+found[12], found[13] = held[1] or '0', held[2] or '0'
 return found
 """
 
@@ -90,6 +94,23 @@ class Facts(NamedTuple):
     now_ms: int
     messages: Stream
     events: Stream
+    dropped_ms: int | None  # before it came every event that was dropped, where count is kept of that
+
+    def lost(self, history_ms: int, limit: int, *, events: bool) -> int:
+        """Behind the last row that was dropped, as far as that is known; 0 if none was. `limit` is how many
+        messages a queue keeps."""
+        seq, sent_ms = self.messages.deleted
+        lost = position_of_message(seq, sent_ms) + 1 if seq else 0
+        stream = self.events
+        if events and stream.added > stream.length:
+            # Redis does not say which one was dropped last: one before the first, and too old or too many.
+            first_ms = stream.first[0] if stream.length else stream.last[0] + 1
+            if self.dropped_ms is not None:
+                first_ms = min(first_ms, self.dropped_ms)
+            elif stream.length <= _FULL * limit:
+                first_ms = min(first_ms, self.now_ms - history_ms)
+            lost = max(lost, position_of_time(max(0, first_ms)))
+        return lost
 
     @property
     def end(self) -> int:
@@ -113,12 +134,17 @@ def script(text: str, keys: Iterable[bytes], *args: bytes | str | int) -> tuple[
 def facts_of(calls: Calls, views: Iterable[QueueView]) -> dict[int, Facts]:
     """By the number of the queue. Raises OpenQError."""
     views = list(views)
-    replies = calls.many([(view.key, script(FACTS, keys_of(view))) for view in views], idempotent=True)
+    replies = calls.many(
+        [(view.key, script(FACTS, (*keys_of(view), view.key))) for view in views], idempotent=True
+    )
     found: dict[int, Facts] = {}
     for view, reply in zip(views, replies, strict=True):
         if isinstance(reply, Exception):
             raise reply
-        found[view.number] = Facts(int(reply[0]), _stream(reply[1:6]), _stream(reply[6:11]))
+        now_ms, held_ms, dropped_ms = int(reply[0]), int(reply[11]), int(reply[12])
+        found[view.number] = Facts(
+            now_ms, _stream(reply[1:6]), _stream(reply[6:11]), dropped_ms if held_ms > now_ms else None
+        )
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..broker.base import Receipt
-from ..broker.subscriptions import check_consumer
+from ..broker.batches import check_consumer
 from ..engine.engine import make_info
 from ..engine.records import NACKED, RELEASED
 from ..errors import (

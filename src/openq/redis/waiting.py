@@ -31,6 +31,7 @@ _SWEEP_S = 2.0
 _SWEEP_LOCK_MS = 6_000
 _AWAY_S = 0.2
 _JUDGE_S = 60.0
+_KEEP_S = 5.0
 
 
 class _Line:
@@ -59,7 +60,7 @@ class Attendant:
         self._thread: threading.Thread | None = None
         self._listening: Listening | None = None
         self._renewed_s = self._beaten_s = self._swept_s = 0.0
-        self._judged_s = time.monotonic()
+        self._judged_s = self._kept_s = time.monotonic()
 
     # -- waiters --------------------------------------------------------------------------------
 
@@ -322,6 +323,9 @@ class Attendant:
                     continue  # deleted meanwhile: the others are still to be looked at
                 except StoreError as error:
                     log.warning("queue %r cannot be looked after: %s", view.name, error)
+            if time.monotonic() - self._kept_s >= _KEEP_S:
+                self._kept_s = time.monotonic()
+                broker.cursors.keep()
 
     # -- the end --------------------------------------------------------------------------------
 

@@ -292,12 +292,12 @@ def test_a_cursor_shows_how_far_its_reader_is(client: Client) -> None:
     client.queue("read")
     publish(client, "read", ["x"] * 10)
 
-    made = client.put("/pipeline/cursors/reader", {"position": 0, "hold_s": 60})
+    made = client.put("/pipeline/cursors/reader", {"position": 0, "hold_s": 60, "hold_bytes": 1 << 33})
     assert made.status == 200, made.data
     [shown] = [each for each in client.get("/pipeline/cursors").value["cursors"] if each["name"] == "reader"]
     metrics = client.send("GET", "/metrics").data.decode()
 
-    assert (shown["hold_s"], shown["hold_bytes"], shown["lost"]) == (60, 8 << 30, False)
+    assert (shown["hold_s"], shown["hold_bytes"], shown["lost"]) == (60, 1 << 33, False)
     assert shown["lag_bytes"] > 0
     assert shown["lag_s"] >= 0
     assert shown["position"] >> 32 == 1

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...broker.subscriptions import is_batch
+from ...broker.batches import is_batch
 from ...errors import OpenQError
 from ...properties import MalformedProperties, decode_table
 from ...security.errors import Refused

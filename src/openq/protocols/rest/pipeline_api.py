@@ -9,8 +9,8 @@ from asyncio import TimerHandle
 from functools import partial
 
 from ...broker.batch_columns import KINDS, columns_of
+from ...broker.batches import Formed, KnownSubscription, SubscriptionNotFound, SubscriptionState
 from ...broker.cursors import CursorNotFound, CursorState
-from ...broker.subscriptions import Formed, Subscription, SubscriptionNotFound, SubscriptionState
 from ...broker.waiters import Waiter
 from ...errors import OpenQError
 from ...model import Delivery
@@ -35,7 +35,7 @@ from .values import iso, span_ms
 # -- subscriptions ------------------------------------------------------------------------------
 
 
-def _subscription(call: Call) -> Subscription:
+def _subscription(call: Call) -> KnownSubscription:
     """One that the caller may know of; any other might as well not exist."""
     name = call.full(call.args[0], "subscription")
     known = call.broker.subscriptions.get(name)
@@ -44,7 +44,7 @@ def _subscription(call: Call) -> Subscription:
     return known
 
 
-def _known(call: Call) -> Subscription | None:
+def _known(call: Call) -> KnownSubscription | None:
     """The same for verbs that find nothing to do where there is nothing."""
     if call.full(call.args[0], "subscription") not in call.broker.subscriptions:
         return None

@@ -746,7 +746,7 @@ class SubscriptionList(Reply, kw_only=True):
 
 class CursorMove(Request, kw_only=True):
     position: Annotated[int, Meta(ge=0, le=(1 << 62))]
-    hold_bytes: Size | None = None  # 8 GiB at first, then as it was
+    hold_bytes: Size | None = None  # 8 GiB (1 GiB on Redis) at first, then as it was
     hold_s: Seconds | None = None  # 7 days at first, then as it was
 
 

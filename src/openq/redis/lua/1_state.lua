@@ -12,11 +12,12 @@
 --   o   hash: seq -> lease                l  sorted set: seq by deadline of its lease
 --   ru  hash: number -> a run of leases, for plain messages that were lent together; rn  their numbers by first seq
 --   hd  sorted set: holders of bound leases by heartbeat          b:<holder>  set: what it holds
+--   sb, sb:<subscription>, sp:..  batches of leases, see 5_subscriptions.lua
 --   d, e  sorted sets: delayed by due time, mortal by expiry      sk  plain messages taken out of the middle
 --   i, u  hashes: own ids, unique keys -> seq                     k, kz  dedup keys and their ends
 --   ob  hash: limbo, messages on their way to other queues        in  sorted set: transfers that arrived
 --   tk:<client>  hash: answers to the last publishes of a client, so that one may be repeated
---   jb, jz  how far the staged batches of jobs are published here, and the time of that (6_stages.lua)
+--   jb, jz  how far the staged batches of jobs are published here, and the time of that (7_stages.lua)
 --   h   stream: events
 -- A plain message (standard queue, no priority, group, delay, expiry, id...) is nothing but its entry in `m`:
 -- what stands after the cursor `cur` waits. Whatever comes back or is special stands in the lanes.
@@ -31,7 +32,8 @@ local function prepare()
 end
 
 local PLAIN = '0:-'  -- the lane of those that are plain but came back
-local FIELDS = {'seq', 'last', 'num', 'ms', 'next', 'cur', 'pl', 'bk', 'mx', 'by', 'w', 'ra', 'sk', 'tr', 'oid', 'rc', 'lb'}
+local FIELDS = {'seq', 'last', 'num', 'ms', 'next', 'cur', 'pl', 'bk', 'mx', 'by', 'w', 'ra', 'sk', 'tr', 'oid', 'rc', 'lb',
+  'hf', 'hu', 'hl'}
 local FIELD_COUNT = #FIELDS
 local GRACE_MS = 100  -- how long a message without any time to live is offered where somebody waits
 local SLICE = 1000  -- deadlines dealt with in one call
@@ -125,8 +127,16 @@ local function save(Q)
   if at > 0 then call('HSET', Q.k, unpack(changed)) end
 end
 
+-- History from millisecond `hf` on is kept for named readers until `hu`, however much it is; what was dropped of
+-- the events meanwhile came before `hl`.
+local function is_held(Q)
+  return Q.hu > Q.now and Q.c.hist > 0
+end
+
 local function event(Q, ...)
-  if Q.c.hist > 0 then
+  if is_held(Q) then
+    call('XADD', Q.p .. 'h', S(Q.ms) .. '-*', 'e', concat({...}, '\31'))
+  elseif Q.c.hist > 0 then
     call('XADD', Q.p .. 'h', 'MAXLEN', '~', S(Q.c.hmax * 3), S(Q.ms) .. '-*', 'e', concat({...}, '\31'))
   end
 end

@@ -562,13 +562,15 @@ local function trim(Q, always)
   local c = Q.c
   if not always and floor(Q.was[1] / 256) == floor(Q.seq / 256) then return end
   local p, horizon = Q.p, Q.now - c.hist
+  local held = is_held(Q) and Q.hf or FAR
   local stream = p .. 'm'
   local spare = call('XLEN', stream) - c.hmax - waiting_count(Q) - lent_count(Q)
   local most, done = 1, 0
   while done < 1024 do
     local part = call('XRANGE', stream, S(Q.tr + 1), '+', 'COUNT', most)
     for _, found in ipairs(part) do
-      if sent_of(found[1]) > horizon and spare <= 0 then return end
+      local sent = sent_of(found[1])
+      if sent >= held or (sent > horizon and spare <= 0) then return end
       local seq = seq_of(found[1])
       if seq > Q.cur and Q.pl > 0 then return end
       if not state_of(Q, S(seq)) then call('XDEL', stream, found[1]) end
@@ -581,11 +583,17 @@ local function trim(Q, always)
 end
 
 -- Events go with the messages that they are about.
-local function trim_events(Q)
+local function trim_events(Q, always)
   local c = Q.c
-  if c.hist == 0 or floor(Q.was[1] / 1024) == floor(Q.seq / 1024) then return end
-  call('XTRIM', Q.p .. 'h', 'MINID', '~', S(Q.now - c.hist) .. '-0')
-  call('XTRIM', Q.p .. 'h', 'MAXLEN', '~', S(c.hmax * 3))
+  if c.hist == 0 or (not always and floor(Q.was[1] / 1024) == floor(Q.seq / 1024)) then return end
+  local events, horizon = Q.p .. 'h', Q.now - c.hist
+  if is_held(Q) then
+    if Q.hf < horizon or call('XLEN', events) > c.hmax * 3 then horizon = Q.hf end
+    if call('XTRIM', events, 'MINID', '~', S(horizon) .. '-0') > 0 then Q.hl = max(Q.hl, horizon) end
+    return
+  end
+  call('XTRIM', events, 'MINID', '~', S(horizon) .. '-0')
+  call('XTRIM', events, 'MAXLEN', '~', S(c.hmax * 3))
 end
 
 -- Record and extra of each, from args[before + 1] on.

@@ -339,7 +339,7 @@ local function ack_run(Q, number, seqs)
 end
 
 -- now, token, then seq, number of each: 1, 'gone' or 'expired'
-local ack = once(function(Q, args)
+local function ack_all(Q, args)
   local p, now = Q.p, Q.now
   local answers, done, rest = {}, {}, {}
   if Q.rc > 0 then
@@ -422,7 +422,9 @@ local ack = once(function(Q, args)
     event(Q, 'A', concat(done, ','))
   end
   return answers, nil, #done == #answers and #done or answers
-end)
+end
+
+local ack = once(ack_all)
 
 local ack_late = up_to_date(function(Q, args)
   local seq, number = args[2], args[3]
@@ -495,23 +497,26 @@ local forsake = on_queue(function(Q, args)
   return 0
 end)
 
+-- Of one that is lent already. A holder, if it is bound to one.
+local function set_lease(Q, seq, lease, till, holder)
+  end_lease(Q, seq, lease)
+  call('HSET', Q.p .. 'o', seq, concat({lease.number, S(till), lease.count, S(lease.lent), S(lease.sent),
+    holder or '-', lease.consumer}, ' '))
+  if holder then
+    call('SADD', Q.p .. 'b:' .. holder, seq)
+  else
+    call('ZADD', Q.p .. 'l', S(till), seq)
+  end
+end
+
 -- now, lease, holder, its heartbeat, then seq, number of each: the new deadline, or why not
 local extend = on_queue(function(Q, args)
   local span, holder, beat = tonumber(args[2]), args[3], tonumber(args[4])
   local till = span == -1 and 0 or Q.now + span
   local done = {}
   local answers = each_lease(Q, args, 5, function(seq, lease)
-    end_lease(Q, seq, lease)
-    local own = span == -1 and holder or '-'
-    call('HSET', Q.p .. 'o', seq, concat({lease.number, S(till), lease.count, S(lease.lent), S(lease.sent),
-      own, lease.consumer}, ' '))
-    if span == -1 then
-      call('SADD', Q.p .. 'b:' .. holder, seq)
-      beats(Q, holder, beat)
-    else
-      call('ZADD', Q.p .. 'l', S(till), seq)
-      deadline(Q, till)
-    end
+    set_lease(Q, seq, lease, till, span == -1 and holder or nil)
+    if span == -1 then beats(Q, holder, beat) else deadline(Q, till) end
     done[#done + 1] = seq
     return S(till)
   end)

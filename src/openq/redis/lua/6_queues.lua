@@ -74,6 +74,7 @@ local function drop(keys, args)
   if args[3] == '1' and (lent > 0 or Q.w > Q.now) then return failure('INUSE', 'it has consumers') end
   local p = Q.p
   if call('EXISTS', p .. 'ob') == 1 then return failure('LIMBO') end  -- first what is on its way to others
+  batches.forget(Q)
   clear(Q, false)
   call('DEL', Q.k, p .. 'oc', p .. 'm', p .. 'h', p .. 'n', p .. 'k', p .. 'kz', p .. 'in', p .. 'jb', p .. 'jz')
   -- A stub, so that one who knows the queue from before does not make it again.
@@ -81,6 +82,30 @@ local function drop(keys, args)
   call('EXPIRE', Q.k, 604800)
   return {0, Q.now, n}
 end
+
+-- Before which millisecond everything lies that was dropped of the events, while nobody kept count of it: what is
+-- too old or too many goes.
+local function dropped_before(Q)
+  local events = Q.p .. 'h'
+  if call('EXISTS', events) == 0 then return 0 end
+  local facts, told = {}, call('XINFO', 'STREAM', events)
+  for i = 1, #told, 2 do facts[told[i]] = told[i + 1] end
+  if facts['entries-added'] == facts['length'] then return 0 end
+  local first = call('XRANGE', events, '-', '+', 'COUNT', 1)[1]
+  local first_ms = first and seq_of(first[1]) or seq_of(facts['last-generated-id']) + 1
+  return facts['length'] > Q.c.hmax * 2.7 and first_ms or min(first_ms, Q.now - Q.c.hist)
+end
+
+-- What is kept for readers, until they are given up. now, from which millisecond on, until when: 1 if something
+-- was dropped, and there may be more of it
+local keep_history = on_queue(function(Q, args)
+  local till, before = tonumber(args[3]), Q.tr
+  if till > Q.now and not is_held(Q) then Q.hl = max(Q.hl, dropped_before(Q)) end
+  Q.hf, Q.hu = tonumber(args[2]), till
+  trim(Q, true)
+  trim_events(Q, true)
+  return Q.tr > before and 1 or 0
+end)
 
 -- -- what all queues share ------------------------------------------------------------------------
 
@@ -100,6 +125,20 @@ local function put_document(keys, args)
   end
   call('PUBLISH', sub(docs, 1, find(docs, ':{', 1, true)) .. 'topology', args[1])
   return version
+end
+
+-- One field of a hash that clients share, if it still says what was changed: 1, or 0. now, field, before, after;
+-- '' is none
+local function put_field(keys, args)
+  local found = call('HGET', keys[1], args[2]) or ''
+  if found == args[4] then return 1 end  -- by this very call, whose answer was lost
+  if found ~= args[3] then return 0 end
+  if args[4] == '' then
+    call('HDEL', keys[1], args[2])
+  else
+    call('HSET', keys[1], args[2], args[4])
+  end
+  return 1
 end
 
 local function register(name, verb, flags)
@@ -144,3 +183,12 @@ register('configure', configure, GOES_ON)
 register('block', block, GOES_ON)
 register('drop', drop, GOES_ON)
 register('put_document', put_document, ADDS)
+register('form_batch', batches.form, GOES_ON)
+register('open_batches', batches.open, GOES_ON)
+register('tidy_batches', batches.tidy, GOES_ON)
+register('read_batch', batches.rows, GOES_ON)
+register('extend_batch', batches.extend, GOES_ON)
+register('ack_batches', batches.ack, GOES_ON)
+register('give_back_batches', batches.give_back, GOES_ON)
+register('put_field', put_field, ADDS)
+register('keep_history', keep_history, GOES_ON)

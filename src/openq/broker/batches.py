@@ -1,0 +1,224 @@
+"""What subscriptions and their batches are, whatever the store: who reads, on which terms, what is refused.
+
+A subscription reads a queue in numbered batches that stay the same until they are acknowledged. Batch n of
+subscription S is nothing but leases whose consumer is `batch:S:n`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import InvalidSetting, OpenQError
+from ..model import Delivery, Entry, check_name
+from .state_file import told, told_number
+
+if TYPE_CHECKING:
+    from .waiters import Waiter
+
+LEASE_MS = 300_000
+MAX_LEASE_MS = 7 * 86_400_000
+MAX_MESSAGES = 100_000  # of one batch
+MAX_PART_BYTES = 64 << 20  # of bodies, in one answer
+MAX_SUBSCRIPTIONS = 10_000
+MAX_OF_ONE = 1_000  # made by the same user
+_MAX_PAST = 100  # owners that are remembered as replaced
+_PREFIX = "batch:"
+
+
+class SubscriptionNotFound(OpenQError):
+    code = "subscription_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"subscription {name!r} does not exist, or is not yours to see")
+        self.name = name
+
+
+class SubscriptionTaken(OpenQError):
+    """Somebody else reads it by now: whoever gets this must stop."""
+
+    code = "subscription_taken"
+
+    def __init__(self, name: str, owner: str) -> None:
+        super().__init__(
+            f"subscription {name!r} was taken over by {owner!r}; stop this reader, or start it as a new owner"
+        )
+        self.name = name
+        self.owner = owner
+
+
+class SubscriptionInUse(OpenQError):
+    code = "subscription_in_use"
+
+    def __init__(self, name: str, queue: str) -> None:
+        super().__init__(
+            f"subscription {name!r} has open batches of queue {queue!r}; acknowledge them or delete it first"
+        )
+        self.name = name
+        self.queue = queue
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    batch: int
+    count: int
+    bytes: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Part of a batch. `lost` counts messages that somebody settled by their receipts meanwhile."""
+
+    deliveries: Sequence[Delivery]
+    entries: Sequence[Entry]  # the same, with their bodies
+    expired: bool
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionState:
+    name: str
+    queue: str
+    owner: str | None
+    lease_ms: int
+    batches: Sequence[Formed]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is remembered of a subscription besides its leases."""
+
+    queue: str
+    maker: str = ""  # the user that it counts for
+    owner: str | None = None  # who reads it
+    past: tuple[str, ...] = ()  # owners that were replaced, the last one last
+    lease_ms: int = LEASE_MS
+
+    def owned_by(self, owner: str | None, name: str) -> Terms:
+        """A new owner takes over, one of the past is refused; who says nothing changes nothing."""
+        if owner is None or owner == self.owner:
+            return self
+        if owner in self.past:
+            raise SubscriptionTaken(name, self.owner or "")
+        past = self.past if self.owner is None else (*self.past, self.owner)[-_MAX_PAST:]
+        return replace(self, owner=owner, past=past)
+
+    def read_from(self, queue: str, lease_ms: int | None) -> Terms:
+        return replace(self, queue=queue, lease_ms=self.lease_ms if lease_ms is None else lease_ms)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "queue": self.queue,
+            "owner": self.owner,
+            "past": list(self.past),
+            "lease_ms": self.lease_ms,
+            "maker": self.maker,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, fields: Any) -> Terms:
+        """From what anybody may have edited. Raises InvalidSetting."""
+        check_name(name, "subscription")
+        queue, maker = check_name(told(fields, "queue", str)), told(fields, "maker", str, "")
+        owner, past = told(fields, "owner", (str, type(None))), told(fields, "past", list)
+        if not all(isinstance(each, str) for each in past):
+            raise InvalidSetting("past owners must be texts")
+        return cls(queue, maker, owner, tuple(past), told_number(fields, "lease_ms", MAX_LEASE_MS, 1))
+
+
+class KnownSubscription(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+
+
+class LeaseBatches(Protocol):
+    """What a door asks of the subscriptions of a store. Every method may take a while and belongs into a
+    thread; what it changed is promised after `Broker.sync`."""
+
+    def get(self, name: str) -> KnownSubscription: ...
+    def __contains__(self, name: str) -> bool: ...
+    def states(self) -> list[SubscriptionState]: ...
+    def form(
+        self,
+        name: str,
+        queue: str,
+        after: int,
+        *,
+        limit: int = MAX_MESSAGES,
+        max_bytes: int | None = None,
+        lease_ms: int | None = None,
+        owner: str | None = None,
+        waiter: Waiter | None = None,
+        maker: str = "",
+    ) -> Formed | None: ...
+    def rows(self, name: str, number: int, part: int = 0, parts: int = 1) -> Rows: ...
+    def extend(self, name: str, owner: str | None, lease_ms: int | None = None) -> int: ...
+    def ack(self, name: str, through: int, owner: str | None) -> tuple[int, int]: ...
+    def delete(self, name: str) -> int: ...
+
+
+def open_messages(states: Sequence[SubscriptionState]) -> list[tuple[str, int]]:
+    """Subscription, and how many messages its open batches hold."""
+    return [(state.name, sum(batch.count for batch in state.batches)) for state in states]
+
+
+# -- what is refused: each raises InvalidSetting
+
+
+def check_lease(lease_ms: int | None) -> None:
+    if lease_ms is not None and not 1 <= lease_ms <= MAX_LEASE_MS:
+        raise InvalidSetting(f"a lease must be above 0 and at most {MAX_LEASE_MS // 1000} s")
+
+
+def check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_MESSAGES:
+        raise InvalidSetting(f"limit must be 1 to {MAX_MESSAGES}, not {limit}")
+
+
+def check_part(part: int, parts: int) -> None:
+    if not 0 <= part < parts:
+        raise InvalidSetting(f"part must be 0 to {parts - 1}, not {part}")
+
+
+def check_part_size(size: int, messages: int, parts: int) -> None:
+    if size > MAX_PART_BYTES and messages > 1:
+        raise InvalidSetting(
+            f"this part has {size} bytes, more than {MAX_PART_BYTES}: ask for more than {parts} parts"
+        )
+
+
+def check_room(makers: Sequence[str], maker: str) -> None:
+    """For one more subscription beside those of `makers`."""
+    if len(makers) >= MAX_SUBSCRIPTIONS:
+        raise InvalidSetting(f"there are {MAX_SUBSCRIPTIONS} subscriptions; delete one that is not needed")
+    if makers.count(maker) >= MAX_OF_ONE:
+        raise InvalidSetting(f"you have made {MAX_OF_ONE} subscriptions; delete one that is not needed")
+
+
+# -- names of consumers
+
+
+def consumer_of(subscription: str, number: int) -> str:
+    return f"{_PREFIX}{subscription}:{number}"
+
+
+def read_consumer(consumer: str) -> tuple[str, int]:
+    """Subscription and number of a batch; no name at all if this is another kind of consumer."""
+    name, _, number = consumer.removeprefix(_PREFIX).rpartition(":")
+    if not consumer.startswith(_PREFIX) or not (number.isascii() and number.isdigit() and len(number) < 20):
+        return "", 0
+    return name, int(number)
+
+
+def is_batch(consumer: str) -> bool:
+    return consumer.startswith(_PREFIX)
+
+
+def check_consumer(name: str) -> None:
+    """Whoever called itself like a batch would have its messages acknowledged with it."""
+    if name.startswith(_PREFIX):
+        raise InvalidSetting(f"a consumer cannot be named {name[:100]!r}: {_PREFIX!r} is for subscriptions")

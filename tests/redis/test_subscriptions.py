@@ -1,0 +1,519 @@
+"""Batches on Redis: the same on every server while they are open, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openq.broker.batches import SubscriptionNotFound, SubscriptionTaken, consumer_of
+from openq.broker.waiters import Waiter
+from openq.clock import VirtualClock
+from openq.errors import FunctionError, NotReplicated, StoreUnavailable
+from openq.model import Draft, QueueSettings
+from openq.redis.broker import RedisBroker
+from tests.broker import test_subscriptions as of_the_journal
+from tests.cli import test_pipeline_state as by_command
+from tests.pipeline import test_consume as by_pipeline
+from tests.pipeline.playing import stopped  # noqa: F401
+from tests.protocols.rest import test_pipeline as by_door
+from tests.protocols.rest.helpers import Client
+from tests.redis.borrowed import borrow
+from tests.redis.servers import FORCED, Server, cluster, replicated, single, until, versions
+from tests.serving import Served, free_port
+
+every_kind = pytest.mark.parametrize("redis_server", versions(), indirect=True, ids=str)
+
+BODIES = [b"%d" % number for number in range(10_000)]
+
+
+class Place:
+    """A broker on Redis whose clock is moved by hand, with a queue `q`; what `Place` is for a journal."""
+
+    def __init__(
+        self,
+        server: Server,
+        stack: ExitStack,
+        db: str = "",
+        clock: VirtualClock | None = None,
+        **settings: Any,
+    ) -> None:
+        self._server = server
+        self._stack = stack
+        self._url = server.url + db
+        self.clock = clock or VirtualClock()
+        self.broker = self.open()
+        if not self.broker.queues():
+            self.broker.declare("q", QueueSettings(**settings))
+
+    def open(self) -> RedisBroker:
+        self.broker = RedisBroker(self._url, profile="fast", clock=self.clock)
+        self._stack.callback(self.broker.close)
+        return self.broker
+
+    def crashed(self, to: Path) -> Place:
+        """Another process, on a copy of the store as it is now: nothing was closed."""
+        assert to.name  # tests of files say where
+        for key in self._server.ask("KEYS", "*"):
+            self._server.ask("COPY", key, key, "DB", 1)
+        return Place(self._server, self._stack, "/1", self.clock)
+
+    def publish(self, *bodies: bytes) -> None:
+        self.broker.publish_bodies("q", bodies, 0) or [
+            self.broker.publish("q", Draft(body)) for body in bodies
+        ]
+
+    def form(self, after: int = 0, **options: Any) -> tuple[int, int] | None:
+        return form(self.broker, after, **options)
+
+    def bodies(self, number: int, part: int = 0, parts: int = 1) -> list[bytes | None] | None:
+        return bodies(self.broker, number, part, parts)
+
+    def ready(self) -> int:
+        return self.broker.stats("q").ready
+
+
+def form(broker: RedisBroker, after: int = 0, **options: Any) -> tuple[int, int] | None:
+    formed = broker.subscriptions.form("s", "q", after, **options)
+    return None if formed is None else (formed.batch, formed.count)
+
+
+def bodies(broker: RedisBroker, number: int, part: int = 0, parts: int = 1) -> list[bytes | None] | None:
+    """None: it is gone."""
+    rows = broker.subscriptions.rows("s", number, part, parts)
+    return None if rows.expired else [entry.body for entry in rows.entries]
+
+
+@pytest.fixture
+def place_with(redis_server: Server) -> Iterator[Callable[..., Place]]:
+    with ExitStack() as stack:
+        yield lambda **settings: Place(redis_server, stack, **settings)
+
+
+@pytest.fixture
+def place(place_with: Callable[..., Place]) -> Place:
+    return place_with()
+
+
+@pytest.fixture
+def durable(place: Place) -> Place:
+    return place
+
+
+OF_FILES = (
+    "test_old_segments_may_go_while_a_batch_is_open",
+    "test_a_file_that_somebody_edited_stops_nobody",
+    "test_half_of_a_batch_that_nobody_heard_of_is_a_batch",
+)
+AT_ONCE = ("test_who_waits_is_told_and_takes_nothing_from_those_behind",)  # here it comes a moment later
+
+locals().update(borrow(of_the_journal, "place", without=AT_ONCE))
+locals().update(borrow(of_the_journal, "place_with"))
+locals().update(borrow(of_the_journal, "durable", without=OF_FILES))
+
+
+# -- in slices
+
+
+@every_kind
+@pytest.mark.parametrize("history_ms", [0, 86_400_000])
+def test_a_large_batch_is_formed_read_kept_and_acked_in_slices(
+    place_with: Callable[..., Place], history_ms: int
+) -> None:
+    place = place_with(history_ms=history_ms)
+    place.publish(*BODIES)
+
+    assert place.form(0, limit=9_000, lease_ms=10_000) == (1, 9_000)
+    place.clock.advance(9)
+    assert place.broker.subscriptions.extend("s", None) == 9_000
+    place.clock.advance(9)
+    pieces = [place.bodies(1, part, 7) or [] for part in range(7)]
+    assert [body for piece in pieces for body in piece] == BODIES[:9_000]
+    assert place.broker.subscriptions.ack("s", 1, None) == (9_000, 0)
+
+    stats = place.broker.stats("q")
+    assert (stats.ready, stats.in_flight, stats.counters["acked"]) == (1_000, 0, 9_000)
+
+
+def test_a_large_batch_of_messages_of_every_kind_comes_back_whole(place_with: Callable[..., Place]) -> None:
+    place = place_with()
+    drafts = [
+        Draft(body, priority=number % 3, group=f"g{number % 7}" if number % 2 else None)
+        for number, body in enumerate(BODIES[:3_000])
+    ]
+    for first in range(0, 3_000, 1_000):
+        place.broker.publish_many("q", drafts[first : first + 1_000])
+
+    assert place.form(0, limit=3_000, lease_ms=10_000) == (1, 3_000)
+    first_read = place.bodies(1)
+    assert sorted(first_read or [], key=lambda body: int(body or b"")) == BODIES[:3_000]
+    assert [body for part in range(5) for body in place.bodies(1, part, 5) or []] == first_read
+    assert place.broker.subscriptions.extend("s", None, 60_000) == 3_000
+    place.clock.advance(59)
+    assert place.bodies(1) == first_read
+    assert place.broker.subscriptions.delete("s") == 3_000
+
+    assert place.ready() == 3_000
+
+
+def test_bodies_larger_than_a_page_are_read_page_by_page(place: Place) -> None:
+    large = [bytes([number]) * 700_000 for number in range(20)]
+    place.publish(*large)
+    place.form(0)
+
+    assert place.bodies(1) == large
+    assert place.bodies(1, 1, 4) == large[5:10]
+
+
+def test_bytes_are_counted_for_messages_of_every_kind(place: Place) -> None:
+    place.publish(b"x" * 900)
+    place.broker.publish("q", Draft(b"x" * 90, priority=5))
+    place.broker.publish("q", Draft(b"x" * 20))
+    place.broker.publish("q", Draft(b"x" * 5))
+
+    assert place.form(0, max_bytes=100) == (1, 1)  # the urgent one; then one that is too large
+    assert place.form(1, max_bytes=100) == (2, 1)
+    assert place.form(2, max_bytes=100) == (3, 2)
+
+
+def test_of_one_lease_for_many_each_can_be_settled_alone(place: Place) -> None:
+    place.publish(*BODIES[:10])
+    place.form(0)
+    lent = place.broker.deliveries("q")
+
+    place.broker.nack("q", (lent[0].entry.seq, lent[0].number), 0, "not today")
+    place.broker.extend("q", (lent[1].entry.seq, lent[1].number), 500_000)
+
+    assert place.bodies(1) == BODIES[1:10]
+    assert place.broker.subscriptions.ack("s", 1, None) == (9, 1)
+    assert place.ready() == 1
+
+
+# -- several servers
+
+
+@pytest.fixture
+def two(redis_server: Server) -> Iterator[tuple[RedisBroker, RedisBroker]]:
+    one, other = (RedisBroker(redis_server.url, profile="fast") for _ in range(2))
+    one.declare("q", QueueSettings())
+    other.queues()
+    yield one, other
+    one.close()
+    other.close()
+
+
+def test_every_server_has_the_same_batches(two: tuple[RedisBroker, RedisBroker]) -> None:
+    one, other = two
+    one.publish_bodies("q", BODIES[:3_000], 0)
+    answers: list[tuple[int, int] | None] = []
+    together = threading.Barrier(4)
+
+    def ask(broker: RedisBroker) -> None:
+        together.wait()
+        answers.append(form(broker, 0, limit=2_500))
+
+    threads = [threading.Thread(target=ask, args=(broker,)) for broker in (one, other, one, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert answers == [(1, 2_500)] * 4
+    assert bodies(one, 1) == bodies(other, 1) == BODIES[:2_500]
+    assert other.subscriptions.ack("s", 1, None) == (2_500, 0)
+    assert bodies(one, 1) is None
+    assert form(one, 1) == (2, 500)
+    assert [state.batches[0].count for state in other.subscriptions.states()] == [500]
+    assert other.subscriptions.delete("s") == 500
+    with pytest.raises(SubscriptionNotFound):
+        bodies(one, 2)
+
+
+def test_what_an_old_owner_sent_before_it_was_replaced_comes_too_late(
+    two: tuple[RedisBroker, RedisBroker],
+) -> None:
+    one, other = two
+    one.publish_bodies("q", BODIES[:10], 0)
+    form(one, 0, owner="old", limit=5)
+    late = one.subscriptions.get("s")
+    assert form(other, 0, owner="new") == (1, 5)
+
+    with pytest.raises(FunctionError, match="STALE"):
+        one.ask_of(one.about("q"), "ack_batches", one.token(), "s", late.term, 1)
+    with pytest.raises(SubscriptionTaken):
+        one.subscriptions.ack("s", 1, "old")
+    assert other.subscriptions.ack("s", 1, "new") == (5, 0)
+
+
+def test_a_queue_that_knows_a_later_reader_than_the_store_is_believed(
+    two: tuple[RedisBroker, RedisBroker], redis_server: Server
+) -> None:
+    one, other = two
+    one.publish_bodies("q", BODIES[:10], 0)
+    form(one, 0, owner="a", limit=5)
+    before = redis_server.ask("HGET", "oq:{meta}:subscriptions", "s")
+    form(other, 0, owner="b")
+    form(other, 0, owner="c")
+    redis_server.ask("HSET", "oq:{meta}:subscriptions", "s", before)  # as a failover may leave it
+
+    assert form(other, 0, owner="c") == (1, 5)
+    with pytest.raises(SubscriptionTaken):
+        form(one, 0, owner="a")
+    assert other.subscriptions.ack("s", 1, "c") == (5, 0)
+
+
+def test_a_subscription_goes_with_its_queue_on_all_servers(two: tuple[RedisBroker, RedisBroker]) -> None:
+    one, other = two
+    one.publish_bodies("q", BODIES[:10], 0)
+    form(one, 0, limit=5)
+
+    other.delete("q")
+    other.declare("q", QueueSettings())
+    other.publish_bodies("q", [b"new"], 0)
+
+    assert one.subscriptions.states() == []
+    assert form(one, 1) == (2, 1)
+    assert bodies(other, 2) == [b"new"]
+
+
+def test_nothing_is_left_of_the_batches_of_a_deleted_queue(
+    two: tuple[RedisBroker, RedisBroker], redis_server: Server
+) -> None:
+    one, _ = two
+    one.publish_bodies("q", BODIES[:10], 0)
+    form(one, 0, limit=5)
+    form(one, 1, limit=5)
+    assert redis_server.ask("KEYS", "*:s[bp]*")
+
+    one.delete("q")
+
+    assert redis_server.ask("KEYS", "*:s[bp]*") == []
+    assert redis_server.ask("HLEN", "oq:{meta}:subscriptions") == 0
+
+
+def test_who_waits_is_told_by_whoever_publishes(two: tuple[RedisBroker, RedisBroker]) -> None:
+    one, other = two
+    told = threading.Event()
+    waiter = Waiter(1, None, None, None, lambda _: told.set(), only_told=True)
+    assert form(one, 0, waiter=waiter) is None
+
+    other.publish_bodies("q", [b"x"], 0)
+
+    assert told.wait(30)
+    assert form(one, 0, waiter=waiter) == (1, 1)
+
+
+def test_what_came_before_anybody_stood_in_line_is_taken(
+    two: tuple[RedisBroker, RedisBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    waiter = Waiter(1, None, None, None, lambda _: None, only_told=True)
+    stand_by = RedisBroker.stand_by
+
+    def stand_late(self: RedisBroker, queue: str, waiter: Waiter) -> int:
+        other.publish_bodies(queue, [b"x"], 0)
+        return stand_by(self, queue, waiter)
+
+    monkeypatch.setattr(RedisBroker, "stand_by", stand_late)
+
+    assert form(one, 0, waiter=waiter) == (1, 1)
+    assert not one.leave("q", waiter)  # nobody stands there for nothing
+
+
+def test_a_batch_that_nobody_reads_any_more_returns_by_itself(two: tuple[RedisBroker, RedisBroker]) -> None:
+    one, other = two
+    one.publish_bodies("q", BODIES[:1_200], 0)
+    assert form(one, 0, lease_ms=300) == (1, 1_200)
+
+    until(lambda: other.stats("q").ready == 1_200, "the leases ran out")
+
+    assert bodies(one, 1) is None
+    assert one.subscriptions.ack("s", 1, None) == (0, 1_200)
+
+
+# -- what goes wrong
+
+
+def test_a_server_that_dies_while_it_forms_a_batch_leaves_it_to_the_next(
+    two: tuple[RedisBroker, RedisBroker],
+) -> None:
+    one, other = two
+    one.publish_bodies("q", BODIES, 0)
+    form(one, 0, limit=1)
+    known, view = one.subscriptions.get("s"), one.about("q")
+
+    # One slice of it, and the rest never comes.
+    args = ("", "s", known.term, 2, 9_000, -1, 300_000, consumer_of("s", 2), "0")
+    until_ms, _, count, is_whole = one.ask_of(view, "form_batch", *args)
+    assert (int(count), int(is_whole)) == (1_000, 0)
+
+    assert form(other, 1, limit=50) == (2, 9_000)  # as large as it was begun
+    assert bodies(other, 2) == BODIES[1:9_001]
+    assert other.subscriptions.rows("s", 2, 0, 9_000).deliveries[0].until_ms == int(until_ms)
+
+
+def test_leases_that_were_made_longer_by_half_end_as_they_were_told(
+    two: tuple[RedisBroker, RedisBroker],
+) -> None:
+    one, other = two
+    one.publish_bodies("q", BODIES, 0)
+    formed = one.subscriptions.form("s", "q", 0)
+    assert formed is not None
+    known, view = one.subscriptions.get("s"), one.about("q")
+
+    # One slice of it, and the rest never comes.
+    _, place = one.ask_of(view, "extend_batch", "", "s", known.term, 1, 3_600_000, 0, 0)
+    assert 0 < int(place) < formed.count
+
+    [state] = other.subscriptions.states()
+    assert state.batches == [formed]
+    assert other.subscriptions.extend("s", None, 3_600_000) == formed.count
+    [state] = one.subscriptions.states()
+    assert state.batches[0].until_ms > formed.until_ms
+
+
+def test_answers_that_are_lost_are_given_again(two: tuple[RedisBroker, RedisBroker]) -> None:
+    one, _ = two
+    one.publish_bodies("q", BODIES[:3_000], 0)
+    form(one, 0, limit=2_500)
+    known, view, token = one.subscriptions.get("s"), one.about("q"), one.token()
+
+    answers = [one.ask_of(view, "ack_batches", token, "s", known.term, 1) for _ in range(3)]
+
+    assert answers == [[0, 0, 1]] * 3  # a slice of it, once
+    assert one.subscriptions.ack("s", 1, None) == (2_500, 0)
+    assert one.stats("q").counters["acked"] == 2_500
+
+
+def test_a_redis_that_is_killed_has_the_batches_as_they_were() -> None:
+    with single(*FORCED) as redis:
+        broker = RedisBroker(redis.url)
+        try:
+            broker.declare("q", QueueSettings())
+            broker.publish_bodies("q", BODIES[:3_000], 0)
+            assert form(broker, 0, limit=2_000, owner="me") == (1, 2_000)
+            assert form(broker, 1, limit=500) == (2, 500)
+            redis.kill9()
+            redis.start()
+
+            assert bodies(broker, 1) == BODIES[:2_000]
+            assert form(broker, 1, limit=5, owner="me") == (2, 500)
+            assert broker.subscriptions.ack("s", 2, "me") == (2_500, 0)
+            assert broker.stats("q").ready == 500
+        finally:
+            broker.close()
+
+
+def test_a_batch_is_told_of_when_the_copies_have_it() -> None:
+    with replicated(1, *FORCED) as redis:
+        broker = RedisBroker(redis.url + "?timeout=1&replicas=1")
+        [replica] = redis.replicas
+        try:
+            broker.declare("q", QueueSettings())
+            broker.publish_bodies("q", BODIES[:10], 0)
+            broker.sync()
+            replica.freeze()
+            with pytest.raises((NotReplicated, StoreUnavailable)):
+                form(broker, 0)
+            replica.thaw()
+
+            assert form(broker, 0) == (1, 10)
+            assert int(replica.info("keyspace")["db0"].split(",")[0][5:]) > 5
+        finally:
+            broker.close()
+
+
+def test_subscriptions_of_queues_on_all_nodes_of_a_cluster() -> None:
+    with cluster(3, 1) as redis:
+        broker, other = (RedisBroker(redis.url, profile="fast") for _ in range(2))
+        try:
+            names = [f"q{number}" for number in range(9)]
+            for name in names:
+                broker.declare(name, QueueSettings())
+                broker.publish_bodies(name, BODIES[:1_000], 0)
+                formed = broker.subscriptions.form(f"of {name}", name, 0, owner="me")
+                assert formed is not None
+                assert formed.count == 1_000
+            other.queues()
+            assert {len(state.batches) for state in other.subscriptions.states()} == {1}
+            redis.wait_whole()
+            dead = redis.masters()[0]
+            followers = redis.replicas_of(dead)
+            until(lambda: dead.ask("WAIT", 1, 1_000) == 1, "the replica has everything")
+            dead.kill9()
+            redis.wait_replaced(dead, followers)
+
+            for name in names:
+                rows = other.subscriptions.rows(f"of {name}", 1)
+                assert [entry.body for entry in rows.entries] == BODIES[:1_000]
+                assert broker.subscriptions.ack(f"of {name}", 1, "me") == (1_000, 0)
+                assert other.stats(name).counters["acked"] == 1_000
+        finally:
+            broker.close()
+            other.close()
+
+
+# -- by doors
+
+
+@pytest.fixture
+def server(redis_server: Server) -> Iterator[Served]:
+    started = served_on(redis_server)
+    try:
+        yield started.wait()
+        assert [line for line in started.log if "Traceback" in line] == []
+    finally:
+        started.stop()
+
+
+def served_on(redis: Server) -> Served:
+    return Served(["--store", redis.url, "--profile", "fast"], free_port())
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[Served]:
+    """For tests that name their queues for themselves."""
+    with single() as redis:
+        started = served_on(redis)
+        try:
+            yield started.wait()
+            assert [line for line in started.log if "Traceback" in line] == []
+        finally:
+            started.stop()
+
+
+@pytest.fixture
+def client(shared_server: Served) -> Client:
+    return Client(shared_server.url)
+
+
+OF_CURSORS = ("test_a_cursor_shows_how_far_its_reader_is",)
+
+locals().update(borrow(by_door, "client", without=OF_CURSORS))
+locals().update({name: test for name, test in borrow(by_command, "server").items() if "subscription" in name})
+locals().update(borrow(by_pipeline, "server"))
+
+
+def test_a_server_that_is_killed_is_replaced_by_any_other(redis_server: Server) -> None:
+    servers = [served_on(redis_server) for _ in range(2)]
+    try:
+        one, two = (by_door.Reader(Client(each.wait().url), "q", "me") for each in servers)
+        one.client.queue("q")
+        by_door.publish(one.client, "q", [f"{number}" for number in range(2_000)])
+        formed = one.form(0, limit=1_500).value
+        assert two.bodies(1)[:3] == [b"0", b"1", b"2"]
+        servers[0].kill()
+
+        assert two.form(0).value == formed
+        assert two.ack(1).value == {"acked": 1_500, "lost": 0}
+        assert two.form(1, wait=1).value["count"] == 500
+        taken_over = by_door.Reader(two.client, "q", "another", "q")
+        assert taken_over.form(1).value["count"] == 500
+        assert two.ack(2).code == "subscription_taken"
+    finally:
+        for each in servers:
+            each.stop()
