@@ -411,7 +411,14 @@ def test_a_redis_that_stays_away_is_said_so(durable: Server) -> None:
         with pytest.raises(openq.StoreUnavailable):
             queue.publish("x")
         durable.start()
-        queue.publish("y")
+
+        def is_published() -> bool:
+            try:
+                return bool(queue.publish("y"))
+            except openq.StoreUnavailable:
+                return False  # it has tried a moment ago, and does not try again yet
+
+        until(is_published, "it is found again")
         assert bodies(queue) == ["y"]
 
 

@@ -62,15 +62,17 @@ class Calls:
         key: bytes,
         *command: bytes | str | int,
         idempotent: bool = False,
+        is_confirmed: bool = True,
         patience_s: float | None = None,
     ) -> Any:
         """One command, sent to the node of `key`. `idempotent`: may be repeated when no answer came.
+        `is_confirmed`: `durable` is about this one too, if it writes.
 
         `patience_s` is how long to wait for a Redis that is away, if not as long as the address says.
         """
         data = pack(command)
         reads = command[0] in READS
-        writes = self._counts_writes and not reads
+        writes = self._counts_writes and is_confirmed and not reads
         reply = self._once(key, data, writes)
         if isinstance(reply, StoreError):
             return self._again(key, data, writes, reply, idempotent or reads, patience_s)
