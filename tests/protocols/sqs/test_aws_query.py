@@ -24,7 +24,7 @@ PARSER = create_parser("query")
 many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def form(action: str, **parameters: str) -> bytes:
+def form(action: str, /, **parameters: str) -> bytes:
     return urlencode({"Action": action, "Version": aws_query.VERSION, **parameters}).encode()
 
 
