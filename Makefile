@@ -21,7 +21,7 @@ run: $(STAMP) ## start the server on http://127.0.0.1:9324 (ARGS="--memory --por
 sample: $(STAMP) ## run the sample: a producer, a consumer, ten messages; ends by itself
 	$(RUN) -m openq.sample
 
-# Two at a time: half of what a test does is to wait, for a process to start or a disk to sync.
+# Three on two cores: half of what a test does is to wait, for a process to start or a disk to sync.
 test: $(STAMP) ## run all tests
 	$(RUN) -m pytest -n 3 --dist loadfile
 
