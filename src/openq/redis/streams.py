@@ -118,7 +118,7 @@ class Facts(NamedTuple):
         """Behind everything that there is."""
         seq, sent_ms = self.messages.last
         ms, number = self.events.last
-        # The last bits of a sequence begin anew within a millisecond: an earlier message may lie behind the last.
+        # The bits of a sequence begin anew within a millisecond: an earlier message may lie behind the last.
         found = [position_of_time(sent_ms) | _EVENTS] if seq else []
         return max([0, *found, *([position_of_event(ms, number) + 1] if ms else [])])
 
