@@ -193,6 +193,62 @@ def test_of_one_lease_for_many_each_can_be_settled_alone(place: Place) -> None:
     assert place.ready() == 1
 
 
+@pytest.mark.parametrize(("seconds", "formed", "waiting"), [(11, 1_000, 10_000), (2, 3_000, 7_000)])
+def test_a_batch_is_whole_as_it_is_when_its_lease_nears_the_end(
+    place: Place, monkeypatch: pytest.MonkeyPatch, seconds: int, formed: int, waiting: int
+) -> None:
+    place.publish(*BODIES)
+    ask_and_decide = RedisBroker.ask_and_decide
+
+    def slowly(self: RedisBroker, *args: Any) -> tuple[Any, bool]:
+        try:
+            return ask_and_decide(self, *args)
+        finally:
+            place.clock.advance(seconds)
+
+    monkeypatch.setattr(RedisBroker, "ask_and_decide", slowly)
+
+    assert place.form(0, lease_ms=10_000) == (1, formed)
+    assert place.ready() == waiting
+    assert place.bodies(1) == (None if waiting == 10_000 else BODIES[:formed])
+
+
+@pytest.mark.parametrize("history_ms", [0, 86_400_000])
+def test_a_batch_knows_up_to_where_it_was_settled_by_receipts(
+    place_with: Callable[..., Place], redis_server: Server, history_ms: int
+) -> None:
+    place = place_with(history_ms=history_ms)
+    place.publish(*BODIES)
+    place.form(0)
+    receipts = sorted((each.entry.seq, each.number) for each in place.broker.deliveries("q"))
+    [header] = redis_server.ask("KEYS", "*:sb:s")
+
+    def known() -> tuple[int, int]:
+        """How many are gone from the beginning on, and how many of these were acked with the batch."""
+        settled, acked = redis_server.ask("HGET", header, "1").split()[-2:]
+        return int(settled), int(acked)
+
+    place.broker.ack("q", receipts[:700] + receipts[800:900])
+    assert place.form(0) == (1, 10_000)
+    assert known()[0] in (500, 700)  # the rest of a lease for many is a run of its own
+    place.broker.ack("q", receipts[700:9_999])
+    place.broker.subscriptions.states()
+    assert 700 < known()[0] < 9_999  # as much as one call may look at
+    assert place.bodies(1) == BODIES[9_999:]
+    assert known() == (9_999, 0)
+    assert place.broker.subscriptions.ack("s", 1, None) == (1, 9_999)
+
+
+def test_a_large_batch_that_was_settled_by_receipts_is_gone(place: Place) -> None:
+    place.publish(*BODIES)
+    place.form(0)
+    place.broker.ack("q", [(each.entry.seq, each.number) for each in place.broker.deliveries("q")])
+
+    assert place.bodies(1) is None
+    assert place.broker.subscriptions.states()[0].batches == []
+    assert place.form(0) is None
+
+
 # -- several servers
 
 

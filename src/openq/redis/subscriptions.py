@@ -261,6 +261,7 @@ class StreamSubscriptions:
         """Slice by slice: others get their turn in between."""
         consumer, lease_ms = consumer_of(known.name, number), known.terms.lease_ms
         for _ in range(_DECISIONS):
+            formed: Formed | None = None
             is_whole = 0
             while not is_whole:
                 version = str(self._broker.registry.version)
@@ -268,12 +269,14 @@ class StreamSubscriptions:
                 if view is None:
                     raise QueueNotFound(known.queue)
                 args = ("", known.name, known.term, number, limit, room, lease_ms, consumer, version)
-                answer, decided = self._broker.ask_and_decide(view, "form_batch", *args)
+                begun = int(formed is not None)
+                answer, decided = self._broker.ask_and_decide(view, "form_batch", *args, begun)
                 if not answer:
                     break
                 until_ms, size, count, is_whole = (int(each) for each in answer)
-            if answer:
-                return Formed(number, count, size, until_ms)
+                formed = Formed(number, count, size, until_ms)
+            if formed is not None:
+                return formed  # also if its lease ran out meanwhile: another one would not end either
             if not decided:
                 return None
             # There were only such without receives left: those with nowhere to go are handed out after all.

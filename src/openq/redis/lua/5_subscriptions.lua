@@ -10,7 +10,8 @@
 local batches = {}
 
 do
-  -- until, bytes, count, limit, limit of bytes or -1, is it whole, is it abandoned, settled so far, of these acked
+  -- until, bytes, count, limit, limit of bytes or -1, is it whole, is it abandoned, up to which place nothing is out
+  -- any more, how many of these were acked with the batch
   local BATCH = '^(%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d) (%d) (%d+) (%d+)$'
   local PIECE = '^(%d+) (%d+) (%d+) (%d+) (%d+)$'
   local RUN_MOST = 500  -- so many are lent as one run
@@ -19,6 +20,7 @@ do
   local COST_OF_RUN = 75  -- of a longer one, with all that it names
   local PAGE_BYTES = 1048576
   local WINDOW = 16  -- records that are read at once, however large
+  local LOOKS = 5000  -- leases that one call looks for, to find one that is still there
 
   local function headers_key(Q, name)
     return Q.p .. 'sb:' .. name
@@ -72,29 +74,48 @@ do
     end
   end
 
-  local function is_out(Q, seq, number)
-    local text = call('HGET', Q.p .. 'o', seq)
-    return text and sub(text, 1, find(text, ' ', 1, true) - 1) == number
+  local function is_of(lease, number)
+    return lease and sub(lease, 1, find(lease, ' ', 1, true) - 1) == number
   end
 
-  -- All of its leases end together; what else can end them ends the batch when it took the last one.
-  local function is_open(Q, name, number, b)
-    if b.till <= Q.now then return false end
-    local open = false
-    each_piece(Q, name, number, 0, b.count, function(_, first, n, delivery, step)
-      if step == 0 and call('HEXISTS', Q.p .. 'ru', S(delivery)) == 1 then
-        open = true
-      else
-        for i = 0, n - 1 do
-          if is_out(Q, S(first + i), S(delivery + step * i)) then
-            open = true
-            break
-          end
+  local function is_out(Q, seq, number)
+    return is_of(call('HGET', Q.p .. 'o', seq), number)
+  end
+
+  -- The place of the first that is out, or how many there are. Of very many that are gone only some are looked at,
+  -- and the next one counts as out: a later call goes on from there.
+  local function first_out(Q, name, number, b)
+    local found, looked = b.count, Q.looked or 0
+    each_piece(Q, name, number, b.settled, b.count, function(place, first, n, delivery, step)
+      if looked >= LOOKS or (step == 0 and call('HEXISTS', Q.p .. 'ru', S(delivery)) == 1)
+          or is_out(Q, S(first), S(delivery)) then
+        found = place
+        return true
+      end
+      looked = looked + n
+      local seqs = {}
+      for i = 1, n do seqs[i] = S(first + i - 1) end
+      for i, lease in ipairs(call('HMGET', Q.p .. 'o', unpack(seqs))) do
+        if is_of(lease, S(delivery + step * (i - 1))) then
+          found = place + i - 1
+          return true
         end
       end
-      return open
     end)
-    return open
+    Q.looked = looked
+    return found
+  end
+
+  -- All of its leases end together; what else can end them ends the batch when it took the last one. None comes
+  -- back under its number, so nobody has to look for those that are gone again.
+  local function is_open(Q, name, number, b)
+    if b.till <= Q.now then return false end
+    local place = first_out(Q, name, number, b)
+    if place > b.settled then
+      b.settled = place
+      store(Q, name, number, b)
+    end
+    return place < b.count
   end
 
   -- `act(number, batch)` for each open one; the others are forgotten, if that is wanted.
@@ -192,8 +213,9 @@ do
     for at = 1, #members, 1000 do call('ZADD', key, unpack(members, at, min(at + 999, #members))) end
   end
 
-  -- One slice of a batch: {until, bytes, count, 1 if it is whole}, or nothing where nothing waits.
-  -- now, '', subscription, term, number, limit, limit of bytes or -1, lease, consumer, version of the topology
+  -- One slice of a batch: {until, bytes, count, 1 if it is whole}, or nothing where nothing waits, or where a batch
+  -- that was begun is over. now, '', subscription, term, number, limit, limit of bytes or -1, lease, consumer,
+  -- version of the topology, 1 if this caller has begun it
   batches.form = on_queue(timely(function(Q, name, args)
     local number = args[5]
     each_open(Q, name, true, function(each, b)
@@ -204,9 +226,13 @@ do
         store(Q, name, each, b)
       end
     end)
-    local b = load(Q, name, number)
-    if not b then
-      b = {till = Q.now + tonumber(args[8]), size = 0, count = 0, limit = tonumber(args[6]), room = tonumber(args[7]),
+    local b, lease = load(Q, name, number), tonumber(args[8])
+    if b then
+      -- What is left is for making it longer.
+      b.whole = b.whole or (b.till - Q.now) * 2 < lease
+    else
+      if args[11] == '1' then return {} end
+      b = {till = Q.now + lease, size = 0, count = 0, limit = tonumber(args[6]), room = tonumber(args[7]),
         settled = 0, acked = 0}
     end
     local key, cost = pieces_key(Q, name, number), 0
