@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openq.broker.batches import SubscriptionNotFound, SubscriptionTaken, consumer_of
+from openq.broker.batches import MAX_OPEN, SubscriptionNotFound, SubscriptionTaken, consumer_of
 from openq.broker.waiters import Waiter
 from openq.clock import VirtualClock
 from openq.errors import FunctionError, NotReplicated, StoreUnavailable
@@ -178,6 +178,40 @@ def test_bytes_are_counted_for_messages_of_every_kind(place: Place) -> None:
     assert place.form(0, max_bytes=100) == (1, 1)  # the urgent one; then one that is too large
     assert place.form(1, max_bytes=100) == (2, 1)
     assert place.form(2, max_bytes=100) == (3, 2)
+
+
+def test_room_for_bytes_is_not_looked_for_in_the_history(place: Place, redis_server: Server) -> None:
+    for _ in range(10):
+        place.broker.publish_many("q", [Draft(b"x", group=f"g{number % 50}") for number in range(500)])
+        lent = place.broker.receive("q", 500)
+        place.broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+    place.broker.publish("q", Draft(b"x" * 100, delay_ms=3_600_000))
+
+    def reads() -> int:
+        return int(redis_server.info("commandstats")["cmdstat_xrange"].split(",")[0].removeprefix("calls="))
+
+    before = reads()
+    assert place.form(0, max_bytes=10) is None
+    assert reads() - before < 100
+    place.publish(b"x" * 90, b"x" * 20, b"x" * 5)
+    assert place.form(0, max_bytes=100) == (1, 1)  # far behind the history of others
+    before = reads()
+    assert place.form(1, max_bytes=100) == (2, 2)
+    assert reads() - before < 100
+
+
+def test_what_fits_is_found_among_others(place: Place) -> None:
+    place.broker.publish("q", Draft(b"x" * 900, delay_ms=3_600_000))
+    for _ in range(3):
+        place.publish(b"x" * 30)
+        place.broker.publish_many("q", [Draft(b"x", priority=5)] * 1_000)
+    for _ in range(3):
+        lent = place.broker.receive("q", 1_000)  # they stay in the history between those that wait
+        place.broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+
+    assert place.form(0, max_bytes=70) == (1, 2)
+    assert place.form(1, max_bytes=10) == (2, 1)
+    assert place.form(2, max_bytes=10) is None
 
 
 def test_of_one_lease_for_many_each_can_be_settled_alone(place: Place) -> None:
@@ -403,7 +437,7 @@ def test_a_server_that_dies_while_it_forms_a_batch_leaves_it_to_the_next(
     known, view = one.subscriptions.get("s"), one.about("q")
 
     # One slice of it, and the rest never comes.
-    args = ("", "s", known.term, 2, 9_000, -1, 300_000, consumer_of("s", 2), "0")
+    args = ("", "s", known.term, 2, 9_000, -1, 300_000, consumer_of("s", 2), "0", 0, MAX_OPEN)
     until_ms, _, count, is_whole = one.ask_of(view, "form_batch", *args)
     assert (int(count), int(is_whole)) == (1_000, 0)
 

@@ -160,10 +160,10 @@ do
 
   -- -- forming ------------------------------------------------------------------------------------
 
-  -- How many of the next `most` fit the room; the first one always does.
+  -- How many of the next `most` fit the room, the first one always does; and how many others it met on the way.
   local function fitting(Q, most, room, is_first)
-    if Q.by <= room then return most end
-    local fits = 0
+    if Q.by <= room then return most, 0 end
+    local fits, others = 0, 0
     local function takes(rec)
       room = room - size_of(rec)
       if room < 0 and not (is_first and fits == 0) then return false end
@@ -171,23 +171,30 @@ do
       return true
     end
     if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not Q.c.fifo then
-      local from = Q.cur + 1
-      while fits < most do
-        local part = call('XRANGE', Q.p .. 'm', S(from), '+', 'COUNT', min(most - fits, WINDOW))
-        if #part == 0 then return fits end
+      local from, waiting = Q.cur + 1, min(most, Q.pl)
+      while fits < waiting and others < COST do
+        local part = call('XRANGE', Q.p .. 'm', S(from), '+', 'COUNT', min(waiting - fits, WINDOW))
+        if #part == 0 then break end
         for _, found in ipairs(part) do
-          if byte(found[2][2], 1) % 2 == 0 and not takes(found[2][2]) then return fits end
+          if byte(found[2][2], 1) % 2 == 1 then
+            others = others + 1
+          elseif not takes(found[2][2]) then
+            return fits, others
+          end
           from = seq_of(found[1]) + 1
+          -- What stands before the first that waits is history, and nobody has to walk through it again.
+          if fits == 0 then Q.cur = from - 1 end
         end
       end
-      return fits
+      -- Where none was met, the first one is further on.
+      return is_first and max(fits, 1) or fits, others
     end
     for _, seq in ipairs(in_order(Q, most)) do
       if fits == most then break end  -- lanes that take turns say a few more
       local rec = record_of(Q, seq, extra_of(Q, seq))
       if rec and not takes(rec) then break end
     end
-    return fits
+    return fits, others
   end
 
   -- What `receive_one` lent, as pieces behind those that are there.
@@ -214,11 +221,13 @@ do
   end
 
   -- One slice of a batch: {until, bytes, count, 1 if it is whole}, or nothing where nothing waits, or where a batch
-  -- that was begun is over. now, '', subscription, term, number, limit, limit of bytes or -1, lease, consumer,
-  -- version of the topology, 1 if this caller has begun it
+  -- that was begun is over; {how many are open} where that is too many for a new one.
+  -- now, '', subscription, term, number, limit, limit of bytes or -1, lease, consumer, version of the topology,
+  -- 1 if this caller has begun it, how many may be open
   batches.form = on_queue(timely(function(Q, name, args)
-    local number = args[5]
+    local number, there = args[5], 0
     each_open(Q, name, true, function(each, b)
+      there = there + 1
       -- Numbers of somebody who counted otherwise: this reader never gets to them.
       local abandoned = tonumber(each) > tonumber(number)
       if b.abandoned ~= abandoned then
@@ -232,19 +241,21 @@ do
       b.whole = b.whole or (b.till - Q.now) * 2 < lease
     else
       if args[11] == '1' then return {} end
+      if there >= tonumber(args[12]) then return {S(there)} end
       b = {till = Q.now + lease, size = 0, count = 0, limit = tonumber(args[6]), room = tonumber(args[7]),
         settled = 0, acked = 0}
     end
     local key, cost = pieces_key(Q, name, number), 0
     while not b.whole and cost < COST do
-      local wanted = min(b.limit - b.count, RUN_MOST)
-      if b.room >= 0 then wanted = fitting(Q, wanted, b.room - b.size, b.count == 0) end
+      local wanted, others = min(b.limit - b.count, RUN_MOST), 0
+      if b.room >= 0 then wanted, others = fitting(Q, wanted, b.room - b.size, b.count == 0) end
       local before = b.count
       if wanted > 0 then
         add(Q, key, b, receive_one(Q, wanted, S(b.till - Q.now), args[9], nil, args[10], '-', 0))
       end
-      cost = cost + wanted * ((Q.c.fifo or Q.mx > 0) and COST_OF_LANES or 1)
-      b.whole = wanted == 0 or b.count - before < wanted or b.count == b.limit
+      cost = cost + others + wanted * ((Q.c.fifo or Q.mx > 0) and COST_OF_LANES or 1)
+      -- Among very many others the next slice goes on looking.
+      b.whole = (wanted == 0 and others < COST) or b.count - before < wanted or b.count == b.limit
     end
     if b.count == 0 then return {} end
     store(Q, name, number, b)
