@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from openq.broker.batch_columns import KINDS, columns_of
-from openq.broker.batches import SubscriptionInUse, SubscriptionNotFound, SubscriptionTaken
+from openq.broker.batches import (
+    MAX_NUMBER,
+    MAX_OPEN,
+    SubscriptionInUse,
+    SubscriptionNotFound,
+    SubscriptionTaken,
+    TooManyBatches,
+)
 from openq.broker.local import LocalBroker
 from openq.broker.waiters import Waiter
 from openq.clock import VirtualClock
@@ -246,6 +253,37 @@ def test_who_counts_otherwise_leaves_the_batches_of_others_to_run_out(place: Pla
 
     assert place.bodies(101) is None
     assert place.bodies(6) == BODIES[1:2]
+
+
+def test_a_reader_that_acknowledges_nothing_is_told_to(place: Place) -> None:
+    place.publish(*[b"x"] * (MAX_OPEN + 2))
+    for after in range(MAX_OPEN):
+        assert place.form(after, limit=1) == (after + 1, 1)
+
+    with pytest.raises(TooManyBatches, match="acknowledge"):
+        place.form(MAX_OPEN)
+    assert place.form(MAX_OPEN - 1) == (MAX_OPEN, 1)  # one that is open
+    assert place.ready() == 2
+
+    assert place.broker.subscriptions.ack("s", 1, None) == (1, 0)
+    assert place.form(MAX_OPEN, limit=1) == (MAX_OPEN + 1, 1)
+
+
+def test_numbers_of_batches_are_such_that_every_store_tells_apart(place: Place) -> None:
+    place.publish(b"a", b"b", b"c")
+    subscriptions = place.broker.subscriptions
+
+    for after in (MAX_NUMBER, 1 << 60, -2):
+        with pytest.raises(InvalidSetting, match="numbered up to"):
+            place.form(after)
+    assert place.form(MAX_NUMBER - 2, limit=1) == (MAX_NUMBER - 1, 1)
+    assert place.form(MAX_NUMBER - 1, limit=1) == (MAX_NUMBER, 1)
+    with pytest.raises(InvalidSetting, match="numbered up to"):
+        subscriptions.ack("s", MAX_NUMBER + 1, None)
+
+    assert subscriptions.ack("s", MAX_NUMBER - 1, None) == (1, 0)
+    assert place.bodies(MAX_NUMBER) == [b"b"]
+    assert subscriptions.ack("s", MAX_NUMBER, None) == (1, 0)
 
 
 def test_groups_in_a_batch_are_locked_until_it_is_acknowledged(place_with: Callable[..., Place]) -> None:

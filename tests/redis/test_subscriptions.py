@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openq.broker.batches import SubscriptionNotFound, SubscriptionTaken, consumer_of
+from openq.broker.batches import MAX_OPEN, SubscriptionNotFound, SubscriptionTaken, consumer_of
 from openq.broker.waiters import Waiter
 from openq.clock import VirtualClock
 from openq.errors import FunctionError, NotReplicated, StoreUnavailable
@@ -180,6 +180,40 @@ def test_bytes_are_counted_for_messages_of_every_kind(place: Place) -> None:
     assert place.form(2, max_bytes=100) == (3, 2)
 
 
+def test_room_for_bytes_is_not_looked_for_in_the_history(place: Place, redis_server: Server) -> None:
+    for _ in range(10):
+        place.broker.publish_many("q", [Draft(b"x", group=f"g{number % 50}") for number in range(500)])
+        lent = place.broker.receive("q", 500)
+        place.broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+    place.broker.publish("q", Draft(b"x" * 100, delay_ms=3_600_000))
+
+    def reads() -> int:
+        return int(redis_server.info("commandstats")["cmdstat_xrange"].split(",")[0].removeprefix("calls="))
+
+    before = reads()
+    assert place.form(0, max_bytes=10) is None
+    assert reads() - before < 100
+    place.publish(b"x" * 90, b"x" * 20, b"x" * 5)
+    assert place.form(0, max_bytes=100) == (1, 1)  # far behind the history of others
+    before = reads()
+    assert place.form(1, max_bytes=100) == (2, 2)
+    assert reads() - before < 100
+
+
+def test_what_fits_is_found_among_others(place: Place) -> None:
+    place.broker.publish("q", Draft(b"x" * 900, delay_ms=3_600_000))
+    for _ in range(3):
+        place.publish(b"x" * 30)
+        place.broker.publish_many("q", [Draft(b"x", priority=5)] * 1_000)
+    for _ in range(3):
+        lent = place.broker.receive("q", 1_000)  # they stay in the history between those that wait
+        place.broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+
+    assert place.form(0, max_bytes=70) == (1, 2)
+    assert place.form(1, max_bytes=10) == (2, 1)
+    assert place.form(2, max_bytes=10) is None
+
+
 def test_of_one_lease_for_many_each_can_be_settled_alone(place: Place) -> None:
     place.publish(*BODIES[:10])
     place.form(0)
@@ -191,6 +225,62 @@ def test_of_one_lease_for_many_each_can_be_settled_alone(place: Place) -> None:
     assert place.bodies(1) == BODIES[1:10]
     assert place.broker.subscriptions.ack("s", 1, None) == (9, 1)
     assert place.ready() == 1
+
+
+@pytest.mark.parametrize(("seconds", "formed", "waiting"), [(11, 1_000, 10_000), (2, 3_000, 7_000)])
+def test_a_batch_is_whole_as_it_is_when_its_lease_nears_the_end(
+    place: Place, monkeypatch: pytest.MonkeyPatch, seconds: int, formed: int, waiting: int
+) -> None:
+    place.publish(*BODIES)
+    ask_and_decide = RedisBroker.ask_and_decide
+
+    def slowly(self: RedisBroker, *args: Any) -> tuple[Any, bool]:
+        try:
+            return ask_and_decide(self, *args)
+        finally:
+            place.clock.advance(seconds)
+
+    monkeypatch.setattr(RedisBroker, "ask_and_decide", slowly)
+
+    assert place.form(0, lease_ms=10_000) == (1, formed)
+    assert place.ready() == waiting
+    assert place.bodies(1) == (None if waiting == 10_000 else BODIES[:formed])
+
+
+@pytest.mark.parametrize("history_ms", [0, 86_400_000])
+def test_a_batch_knows_up_to_where_it_was_settled_by_receipts(
+    place_with: Callable[..., Place], redis_server: Server, history_ms: int
+) -> None:
+    place = place_with(history_ms=history_ms)
+    place.publish(*BODIES)
+    place.form(0)
+    receipts = sorted((each.entry.seq, each.number) for each in place.broker.deliveries("q"))
+    [header] = redis_server.ask("KEYS", "*:sb:s")
+
+    def known() -> tuple[int, int]:
+        """How many are gone from the beginning on, and how many of these were acked with the batch."""
+        settled, acked = redis_server.ask("HGET", header, "1").split()[-2:]
+        return int(settled), int(acked)
+
+    place.broker.ack("q", receipts[:700] + receipts[800:900])
+    assert place.form(0) == (1, 10_000)
+    assert known()[0] in (500, 700)  # the rest of a lease for many is a run of its own
+    place.broker.ack("q", receipts[700:9_999])
+    place.broker.subscriptions.states()
+    assert 700 < known()[0] < 9_999  # as much as one call may look at
+    assert place.bodies(1) == BODIES[9_999:]
+    assert known() == (9_999, 0)
+    assert place.broker.subscriptions.ack("s", 1, None) == (1, 9_999)
+
+
+def test_a_large_batch_that_was_settled_by_receipts_is_gone(place: Place) -> None:
+    place.publish(*BODIES)
+    place.form(0)
+    place.broker.ack("q", [(each.entry.seq, each.number) for each in place.broker.deliveries("q")])
+
+    assert place.bodies(1) is None
+    assert place.broker.subscriptions.states()[0].batches == []
+    assert place.form(0) is None
 
 
 # -- several servers
@@ -347,7 +437,7 @@ def test_a_server_that_dies_while_it_forms_a_batch_leaves_it_to_the_next(
     known, view = one.subscriptions.get("s"), one.about("q")
 
     # One slice of it, and the rest never comes.
-    args = ("", "s", known.term, 2, 9_000, -1, 300_000, consumer_of("s", 2), "0")
+    args = ("", "s", known.term, 2, 9_000, -1, 300_000, consumer_of("s", 2), "0", 0, MAX_OPEN)
     until_ms, _, count, is_whole = one.ask_of(view, "form_batch", *args)
     assert (int(count), int(is_whole)) == (1_000, 0)
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LEASE_MS = 300_000
 MAX_LEASE_MS = 7 * 86_400_000
 MAX_MESSAGES = 100_000  # of one batch
+MAX_NUMBER = 1 << 53  # of a batch: every store and every client counts up to this exactly
+MAX_OPEN = 100  # batches of one subscription
 MAX_PART_BYTES = 64 << 20  # of bodies, in one answer
 MAX_SUBSCRIPTIONS = 10_000
 MAX_OF_ONE = 1_000  # made by the same user
@@ -57,6 +59,17 @@ class SubscriptionInUse(OpenQError):
         )
         self.name = name
         self.queue = queue
+
+
+class TooManyBatches(OpenQError):
+    code = "too_many_batches"
+
+    def __init__(self, name: str, count: int) -> None:
+        super().__init__(
+            f"subscription {name!r} has {count} open batches, and there can be {MAX_OPEN}; "
+            "acknowledge them or delete it first"
+        )
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +190,18 @@ def check_lease(lease_ms: int | None) -> None:
 def check_limit(limit: int) -> None:
     if not 1 <= limit <= MAX_MESSAGES:
         raise InvalidSetting(f"limit must be 1 to {MAX_MESSAGES}, not {limit}")
+
+
+def check_number(batch: int) -> int:
+    if not 0 <= batch <= MAX_NUMBER:
+        raise InvalidSetting(f"batches are numbered up to {MAX_NUMBER}: {batch} cannot be one")
+    return batch
+
+
+def check_open(name: str, count: int) -> None:
+    """For one more batch beside so many."""
+    if count >= MAX_OPEN:
+        raise TooManyBatches(name, count)
 
 
 def check_part(part: int, parts: int) -> None:

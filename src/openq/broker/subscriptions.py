@@ -32,6 +32,8 @@ from .batches import (
     Terms,
     check_lease,
     check_limit,
+    check_number,
+    check_open,
     check_part,
     check_part_size,
     check_room,
@@ -186,13 +188,13 @@ class Subscriptions:
         """
         check_limit(limit)
         check_lease(lease_ms)
+        number = check_number(after + 1)
         known = self._enter(name, queue, maker)
         with known.lock:
             if self._known.get(name) is not known:
                 raise SubscriptionNotFound(name)  # deleted in this moment
             self._tidy(known)
             self._claim(known, queue, owner, lease_ms)
-            number = after + 1
             for later, other in known.batches.items():
                 # Numbers of somebody who counted otherwise: this reader never gets to them.
                 other.abandoned = later > number
@@ -200,6 +202,7 @@ class Subscriptions:
             if batch is not None:
                 self._prolong(known, batch)
             else:
+                check_open(name, len(known.batches))
                 batch = self._take(known, number, limit, max_bytes, waiter)
                 if batch is None:
                     return None
@@ -377,6 +380,7 @@ class Subscriptions:
 
         A crash in the middle leaves the rest open; the same call again ends that too.
         """
+        check_number(through)
         known = self.get(name)
         acked = lost = 0
         with known.lock:

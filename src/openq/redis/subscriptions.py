@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..broker.batches import (
     MAX_MESSAGES,
+    MAX_OPEN,
     Formed,
     Rows,
     SubscriptionInUse,
@@ -22,6 +23,8 @@ from ..broker.batches import (
     Terms,
     check_lease,
     check_limit,
+    check_number,
+    check_open,
     check_part,
     check_part_size,
     check_room,
@@ -234,7 +237,7 @@ class StreamSubscriptions:
         """
         check_limit(limit)
         check_lease(lease_ms)
-        number = after + 1
+        number = check_number(after + 1)
         room = _NO_LIMIT if max_bytes is None else max_bytes
 
         def take(known: Known) -> Formed | None:
@@ -261,6 +264,7 @@ class StreamSubscriptions:
         """Slice by slice: others get their turn in between."""
         consumer, lease_ms = consumer_of(known.name, number), known.terms.lease_ms
         for _ in range(_DECISIONS):
+            formed: Formed | None = None
             is_whole = 0
             while not is_whole:
                 version = str(self._broker.registry.version)
@@ -268,12 +272,16 @@ class StreamSubscriptions:
                 if view is None:
                     raise QueueNotFound(known.queue)
                 args = ("", known.name, known.term, number, limit, room, lease_ms, consumer, version)
-                answer, decided = self._broker.ask_and_decide(view, "form_batch", *args)
+                begun = int(formed is not None)
+                answer, decided = self._broker.ask_and_decide(view, "form_batch", *args, begun, MAX_OPEN)
                 if not answer:
                     break
+                if len(answer) == 1:  # how many are open
+                    check_open(known.name, int(answer[0]))
                 until_ms, size, count, is_whole = (int(each) for each in answer)
-            if answer:
-                return Formed(number, count, size, until_ms)
+                formed = Formed(number, count, size, until_ms)
+            if formed is not None:
+                return formed  # also if its lease ran out meanwhile: another one would not end either
             if not decided:
                 return None
             # There were only such without receives left: those with nowhere to go are handed out after all.
@@ -385,6 +393,7 @@ class StreamSubscriptions:
 
         A crash in the middle leaves the rest open; the same call again ends that too.
         """
+        check_number(through)
         _, counts = self._in_term(
             lambda: self._owned(name, owner), lambda known: self._end(known, "ack_batches", through)
         )

@@ -265,6 +265,7 @@ def test_a_deleted_subscription_gives_everything_back(client: Client) -> None:
         ({"queue": "asked", "limit": 0}, "invalid"),
         ({"queue": "asked", "lease_s": 0}, "invalid"),
         ({"queue": "asked", "after": -1}, "invalid"),
+        ({"queue": "asked", "after": 1 << 53}, "invalid"),
         ({"queue": "asked", "unknown": 1}, "invalid"),
         ({}, "invalid"),
     ],
@@ -283,6 +284,8 @@ def test_a_part_that_is_none_and_a_number_that_is_none_are_refused(client: Clien
     assert client.get("/pipeline/subscriptions/parted/batches/1?part=2&parts=2").code == "invalid_setting"
     assert client.get("/pipeline/subscriptions/parted/batches/1?parts=0").code == "invalid"
     assert client.get("/pipeline/subscriptions/parted/batches/-1").code == "invalid"
+    beyond = {"through": (1 << 53) + 1}
+    assert client.post("/pipeline/subscriptions/parted/ack", beyond).code == "invalid"
 
 
 # -- cursors

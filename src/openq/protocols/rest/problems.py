@@ -69,6 +69,11 @@ KNOWN: dict[str, tuple[int, str, str]] = {
         "Stop this reader: what it holds is with the new owner.",
     ),
     "subscription_in_use": (409, "In use", "Acknowledge its batches, or DELETE it: they go back."),
+    "too_many_batches": (
+        409,
+        "Too many open batches",
+        "Acknowledge those that are done, or DELETE the subscription: they go back.",
+    ),
     "cursor_not_found": (404, "No such cursor", "GET /api/v1/pipeline/cursors lists them."),
     "not_found": (404, "No such user, key or token", "GET /api/v1/users, /keys and /tokens list them."),
     "history_unavailable": (

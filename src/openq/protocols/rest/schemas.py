@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
+from ...broker.batches import MAX_NUMBER
+
 MAX_BATCH = 1_000
 MAX_WAIT_S = 60
 
@@ -680,7 +682,7 @@ LeaseS = Annotated[float, Meta(ge=0.001, le=604_800)]
 
 class BatchWanted(Request, kw_only=True):
     queue: Name
-    after: Size = 0  # the number of the last batch that is known
+    after: Annotated[int, Meta(ge=0, lt=MAX_NUMBER)] = 0  # the number of the last batch that is known
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
     max_bytes: Count | None = None
     lease_s: LeaseS | None = None  # 300 at first, then as it was
@@ -701,7 +703,7 @@ class BatchPart(Query, kw_only=True):
 
 
 class BatchAck(Request, kw_only=True):
-    through: Size
+    through: Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
     owner: Owner | None = None
 
 

@@ -10,7 +10,8 @@
 local batches = {}
 
 do
-  -- until, bytes, count, limit, limit of bytes or -1, is it whole, is it abandoned, settled so far, of these acked
+  -- until, bytes, count, limit, limit of bytes or -1, is it whole, is it abandoned, up to which place nothing is out
+  -- any more, how many of these were acked with the batch
   local BATCH = '^(%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d) (%d) (%d+) (%d+)$'
   local PIECE = '^(%d+) (%d+) (%d+) (%d+) (%d+)$'
   local RUN_MOST = 500  -- so many are lent as one run
@@ -19,6 +20,7 @@ do
   local COST_OF_RUN = 75  -- of a longer one, with all that it names
   local PAGE_BYTES = 1048576
   local WINDOW = 16  -- records that are read at once, however large
+  local LOOKS = 5000  -- leases that one call looks for, to find one that is still there
 
   local function headers_key(Q, name)
     return Q.p .. 'sb:' .. name
@@ -72,29 +74,48 @@ do
     end
   end
 
-  local function is_out(Q, seq, number)
-    local text = call('HGET', Q.p .. 'o', seq)
-    return text and sub(text, 1, find(text, ' ', 1, true) - 1) == number
+  local function is_of(lease, number)
+    return lease and sub(lease, 1, find(lease, ' ', 1, true) - 1) == number
   end
 
-  -- All of its leases end together; what else can end them ends the batch when it took the last one.
-  local function is_open(Q, name, number, b)
-    if b.till <= Q.now then return false end
-    local open = false
-    each_piece(Q, name, number, 0, b.count, function(_, first, n, delivery, step)
-      if step == 0 and call('HEXISTS', Q.p .. 'ru', S(delivery)) == 1 then
-        open = true
-      else
-        for i = 0, n - 1 do
-          if is_out(Q, S(first + i), S(delivery + step * i)) then
-            open = true
-            break
-          end
+  local function is_out(Q, seq, number)
+    return is_of(call('HGET', Q.p .. 'o', seq), number)
+  end
+
+  -- The place of the first that is out, or how many there are. Of very many that are gone only some are looked at,
+  -- and the next one counts as out: a later call goes on from there.
+  local function first_out(Q, name, number, b)
+    local found, looked = b.count, Q.looked or 0
+    each_piece(Q, name, number, b.settled, b.count, function(place, first, n, delivery, step)
+      if looked >= LOOKS or (step == 0 and call('HEXISTS', Q.p .. 'ru', S(delivery)) == 1)
+          or is_out(Q, S(first), S(delivery)) then
+        found = place
+        return true
+      end
+      looked = looked + n
+      local seqs = {}
+      for i = 1, n do seqs[i] = S(first + i - 1) end
+      for i, lease in ipairs(call('HMGET', Q.p .. 'o', unpack(seqs))) do
+        if is_of(lease, S(delivery + step * (i - 1))) then
+          found = place + i - 1
+          return true
         end
       end
-      return open
     end)
-    return open
+    Q.looked = looked
+    return found
+  end
+
+  -- All of its leases end together; what else can end them ends the batch when it took the last one. None comes
+  -- back under its number, so nobody has to look for those that are gone again.
+  local function is_open(Q, name, number, b)
+    if b.till <= Q.now then return false end
+    local place = first_out(Q, name, number, b)
+    if place > b.settled then
+      b.settled = place
+      store(Q, name, number, b)
+    end
+    return place < b.count
   end
 
   -- `act(number, batch)` for each open one; the others are forgotten, if that is wanted.
@@ -139,10 +160,10 @@ do
 
   -- -- forming ------------------------------------------------------------------------------------
 
-  -- How many of the next `most` fit the room; the first one always does.
+  -- How many of the next `most` fit the room, the first one always does; and how many others it met on the way.
   local function fitting(Q, most, room, is_first)
-    if Q.by <= room then return most end
-    local fits = 0
+    if Q.by <= room then return most, 0 end
+    local fits, others = 0, 0
     local function takes(rec)
       room = room - size_of(rec)
       if room < 0 and not (is_first and fits == 0) then return false end
@@ -150,23 +171,30 @@ do
       return true
     end
     if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not Q.c.fifo then
-      local from = Q.cur + 1
-      while fits < most do
-        local part = call('XRANGE', Q.p .. 'm', S(from), '+', 'COUNT', min(most - fits, WINDOW))
-        if #part == 0 then return fits end
+      local from, waiting = Q.cur + 1, min(most, Q.pl)
+      while fits < waiting and others < COST do
+        local part = call('XRANGE', Q.p .. 'm', S(from), '+', 'COUNT', min(waiting - fits, WINDOW))
+        if #part == 0 then break end
         for _, found in ipairs(part) do
-          if byte(found[2][2], 1) % 2 == 0 and not takes(found[2][2]) then return fits end
+          if byte(found[2][2], 1) % 2 == 1 then
+            others = others + 1
+          elseif not takes(found[2][2]) then
+            return fits, others
+          end
           from = seq_of(found[1]) + 1
+          -- What stands before the first that waits is history, and nobody has to walk through it again.
+          if fits == 0 then Q.cur = from - 1 end
         end
       end
-      return fits
+      -- Where none was met, the first one is further on.
+      return is_first and max(fits, 1) or fits, others
     end
     for _, seq in ipairs(in_order(Q, most)) do
       if fits == most then break end  -- lanes that take turns say a few more
       local rec = record_of(Q, seq, extra_of(Q, seq))
       if rec and not takes(rec) then break end
     end
-    return fits
+    return fits, others
   end
 
   -- What `receive_one` lent, as pieces behind those that are there.
@@ -192,11 +220,14 @@ do
     for at = 1, #members, 1000 do call('ZADD', key, unpack(members, at, min(at + 999, #members))) end
   end
 
-  -- One slice of a batch: {until, bytes, count, 1 if it is whole}, or nothing where nothing waits.
-  -- now, '', subscription, term, number, limit, limit of bytes or -1, lease, consumer, version of the topology
+  -- One slice of a batch: {until, bytes, count, 1 if it is whole}, or nothing where nothing waits, or where a batch
+  -- that was begun is over; {how many are open} where that is too many for a new one.
+  -- now, '', subscription, term, number, limit, limit of bytes or -1, lease, consumer, version of the topology,
+  -- 1 if this caller has begun it, how many may be open
   batches.form = on_queue(timely(function(Q, name, args)
-    local number = args[5]
+    local number, there = args[5], 0
     each_open(Q, name, true, function(each, b)
+      there = there + 1
       -- Numbers of somebody who counted otherwise: this reader never gets to them.
       local abandoned = tonumber(each) > tonumber(number)
       if b.abandoned ~= abandoned then
@@ -204,21 +235,27 @@ do
         store(Q, name, each, b)
       end
     end)
-    local b = load(Q, name, number)
-    if not b then
-      b = {till = Q.now + tonumber(args[8]), size = 0, count = 0, limit = tonumber(args[6]), room = tonumber(args[7]),
+    local b, lease = load(Q, name, number), tonumber(args[8])
+    if b then
+      -- What is left is for making it longer.
+      b.whole = b.whole or (b.till - Q.now) * 2 < lease
+    else
+      if args[11] == '1' then return {} end
+      if there >= tonumber(args[12]) then return {S(there)} end
+      b = {till = Q.now + lease, size = 0, count = 0, limit = tonumber(args[6]), room = tonumber(args[7]),
         settled = 0, acked = 0}
     end
     local key, cost = pieces_key(Q, name, number), 0
     while not b.whole and cost < COST do
-      local wanted = min(b.limit - b.count, RUN_MOST)
-      if b.room >= 0 then wanted = fitting(Q, wanted, b.room - b.size, b.count == 0) end
+      local wanted, others = min(b.limit - b.count, RUN_MOST), 0
+      if b.room >= 0 then wanted, others = fitting(Q, wanted, b.room - b.size, b.count == 0) end
       local before = b.count
       if wanted > 0 then
         add(Q, key, b, receive_one(Q, wanted, S(b.till - Q.now), args[9], nil, args[10], '-', 0))
       end
-      cost = cost + wanted * ((Q.c.fifo or Q.mx > 0) and COST_OF_LANES or 1)
-      b.whole = wanted == 0 or b.count - before < wanted or b.count == b.limit
+      cost = cost + others + wanted * ((Q.c.fifo or Q.mx > 0) and COST_OF_LANES or 1)
+      -- Among very many others the next slice goes on looking.
+      b.whole = (wanted == 0 and others < COST) or b.count - before < wanted or b.count == b.limit
     end
     if b.count == 0 then return {} end
     store(Q, name, number, b)
