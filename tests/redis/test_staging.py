@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from openq.broker import stages
-from openq.broker.stages import Committed, Job, PartDamaged, StageNotFound, StagingFull
+from openq.broker.stages import Committed, Job, NotYourJob, PartDamaged, StageNotFound, StagingFull
 from openq.clock import VirtualClock
 from openq.errors import Closed
 from openq.model import Draft, QueueSettings
@@ -176,6 +176,40 @@ def test_a_batch_that_is_promised_while_it_is_aborted_stays(
 
     assert broker.staging.commit(JOB, 0, [], queue="q") == Committed(4, 0, True)
     assert waiting(broker) == bodies(4)
+
+
+def test_a_batch_that_is_published_while_it_is_aborted_is_not_said_to_be_dropped(
+    broker: RedisBroker, other: RedisBroker, redis_server: Server
+) -> None:
+    send(broker, {"body": bodies(2)})
+    drop = broker.staging._keys.drop
+
+    def commit_first(*arguments: Any) -> str:
+        other.staging.commit(JOB, 0, ["p"], queue="q")
+        return drop(*arguments)
+
+    broker.staging._keys.drop = commit_first  # type: ignore[method-assign]
+    assert not broker.staging.abort(JOB, 0)
+
+    assert waiting(broker) == bodies(2)
+    assert_nothing_is_left(redis_server)
+
+
+def test_a_batch_that_is_begun_by_another_one_while_it_is_aborted_stays(
+    broker: RedisBroker, other: RedisBroker
+) -> None:
+    ann, bob = Job("load", owner="ann"), Job("load", owner="bob")
+    drop = broker.staging._keys.drop
+
+    def begin_first(*arguments: Any) -> str:
+        send(other, {"body": bodies(2)}, job=ann)
+        return drop(*arguments)
+
+    broker.staging._keys.drop = begin_first  # type: ignore[method-assign]
+    with pytest.raises(NotYourJob):
+        broker.staging.abort(bob, 0)
+
+    assert other.staging.commit(ann, 0, ["p"], queue="q") == Committed(2, 0, False)
 
 
 def test_what_is_staged_is_limited_for_all_servers_together(broker: RedisBroker, other: RedisBroker) -> None:

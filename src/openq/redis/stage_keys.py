@@ -42,6 +42,10 @@ class Told(NamedTuple):
         job.require(self.owner)
         job.require(self.stage_owner)
 
+    def whose(self, job: Job) -> str:
+        """Not that of an admin who helps."""
+        return self.owner or self.stage_owner or job.owner
+
     def outcome(self, is_ours: bool) -> Committed | None:
         """What became of the batch, if it is done."""
         if self.batch > self.newest:
@@ -80,7 +84,12 @@ class StageKeys:
         return f"{self._prefix}:{{s.{self.tag(job)}}}:{name}".encode()
 
     def _ask(self, job: Job, name: str, batch: int, *args: Any) -> Any:
-        return self._broker._fcall_bare(self._key(job), name, batch, *args)
+        try:
+            return self._broker._fcall_bare(self._key(job), name, batch, *args)
+        except FunctionError as error:
+            if error.code == "OWNER":
+                raise NotYourJob(job.name) from None
+            raise
 
     # -- of a job -------------------------------------------------------------------------------
 
@@ -107,8 +116,6 @@ class StageKeys:
                 *(stages.MOST_PARTS, stages.KEPT_MS, int(mends)),
             )
         except FunctionError as error:
-            if error.code == "OWNER":
-                raise NotYourJob(job.name) from None
             if error.code == "PARTS":
                 raise InvalidSetting(f"a batch has at most {stages.MOST_PARTS} parts") from None
             raise
@@ -124,7 +131,7 @@ class StageKeys:
 
     def promise(self, job: Job, told: Told, text: bytes, parts: Sequence[str]) -> str:
         """`made`, or why not: `done`, `other` (is promised), `changed` (are the parts)."""
-        owner = told.stage_owner if told.is_staged else job.owner
+        owner = told.whose(job)
         named = [each for part in parts for each in (part, told.parts[part])]
         word: bytes = self._ask(job, "stage_promise", told.batch, owner, text, *named)
         return word.decode()
@@ -136,8 +143,13 @@ class StageKeys:
     def end(self, job: Job, batch: int, rows: int, rejected: int) -> None:
         self._ask(job, "stage_done", batch, rows, rejected, marks.kept_ms(job.key))
 
-    def drop(self, job: Job, batch: int, even_promised: bool = False) -> bool:
-        return bool(self._ask(job, "stage_drop", batch, int(even_promised), marks.kept_ms(job.key)))
+    def drop(self, job: Job, batch: int, even_promised: bool = False) -> str:
+        """`dropped`, or what it is instead: `done`, where nothing but leftovers went, or `promised`."""
+        word: bytes = self._ask(
+            *(job, "stage_drop", batch, job.owner, int(job.is_admin)),
+            *(int(even_promised), marks.kept_ms(job.key)),
+        )
+        return word.decode()
 
     def view(self, listed: Listed) -> stages.StageView | None:
         owner, touched_ms, size, parts, promised = self._ask(listed.job, "stage_view", listed.batch)

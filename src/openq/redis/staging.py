@@ -114,7 +114,7 @@ class RedisStaging:
             try:
                 if done is not None:
                     with self._confirmed():  # also what others wrote before
-                        self._forget(job, batch)
+                        self._drop(job, batch)
                     return done
                 if told.promised >= 0:
                     self._fulfil(job, told)
@@ -127,7 +127,7 @@ class RedisStaging:
                 )
                 if told.newest < 0 and not promise.rows:  # nothing of it has to be remembered
                     with self._confirmed():
-                        self._forget(job, batch)
+                        self._drop(job, batch)
                     return Committed(0, 0, False)
                 own = self._promise(job, told, promise) or own
             except NotReplicated:
@@ -147,7 +147,7 @@ class RedisStaging:
         told.require(job)
         with self._confirmed():
             if told.outcome(False) is not None:
-                self._forget(job, batch)
+                self._drop(job, batch)
                 return False
             damaged = None
             if told.promised == batch:
@@ -155,10 +155,7 @@ class RedisStaging:
                 if damaged is None:
                     return False
                 log.warning("job %r, batch %d is dropped: part %s is damaged", job.key, batch, damaged)
-            if not self._keys.drop(job, batch, even_promised=damaged is not None):
-                return False
-            self._keys.settle(job, batch, None)
-        return True
+            return self._drop(job, batch, even_promised=damaged is not None) == "dropped"
 
     def stages(self) -> list[StageView]:
         self.broker._check_open()
@@ -190,7 +187,7 @@ class RedisStaging:
                 log.info("published what was promised: job %r, batch %d", job.key, batch)
         elif told.is_staged:
             if told.outcome(False) is not None or told.now_ms - told.touched_ms > stages.KEPT_MS:
-                self._forget(job, batch)
+                self._drop(job, batch)
             elif told.size != listed.size:
                 self._settle(job, told)
         elif told.now_ms - listed.touched_ms > ABSENT_MS:
@@ -198,9 +195,11 @@ class RedisStaging:
 
     # -- parts ----------------------------------------------------------------------------------
 
-    def _forget(self, job: Job, batch: int) -> None:
-        if self._keys.drop(job, batch):
+    def _drop(self, job: Job, batch: int, even_promised: bool = False) -> str:
+        word = self._keys.drop(job, batch, even_promised)
+        if word != "promised":
             self._keys.settle(job, batch, None)
+        return word
 
     def _settle(self, job: Job, told: Told) -> None:
         self._keys.settle(job, told.batch, told.size if told.is_staged else None)
@@ -251,7 +250,7 @@ class RedisStaging:
     def _promise(self, job: Job, told: Told, promise: Promise) -> bytes:
         """What was promised; nothing if others were faster, or a part is another one by now."""
         if told.newest < 0:
-            self._keys.remember_job(Job(job.name, job.account, told.stage_owner or job.owner))
+            self._keys.remember_job(Job(job.name, job.account, told.whose(job)))
         text = json.dumps({**promise.to_json(), "by": self.broker._token()}).encode()
         with self._confirmed():
             self._keys.settle(job, told.batch, told.size)  # so that a sweep finds it at any rate

@@ -1,7 +1,8 @@
 -- Batches that a job sends in parts and publishes once.
 --
 -- The keys of a job share a tag, so they live in one slot:
---   j   hash: b newest batch that is published, r its rows, x those rejected, o whose job it is;
+--   j   hash: b newest batch that is published, r its rows, x those rejected, o whose job it is, from its
+--       first part on; n, until it has published, how many batches are staged: it is its owner's while there are any;
 --       pb batch that is promised, po whose, pr the promise, pd rows that are published for sure, pt when
 --       somebody last went on with it
 --   f:<batch>  hash: part -> what is known of it; @o whose, @t touched when, @b bytes of all parts
@@ -42,11 +43,18 @@ local function stage_put(keys, args)
   else
     if call('HEXISTS', f, part) == 0 and call('HLEN', f) - 3 >= tonumber(args[8]) then return failure('PARTS') end
     local more = #args[7] - call('HSTRLEN', p, part)
-    call('HSET', f, part, args[6], '@o', stage[1] or owner, '@t', S(now_of(args[1])))
+    local kept = S(tonumber(args[9]) + ORPHANS_MS)
+    if known[1] and known[1] ~= '' then owner = known[1] end
+    if stage[1] and stage[1] ~= '' then owner = stage[1] end
+    if not known[2] and owner ~= '' then
+      call('HSET', j, 'o', owner)
+      if not stage[1] then call('HINCRBY', j, 'n', 1) end
+      if not known[3] then call('PEXPIRE', j, kept) end
+    end
+    call('HSET', f, part, args[6], '@o', owner, '@t', S(now_of(args[1])))
     call('HSET', p, part, args[7])
     stage[2] = call('HINCRBY', f, '@b', more)
     if known[3] ~= batch then
-      local kept = S(tonumber(args[9]) + ORPHANS_MS)
       call('PEXPIRE', f, kept)
       call('PEXPIRE', p, kept)
     end
@@ -103,22 +111,33 @@ local function stage_done(keys, args)
   local j, batch = keys[1], args[2]
   if call('HGET', j, 'pb') ~= batch then return 0 end
   call('HSET', j, 'b', batch, 'r', args[3], 'x', args[4], 'o', call('HGET', j, 'po'))
+  call('HDEL', j, 'n')
   end_promise(j)
   call('UNLINK', keys_of(j, batch))
   call('PEXPIRE', j, args[5])
   return 1
 end
 
--- now, batch, even if it is promised, remembered for: 0 if it is promised and stays
+-- now, batch, owner, is admin, even if it is promised, remembered for: 'dropped', 'done' if it is published (then
+-- nothing but leftovers went), 'promised' if it is, and stays
 local function stage_drop(keys, args)
-  local j, batch = keys[1], args[2]
-  if call('HGET', j, 'pb') == batch then
-    if args[3] ~= '1' then return 0 end
-    end_promise(j)
-    call('PEXPIRE', j, args[4])
+  local j, batch, owner, is_admin = keys[1], args[2], args[3], args[4]
+  local f, p = keys_of(j, batch)
+  local known = call('HMGET', j, 'o', 'b', 'pb', 'n')
+  if is_foreign(known[1], owner, is_admin) or is_foreign(call('HGET', f, '@o'), owner, is_admin) then
+    return failure('OWNER')
   end
-  call('UNLINK', keys_of(j, batch))
-  return 1
+  if known[3] == batch then
+    if args[5] ~= '1' then return 'promised' end
+    end_promise(j)
+    call('PEXPIRE', j, args[6])
+  end
+  local was_staged = call('UNLINK', f, p) > 0
+  if is_done(known[2], batch) then return 'done' end
+  if known[3] and known[3] ~= batch then return 'dropped' end
+  -- Nobody owns a name of which nothing is left. A count that is too high, by parts that ran out, ends with the key.
+  if known[4] and was_staged and call('HINCRBY', j, 'n', -1) <= 0 then call('UNLINK', j) end
+  return 'dropped'
 end
 
 -- Into a queue. now, job, batch, rows that it has by what the caller knows, rows that it has with these, then
