@@ -371,8 +371,8 @@ def test_what_is_no_part_is_not_staged(broker: LocalBroker, data: bytes) -> None
 
 
 def test_only_so_much_is_staged_at_once(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = pack({"body": [b"x" * 100]})
-    monkeypatch.setattr(broker.staging, "_most", 3 * len(data))
+    data = pack({"body": [b"x" * 10_000]})
+    monkeypatch.setattr(broker.staging, "_most", 3 * len(data) + 2_000)
     for part in "abc":
         broker.staging.put(JOB, 0, part, data)
     with pytest.raises(StagingFull):

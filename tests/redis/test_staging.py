@@ -19,6 +19,7 @@ from openq.model import Draft, QueueSettings
 from openq.packed import pack
 from openq.redis import staging
 from openq.redis.broker import RedisBroker
+from openq.redis.stage_keys import weight_of
 from tests.broker import test_staging as journal
 from tests.broker.test_staging import JOB, bodies, send, waiting
 from tests.protocols.rest import test_stages as rest
@@ -213,17 +214,52 @@ def test_a_batch_that_is_begun_by_another_one_while_it_is_aborted_stays(
 
 
 def test_what_is_staged_is_limited_for_all_servers_together(broker: RedisBroker, other: RedisBroker) -> None:
-    data = pack({"body": [b"x" * 100]})
+    data = pack({"body": [b"x" * 10_000]})
+    most = 3 * len(data) + 2_000
     for each in (broker, other):
-        each.staging._most = 3 * len(data)
+        each.staging._most = most
     broker.staging.put(JOB, 0, "a", data)
     other.staging.put(JOB, 1, "a", data)
     broker.staging.put(Job("other"), 0, "a", data)
-    with pytest.raises(StagingFull, match=f"at most {3 * len(data)}"):
+    with pytest.raises(StagingFull, match=f"at most {most}"):
         other.staging.put(JOB, 2, "a", data)
 
     assert broker.staging.abort(JOB, 0)
     other.staging.put(JOB, 2, "a", data)
+
+
+def test_small_parts_count_as_what_they_take_in_memory(broker: RedisBroker) -> None:
+    data, names = pack({"body": [b"x"]}), [f"{number:0100}" for number in range(200)]
+    for name in names:
+        broker.staging.put(JOB, 0, name, data)
+        broker.staging.put(JOB, 0, name, data)
+    [listed] = broker.staging._keys.listed()
+    told = broker.staging._keys.look(JOB, 0)
+
+    assert listed.weight == told.weight == sum(weight_of(name, told.parts[name], data) for name in names)
+    assert (told.size, told.part_count, told.puts) == (200 * len(data), 200, 400)
+
+
+def test_parts_that_come_while_others_are_committed_do_not_matter(
+    broker: RedisBroker, other: RedisBroker, redis_server: Server
+) -> None:
+    send(broker, {"body": bodies(2)})
+    keys = broker.staging._keys
+    promise, is_first = keys.promise, True
+
+    def send_first(*arguments: Any) -> str:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            send(other, {"body": bodies(3)}, part="late")
+        return promise(*arguments)
+
+    keys.promise = send_first  # type: ignore[method-assign]
+    assert broker.staging.commit(JOB, 0, ["p"], queue="q") == Committed(2, 0, False)
+
+    assert not is_first
+    assert waiting(broker) == bodies(2)
+    assert_nothing_is_left(redis_server)
 
 
 # -- crashes

@@ -47,7 +47,7 @@ from ..names import full_name
 from .drafts import pack_draft
 from .records import light_fields, pack_record
 from .registry import QueueView
-from .stage_keys import Listed, StageKeys, Told
+from .stage_keys import Listed, StageKeys, Told, pack_facts, weight_of
 
 if TYPE_CHECKING:
     from .operations import Operations
@@ -78,18 +78,18 @@ class RedisStaging:
     def put(self, job: Job, batch: int, part: str, data: bytes) -> int:
         facts = look_at_part(job, batch, part, data)
         self.broker._check_open()
-        keys = self._keys
+        keys, text = self._keys, pack_facts(facts, data)
         with self._confirmed():
-            keys.enter(job, batch, facts.bytes, self._most)
+            keys.enter(job, batch, weight_of(part, text, data), self._most)
             try:
-                word, size, parts = keys.put(job, batch, part, facts, data)
+                word, weight, parts = keys.put(job, batch, part, text, data)
                 if word == "late" and self._is_damaged(job, batch, part, facts.rows):
-                    word, size, parts = keys.put(job, batch, part, facts, data, mends=True)
+                    word, weight, parts = keys.put(job, batch, part, text, data, mends=True)
             except BaseException:
                 with suppress(StoreError):
-                    self._settle(job, keys.look(job, batch))
+                    self._settle(job, keys.look(job, batch, is_brief=True))
                 raise
-            keys.settle(job, batch, size if parts else None)
+            keys.settle(job, batch, weight if parts else None)
         return facts.rows
 
     def commit(
@@ -180,15 +180,15 @@ class RedisStaging:
 
     def _sweep(self, listed: Listed) -> None:
         job, batch = listed.job, listed.batch
-        told = self._keys.look(job, batch)
+        told = self._keys.look(job, batch, is_brief=True)
         if told.promised == batch:
             if told.now_ms - told.went_on_ms >= CLAIM_MS:
-                self._fulfil(job, told)
+                self._fulfil(job, self._keys.look(job, batch))
                 log.info("published what was promised: job %r, batch %d", job.key, batch)
         elif told.is_staged:
             if told.outcome(False) is not None or told.now_ms - told.touched_ms > stages.KEPT_MS:
                 self._drop(job, batch)
-            elif told.size != listed.size:
+            elif told.weight != listed.weight:
                 self._settle(job, told)
         elif told.now_ms - listed.touched_ms > ABSENT_MS:
             self._keys.settle(job, batch, None)
@@ -202,7 +202,7 @@ class RedisStaging:
         return word
 
     def _settle(self, job: Job, told: Told) -> None:
-        self._keys.settle(job, told.batch, told.size if told.is_staged else None)
+        self._keys.settle(job, told.batch, told.weight if told.is_staged else None)
 
     def _is_damaged(self, job: Job, batch: int, part: str, rows: int) -> bool:
         """Whether a promised batch lacks just this part, and one of so many rows may stand in for it."""
@@ -252,10 +252,19 @@ class RedisStaging:
         if told.newest < 0:
             self._keys.remember_job(Job(job.name, job.account, told.whose(job)))
         text = json.dumps({**promise.to_json(), "by": self.broker._token()}).encode()
-        with self._confirmed():
-            self._keys.settle(job, told.batch, told.size)  # so that a sweep finds it at any rate
-            word = self._keys.promise(job, told, text, [name for name, _ in promise.parts])
-        return text if word == "made" else b""
+        for _ in range(_CHANGES):
+            with self._confirmed():
+                self._keys.settle(job, told.batch, told.weight)  # so that a sweep finds it at any rate
+                word = self._keys.promise(job, told, text)
+            if word == "made":
+                return text
+            again = self._keys.look(job, told.batch)
+            if word != "changed" or any(
+                told.parts[part] != again.parts.get(part) for part, _ in promise.parts
+            ):
+                break
+            told = again  # what came is none of the batch: no need to look at the parts again
+        return b""
 
     # -- publishing what is promised ------------------------------------------------------------
 

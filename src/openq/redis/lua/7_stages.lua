@@ -5,13 +5,15 @@
 --       first part on; n, until it has published, how many batches are staged: it is its owner's while there are any;
 --       pb batch that is promised, po whose, pr the promise, pd rows that are published for sure, pt when
 --       somebody last went on with it
---   f:<batch>  hash: part -> what is known of it; @o whose, @t touched when, @b bytes of all parts
+--   f:<batch>  hash: part -> what is known of it; @o whose, @t touched when, @b bytes of all parts, @w what they
+--       weigh in memory, @n how often a part was put
 --   p:<batch>  hash: part -> its bytes
 -- A job has one promise at a time. What it has published into a queue is known to that queue (jb): the messages
 -- and how far they go are written by one call.
 do
 
 local MARKS_MS = 2592000000  -- a job that was not heard of for so long is over
+local STAGE = {'@o', '@t', '@b', '@w', '@n'}  -- in f beside the parts
 local ORPHANS_MS = 3600000  -- later than a sweep would drop them: parts that no list names
 
 local function is_foreign(known, owner, is_admin)
@@ -27,13 +29,17 @@ local function is_done(b, batch)
   return b and tonumber(b) >= tonumber(batch)
 end
 
--- now, batch, part, owner, is admin, facts, data, most parts, kept for, mends: 'kept', 'done' or 'late'; then
--- bytes and parts of the batch
+local function count_parts(f)
+  return max(0, call('HLEN', f) - #STAGE)
+end
+
+-- now, batch, part, owner, is admin, facts, data, most parts, kept for, mends, weight: 'kept', 'done' or 'late';
+-- then weight and parts of the batch
 local function stage_put(keys, args)
   local j, batch, part, owner, is_admin = keys[1], args[2], args[3], args[4], args[5]
   local f, p = keys_of(j, batch)
   local known = call('HMGET', j, 'o', 'b', 'pb')
-  local stage = call('HMGET', f, '@o', '@b')
+  local stage = call('HMGET', f, '@o', '@w')
   if is_foreign(known[1], owner, is_admin) or is_foreign(stage[1], owner, is_admin) then return failure('OWNER') end
   local word = 'kept'
   if is_done(known[2], batch) then
@@ -41,8 +47,10 @@ local function stage_put(keys, args)
   elseif known[3] == batch and args[10] ~= '1' then
     word = 'late'
   else
-    if call('HEXISTS', f, part) == 0 and call('HLEN', f) - 3 >= tonumber(args[8]) then return failure('PARTS') end
+    local is_new = call('HEXISTS', f, part) == 0
+    if is_new and count_parts(f) >= tonumber(args[8]) then return failure('PARTS') end
     local more = #args[7] - call('HSTRLEN', p, part)
+    local weight = is_new and args[11] or more + #args[6] - call('HSTRLEN', f, part)
     local kept = S(tonumber(args[9]) + ORPHANS_MS)
     if known[1] and known[1] ~= '' then owner = known[1] end
     if stage[1] and stage[1] ~= '' then owner = stage[1] end
@@ -53,31 +61,29 @@ local function stage_put(keys, args)
     end
     call('HSET', f, part, args[6], '@o', owner, '@t', S(now_of(args[1])))
     call('HSET', p, part, args[7])
-    stage[2] = call('HINCRBY', f, '@b', more)
+    call('HINCRBY', f, '@b', more)
+    call('HINCRBY', f, '@n', 1)
+    stage[2] = call('HINCRBY', f, '@w', weight)
     if known[3] ~= batch then
       call('PEXPIRE', f, kept)
       call('PEXPIRE', p, kept)
     end
   end
-  return {word, tonumber(stage[2] or 0), max(0, call('HLEN', f) - 3)}
+  return {word, tonumber(stage[2] or 0), count_parts(f)}
 end
 
--- now, batch: time, what is known of the job, of the batch
+-- now, batch, all of it: time, what is known of the job, of the batch, how many parts, then parts and promise if
+-- they are asked for: there may be many
 local function stage_look(keys, args)
   local j = keys[1]
   local f = keys_of(j, args[2])
-  return {now_of(args[1]), call('HMGET', j, 'o', 'b', 'r', 'x', 'pb', 'po', 'pr', 'pd', 'pt'), call('HGETALL', f)}
+  local told = {now_of(args[1]), call('HMGET', j, 'o', 'b', 'r', 'x', 'pb', 'po', 'pd', 'pt'),
+    call('HMGET', f, unpack(STAGE)), count_parts(f)}
+  if args[3] == '1' then told[5], told[6] = call('HGETALL', f), call('HGET', j, 'pr') end
+  return told
 end
 
--- now, batch: the same without the parts: owner, touched, bytes, how many parts, which batch is promised
-local function stage_view(keys, args)
-  local j = keys[1]
-  local f = keys_of(j, args[2])
-  local stage = call('HMGET', f, '@o', '@t', '@b')
-  return {stage[1], stage[2], stage[3], max(0, call('HLEN', f) - 3), call('HGET', j, 'pb')}
-end
-
--- now, batch, owner, promise, then part, facts of each: 'made', or what stands in its way
+-- now, batch, owner, promise, how often parts were put by what the caller knows: 'made', or what stands in its way
 local function stage_promise(keys, args)
   local j, batch = keys[1], args[2]
   local f, p = keys_of(j, batch)
@@ -85,9 +91,7 @@ local function stage_promise(keys, args)
   if is_done(known[1], batch) then return 'done' end
   if known[2] == batch and known[3] == args[4] then return 'made' end
   if known[2] then return 'other' end
-  for i = 5, #args, 2 do
-    if call('HGET', f, args[i]) ~= args[i + 1] then return 'changed' end
-  end
+  if (call('HGET', f, '@n') or '-1') ~= args[5] then return 'changed' end
   call('HSET', j, 'pb', batch, 'po', args[3], 'pr', args[4], 'pd', 0, 'pt', S(now_of(args[1])))
   for _, key in ipairs({j, f, p}) do call('PERSIST', key) end
   return 'made'
@@ -172,7 +176,19 @@ local stage_publish = on_queue(function(Q, args)
   return {args[5], answers}
 end)
 
--- The list of all staged batches: hash, batch and job -> bytes and when; '' -> bytes of all.
+register('stage_put', stage_put, ADDS)
+register('stage_look', stage_look, GOES_ON)
+register('stage_promise', stage_promise, ADDS)
+register('stage_progress', stage_progress, GOES_ON)
+register('stage_done', stage_done, GOES_ON)
+register('stage_drop', stage_drop, GOES_ON)
+register('stage_publish', stage_publish, ADDS)
+
+end
+
+do  -- a block more: Lua has room for 200 names at a time
+
+-- The list of all staged batches: hash, batch and job -> weight and when; '' -> weight of all.
 
 local function set_staged(list, name, bytes, now)
   local before = tonumber(match(call('HGET', list, name) or '', '^%d+') or 0)
@@ -218,14 +234,6 @@ local function stage_job(keys, args)
   return 'ok'
 end
 
-register('stage_put', stage_put, ADDS)
-register('stage_look', stage_look, GOES_ON)
-register('stage_view', stage_view, GOES_ON)
-register('stage_promise', stage_promise, ADDS)
-register('stage_progress', stage_progress, GOES_ON)
-register('stage_done', stage_done, GOES_ON)
-register('stage_drop', stage_drop, GOES_ON)
-register('stage_publish', stage_publish, ADDS)
 register('stage_enter', stage_enter, ADDS)
 register('stage_settle', stage_settle, GOES_ON)
 register('stage_job', stage_job, ADDS)
