@@ -442,6 +442,36 @@ def test_jobs_are_remembered_and_forgotten_again(broker: RedisBroker, redis_serv
         assert kept_ms - 60_000 < redis_server.ask("PTTL", key) <= kept_ms
 
 
+def test_queues_forget_a_job_that_nobody_can_repeat_when_it_is_done(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "CHUNK_ROWS", 1)
+    clock = VirtualClock(1_000_000_000_000)
+    nameless = [Job(f"batch-00000000-0000-0000-0000-{number:012}") for number in range(3)]
+
+    def remembered() -> int:
+        [ends], [known] = (redis_server.ask("KEYS", f"oq:*:{name}") for name in ("jz", "jb"))
+        assert redis_server.ask("ZCARD", ends) == redis_server.ask("HLEN", known)
+        return int(redis_server.ask("ZCARD", ends))
+
+    with opened(redis_server.url, clock=clock) as broker, opened(redis_server.url, clock=clock) as dying:
+        broker.declare("q", QueueSettings())
+        for job in (JOB, *nameless):
+            send(broker, {"body": bodies(4)}, job=job)
+        for job in (JOB, *nameless[:2]):
+            broker.staging.commit(job, 0, ["p"], queue="q")
+        stop_after(dying, 2)
+        with pytest.raises(Closed):
+            dying.staging.commit(nameless[2], 0, ["p"], queue="q")
+        assert remembered() == 4
+
+        clock.advance(2 * 3_600)
+        broker.staging.commit(nameless[2], 0, ["p"], queue="q")
+
+        assert remembered() == 2
+        assert waiting(broker) == bodies(4) * 4
+
+
 def test_a_job_that_is_forgotten_may_begin_anew(redis_server: Server) -> None:
     clock = VirtualClock(1_000_000_000_000)
     with opened(redis_server.url, clock=clock) as broker:

@@ -33,6 +33,7 @@ from ..broker.stage_rows import (
     promised_chunks,
 )
 from ..broker.stages import Committed, Job, MaySend, PartDamaged, Promise, StageView, check_batch
+from ..engine import marks
 from ..errors import (
     Closed,
     FunctionError,
@@ -294,6 +295,9 @@ class RedisStaging:
         with self._confirmed():
             self._keys.end(job, batch, promise.rows, len(promise.rejected))
             self._keys.settle(job, batch, None)
+        kept_ms = marks.kept_ms(job.key)
+        if kept_ms < marks.KEPT_MS:
+            run.fade(kept_ms)
 
     def _publish(self, run: _Run, row: int, chunk: list[Slice]) -> None:
         run.publish(row, chunk)
@@ -356,6 +360,13 @@ class _Run:
             if found >= end:
                 return True
         raise StoreUnavailable(f"queue {name!r} changes all the time")
+
+    def fade(self, kept_ms: int) -> None:
+        """It is done, and soon nobody can repeat it. Where this fails, queues remember it for longer."""
+        for view in list(self._broker._registry.queues.values()):
+            if view.number in self._rows:
+                with suppress(OpenQError):
+                    self._broker._on(view, "stage_fade", self._job, kept_ms)
 
     def _ask(self, view: QueueView, rows: int, end: int, *flat: bytes) -> tuple[int, list[bytes]]:
         found, *answers = self._broker._on(view, "stage_publish", self._job, self._batch, rows, end, *flat)

@@ -148,11 +148,11 @@ end
 -- record, extra of each: how many rows it has, and the answers. Nothing is done where the caller knows it wrong.
 local stage_publish = on_queue(function(Q, args)
   local job, batch, after, up_to = args[2], tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
-  local marks, times = Q.p .. 'jb', Q.p .. 'jz'
+  local marks, ends = Q.p .. 'jb', Q.p .. 'jz'
   local of, rows = match(call('HGET', marks, job) or '', '^(%d+) (%d+)$')
   of, rows = tonumber(of) or -1, tonumber(rows) or 0
   -- What the job itself is forgotten for must not keep out one of its name that begins anew.
-  if of >= 0 and tonumber(call('ZSCORE', times, job) or 0) <= Q.now - MARKS_MS then of = -1 end
+  if of >= 0 and tonumber(call('ZSCORE', ends, job) or 0) <= Q.now then of = -1 end
   if of > batch then
     rows = FAR
   elseif of < batch then
@@ -167,13 +167,20 @@ local stage_publish = on_queue(function(Q, args)
   local answers, refused = publish_all(Q, args, 5, true)
   if refused then return nil, refused end
   call('HSET', marks, job, args[3] .. ' ' .. args[5])
-  call('ZADD', times, S(Q.now), job)
-  local over = call('ZRANGEBYSCORE', times, '-inf', S(Q.now - MARKS_MS), 'LIMIT', 0, 100)
+  call('ZADD', ends, S(Q.now + MARKS_MS), job)
+  local over = call('ZRANGEBYSCORE', ends, '-inf', S(Q.now), 'LIMIT', 0, 100)
   if #over > 0 then
-    call('ZREM', times, unpack(over))
+    call('ZREM', ends, unpack(over))
     call('HDEL', marks, unpack(over))
   end
   return {args[5], answers}
+end)
+
+-- In a queue. now, job, remembered for: no longer than that. Only of what is done: a promise that waits, however
+-- long, goes on by its marks.
+local stage_fade = on_queue(function(Q, args)
+  call('ZADD', Q.p .. 'jz', 'XX', 'LT', S(Q.now + tonumber(args[3])), args[2])
+  return 1
 end)
 
 register('stage_put', stage_put, ADDS)
@@ -183,6 +190,7 @@ register('stage_progress', stage_progress, GOES_ON)
 register('stage_done', stage_done, GOES_ON)
 register('stage_drop', stage_drop, GOES_ON)
 register('stage_publish', stage_publish, ADDS)
+register('stage_fade', stage_fade, GOES_ON)
 
 end
 
