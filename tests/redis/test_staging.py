@@ -17,7 +17,7 @@ from openq.clock import VirtualClock
 from openq.errors import Closed
 from openq.model import Draft, QueueSettings
 from openq.packed import pack
-from openq.redis import staging
+from openq.redis import stage_keys, staging
 from openq.redis.broker import RedisBroker
 from openq.redis.stage_keys import weight_of
 from tests.broker import test_staging as journal
@@ -238,6 +238,31 @@ def test_small_parts_count_as_what_they_take_in_memory(broker: RedisBroker) -> N
 
     assert listed.weight == told.weight == sum(weight_of(name, told.parts[name], data) for name in names)
     assert (told.size, told.part_count, told.puts) == (200 * len(data), 200, 400)
+
+
+def test_many_parts_are_read_bit_by_bit(
+    broker: RedisBroker, other: RedisBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them is another one when Redis has told of the batch, but not of its parts."""
+    monkeypatch.setattr(stage_keys, "PARTS_AT_ONCE", 10)
+    names = [f"{number:0100}" for number in range(600)]
+    for name, body in zip(names, bodies(600), strict=True):
+        send(broker, {"body": [body]}, part=name)
+    keys = broker.staging._keys
+    scan, is_first = keys._scan, True
+
+    def replace_one_first(*arguments: Any) -> Any:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            send(other, {"body": [b"new"]}, part=names[0])
+        return scan(*arguments)
+
+    keys._scan = replace_one_first  # type: ignore[method-assign]
+    assert broker.staging.commit(JOB, 0, names, 600, queue="q") == Committed(600, 0, False)
+
+    assert not is_first
+    assert waiting(broker) == [b"new", *bodies(599, 1)]
 
 
 def test_parts_that_come_while_others_are_committed_do_not_matter(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import packed
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .operations import Operations
 
 ENTRY_BYTES = 200  # of a part in memory, beside its name, which is there twice, and what is known of it
+PARTS_AT_ONCE = 1_000  # read by one call: Redis does nothing else meanwhile
 
 
 class Told(NamedTuple):
@@ -98,12 +100,16 @@ class StageKeys:
     # -- of a job -------------------------------------------------------------------------------
 
     def look(self, job: Job, batch: int, is_brief: bool = False) -> Told:
-        """Brief is what Redis says at once, however many parts there are."""
-        now_ms, known, stage, count, *rest = self._ask(job, "stage_look", batch, int(not is_brief))
+        """Brief is without promise and parts. Many parts are read bit by bit afterwards: whether they changed
+        meanwhile shows when the count of puts is compared."""
+        most = 0 if is_brief else PARTS_AT_ONCE
+        now_ms, known, stage, count, *rest = self._ask(job, "stage_look", batch, most)
         owner, newest, rows, rejected, promised, promised_by, floor, went_on_ms = known
         stage_owner, touched_ms, size, weight, puts = stage
-        flat, promise = rest or ([], None)
-        parts = zip(flat[::2], flat[1::2], strict=True)
+        promise, flat = rest or (None, [])
+        parts = (
+            zip(flat[::2], flat[1::2], strict=True) if is_brief or count <= most else self._scan(job, batch)
+        )
         return Told(
             *(batch, now_ms, _text(owner), _number(newest), _number(rows), _number(rejected)),
             *(_number(promised), _text(promised_by), promise or b"", _number(floor), _number(went_on_ms)),
@@ -111,6 +117,12 @@ class StageKeys:
             *(max(0, _number(weight)), _number(puts), count),
             {name.decode(): text for name, text in parts if name[:1] != b"@"},
         )
+
+    def _scan(self, job: Job, batch: int) -> Iterator[tuple[bytes, bytes]]:
+        key, cursor = self._key(job, f"f:{batch}"), b""
+        while cursor != b"0":
+            cursor, flat = self._broker.calls.call(key, "HSCAN", key, cursor or b"0", "COUNT", PARTS_AT_ONCE)
+            yield from zip(flat[::2], flat[1::2], strict=True)
 
     def put(
         self, job: Job, batch: int, part: str, text: bytes, data: bytes, mends: bool = False

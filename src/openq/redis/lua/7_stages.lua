@@ -72,14 +72,17 @@ local function stage_put(keys, args)
   return {word, tonumber(stage[2] or 0), count_parts(f)}
 end
 
--- now, batch, all of it: time, what is known of the job, of the batch, how many parts, then parts and promise if
--- they are asked for: there may be many
+-- now, batch, most parts: time, what is known of the job, of the batch, how many parts, then the promise and the
+-- parts, unless there are more than that; neither if that is 0
 local function stage_look(keys, args)
   local j = keys[1]
   local f = keys_of(j, args[2])
   local told = {now_of(args[1]), call('HMGET', j, 'o', 'b', 'r', 'x', 'pb', 'po', 'pd', 'pt'),
     call('HMGET', f, unpack(STAGE)), count_parts(f)}
-  if args[3] == '1' then told[5], told[6] = call('HGETALL', f), call('HGET', j, 'pr') end
+  local most = tonumber(args[3])
+  if most > 0 then
+    told[5], told[6] = call('HGET', j, 'pr'), told[4] <= most and call('HGETALL', f) or {}
+  end
   return told
 end
 
