@@ -29,7 +29,7 @@ LAYERS = [
     ["redis"],
     ["protocols", "client"],
     ["openq", "aio"],
-    ["worker", "pipeline", "server", "testing", "sample"],
+    ["pipeline", "server", "testing", "sample"],
     ["cli"],
     ["__main__"],
 ]

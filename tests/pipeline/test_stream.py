@@ -256,6 +256,23 @@ def test_a_checkpoint_of_another_kind_is_refused(journal: Journal) -> None:
         player.run()
 
 
+def test_a_checkpoint_of_another_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
+    journal.publish(b"x")
+    player = Player(path=journal.path).run()
+    assert flat(player) == [b"x"]
+    with served(tmp_path / "other") as server:
+        with OpenQ("a", url=server.url, codec="raw") as queue:
+            queue.publish(b"y")
+        other = Player(url=server.url)
+        other.planned, other.committed = player.planned, player.committed
+        with pytest.raises(InvalidSetting, match="another journal or store"):
+            other.run()
+        # One from before it was written down is believed.
+        other.planned = [{"position": 0}]
+        other.committed = 0
+        assert flat(other.run()) == [b"y"]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -295,6 +295,14 @@ def test_sequences_may_have_gaps_of_a_million(columns: Columns) -> None:
 # -- followed by positions --------------------------------------------------------------------------
 
 
+def test_the_end_is_behind_everything_however_much_came_at_once(columns: Columns) -> None:
+    columns.broker.declare("crowd", QueueSettings())
+    for count in range(1, 6):
+        # One call is one millisecond, and some of these pass a multiple of 2048.
+        columns.broker.publish_many("crowd", [Draft(b"x")] * 1_000)
+        assert len(columns.rows(Selection())) == count * 1_000
+
+
 def test_positions_follow_each_other(columns: Columns) -> None:
     assert time_of(position_of_message(1 << 40, 1_794_826_650_123)) == 1_794_826_650_123
     assert position_of_message(2047, 7) < position_of_event(7, 0) < position_of_event(7, 5)

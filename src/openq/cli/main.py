@@ -243,6 +243,8 @@ _HINTS = {
     "queue_exists": "`openq queue edit` changes the settings of a queue",
     "message_not_found": "`openq timeline` tells what happened to it, as far as history is kept",
     "task_not_found": "`openq task ls` lists those that are known",
+    "cursor_not_found": "`openq pipeline cursors ls` lists them",
+    "subscription_not_found": "`openq pipeline subscriptions ls` lists them",
     "unauthorized": "sign in with OPENQ_TOKEN_FILE, OPENQ_TOKEN or --user; see `openq token create --help`",
     "forbidden": "`openq perm grant`, by whoever runs the server, allows it",
     "no_such_route": "is this an OpenQ server of the same version?",

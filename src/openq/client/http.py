@@ -117,7 +117,10 @@ class Connection:
         except ValueError:
             raise Unreachable(url, "the port must be a number from 0 to 65535") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Unreachable(url, "an address looks like http://127.0.0.1:9324")
+            shown = "an address looks like http://127.0.0.1:9324"
+            if url.startswith(("redis", "valkey")):
+                shown += "; what is in Redis is reached over a server: openq serve --store redis://..."
+            raise Unreachable(url, shown)
         self._tls = parts.scheme == "https"
         self._host = parts.hostname
         self._port = port if port is not None else (443 if self._tls else 80)

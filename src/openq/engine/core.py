@@ -59,7 +59,6 @@ REFUSING = ("reject", "reject-dead-letter")  # kinds of overflow that let nothin
 _MAX_CASCADE = 8  # dead-letter queues that overflow into each other
 MAX_TIME_MS = 1 << 61
 
-Log = Callable[[Record], int | None]  # takes a record, returns where it is stored
 Event = Callable[[str, str, str | None, int, str], None]  # what, queue, message id, now_ms, detail
 
 

@@ -6,7 +6,6 @@ A sketch is counts in buckets that grow by 1 %: adding two is exact, and a perce
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -96,10 +95,6 @@ _ANSWERS = {
 
 
 # -- sketches ------------------------------------------------------------------------------------------
-
-
-def bucket_of(us: int) -> int:
-    return 0 if us < 1 else math.ceil(math.log(us) / math.log(GROWTH)) + 1
 
 
 def about(buckets: Any) -> Any:

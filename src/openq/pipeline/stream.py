@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +50,7 @@ LOOK_BYTES = 8 << 20
 MOST_KNOWN = 2 << 20
 # Records that are of no interest move the offset on when they are so many, or so old.
 IDLE_S = 60.0
-_POSITION = "position"
+_POSITION, _JOURNAL = "position", "journal"
 
 Offset = dict[str, Any]
 
@@ -87,7 +88,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver
 
     def initialOffset(self) -> Offset:
-        return {_POSITION: self._at_driver.first()}
+        return self._at_driver.offset(self._at_driver.first())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         rows, size = self._options.value("maxMessagesPerTrigger"), self._options.value("maxBytesPerTrigger")
@@ -99,15 +100,15 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._at_driver.set_target()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        position = _position(start)
+        position = self._at_driver.position(start)
         end = self._at_driver.next_after(position, is_bounded=not isinstance(limit, ReadAllAvailable))
-        return {_POSITION: end} if end != position else start
+        return self._at_driver.offset(end) if end != position else start
 
     def reportLatestOffset(self) -> Offset | None:
-        return {_POSITION: self._at_driver.end.position()}
+        return self._at_driver.offset(self._at_driver.end.position())
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return self._at_driver.shares(_position(start), _position(end))
+        return self._at_driver.shares(self._at_driver.position(start), self._at_driver.position(end))
 
     def commit(self, end: Offset) -> None:
         self._at_driver.move_cursor(_position(end))
@@ -158,6 +159,25 @@ class Driver:
         self._enough = max(self._most_rows or 0, self._least or 0, LOOK_ROWS)
         self._link = link_of(options) if options.value("cursor") is not None else None
 
+    # -- offsets --
+
+    @cached_property
+    def _journal(self) -> str:
+        """Which journal or store this is: positions of another one mean nothing here. "": none yet."""
+        return self._history.snapshot(replace(self._selection, end_position=1)).journal
+
+    def offset(self, position: int) -> Offset:
+        return {_POSITION: position, **({_JOURNAL: self._journal} if self._journal else {})}
+
+    def position(self, offset: Mapping[str, Any]) -> int:
+        told = offset.get(_JOURNAL)  # older checkpoints do not tell
+        if told and self._journal and told != self._journal:
+            raise InvalidSetting(
+                "this checkpoint is of another journal or store: give the query a checkpointLocation of its "
+                "own, and say with startingOffsets where it begins, for example when the other one ended"
+            )
+        return _position(offset)
+
     # -- where a new checkpoint begins --
 
     def first(self) -> int:
@@ -177,7 +197,7 @@ class Driver:
         if word.lower() == "latest":
             return self.end.now()
         if word.startswith("{"):
-            return _position(_json_offset(word))
+            return self.position(_json_offset(word))
         if word.isdigit():
             return int(word)
         if word.lower().startswith("seq:") and word[4:].strip().isdigit():

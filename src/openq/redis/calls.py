@@ -131,9 +131,10 @@ class Calls:
                 link.abandon(turn)
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def apart(self, *, forgets: bool = False) -> Iterator[None]:
         """Within it `durable` is about what was written within it, and may fail and be asked again: what its
-        caller wrote before, and still has to ask for, is not touched."""
+        caller wrote before, and still has to ask for, is not touched. Who `forgets` has asked for all that
+        matters: the rest is not the next one's to wait for."""
         marks = self._marks(self._strand())
         before = marks.copy()
         marks.clear()
@@ -143,7 +144,7 @@ class Calls:
             within = marks.copy()
             marks.clear()
             marks.update(before)
-            for link, mark in within.items():
+            for link, mark in () if forgets else within.items():
                 _note(marks, link, mark)
 
     def on_durable(self, callback: Callable[[OpenQError | None], None]) -> None:

@@ -197,11 +197,13 @@ class Foundation(ABC):
         self._keep_for_readers(view)
         return view
 
+    @abstractmethod
     def _keep_for_readers(self, view: QueueView) -> None:
-        raise NotImplementedError
+        """The cursors of RedisBroker hold the history of a new queue too."""
 
+    @abstractmethod
     def _drop_readers(self) -> None:
-        raise NotImplementedError
+        """The subscriptions of RedisBroker whose queues are gone."""
 
     def _make_again(self, views: list[QueueView], wiring: dict[str, Any]) -> None:
         """All that this client knew of a store that was emptied, as far as nobody else has made it by now."""

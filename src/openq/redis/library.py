@@ -35,9 +35,9 @@ def _source() -> tuple[str, str]:
 VERSION, SOURCE = _source()
 
 # Nobody waits for the copies of what these leave behind: a lease that a failover takes is given anew.
-_UNCONFIRMED = frozenset(
-    ("receive", "hold", "tick", "browse", "survey", "rear", "look", "seqs_of", "standing", "stats")
-)
+_LENDING = ("receive", "hold", "tick", "tidy_batches")
+_LOOKING = ("browse", "survey", "rear", "look", "seqs_of", "standing", "stats", "open_batches", "read_batch")
+_UNCONFIRMED = frozenset((*_LENDING, *_LOOKING, "stage_view"))
 
 
 def function(name: str) -> bytes:

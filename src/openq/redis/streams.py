@@ -7,7 +7,8 @@ within that first what was published, then what happened:
     milliseconds << 12 | 0..2047 (last bits of the sequence of a message) | 2048..4095 (number of an event)
 
 Nothing comes later in a millisecond that is over on every node: up to there the history is complete. Two
-rows of one millisecond may share a position; queue and sequence tell them apart. Redis's clock must not be
+rows of one millisecond may share a position, and where its sequences pass a multiple of 2048 the later ones
+stand before the earlier; queue and sequence tell them apart. Redis's clock must not be
 set back: rows before the end that was given out would never be read by who follows.
 """
 
@@ -117,7 +118,8 @@ class Facts(NamedTuple):
         """Behind everything that there is."""
         seq, sent_ms = self.messages.last
         ms, number = self.events.last
-        found = [position_of_message(seq, sent_ms) + 1] if seq else []
+        # The bits of a sequence begin anew within a millisecond: an earlier message may lie behind the last.
+        found = [position_of_time(sent_ms) | _EVENTS] if seq else []
         return max([0, *found, *([position_of_event(ms, number) + 1] if ms else [])])
 
 

@@ -49,6 +49,12 @@ def named_master(address: Address) -> Host:
     )
     try:
         found: Any = sentinels.discover_master(address.service)  # type: ignore[no-untyped-call]
+    except redis.sentinel.MasterNotFoundError as error:
+        # Its own words show all the settings of a connection.
+        asked = ", ".join(f"{host}:{port}" for host, port in address.hosts)
+        raise StoreUnavailable(
+            f"no sentinel at {asked} answers and names a master of {address.service!r}"
+        ) from error
     except redis.exceptions.RedisError as error:
         raise StoreUnavailable(f"the sentinels name no master of {address.service!r}: {error}") from error
     finally:

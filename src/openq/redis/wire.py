@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import hiredis
@@ -10,7 +10,6 @@ import hiredis
 from openq.errors import FunctionError, StoreError, StoreFull
 from openq.redis.url import Address
 
-Command = Sequence[bytes | str | int]
 Packed = bytes
 
 # Measured: 2.4 times as fast as joining the parts in Python.

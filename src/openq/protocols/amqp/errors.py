@@ -17,7 +17,6 @@ from ...errors import (
     StoreError,
 )
 
-REPLY_SUCCESS = 200
 CONTENT_TOO_LARGE = 311
 NO_ROUTE = 312
 NO_CONSUMERS = 313

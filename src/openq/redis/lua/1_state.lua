@@ -124,7 +124,10 @@ local function save(Q)
       at = at + 2
     end
   end
-  if at > 0 then call('HSET', Q.k, unpack(changed)) end
+  -- Even if nothing changed: newer servers let WAIT speak only of what a call has written, and what this one
+  -- found done may have been done by itself, in an earlier try whose answer was lost.
+  if at == 0 then changed = {'ms', S(Q.ms)} end
+  call('HSET', Q.k, unpack(changed))
 end
 
 -- History from millisecond `hf` on is kept for named readers until `hu`, however much it is; what was dropped of

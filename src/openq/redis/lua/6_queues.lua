@@ -131,8 +131,8 @@ end
 -- '' is none
 local function put_field(keys, args)
   local found = call('HGET', keys[1], args[2]) or ''
-  if found == args[4] then return 1 end  -- by this very call, whose answer was lost
-  if found ~= args[3] then return 0 end
+  -- What it says already was written by this very call, whose answer was lost; again, so that WAIT waits for it.
+  if found ~= args[3] and found ~= args[4] then return 0 end
   if args[4] == '' then
     call('HDEL', keys[1], args[2])
   else
