@@ -371,8 +371,8 @@ def test_what_is_no_part_is_not_staged(broker: LocalBroker, data: bytes) -> None
 
 
 def test_only_so_much_is_staged_at_once(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = pack({"body": [b"x" * 100]})
-    monkeypatch.setattr(broker.staging, "_most", 3 * len(data))
+    data = pack({"body": [b"x" * 10_000]})
+    monkeypatch.setattr(broker.staging, "_most", 3 * len(data) + 2_000)
     for part in "abc":
         broker.staging.put(JOB, 0, part, data)
     with pytest.raises(StagingFull):
@@ -411,6 +411,40 @@ def test_a_job_belongs_to_who_began_it(broker: LocalBroker) -> None:
             send(broker, {"body": [b"b"]}, batch=batch, job=bob)
         with pytest.raises(NotYourJob):
             broker.staging.commit(bob, batch, [], queue="q")
+
+
+def test_a_job_belongs_to_who_sent_its_first_part(broker: LocalBroker) -> None:
+    ann, bob = Job("load", owner="ann"), Job("load", owner="bob")
+    root = Job("load", owner="root", is_admin=True)
+    send(broker, {"body": [b"a"]}, job=ann)
+
+    for act in (
+        lambda: send(broker, {"body": [b"b"]}, batch=1, job=bob),
+        lambda: broker.staging.commit(bob, 1, [], queue="q"),
+        lambda: broker.staging.abort(bob, 1),
+    ):
+        with pytest.raises(NotYourJob):
+            act()
+    send(broker, {"body": [b"b"]}, batch=1, job=root)  # helps, and takes nothing away
+    assert [each.job.owner for each in broker.staging.stages()] == ["ann", "ann"]
+    broker.staging.commit(root, 1, ["p"], queue="q")
+    broker.staging.commit(root, 2, [], queue="q")
+    assert newest_of(broker) == ("ann", 2)
+
+
+def test_the_name_of_a_job_is_free_once_nothing_of_it_is_left(broker: LocalBroker) -> None:
+    ann, bob = Job("load", owner="ann"), Job("load", owner="bob")
+    for batch in (0, 1):
+        send(broker, {"body": [b"a"]}, batch=batch, job=ann)
+        send(broker, {"body": [b"a"]}, part="again", batch=batch, job=ann)
+    broker.staging.abort(ann, 0)
+    broker.staging.abort(ann, 0)
+    with pytest.raises(NotYourJob):
+        send(broker, {"body": [b"b"]}, job=bob)
+    broker.staging.abort(ann, 1)
+
+    send(broker, {"body": [b"b"]}, job=bob)
+    assert broker.staging.commit(bob, 0, ["p"], queue="q") == Committed(1, 0, False)
 
 
 def test_who_may_send_where_is_asked_once_for_each_queue_and_before_anything_else(

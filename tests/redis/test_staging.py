@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from openq.broker import stages
-from openq.broker.stages import Committed, Job, PartDamaged, StageNotFound, StagingFull
+from openq.broker.stages import Committed, Job, NotYourJob, PartDamaged, StageNotFound, StagingFull
 from openq.clock import VirtualClock
 from openq.errors import Closed
 from openq.model import Draft, QueueSettings
 from openq.packed import pack
-from openq.redis import staging
+from openq.redis import stage_keys, staging
 from openq.redis.broker import RedisBroker
+from openq.redis.stage_keys import weight_of
 from tests.broker import test_staging as journal
 from tests.broker.test_staging import JOB, bodies, send, waiting
 from tests.protocols.rest import test_stages as rest
@@ -178,18 +179,112 @@ def test_a_batch_that_is_promised_while_it_is_aborted_stays(
     assert waiting(broker) == bodies(4)
 
 
+def test_a_batch_that_is_published_while_it_is_aborted_is_not_said_to_be_dropped(
+    broker: RedisBroker, other: RedisBroker, redis_server: Server
+) -> None:
+    send(broker, {"body": bodies(2)})
+    drop = broker.staging._keys.drop
+
+    def commit_first(*arguments: Any) -> str:
+        other.staging.commit(JOB, 0, ["p"], queue="q")
+        return drop(*arguments)
+
+    broker.staging._keys.drop = commit_first  # type: ignore[method-assign]
+    assert not broker.staging.abort(JOB, 0)
+
+    assert waiting(broker) == bodies(2)
+    assert_nothing_is_left(redis_server)
+
+
+def test_a_batch_that_is_begun_by_another_one_while_it_is_aborted_stays(
+    broker: RedisBroker, other: RedisBroker
+) -> None:
+    ann, bob = Job("load", owner="ann"), Job("load", owner="bob")
+    drop = broker.staging._keys.drop
+
+    def begin_first(*arguments: Any) -> str:
+        send(other, {"body": bodies(2)}, job=ann)
+        return drop(*arguments)
+
+    broker.staging._keys.drop = begin_first  # type: ignore[method-assign]
+    with pytest.raises(NotYourJob):
+        broker.staging.abort(bob, 0)
+
+    assert other.staging.commit(ann, 0, ["p"], queue="q") == Committed(2, 0, False)
+
+
 def test_what_is_staged_is_limited_for_all_servers_together(broker: RedisBroker, other: RedisBroker) -> None:
-    data = pack({"body": [b"x" * 100]})
+    data = pack({"body": [b"x" * 10_000]})
+    most = 3 * len(data) + 2_000
     for each in (broker, other):
-        each.staging._most = 3 * len(data)
+        each.staging._most = most
     broker.staging.put(JOB, 0, "a", data)
     other.staging.put(JOB, 1, "a", data)
     broker.staging.put(Job("other"), 0, "a", data)
-    with pytest.raises(StagingFull, match=f"at most {3 * len(data)}"):
+    with pytest.raises(StagingFull, match=f"at most {most}"):
         other.staging.put(JOB, 2, "a", data)
 
     assert broker.staging.abort(JOB, 0)
     other.staging.put(JOB, 2, "a", data)
+
+
+def test_small_parts_count_as_what_they_take_in_memory(broker: RedisBroker) -> None:
+    data, names = pack({"body": [b"x"]}), [f"{number:0100}" for number in range(200)]
+    for name in names:
+        broker.staging.put(JOB, 0, name, data)
+        broker.staging.put(JOB, 0, name, data)
+    [listed] = broker.staging._keys.listed()
+    told = broker.staging._keys.look(JOB, 0)
+
+    assert listed.weight == told.weight == sum(weight_of(name, told.parts[name], data) for name in names)
+    assert (told.size, told.part_count, told.puts) == (200 * len(data), 200, 400)
+
+
+def test_many_parts_are_read_bit_by_bit(
+    broker: RedisBroker, other: RedisBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them is another one when Redis has told of the batch, but not of its parts."""
+    monkeypatch.setattr(stage_keys, "PARTS_AT_ONCE", 10)
+    names = [f"{number:0100}" for number in range(600)]
+    for name, body in zip(names, bodies(600), strict=True):
+        send(broker, {"body": [body]}, part=name)
+    keys = broker.staging._keys
+    scan, is_first = keys._scan, True
+
+    def replace_one_first(*arguments: Any) -> Any:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            send(other, {"body": [b"new"]}, part=names[0])
+        return scan(*arguments)
+
+    keys._scan = replace_one_first  # type: ignore[method-assign]
+    assert broker.staging.commit(JOB, 0, names, 600, queue="q") == Committed(600, 0, False)
+
+    assert not is_first
+    assert waiting(broker) == [b"new", *bodies(599, 1)]
+
+
+def test_parts_that_come_while_others_are_committed_do_not_matter(
+    broker: RedisBroker, other: RedisBroker, redis_server: Server
+) -> None:
+    send(broker, {"body": bodies(2)})
+    keys = broker.staging._keys
+    promise, is_first = keys.promise, True
+
+    def send_first(*arguments: Any) -> str:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            send(other, {"body": bodies(3)}, part="late")
+        return promise(*arguments)
+
+    keys.promise = send_first  # type: ignore[method-assign]
+    assert broker.staging.commit(JOB, 0, ["p"], queue="q") == Committed(2, 0, False)
+
+    assert not is_first
+    assert waiting(broker) == bodies(2)
+    assert_nothing_is_left(redis_server)
 
 
 # -- crashes
@@ -370,6 +465,36 @@ def test_jobs_are_remembered_and_forgotten_again(broker: RedisBroker, redis_serv
         broker.staging.commit(job, 0, ["p"], queue="q")
         key = broker.staging._keys._key(job).decode()
         assert kept_ms - 60_000 < redis_server.ask("PTTL", key) <= kept_ms
+
+
+def test_queues_forget_a_job_that_nobody_can_repeat_when_it_is_done(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "CHUNK_ROWS", 1)
+    clock = VirtualClock(1_000_000_000_000)
+    nameless = [Job(f"batch-00000000-0000-0000-0000-{number:012}") for number in range(3)]
+
+    def remembered() -> int:
+        [ends], [known] = (redis_server.ask("KEYS", f"oq:*:{name}") for name in ("jz", "jb"))
+        assert redis_server.ask("ZCARD", ends) == redis_server.ask("HLEN", known)
+        return int(redis_server.ask("ZCARD", ends))
+
+    with opened(redis_server.url, clock=clock) as broker, opened(redis_server.url, clock=clock) as dying:
+        broker.declare("q", QueueSettings())
+        for job in (JOB, *nameless):
+            send(broker, {"body": bodies(4)}, job=job)
+        for job in (JOB, *nameless[:2]):
+            broker.staging.commit(job, 0, ["p"], queue="q")
+        stop_after(dying, 2)
+        with pytest.raises(Closed):
+            dying.staging.commit(nameless[2], 0, ["p"], queue="q")
+        assert remembered() == 4
+
+        clock.advance(2 * 3_600)
+        broker.staging.commit(nameless[2], 0, ["p"], queue="q")
+
+        assert remembered() == 2
+        assert waiting(broker) == bodies(4) * 4
 
 
 def test_a_job_that_is_forgotten_may_begin_anew(redis_server: Server) -> None:

@@ -177,9 +177,9 @@ class Staging:
                 self._discard(job, batch)
                 return False
             with self._lock:
+                self._owned(job)
                 stage = self._stages.get((job.key, batch))
             if stage is not None:
-                job.require(stage.job.owner)
                 if stage.promise is not None:
                     damaged = self._damaged(stage, stage.promise)
                     if damaged is None:
@@ -264,14 +264,22 @@ class Staging:
 
     def _closed_stage(self, job: Job, batch: int) -> _Stage:
         with self._lock:
+            owned = self._owned(job)
             stage = self._stages.get((job.key, batch))
             if stage is None:  # a batch without rows
-                stage = self._stages[job.key, batch] = _Stage(job, batch, self._broker.now_ms())
-            job.require(stage.job.owner)
+                stage = self._stages[job.key, batch] = _Stage(owned, batch, self._broker.now_ms())
             stage.is_closed = True
             stage.touched_ms = self._broker.now_ms()
             self._settled.wait_for(lambda: not stage.writing)  # what is half written is not half committed
             return stage
+
+    def _owned(self, job: Job) -> Job:
+        """Lock held. The job as that of its owner, who is whoever began it, with a part or a commit."""
+        known = self._broker.engine.marks.get(job.key)
+        staged = (stage.job.owner for (key, _), stage in self._stages.items() if key == job.key)
+        owner = (known.owner if known is not None else "") or next(filter(None, staged), job.owner)
+        job.require(owner)
+        return Job(job.name, job.account, owner)
 
     def _reopen(self, stage: _Stage) -> None:
         """A commit failed before its promise: another one may follow, with other parts."""
@@ -313,11 +321,11 @@ class Staging:
                 if stage is None or not (stage.is_leaving or part in stage.writing):
                     break
                 self._settled.wait()
+            owned = self._owned(job)
             if stage is None:
                 if len(self._stages) >= stages.MOST_STAGES:
                     raise StagingFull(f"{stages.MOST_STAGES} batches are staged")
-                stage = _Stage(job, batch, 0)
-            job.require(stage.job.owner)
+                stage = _Stage(owned, batch, 0)
             if stage.is_closed and not (mends and stage.promise is not None):
                 return None
             if part not in stage.parts and len(stage.parts) + len(stage.writing) >= stages.MOST_PARTS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import packed
@@ -16,6 +16,9 @@ from ..names import split_name
 
 if TYPE_CHECKING:
     from .operations import Operations
+
+ENTRY_BYTES = 200  # of a part in memory, beside its name, which is there twice, and what is known of it
+PARTS_AT_ONCE = 1_000  # read by one call: Redis does nothing else meanwhile
 
 
 class Told(NamedTuple):
@@ -36,11 +39,18 @@ class Told(NamedTuple):
     stage_owner: str
     touched_ms: int
     size: int  # of all parts
-    parts: dict[str, bytes]  # name -> facts as they were written
+    weight: int  # the same in memory
+    puts: int  # so often a part was sent; -1: never
+    part_count: int
+    parts: dict[str, bytes]  # name -> facts as they were written; like the promise not there if not asked for
 
     def require(self, job: Job) -> None:
         job.require(self.owner)
         job.require(self.stage_owner)
+
+    def whose(self, job: Job) -> str:
+        """Not that of an admin who helps."""
+        return self.owner or self.stage_owner or job.owner
 
     def outcome(self, is_ours: bool) -> Committed | None:
         """What became of the batch, if it is done."""
@@ -60,7 +70,7 @@ class Told(NamedTuple):
 class Listed(NamedTuple):
     job: Job
     batch: int
-    size: int
+    weight: int
     touched_ms: int
 
 
@@ -80,35 +90,50 @@ class StageKeys:
         return f"{self._prefix}:{{s.{self.tag(job)}}}:{name}".encode()
 
     def _ask(self, job: Job, name: str, batch: int, *args: Any) -> Any:
-        return self._broker._fcall_bare(self._key(job), name, batch, *args)
+        try:
+            return self._broker._fcall_bare(self._key(job), name, batch, *args)
+        except FunctionError as error:
+            if error.code == "OWNER":
+                raise NotYourJob(job.name) from None
+            raise
 
     # -- of a job -------------------------------------------------------------------------------
 
-    def look(self, job: Job, batch: int) -> Told:
-        now_ms, known, flat = self._ask(job, "stage_look", batch)
-        owner, newest, rows, rejected, promised, promised_by, promise, floor, went_on_ms = known
-        stage = dict(zip(flat[::2], flat[1::2], strict=True))
-        stage_owner, touched_ms, size = (stage.pop(name, None) for name in (b"@o", b"@t", b"@b"))
+    def look(self, job: Job, batch: int, is_brief: bool = False) -> Told:
+        """Brief is without promise and parts. Many parts are read bit by bit afterwards: whether they changed
+        meanwhile shows when the count of puts is compared."""
+        most = 0 if is_brief else PARTS_AT_ONCE
+        now_ms, known, stage, count, *rest = self._ask(job, "stage_look", batch, most)
+        owner, newest, rows, rejected, promised, promised_by, floor, went_on_ms = known
+        stage_owner, touched_ms, size, weight, puts = stage
+        promise, flat = rest or (None, [])
+        parts = (
+            zip(flat[::2], flat[1::2], strict=True) if is_brief or count <= most else self._scan(job, batch)
+        )
         return Told(
             *(batch, now_ms, _text(owner), _number(newest), _number(rows), _number(rejected)),
             *(_number(promised), _text(promised_by), promise or b"", _number(floor), _number(went_on_ms)),
             *(stage_owner is not None, _text(stage_owner), _number(touched_ms), max(0, _number(size))),
-            {name.decode(): text for name, text in stage.items()},
+            *(max(0, _number(weight)), _number(puts), count),
+            {name.decode(): text for name, text in parts if name[:1] != b"@"},
         )
 
+    def _scan(self, job: Job, batch: int) -> Iterator[tuple[bytes, bytes]]:
+        key, cursor = self._key(job, f"f:{batch}"), b""
+        while cursor != b"0":
+            cursor, flat = self._broker.calls.call(key, "HSCAN", key, cursor or b"0", "COUNT", PARTS_AT_ONCE)
+            yield from zip(flat[::2], flat[1::2], strict=True)
+
     def put(
-        self, job: Job, batch: int, part: str, facts: Facts, data: bytes, mends: bool = False
+        self, job: Job, batch: int, part: str, text: bytes, data: bytes, mends: bool = False
     ) -> tuple[str, int, int]:
-        """`kept`, `done` or `late`; then bytes and parts of the batch."""
-        text = json.dumps([facts.bytes, facts.rows, facts.is_plain, facts.queue, _sum(data)])
+        """`kept`, `done` or `late`; then weight and parts of the batch."""
         try:
             word, size, parts = self._ask(
                 *(job, "stage_put", batch, part, job.owner, int(job.is_admin), text, data),
-                *(stages.MOST_PARTS, stages.KEPT_MS, int(mends)),
+                *(stages.MOST_PARTS, stages.KEPT_MS, int(mends), weight_of(part, text, data)),
             )
         except FunctionError as error:
-            if error.code == "OWNER":
-                raise NotYourJob(job.name) from None
             if error.code == "PARTS":
                 raise InvalidSetting(f"a batch has at most {stages.MOST_PARTS} parts") from None
             raise
@@ -122,11 +147,9 @@ class StageKeys:
             raise PartDamaged(job.name, told.batch, part)
         return packed.Part(data)
 
-    def promise(self, job: Job, told: Told, text: bytes, parts: Sequence[str]) -> str:
+    def promise(self, job: Job, told: Told, text: bytes) -> str:
         """`made`, or why not: `done`, `other` (is promised), `changed` (are the parts)."""
-        owner = told.stage_owner if told.is_staged else job.owner
-        named = [each for part in parts for each in (part, told.parts[part])]
-        word: bytes = self._ask(job, "stage_promise", told.batch, owner, text, *named)
+        word: bytes = self._ask(job, "stage_promise", told.batch, told.whose(job), text, told.puts)
         return word.decode()
 
     def go_on(self, job: Job, batch: int, rows: int) -> bool:
@@ -136,17 +159,22 @@ class StageKeys:
     def end(self, job: Job, batch: int, rows: int, rejected: int) -> None:
         self._ask(job, "stage_done", batch, rows, rejected, marks.kept_ms(job.key))
 
-    def drop(self, job: Job, batch: int, even_promised: bool = False) -> bool:
-        return bool(self._ask(job, "stage_drop", batch, int(even_promised), marks.kept_ms(job.key)))
+    def drop(self, job: Job, batch: int, even_promised: bool = False) -> str:
+        """`dropped`, or what it is instead: `done`, where nothing but leftovers went, or `promised`."""
+        word: bytes = self._ask(
+            *(job, "stage_drop", batch, job.owner, int(job.is_admin)),
+            *(int(even_promised), marks.kept_ms(job.key)),
+        )
+        return word.decode()
 
     def view(self, listed: Listed) -> stages.StageView | None:
-        owner, touched_ms, size, parts, promised = self._ask(listed.job, "stage_view", listed.batch)
-        is_promised = _number(promised) == listed.batch
-        if owner is None and not is_promised:
+        told = self.look(listed.job, listed.batch, is_brief=True)
+        is_promised = told.promised == told.batch
+        if not told.is_staged and not is_promised:
             return None
-        job = Job(listed.job.name, listed.job.account, _text(owner))
-        touched = _number(touched_ms) if touched_ms is not None else listed.touched_ms
-        return stages.StageView(job, listed.batch, parts, max(0, _number(size)), touched, is_promised)
+        job = Job(listed.job.name, listed.job.account, told.stage_owner)
+        touched_ms = told.touched_ms if told.is_staged else listed.touched_ms
+        return stages.StageView(job, told.batch, told.part_count, told.size, touched_ms, is_promised)
 
     # -- of all ---------------------------------------------------------------------------------
 
@@ -156,25 +184,28 @@ class StageKeys:
         for name, value in zip(flat[::2], flat[1::2], strict=True):
             if name:
                 batch, _, key = name.decode().partition(" ")
-                size, _, touched_ms = value.partition(b" ")
+                weight, _, touched_ms = value.partition(b" ")
                 account, job = split_name(key)
-                found.append(Listed(Job(job, account, is_admin=True), int(batch), int(size), int(touched_ms)))
+                found.append(
+                    Listed(Job(job, account, is_admin=True), int(batch), int(weight), int(touched_ms))
+                )
         return sorted(found, key=lambda each: each.batch)
 
-    def enter(self, job: Job, batch: int, size: int, most: int) -> None:
-        """Room for so many bytes more."""
+    def enter(self, job: Job, batch: int, weight: int, most: int) -> None:
+        """Room for so many bytes of memory more."""
         name = f"{batch} {job.key}"
-        told = self._broker._fcall_bare(self._list, "stage_enter", name, size, most, stages.MOST_STAGES)
+        told = self._broker._fcall_bare(self._list, "stage_enter", name, weight, most, stages.MOST_STAGES)
         if told[0] == b"stages":
             raise StagingFull(f"{stages.MOST_STAGES} batches are staged")
         if told[0] == b"bytes":
             raise StagingFull(
-                f"{told[1]} bytes are staged, and {size} more are too many: Redis keeps at most {most}"
+                f"{told[1]} bytes of memory are staged, and {weight} more are too many: "
+                f"Redis keeps at most {most}"
             )
 
-    def settle(self, job: Job, batch: int, size: int | None) -> None:
+    def settle(self, job: Job, batch: int, weight: int | None) -> None:
         """What there is of a batch by now; None: nothing."""
-        told = "" if size is None else size
+        told = "" if weight is None else weight
         self._broker._fcall_bare(self._list, "stage_settle", f"{batch} {job.key}", told)
 
     def remember_job(self, job: Job) -> None:
@@ -187,6 +218,15 @@ class StageKeys:
             raise marks.TooManyJobs(most, " of yours" if job.owner else "")
         if word == b"all":
             raise marks.TooManyJobs(marks.MOST_JOBS, "")
+
+
+def pack_facts(facts: Facts, data: bytes) -> bytes:
+    return json.dumps([facts.bytes, facts.rows, facts.is_plain, facts.queue, _sum(data)]).encode()
+
+
+def weight_of(part: str, text: bytes, data: bytes) -> int:
+    """Of a part in memory: small ones are mostly names and what Redis adds to each."""
+    return len(data) + len(text) + 2 * len(part) + ENTRY_BYTES
 
 
 def _sum(data: bytes) -> str:

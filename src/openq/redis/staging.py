@@ -33,6 +33,7 @@ from ..broker.stage_rows import (
     promised_chunks,
 )
 from ..broker.stages import Committed, Job, MaySend, PartDamaged, Promise, StageView, check_batch
+from ..engine import marks
 from ..errors import (
     Closed,
     FunctionError,
@@ -47,7 +48,7 @@ from ..names import full_name
 from .drafts import pack_draft
 from .records import light_fields, pack_record
 from .registry import QueueView
-from .stage_keys import Listed, StageKeys, Told
+from .stage_keys import Listed, StageKeys, Told, pack_facts, weight_of
 
 if TYPE_CHECKING:
     from .operations import Operations
@@ -78,18 +79,18 @@ class RedisStaging:
     def put(self, job: Job, batch: int, part: str, data: bytes) -> int:
         facts = look_at_part(job, batch, part, data)
         self.broker._check_open()
-        keys = self._keys
+        keys, text = self._keys, pack_facts(facts, data)
         with self._confirmed():
-            keys.enter(job, batch, facts.bytes, self._most)
+            keys.enter(job, batch, weight_of(part, text, data), self._most)
             try:
-                word, size, parts = keys.put(job, batch, part, facts, data)
+                word, weight, parts = keys.put(job, batch, part, text, data)
                 if word == "late" and self._is_damaged(job, batch, part, facts.rows):
-                    word, size, parts = keys.put(job, batch, part, facts, data, mends=True)
+                    word, weight, parts = keys.put(job, batch, part, text, data, mends=True)
             except BaseException:
                 with suppress(StoreError):
-                    self._settle(job, keys.look(job, batch))
+                    self._settle(job, keys.look(job, batch, is_brief=True))
                 raise
-            keys.settle(job, batch, size if parts else None)
+            keys.settle(job, batch, weight if parts else None)
         return facts.rows
 
     def commit(
@@ -114,7 +115,7 @@ class RedisStaging:
             try:
                 if done is not None:
                     with self._confirmed():  # also what others wrote before
-                        self._forget(job, batch)
+                        self._drop(job, batch)
                     return done
                 if told.promised >= 0:
                     self._fulfil(job, told)
@@ -127,7 +128,7 @@ class RedisStaging:
                 )
                 if told.newest < 0 and not promise.rows:  # nothing of it has to be remembered
                     with self._confirmed():
-                        self._forget(job, batch)
+                        self._drop(job, batch)
                     return Committed(0, 0, False)
                 own = self._promise(job, told, promise) or own
             except NotReplicated:
@@ -147,7 +148,7 @@ class RedisStaging:
         told.require(job)
         with self._confirmed():
             if told.outcome(False) is not None:
-                self._forget(job, batch)
+                self._drop(job, batch)
                 return False
             damaged = None
             if told.promised == batch:
@@ -155,10 +156,7 @@ class RedisStaging:
                 if damaged is None:
                     return False
                 log.warning("job %r, batch %d is dropped: part %s is damaged", job.key, batch, damaged)
-            if not self._keys.drop(job, batch, even_promised=damaged is not None):
-                return False
-            self._keys.settle(job, batch, None)
-        return True
+            return self._drop(job, batch, even_promised=damaged is not None) == "dropped"
 
     def stages(self) -> list[StageView]:
         self.broker._check_open()
@@ -183,27 +181,29 @@ class RedisStaging:
 
     def _sweep(self, listed: Listed) -> None:
         job, batch = listed.job, listed.batch
-        told = self._keys.look(job, batch)
+        told = self._keys.look(job, batch, is_brief=True)
         if told.promised == batch:
             if told.now_ms - told.went_on_ms >= CLAIM_MS:
-                self._fulfil(job, told)
+                self._fulfil(job, self._keys.look(job, batch))
                 log.info("published what was promised: job %r, batch %d", job.key, batch)
         elif told.is_staged:
             if told.outcome(False) is not None or told.now_ms - told.touched_ms > stages.KEPT_MS:
-                self._forget(job, batch)
-            elif told.size != listed.size:
+                self._drop(job, batch)
+            elif told.weight != listed.weight:
                 self._settle(job, told)
         elif told.now_ms - listed.touched_ms > ABSENT_MS:
             self._keys.settle(job, batch, None)
 
     # -- parts ----------------------------------------------------------------------------------
 
-    def _forget(self, job: Job, batch: int) -> None:
-        if self._keys.drop(job, batch):
+    def _drop(self, job: Job, batch: int, even_promised: bool = False) -> str:
+        word = self._keys.drop(job, batch, even_promised)
+        if word != "promised":
             self._keys.settle(job, batch, None)
+        return word
 
     def _settle(self, job: Job, told: Told) -> None:
-        self._keys.settle(job, told.batch, told.size if told.is_staged else None)
+        self._keys.settle(job, told.batch, told.weight if told.is_staged else None)
 
     def _is_damaged(self, job: Job, batch: int, part: str, rows: int) -> bool:
         """Whether a promised batch lacks just this part, and one of so many rows may stand in for it."""
@@ -251,12 +251,21 @@ class RedisStaging:
     def _promise(self, job: Job, told: Told, promise: Promise) -> bytes:
         """What was promised; nothing if others were faster, or a part is another one by now."""
         if told.newest < 0:
-            self._keys.remember_job(Job(job.name, job.account, told.stage_owner or job.owner))
+            self._keys.remember_job(Job(job.name, job.account, told.whose(job)))
         text = json.dumps({**promise.to_json(), "by": self.broker._token()}).encode()
-        with self._confirmed():
-            self._keys.settle(job, told.batch, told.size)  # so that a sweep finds it at any rate
-            word = self._keys.promise(job, told, text, [name for name, _ in promise.parts])
-        return text if word == "made" else b""
+        for _ in range(_CHANGES):
+            with self._confirmed():
+                self._keys.settle(job, told.batch, told.weight)  # so that a sweep finds it at any rate
+                word = self._keys.promise(job, told, text)
+            if word == "made":
+                return text
+            again = self._keys.look(job, told.batch)
+            if word != "changed" or any(
+                told.parts[part] != again.parts.get(part) for part, _ in promise.parts
+            ):
+                break
+            told = again  # what came is none of the batch: no need to look at the parts again
+        return b""
 
     # -- publishing what is promised ------------------------------------------------------------
 
@@ -286,6 +295,9 @@ class RedisStaging:
         with self._confirmed():
             self._keys.end(job, batch, promise.rows, len(promise.rejected))
             self._keys.settle(job, batch, None)
+        kept_ms = marks.kept_ms(job.key)
+        if kept_ms < marks.KEPT_MS:
+            run.fade(kept_ms)
 
     def _publish(self, run: _Run, row: int, chunk: list[Slice]) -> None:
         run.publish(row, chunk)
@@ -348,6 +360,13 @@ class _Run:
             if found >= end:
                 return True
         raise StoreUnavailable(f"queue {name!r} changes all the time")
+
+    def fade(self, kept_ms: int) -> None:
+        """It is done, and soon nobody can repeat it. Where this fails, queues remember it for longer."""
+        for view in list(self._broker._registry.queues.values()):
+            if view.number in self._rows:
+                with suppress(OpenQError):
+                    self._broker._on(view, "stage_fade", self._job, kept_ms)
 
     def _ask(self, view: QueueView, rows: int, end: int, *flat: bytes) -> tuple[int, list[bytes]]:
         found, *answers = self._broker._on(view, "stage_publish", self._job, self._batch, rows, end, *flat)

@@ -70,6 +70,7 @@ class Principal:
     rules: tuple[Rule, ...] = field(repr=False)
     scope: tuple[Rule, ...] | None = field(default=None, repr=False)  # of a token: nothing beyond this
     is_anonymous: bool = False
+    token: str = ""  # name of the token, where it has a scope of its own
 
     @property
     def arn(self) -> str:
@@ -223,7 +224,7 @@ class Guard:
             if found.rules is None:
                 principal = self._principal(user)
             else:
-                principal = Principal(user.account, user.name, False, user.all_rules, found.rules)
+                principal = _limited(user, found.rules, found.name)
             self._by_token[found.hash] = principal
         return principal
 
@@ -296,7 +297,7 @@ class Guard:
         if user is None or user.is_disabled:
             return None
         if principal.scope is not None:
-            return Principal(user.account, user.name, False, user.all_rules, principal.scope)
+            return _limited(user, principal.scope, principal.token)
         return self._principal(user)
 
     def sign_in(self, request: RequestLike) -> Principal:
@@ -437,6 +438,10 @@ class Guard:
                 self._policies.clear()
             self._policies[policy] = document
         return document
+
+
+def _limited(user: User, scope: tuple[Rule, ...], token: str) -> Principal:
+    return Principal(user.account, user.name, False, user.all_rules, scope, token=token)
 
 
 def _judge(

@@ -121,12 +121,16 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
     for name in ("ann", "bob"):
         store.add_user(name, rules=[Rule("allow", frozenset({"send", "receive"}), "ours-*")])
     tokens = {name: store.create_token(name, "test") for name in ("root", "reader", "ann", "bob")}
+    tokens["ann, limited"] = store.create_token(
+        "ann", "limited", rules=[Rule("allow", frozenset({"send"}), "ours-q")]
+    )
     with served(data) as server:
         clients = {
             name: Client(server.url, headers={"authorization": f"Bearer {token}"})
             for name, token in tokens.items()
         }
         clients["root"].queue("ours-q")
+        clients["root"].queue("ours-other")
         clients["root"].queue("theirs")
         yield clients
 
@@ -155,6 +159,26 @@ def test_a_job_is_for_who_began_it_and_for_admins(guarded: dict[str, Client]) ->
     assert len(root.get("/pipeline/stages").value["stages"]) == 1
     assert commit(root, "private", 1, "p", queue="ours-q").value["published"] == 1
     assert commit(bob, "private", 1, "p", queue="ours-q").code == "forbidden"
+
+
+def test_a_limited_token_has_jobs_of_its_own(guarded: dict[str, Client]) -> None:
+    """Who may send to more would publish what it slipped in, or find a batch done that never was."""
+    ann, limited = guarded["ann"], guarded["ann, limited"]
+    rows: dict[str, list[Any]] = {"body": [b"a"], "queue": ["ours-other"]}
+    put(ann, "whole", 1, "p", rows)
+    put(limited, "narrow", 1, "p", rows)
+
+    for client, job in ((limited, "whole"), (ann, "narrow")):
+        for batch in (1, 2):
+            assert put(client, job, batch, "p", rows).code == "forbidden"
+            assert commit(client, job, batch, "p").code == "forbidden"
+            assert client.delete(f"/pipeline/stages/{job}/{batch}").code == "forbidden"
+        shown = [each["job"] for each in client.get("/pipeline/stages").value["stages"]]
+        assert job not in shown
+    assert commit(ann, "whole", 1, "p").value["published"] == 1
+    assert commit(limited, "narrow", 1, "p").status == 403
+    put(limited, "narrow", 1, "p", {"body": [b"a"]})
+    assert commit(limited, "narrow", 1, "p", queue="ours-q").value["published"] == 1
 
 
 # -- kill -9

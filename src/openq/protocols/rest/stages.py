@@ -91,8 +91,12 @@ def _job(call: Call) -> Job:
 
 
 def _owner(call: Call) -> str:
-    """Where nobody has to sign in, everybody is the same."""
-    return "" if call.site.guard.is_open else call.principal.user
+    """Where nobody has to sign in, everybody is the same. A limited token is somebody else than its user: its
+    rows would go wherever the one who commits them may send."""
+    if call.site.guard.is_open:
+        return ""
+    principal = call.principal
+    return principal.user if principal.scope is None else f"{principal.user}/{principal.token}"
 
 
 def _is_admin(call: Call) -> bool:

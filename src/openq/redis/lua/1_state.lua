@@ -17,7 +17,7 @@
 --   i, u  hashes: own ids, unique keys -> seq                     k, kz  dedup keys and their ends
 --   ob  hash: limbo, messages on their way to other queues        in  sorted set: transfers that arrived
 --   tk:<client>  hash: answers to the last publishes of a client, so that one may be repeated
---   jb, jz  how far the staged batches of jobs are published here, and the time of that (7_stages.lua)
+--   jb, jz  how far the staged batches of jobs are published here, and until when that is known (7_stages.lua)
 --   h   stream: events
 -- A plain message (standard queue, no priority, group, delay, expiry, id...) is nothing but its entry in `m`:
 -- what stands after the cursor `cur` waits. Whatever comes back or is special stands in the lanes.

@@ -1,16 +1,19 @@
 -- Batches that a job sends in parts and publishes once.
 --
 -- The keys of a job share a tag, so they live in one slot:
---   j   hash: b newest batch that is published, r its rows, x those rejected, o whose job it is;
+--   j   hash: b newest batch that is published, r its rows, x those rejected, o whose job it is, from its
+--       first part on; n, until it has published, how many batches are staged: it is its owner's while there are any;
 --       pb batch that is promised, po whose, pr the promise, pd rows that are published for sure, pt when
 --       somebody last went on with it
---   f:<batch>  hash: part -> what is known of it; @o whose, @t touched when, @b bytes of all parts
+--   f:<batch>  hash: part -> what is known of it; @o whose, @t touched when, @b bytes of all parts, @w what they
+--       weigh in memory, @n how often a part was put
 --   p:<batch>  hash: part -> its bytes
 -- A job has one promise at a time. What it has published into a queue is known to that queue (jb): the messages
 -- and how far they go are written by one call.
 do
 
 local MARKS_MS = 2592000000  -- a job that was not heard of for so long is over
+local STAGE = {'@o', '@t', '@b', '@w', '@n'}  -- in f beside the parts
 local ORPHANS_MS = 3600000  -- later than a sweep would drop them: parts that no list names
 
 local function is_foreign(known, owner, is_admin)
@@ -26,13 +29,17 @@ local function is_done(b, batch)
   return b and tonumber(b) >= tonumber(batch)
 end
 
--- now, batch, part, owner, is admin, facts, data, most parts, kept for, mends: 'kept', 'done' or 'late'; then
--- bytes and parts of the batch
+local function count_parts(f)
+  return max(0, call('HLEN', f) - #STAGE)
+end
+
+-- now, batch, part, owner, is admin, facts, data, most parts, kept for, mends, weight: 'kept', 'done' or 'late';
+-- then weight and parts of the batch
 local function stage_put(keys, args)
   local j, batch, part, owner, is_admin = keys[1], args[2], args[3], args[4], args[5]
   local f, p = keys_of(j, batch)
   local known = call('HMGET', j, 'o', 'b', 'pb')
-  local stage = call('HMGET', f, '@o', '@b')
+  local stage = call('HMGET', f, '@o', '@w')
   if is_foreign(known[1], owner, is_admin) or is_foreign(stage[1], owner, is_admin) then return failure('OWNER') end
   local word = 'kept'
   if is_done(known[2], batch) then
@@ -40,36 +47,46 @@ local function stage_put(keys, args)
   elseif known[3] == batch and args[10] ~= '1' then
     word = 'late'
   else
-    if call('HEXISTS', f, part) == 0 and call('HLEN', f) - 3 >= tonumber(args[8]) then return failure('PARTS') end
+    local is_new = call('HEXISTS', f, part) == 0
+    if is_new and count_parts(f) >= tonumber(args[8]) then return failure('PARTS') end
     local more = #args[7] - call('HSTRLEN', p, part)
-    call('HSET', f, part, args[6], '@o', stage[1] or owner, '@t', S(now_of(args[1])))
+    local weight = is_new and args[11] or more + #args[6] - call('HSTRLEN', f, part)
+    local kept = S(tonumber(args[9]) + ORPHANS_MS)
+    if known[1] and known[1] ~= '' then owner = known[1] end
+    if stage[1] and stage[1] ~= '' then owner = stage[1] end
+    if not known[2] and owner ~= '' then
+      call('HSET', j, 'o', owner)
+      if not stage[1] then call('HINCRBY', j, 'n', 1) end
+      if not known[3] then call('PEXPIRE', j, kept) end
+    end
+    call('HSET', f, part, args[6], '@o', owner, '@t', S(now_of(args[1])))
     call('HSET', p, part, args[7])
-    stage[2] = call('HINCRBY', f, '@b', more)
+    call('HINCRBY', f, '@b', more)
+    call('HINCRBY', f, '@n', 1)
+    stage[2] = call('HINCRBY', f, '@w', weight)
     if known[3] ~= batch then
-      local kept = S(tonumber(args[9]) + ORPHANS_MS)
       call('PEXPIRE', f, kept)
       call('PEXPIRE', p, kept)
     end
   end
-  return {word, tonumber(stage[2] or 0), max(0, call('HLEN', f) - 3)}
+  return {word, tonumber(stage[2] or 0), count_parts(f)}
 end
 
--- now, batch: time, what is known of the job, of the batch
+-- now, batch, most parts: time, what is known of the job, of the batch, how many parts, then the promise and the
+-- parts, unless there are more than that; neither if that is 0
 local function stage_look(keys, args)
   local j = keys[1]
   local f = keys_of(j, args[2])
-  return {now_of(args[1]), call('HMGET', j, 'o', 'b', 'r', 'x', 'pb', 'po', 'pr', 'pd', 'pt'), call('HGETALL', f)}
+  local told = {now_of(args[1]), call('HMGET', j, 'o', 'b', 'r', 'x', 'pb', 'po', 'pd', 'pt'),
+    call('HMGET', f, unpack(STAGE)), count_parts(f)}
+  local most = tonumber(args[3])
+  if most > 0 then
+    told[5], told[6] = call('HGET', j, 'pr'), told[4] <= most and call('HGETALL', f) or {}
+  end
+  return told
 end
 
--- now, batch: the same without the parts: owner, touched, bytes, how many parts, which batch is promised
-local function stage_view(keys, args)
-  local j = keys[1]
-  local f = keys_of(j, args[2])
-  local stage = call('HMGET', f, '@o', '@t', '@b')
-  return {stage[1], stage[2], stage[3], max(0, call('HLEN', f) - 3), call('HGET', j, 'pb')}
-end
-
--- now, batch, owner, promise, then part, facts of each: 'made', or what stands in its way
+-- now, batch, owner, promise, how often parts were put by what the caller knows: 'made', or what stands in its way
 local function stage_promise(keys, args)
   local j, batch = keys[1], args[2]
   local f, p = keys_of(j, batch)
@@ -77,9 +94,7 @@ local function stage_promise(keys, args)
   if is_done(known[1], batch) then return 'done' end
   if known[2] == batch and known[3] == args[4] then return 'made' end
   if known[2] then return 'other' end
-  for i = 5, #args, 2 do
-    if call('HGET', f, args[i]) ~= args[i + 1] then return 'changed' end
-  end
+  if (call('HGET', f, '@n') or '-1') ~= args[5] then return 'changed' end
   call('HSET', j, 'pb', batch, 'po', args[3], 'pr', args[4], 'pd', 0, 'pt', S(now_of(args[1])))
   for _, key in ipairs({j, f, p}) do call('PERSIST', key) end
   return 'made'
@@ -103,33 +118,44 @@ local function stage_done(keys, args)
   local j, batch = keys[1], args[2]
   if call('HGET', j, 'pb') ~= batch then return 0 end
   call('HSET', j, 'b', batch, 'r', args[3], 'x', args[4], 'o', call('HGET', j, 'po'))
+  call('HDEL', j, 'n')
   end_promise(j)
   call('UNLINK', keys_of(j, batch))
   call('PEXPIRE', j, args[5])
   return 1
 end
 
--- now, batch, even if it is promised, remembered for: 0 if it is promised and stays
+-- now, batch, owner, is admin, even if it is promised, remembered for: 'dropped', 'done' if it is published (then
+-- nothing but leftovers went), 'promised' if it is, and stays
 local function stage_drop(keys, args)
-  local j, batch = keys[1], args[2]
-  if call('HGET', j, 'pb') == batch then
-    if args[3] ~= '1' then return 0 end
-    end_promise(j)
-    call('PEXPIRE', j, args[4])
+  local j, batch, owner, is_admin = keys[1], args[2], args[3], args[4]
+  local f, p = keys_of(j, batch)
+  local known = call('HMGET', j, 'o', 'b', 'pb', 'n')
+  if is_foreign(known[1], owner, is_admin) or is_foreign(call('HGET', f, '@o'), owner, is_admin) then
+    return failure('OWNER')
   end
-  call('UNLINK', keys_of(j, batch))
-  return 1
+  if known[3] == batch then
+    if args[5] ~= '1' then return 'promised' end
+    end_promise(j)
+    call('PEXPIRE', j, args[6])
+  end
+  local was_staged = call('UNLINK', f, p) > 0
+  if is_done(known[2], batch) then return 'done' end
+  if known[3] and known[3] ~= batch then return 'dropped' end
+  -- Nobody owns a name of which nothing is left. A count that is too high, by parts that ran out, ends with the key.
+  if known[4] and was_staged and call('HINCRBY', j, 'n', -1) <= 0 then call('UNLINK', j) end
+  return 'dropped'
 end
 
 -- Into a queue. now, job, batch, rows that it has by what the caller knows, rows that it has with these, then
 -- record, extra of each: how many rows it has, and the answers. Nothing is done where the caller knows it wrong.
 local stage_publish = on_queue(function(Q, args)
   local job, batch, after, up_to = args[2], tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
-  local marks, times = Q.p .. 'jb', Q.p .. 'jz'
+  local marks, ends = Q.p .. 'jb', Q.p .. 'jz'
   local of, rows = match(call('HGET', marks, job) or '', '^(%d+) (%d+)$')
   of, rows = tonumber(of) or -1, tonumber(rows) or 0
   -- What the job itself is forgotten for must not keep out one of its name that begins anew.
-  if of >= 0 and tonumber(call('ZSCORE', times, job) or 0) <= Q.now - MARKS_MS then of = -1 end
+  if of >= 0 and tonumber(call('ZSCORE', ends, job) or 0) <= Q.now then of = -1 end
   if of > batch then
     rows = FAR
   elseif of < batch then
@@ -144,16 +170,36 @@ local stage_publish = on_queue(function(Q, args)
   local answers, refused = publish_all(Q, args, 5, true)
   if refused then return nil, refused end
   call('HSET', marks, job, args[3] .. ' ' .. args[5])
-  call('ZADD', times, S(Q.now), job)
-  local over = call('ZRANGEBYSCORE', times, '-inf', S(Q.now - MARKS_MS), 'LIMIT', 0, 100)
+  call('ZADD', ends, S(Q.now + MARKS_MS), job)
+  local over = call('ZRANGEBYSCORE', ends, '-inf', S(Q.now), 'LIMIT', 0, 100)
   if #over > 0 then
-    call('ZREM', times, unpack(over))
+    call('ZREM', ends, unpack(over))
     call('HDEL', marks, unpack(over))
   end
   return {args[5], answers}
 end)
 
--- The list of all staged batches: hash, batch and job -> bytes and when; '' -> bytes of all.
+-- In a queue. now, job, remembered for: no longer than that. Only of what is done: a promise that waits, however
+-- long, goes on by its marks.
+local stage_fade = on_queue(function(Q, args)
+  call('ZADD', Q.p .. 'jz', 'XX', 'LT', S(Q.now + tonumber(args[3])), args[2])
+  return 1
+end)
+
+register('stage_put', stage_put, ADDS)
+register('stage_look', stage_look, GOES_ON)
+register('stage_promise', stage_promise, ADDS)
+register('stage_progress', stage_progress, GOES_ON)
+register('stage_done', stage_done, GOES_ON)
+register('stage_drop', stage_drop, GOES_ON)
+register('stage_publish', stage_publish, ADDS)
+register('stage_fade', stage_fade, GOES_ON)
+
+end
+
+do  -- a block more: Lua has room for 200 names at a time
+
+-- The list of all staged batches: hash, batch and job -> weight and when; '' -> weight of all.
 
 local function set_staged(list, name, bytes, now)
   local before = tonumber(match(call('HGET', list, name) or '', '^%d+') or 0)
@@ -199,14 +245,6 @@ local function stage_job(keys, args)
   return 'ok'
 end
 
-register('stage_put', stage_put, ADDS)
-register('stage_look', stage_look, GOES_ON)
-register('stage_view', stage_view, GOES_ON)
-register('stage_promise', stage_promise, ADDS)
-register('stage_progress', stage_progress, GOES_ON)
-register('stage_done', stage_done, GOES_ON)
-register('stage_drop', stage_drop, GOES_ON)
-register('stage_publish', stage_publish, ADDS)
 register('stage_enter', stage_enter, ADDS)
 register('stage_settle', stage_settle, GOES_ON)
 register('stage_job', stage_job, ADDS)
