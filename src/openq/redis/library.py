@@ -37,7 +37,7 @@ VERSION, SOURCE = _source()
 # Nobody waits for the copies of what these leave behind: a lease that a failover takes is given anew.
 _LENDING = ("receive", "hold", "tick", "tidy_batches")
 _LOOKING = ("browse", "survey", "rear", "look", "seqs_of", "standing", "stats", "open_batches", "read_batch")
-_UNCONFIRMED = frozenset((*_LENDING, *_LOOKING, "stage_view"))
+_UNCONFIRMED = frozenset((*_LENDING, *_LOOKING))
 
 
 def function(name: str) -> bytes:

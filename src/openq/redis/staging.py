@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ..broker import stages
 from ..broker.rows import Slice
@@ -68,6 +68,22 @@ class _Behind(NotReplicated):
     """A queue lost what it had said it has."""
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _apart(verb: Callable[P, T]) -> Callable[P, T]:
+    """Each verb has its writes confirmed where it matters; its looks are nobody's to wait for later."""
+
+    @wraps(verb)
+    def run(*args: P.args, **named: P.kwargs) -> T:
+        staging: Any = args[0]
+        with staging.broker.calls.apart(forgets=True):
+            return verb(*args, **named)
+
+    return run
+
+
 class RedisStaging:
     def __init__(self, broker: Operations) -> None:
         self.broker = broker
@@ -76,6 +92,7 @@ class RedisStaging:
 
     # -- the verbs ------------------------------------------------------------------------------
 
+    @_apart
     def put(self, job: Job, batch: int, part: str, data: bytes) -> int:
         facts = look_at_part(job, batch, part, data)
         self.broker._check_open()
@@ -93,6 +110,7 @@ class RedisStaging:
             keys.settle(job, batch, weight if parts else None)
         return facts.rows
 
+    @_apart
     def commit(
         self,
         job: Job,
@@ -141,6 +159,7 @@ class RedisStaging:
                     raise
         raise StoreUnavailable(f"job {job.name!r}, batch {batch} is changed by others all the time")
 
+    @_apart
     def abort(self, job: Job, batch: int) -> bool:
         check_batch(batch)
         self.broker._check_open()
@@ -158,11 +177,13 @@ class RedisStaging:
                 log.warning("job %r, batch %d is dropped: part %s is damaged", job.key, batch, damaged)
             return self._drop(job, batch, even_promised=damaged is not None) == "dropped"
 
+    @_apart
     def stages(self) -> list[StageView]:
         self.broker._check_open()
         views = map(self._keys.view, self._keys.listed())
         return [view for view in views if view is not None]
 
+    @_apart
     def sweep(self) -> None:
         try:
             found = self._keys.listed()
