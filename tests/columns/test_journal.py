@@ -264,7 +264,7 @@ def test_following_an_open_segment_reads_only_what_is_new(tmp_path: Path) -> Non
 
         count += 1010
         assert disk.synced == 1
-        assert disk.read < 4_200_000
+        assert disk.read < 8_400_000  # reading all of it at each look would be several times as much
         indexes = [files.index(ref.number) for ref in files.segments()]
         assert sum(kind == RUN for index in indexes for kind in index.kinds) == count
     broker.close()
