@@ -13,6 +13,7 @@ import pytest
 from openq.errors import DirectoryInUse, JournalDamaged
 from openq.storage import snapshots
 from openq.storage.doctor import Report, check, dump, repair
+from openq.storage.index import index_path
 from openq.storage.segment import BLOCK_BYTES, HEADER_BYTES, SegmentHeader
 from openq.storage.survey import BLOCKS, FOREIGN, HEADER, LOST_END, MISSING, SALT, TAIL
 from tests.storage import helpers
@@ -31,7 +32,8 @@ def whole(tmp_path: Path) -> tuple[Path, Where]:
         where += [(at, record) for at in put(journal, record)]
         # With a late keeper the segments would have other sizes.
         helpers.eventually(lambda: journal._stock.spares)
-    helpers.eventually(lambda: all(s.indexed for s in list(journal._segments.values())[:-1]))
+    sealed = list(journal._segments.values())[:-1]
+    helpers.eventually(lambda: all(os.path.exists(index_path(segment.path)) for segment in sealed))
     journal.close()
     return path, where
 
