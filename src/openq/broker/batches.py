@@ -167,7 +167,12 @@ class LeaseBatches(Protocol):
         owner: str | None = None,
         waiter: Waiter | None = None,
         maker: str = "",
-    ) -> Formed | None: ...
+    ) -> Formed | None:
+        """The batch after number `after`, if it is open, else what waits as a new one. None: nothing waits.
+
+        Then `waiter`, if given, stands in line: it is only told that there may be something by now.
+        """
+
     def rows(self, name: str, number: int, part: int = 0, parts: int = 1) -> Rows: ...
     def extend(self, name: str, owner: str | None, lease_ms: int | None = None) -> int: ...
     def ack(self, name: str, through: int, owner: str | None) -> tuple[int, int]: ...

@@ -128,11 +128,6 @@ class Staging:
         dead_letter: str | None = None,
         may_send: MaySend | None = None,
     ) -> Committed:
-        """Publish the rows of these parts in this order; on disk when this returns.
-
-        `queue` is for rows that name none. With a `dead_letter` queue bad rows go there, without one the
-        first of them makes the whole batch be refused, and nothing is published.
-        """
         check_batch(batch)
         with self._turn(job.key):
             self._require_read(job)

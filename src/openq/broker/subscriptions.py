@@ -182,10 +182,6 @@ class Subscriptions:
         waiter: Waiter | None = None,
         maker: str = "",
     ) -> Formed | None:
-        """The batch after number `after`, if it is open, else what waits as a new one. None: nothing waits.
-
-        Then `waiter`, if given, stands in line: it is only told that there may be something by now.
-        """
         check_limit(limit)
         check_lease(lease_ms)
         number = check_number(after + 1)

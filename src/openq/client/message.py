@@ -204,6 +204,7 @@ class _Stored(Message):
 
     @property
     def _entry(self) -> Entry:
+        """Each kind of message keeps it elsewhere."""
         raise NotImplementedError
 
     @property

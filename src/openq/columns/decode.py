@@ -197,10 +197,11 @@ class _Table:
                 yield batch
 
     def _columns(self, rows: Array, part: Array, chosen: Array) -> dict[str, pa.Array]:
+        """Each table has its own."""
         raise NotImplementedError
 
     def _needs_bytes(self, chosen: Array) -> Array:
-        """Which rows cannot be told from the index alone."""
+        """Which rows cannot be told from the index alone: each table knows."""
         raise NotImplementedError
 
     def _weights(self, chosen: Array) -> Array | None:
