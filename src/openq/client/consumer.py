@@ -24,43 +24,35 @@ _numbers = count(1)
 TROUBLE_PAUSE_S = 1.0  # after a receive that failed
 
 
-class Consumer(threading.Thread):
-    """Gives each message to `handler` and acks it; without a handler it only logs the message.
+class ConsumerLoop:
+    """What a consumer does until it ends: receive, run the handler, settle.
 
-    A handler that raises gives the message back with the reason, and the consumer goes on. It ends by
-    itself when nothing came for `idle_timeout` seconds (None: never), or by `stop`.
-    `heartbeat` keeps leases alive for as long as the handler works; `batch` is how many are taken at once.
+    Kept apart from the thread that runs it: `threading.Thread` has private attributes of its own, other
+    ones in each version of Python, and a name of ours must never be one of them.
     """
 
     def __init__(
         self,
         queue: Queue,
-        handler: Callable[[Received], object] | None = None,
+        handler: Callable[[Received], object] | None,
         *,
-        idle_timeout: float | None = _FROM_ENVIRONMENT,
-        visibility_timeout: float | None = None,
-        heartbeat: bool = False,
-        batch: int = 1,
-        types: Iterable[str] | None = None,
-        name: str | None = None,
+        name: str,
+        idle_timeout: float | None,
+        visibility_timeout: float | None,
+        heartbeat: bool,
+        batch: int,
+        types: frozenset[str] | None,
     ) -> None:
-        checks.text_or_none(name, "name")
-        if handler is not None:
-            checks.function(handler, "handler")
-        if visibility_timeout is not None:
-            to_ms(visibility_timeout, "visibility_timeout")
-        super().__init__(name=name or f"consumer-{queue.name}-{next(_numbers)}")
-        if idle_timeout is _FROM_ENVIRONMENT:
-            idle_timeout = environment_number("idle_timeout", 10.0)
         self.queue = queue
         self.handler = handler
-        self.idle_timeout = checks.patience(idle_timeout, "idle_timeout")
+        self.name = name
+        self.idle_timeout = idle_timeout
+        self.types = types
         self.processed = 0
         self.failed = 0
         self._visibility_timeout = visibility_timeout
         self._heartbeat = heartbeat
-        self._batch = checks.whole(batch, "batch", 1)
-        self._types = checks.types_or_none(types)
+        self._batch = batch
         self._stopping = threading.Event()
         self._wait: Wait | None = None
 
@@ -84,8 +76,14 @@ class Consumer(threading.Thread):
         except Exception:
             log.exception("the consumer of queue %r stopped", self.queue.name)
 
+    def stop(self) -> None:
+        self._stopping.set()
+        wait = self._wait
+        if wait is not None:
+            wait.end()
+
     def _next(self) -> list[Received]:
-        self._wait = self.queue._wait_for(self._batch, self._visibility_timeout, self._types, self.name)
+        self._wait = self.queue._wait_for(self._batch, self._visibility_timeout, self.types, self.name)
         # `stop` sets its flag before it looks for a wait to cancel, so one of us sees the other.
         if self._stopping.is_set():
             return []
@@ -145,9 +143,74 @@ class Consumer(threading.Thread):
         self.queue.broker.release(self.queue.name, receipts)
         self.queue._sync()
 
+
+class Consumer(threading.Thread):
+    """Gives each message to `handler` and acks it; without a handler it only logs the message.
+
+    A handler that raises gives the message back with the reason, and the consumer goes on. It ends by
+    itself when nothing came for `idle_timeout` seconds (None: never), or by `stop`.
+    `heartbeat` keeps leases alive for as long as the handler works; `batch` is how many are taken at once.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        handler: Callable[[Received], object] | None = None,
+        *,
+        idle_timeout: float | None = _FROM_ENVIRONMENT,
+        visibility_timeout: float | None = None,
+        heartbeat: bool = False,
+        batch: int = 1,
+        types: Iterable[str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        checks.text_or_none(name, "name")
+        if handler is not None:
+            checks.function(handler, "handler")
+        if visibility_timeout is not None:
+            to_ms(visibility_timeout, "visibility_timeout")
+        super().__init__(name=name or f"consumer-{queue.name}-{next(_numbers)}")
+        if idle_timeout is _FROM_ENVIRONMENT:
+            idle_timeout = environment_number("idle_timeout", 10.0)
+        self.__loop = ConsumerLoop(
+            queue,
+            handler,
+            name=self.name,
+            idle_timeout=checks.patience(idle_timeout, "idle_timeout"),
+            visibility_timeout=visibility_timeout,
+            heartbeat=heartbeat,
+            batch=checks.whole(batch, "batch", 1),
+            types=checks.types_or_none(types),
+        )
+
+    @property
+    def queue(self) -> Queue:
+        return self.__loop.queue
+
+    @property
+    def handler(self) -> Callable[[Received], object] | None:
+        return self.__loop.handler
+
+    @property
+    def idle_timeout(self) -> float | None:
+        return self.__loop.idle_timeout
+
+    @property
+    def processed(self) -> int:
+        """Messages that were handled."""
+        return self.__loop.processed
+
+    @property
+    def failed(self) -> int:
+        """Messages whose handler raised."""
+        return self.__loop.failed
+
+    def run(self) -> None:
+        self.__loop.run()
+
     def pull_msg(self, timeout: float | None = RECEIVE_TIMEOUT) -> Received | None:
         """One message for the caller to work on, or None. Ack it through itself or through the consumer."""
-        return self.queue.receive(timeout, consumer=self.name, types=self._types)
+        return self.queue.receive(timeout, consumer=self.name, types=self.__loop.types)
 
     pullMsg = pull_msg
 
@@ -158,7 +221,4 @@ class Consumer(threading.Thread):
 
     def stop(self) -> None:
         """At once if it waits. A message in work is finished and acked first; the rest stays in the queue."""
-        self._stopping.set()
-        wait = self._wait
-        if wait is not None:
-            wait.end()
+        self.__loop.stop()
