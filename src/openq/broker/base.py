@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ..engine.routing import Binding, Exchange
 from ..engine.why import Why
@@ -68,9 +68,19 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Health:
+    """`ok`: everything is served. What is `degraded` is served all the same, and says why."""
+
     ok: bool
     detail: str
     disk_full: bool = False
+    degraded: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> Literal["ok", "degraded", "failed"]:
+        """In one word: ok, degraded or failed."""
+        if not self.ok:
+            return "failed"
+        return "degraded" if self.degraded else "ok"
 
 
 class Broker(Protocol):

@@ -31,6 +31,7 @@ from ..storage.files import FileJournal
 from ..storage.snapshots import load_newest
 from .base import Health
 from .cursors import Cursors
+from .damage import DamageRegister
 from .history import FileHistory, History, MemoryHistory
 from .housekeeping import Housekeeper
 from .state_file import StateFile
@@ -80,6 +81,8 @@ class Foundation:
             journal = FileJournal(path, segment_bytes=segment_bytes)
         self._journal = journal
         self._housekeeper: Housekeeper | None = None
+        data_path, io = (None, None) if journal is None else (journal.path, journal.io)
+        self.damage = DamageRegister(StateFile(data_path, "damage.json", io))
         if journal is None:
             self._lock = threading.Lock()
             self._clock: Clock = clock or SystemClock()
@@ -101,7 +104,6 @@ class Foundation:
         self._now = self._clock.now_ms
         self._ticker = Ticker(self._tick)
         self._clock.on_advance(self.tick)
-        data_path, io = (None, None) if journal is None else (journal.path, journal.io)
         self.cursors = Cursors(StateFile(data_path, "cursors.json", io), journal, self._now)
         self.subscriptions = Subscriptions(self, StateFile(data_path, "subscriptions.json", io))
         if journal is not None:
@@ -375,7 +377,8 @@ class Foundation:
             return Health(False, str(journal.error))
         with self._lock:
             full = not journal.can_publish(256)
-        return Health(not full, "disk full: publishing is refused" if full else "journal", full)
+        detail = "disk full: publishing is refused" if full else "journal"
+        return Health(not full, detail, full, self.damage.reasons())
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Tell of every change: published, received, acked, expired, requeued, dead-lettered, purged...

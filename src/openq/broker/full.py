@@ -13,6 +13,7 @@ from ..engine.routing import Binding, Exchange, Removed, Router
 from ..errors import OpenQError
 from ..model import Delivery, Draft, Entry, Extra, Info, QueueSettings
 from .base import Broker, Filter, Found, Receipt
+from .damage import DamageRegister
 
 if TYPE_CHECKING:
     from ..observe.metrics import Family
@@ -65,6 +66,8 @@ class FullBroker(Broker, Protocol):
     def cursors(self) -> NamedCursors: ...
     @property
     def journal(self) -> FileJournal | None: ...
+    @property
+    def damage(self) -> DamageRegister: ...
 
     # Queues.
     def purge(self, queue: str, waiting_only: bool = False) -> int: ...

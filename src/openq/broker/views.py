@@ -135,7 +135,8 @@ class Views(Foundation):
 
     def gauges(self) -> list[Family]:
         families = [
-            Family("openq_relaxed", "gauge", "1: answers come before the sync.", [({}, int(self.relaxed))])
+            Family("openq_relaxed", "gauge", "1: answers come before the sync.", [({}, int(self.relaxed))]),
+            *self.damage.families(),
         ]
         if self._journal is not None:
             size = sum(segment.bytes for segment in self._journal.segments())

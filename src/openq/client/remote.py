@@ -584,7 +584,7 @@ class RemoteBroker:
             view = self._get("health")
         except OpenQError as error:
             return Health(False, str(error))
-        return Health(view["ok"], view["detail"], view["disk_full"])
+        return Health(view["ok"], view["detail"], view["disk_full"], tuple(view.get("reasons", ())))
 
     def is_free(self) -> bool:
         return True

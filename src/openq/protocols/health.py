@@ -48,7 +48,9 @@ class HealthDoor:
             health = self._site.broker.health()
             # A full disk is not ready for publishers but still serves consumers: told apart in the text.
             ready = health.ok or health.disk_full
-            text = f"{'ready' if health.ok else 'not ready'}: {health.detail}\n"
+            # Damage that was found is amber: nobody is turned away for it, and an operator has to look.
+            word = {"ok": "ready", "degraded": "degraded"}.get(health.status, "not ready")
+            text = "; ".join((f"{word}: {health.detail}", *health.degraded)) + "\n"
             request.answer(200 if ready else 503, text.encode(), _TEXT)
 
     def _metrics(self, request: Request) -> None:
@@ -138,10 +140,34 @@ class HealthDoor:
             Family("openq_queue_oldest_message_age_seconds", "gauge", "Age of the oldest waiting one.", ages)
         )
         health = broker.health()
-        families.append(Family("openq_healthy", "gauge", "1: everything is well.", [({}, int(health.ok))]))
+        families.append(
+            Family(
+                "openq_healthy",
+                "gauge",
+                "1: everything is served; see openq_degraded for damage.",
+                [({}, int(health.ok))],
+            )
+        )
+        families.append(
+            Family(
+                "openq_messages_set_aside",
+                "gauge",
+                "Messages that are no longer delivered because their body cannot be read.",
+                _set_aside(broker, all_accounts),
+            )
+        )
         families += broker.gauges()
         families += _readers(broker, all_accounts)
         return render(families)
+
+
+def _set_aside(broker: FullBroker, all_accounts: bool) -> list[tuple[dict[str, str], int]]:
+    rows = []
+    for name, count in list(broker.damage.set_aside().items())[:MAX_QUEUES]:
+        account, queue = split_name(name)
+        if all_accounts or account == DEFAULT_ACCOUNT:
+            rows.append(({"account": account, "queue": queue}, count))
+    return rows
 
 
 def _readers(broker: FullBroker, all_accounts: bool) -> list[Family]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..broker.base import Health
+from ..broker.damage import DamageRegister
 from ..broker.foundation import Listener, new_prefix
 from ..clock import Clock, VirtualClock
 from ..engine.core import own_seq
@@ -57,6 +58,7 @@ class Shared:
         _ALL.add(self)
         self.listeners: list[Listener] = []
         self.report: Report | None = None  # what its settings may lose
+        self.damage = DamageRegister()
         self.heard: dict[int, str] = {}  # number of a queue -> up to where its events were looked through
         self.lent_ids: dict[int, str] = {}  # ids that do not follow from the sequence, while somebody listens
 
@@ -380,11 +382,16 @@ class Foundation(ABC):
         facts = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
         most = int(facts.get(b"maxmemory", 0))
         full = bool(most) and int(facts.get(b"used_memory", 0)) >= most
-        return Health(not full, "Redis is full: publishing is refused" if full else "redis", full)
+        detail = "Redis is full: publishing is refused" if full else "redis"
+        return Health(not full, detail, full, self.damage.reasons())
+
+    @property
+    def damage(self) -> DamageRegister:
+        return self._shared.damage
 
     def gauges(self) -> list[Family]:
         report = self._shared.report
-        return [] if report is None else gauges(report)
+        return [*self.damage.families(), *([] if report is None else gauges(report))]
 
     def judge_again(self) -> None:
         """Settings of Redis may be changed while it runs."""

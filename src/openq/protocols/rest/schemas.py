@@ -792,9 +792,33 @@ class ServerView(Reply, kw_only=True):
 
 
 class HealthView(Reply, kw_only=True):
-    ok: bool
+    ok: bool  # everything is served, perhaps degraded
+    status: Literal["ok", "degraded", "failed"]
     detail: str
     disk_full: bool
+    reasons: list[str]  # why it is degraded
+
+
+class DamageView(Reply, kw_only=True):
+    """Something stored that cannot be read any more."""
+
+    kind: Literal["set_aside", "lost", "found"]
+    account: str | None
+    queue: str | None
+    id: str | None
+    file: str | None
+    offset: int
+    count: int
+    time: str
+    detail: str
+
+
+class DamageList(Reply, kw_only=True):
+    damage: list[DamageView]
+
+
+class DamageCleared(Reply, kw_only=True):
+    cleared: int
 
 
 class RuleView(Request, kw_only=True):

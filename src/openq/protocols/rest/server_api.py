@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..._version import __version__
+from ...broker.damage import Damage
+from ...names import split_name
 from .call import Call
-from .schemas import HealthView, ServerView, Whoami
+from .schemas import DamageCleared, DamageList, DamageView, HealthView, ServerView, Whoami
 from .values import iso, seconds
 
 
@@ -39,5 +41,35 @@ def show_server(call: Call) -> None:
 
 def show_health(call: Call) -> None:
     health = call.broker.health()
-    view = HealthView(ok=health.ok, detail=health.detail, disk_full=health.disk_full)
+    view = HealthView(
+        ok=health.ok,
+        status=health.status,
+        detail=health.detail,
+        disk_full=health.disk_full,
+        reasons=list(health.degraded),
+    )
     call.answer(view, 200 if health.ok else 503)
+
+
+def list_damage(call: Call) -> None:
+    call.answer(DamageList(damage=[_damage_view(each) for each in call.broker.damage.listed()]))
+
+
+def clear_damage(call: Call) -> None:
+    damage = call.broker.damage
+    call.look(lambda: DamageCleared(cleared=damage.clear()))  # it writes a file: not on the loop
+
+
+def _damage_view(damage: Damage) -> DamageView:
+    account, queue = split_name(damage.queue) if damage.queue else (None, None)
+    return DamageView(
+        kind=damage.kind,
+        account=account,
+        queue=queue,
+        id=damage.message_id or None,
+        file=damage.file or None,
+        offset=damage.offset,
+        count=damage.count,
+        time=iso(damage.time_ms),
+        detail=damage.detail,
+    )

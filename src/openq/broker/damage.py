@@ -1,0 +1,219 @@
+"""The damage register: stored messages and records that cannot be read any more.
+
+A broker has one, `broker.damage`. Whoever meets damage reports it with one call and goes on:
+
+    broker.damage.report(SET_ASIDE, "block 7 does not match its checksum", now_ms,
+                         queue="jobs", message_id="...", file="/data/journal/3.seg", offset=4096)
+
+    SET_ASIDE   a message left its queue because its body cannot be read; it is delivered no more
+    LOST        messages that existed and are gone, for example with a missing segment (`count` says how many)
+    FOUND       damaged bytes that no queue needs, for example in the history
+
+A report is logged once, however often the same place is met. It raises the metric
+`openq_damaged_records_total`, and the server's health is "degraded" (it still serves: HTTP 200) until an
+operator has seen the list and calls `clear`. The list is kept over restarts in `damage.json` beside the
+journal; without a directory it is in memory only. Never called with the broker's lock held, unless with
+`save=False`: then the next report or `save` writes the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from ..errors import InvalidSetting, OpenQError
+from ..observe.metrics import Family
+from .state_file import StateFile, told, told_number
+
+log = logging.getLogger("openq")
+
+Kind = Literal["set_aside", "lost", "found"]
+SET_ASIDE: Kind = "set_aside"
+LOST: Kind = "lost"
+FOUND: Kind = "found"
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+MAX_LISTED = 10_000  # reports that are kept one by one; later ones are only counted
+_MAX_NUMBER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One report."""
+
+    kind: Kind
+    detail: str
+    time_ms: int
+    queue: str = ""  # the engine's name; empty: not known
+    message_id: str = ""
+    file: str = ""
+    offset: int = 0
+    count: int = 1  # messages or records that it is about
+
+    def __str__(self) -> str:
+        what = f"message {self.message_id}" if self.message_id else _records(self.count)
+        queue = f" of queue {self.queue!r}" if self.queue else ""
+        place = f" ({self.file} at offset {self.offset})" if self.file else ""
+        return f"{what}{queue} {_VERBS[self.kind]}: {self.detail}{place}"
+
+
+class DamageRegister:
+    """Thread-safe."""
+
+    def __init__(self, file: StateFile | None = None) -> None:
+        self._file = file or StateFile(None, "damage.json")
+        self._lock = threading.Lock()
+        self._saving = threading.Lock()
+        self._listed: dict[tuple[object, ...], Damage] = {}
+        self._totals: dict[Kind, int] = dict.fromkeys(
+            KINDS, 0
+        )  # since the directory was created; never cleared
+        self._open: dict[Kind, int] = dict.fromkeys(
+            KINDS, 0
+        )  # since the last `clear`, with those that are not listed
+        self._changed = False
+        self._load()
+
+    def report(
+        self,
+        kind: Kind,
+        detail: str,
+        now_ms: int,
+        *,
+        queue: str = "",
+        message_id: str = "",
+        file: str = "",
+        offset: int = 0,
+        count: int = 1,
+        save: bool = True,
+    ) -> bool:
+        """Remember and log it. False: the same was reported before."""
+        damage = Damage(kind, detail, now_ms, queue, message_id, file, offset, count)
+        key = _key(damage)
+        with self._lock:
+            if key in self._listed:
+                return False
+            self._totals[kind] += count
+            self._open[kind] += count
+            if len(self._listed) < MAX_LISTED:
+                self._listed[key] = damage
+            self._changed = True
+        log.error("%s", damage)
+        if save:
+            self.save()
+        return True
+
+    def listed(self) -> list[Damage]:
+        """In the order they were found."""
+        with self._lock:
+            return list(self._listed.values())
+
+    def set_aside(self) -> Mapping[str, int]:
+        """Queue -> messages that are set aside."""
+        counts: dict[str, int] = {}
+        for damage in self.listed():
+            if damage.kind == SET_ASIDE:
+                counts[damage.queue] = counts.get(damage.queue, 0) + damage.count
+        return counts
+
+    def reasons(self) -> tuple[str, ...]:
+        """Why the health is degraded, in words that anybody may read: no paths, no names of queues."""
+        with self._lock:
+            return tuple(f"{_records(n)} {_VERBS[kind]}" for kind, n in self._open.items() if n)
+
+    def clear(self) -> int:
+        """The operator has seen it: the health is good again. Totals stay. Returns the number of reports."""
+        with self._lock:
+            count = len(self._listed)
+            self._listed.clear()
+            self._open = dict.fromkeys(KINDS, 0)
+            self._changed = True
+        self.save()
+        return count
+
+    def save(self) -> None:
+        """Never raises: the log has it, and what a queue needs to know is in its own records."""
+        with self._saving:
+            with self._lock:
+                if not self._changed:
+                    return
+                self._changed = False
+                state = {
+                    "listed": [asdict(each) for each in self._listed.values()],
+                    "totals": dict(self._totals),
+                    "open": dict(self._open),
+                }
+            try:
+                self._file.write(state)
+            except OpenQError as error:
+                log.warning("the list of damaged records is not saved: %s", error)
+                self._changed = True
+
+    def families(self) -> list[Family]:
+        """Metrics without names of queues; see `set_aside` for those."""
+        with self._lock:
+            samples = [({"kind": kind}, count) for kind, count in self._totals.items()]
+            degraded = any(self._open.values())
+        return [
+            Family(
+                "openq_damaged_records_total",
+                "counter",
+                "Stored messages and records found damaged: set aside (no longer delivered), lost, "
+                "or found where no queue needs them.",
+                samples,
+            ),
+            Family(
+                "openq_degraded",
+                "gauge",
+                "1: damage was found that no operator has cleared yet; the server still serves.",
+                [({}, int(degraded))],
+            ),
+        ]
+
+    def _load(self) -> None:
+        state = self._file.read()
+        if not state:
+            return
+        try:
+            for fields in told(state, "listed", list):
+                damage = _damage(fields)
+                self._listed[_key(damage)] = damage
+            for name, counts in (("totals", self._totals), ("open", self._open)):
+                saved = told(state, name, dict)
+                for kind in KINDS:
+                    counts[kind] = told_number(saved, kind, _MAX_NUMBER, default=0)
+        except InvalidSetting as error:
+            self._file.distrust(str(error))
+
+
+def _damage(fields: Any) -> Damage:
+    kind = told(fields, "kind", str)
+    if kind not in KINDS:
+        raise InvalidSetting(f"kind is {kind[:100]!r}")
+    return Damage(
+        kind,
+        told(fields, "detail", str),
+        told_number(fields, "time_ms", _MAX_NUMBER),
+        told(fields, "queue", str, ""),
+        told(fields, "message_id", str, ""),
+        told(fields, "file", str, ""),
+        told_number(fields, "offset", _MAX_NUMBER, default=0),
+        told_number(fields, "count", _MAX_NUMBER, default=1),
+    )
+
+
+def _key(damage: Damage) -> tuple[object, ...]:
+    """What makes two reports the same. A message that is set aside is one, wherever it lies."""
+    if damage.message_id:
+        return damage.kind, damage.queue, damage.message_id
+    return damage.kind, damage.queue, damage.file, damage.offset
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"
+
+
+_VERBS: dict[Kind, str] = {SET_ASIDE: "set aside", LOST: "lost", FOUND: "found damaged"}
