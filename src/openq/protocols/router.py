@@ -6,6 +6,7 @@ that carry a foreign `Origin`, and hosts that this server is not known by, are r
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ _MAX_KNOWN = 1_000
 # The last two are what containers call the machine they run on, and what a public name for it is.
 _OURS = frozenset(("localhost", "queue.amazonaws.com", "host.docker.internal", "localhost.localstack.cloud"))
 _LONGEST_NAME = 300  # and its port
+_QUEUE_PATH = re.compile(r"/[0-9]{12}/[^/]+/?\Z")  # the address of a queue in SQS
 
 
 class Router:
@@ -82,7 +84,11 @@ class Router:
 
 def _may_be_sqs(request: Request, path: str) -> bool:
     """AWS's clients post; older ones get `/ACCOUNT/QUEUE?Action=...`. A browser asks for other things."""
-    return request.method not in ("GET", "HEAD") or "Action=" in request.query
+    return (
+        request.method not in ("GET", "HEAD")
+        or "Action=" in request.query
+        or _QUEUE_PATH.search(path) is not None
+    )
 
 
 def _nothing_here(request: Request) -> None:

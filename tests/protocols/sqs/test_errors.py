@@ -124,7 +124,19 @@ def test_what_is_our_fault_says_so(error: SqsError, code: str, status: int) -> N
             errors.message_too_long(1024),
             "One or more parameters are invalid. Reason: Message must be shorter than 1024 bytes.",
         ),
-        (errors.receipt_handle_is_invalid("x"), "The input receipt handle is invalid."),
+        (errors.receipt_handle_is_invalid("not-one"), "The input receipt handle is invalid."),
+        (
+            errors.receipt_handle_is_invalid("garbage"),
+            'The input receipt handle "garbage" is not a valid receipt handle.',
+        ),
+        (
+            errors.receipt_handle_of_another_queue("x"),
+            'The receipt handle "x" is not valid for this queue.',
+        ),
+        (
+            errors.batch_message_too_long(1024),
+            "One or more parameters cannot be validated. Reason: Message must be shorter than 1024 bytes.",
+        ),
         (
             errors.receipt_handle_expired("x"),
             "Value x for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.",

@@ -1037,6 +1037,8 @@ def test_a_label_that_is_not_there_cannot_be_removed(sqs: Service) -> None:
     assert (error.code, error.message) == ("InvalidParameterValue", f"{sentence} on existing policy.")
     _permit(sqs, url, "other", "SendMessage")
     assert sqs.refused("RemovePermission", queue_url=url, label="none").message == f"{sentence}."
+    sqs.do("RemovePermission", queue_url=url, label="other")
+    assert sqs.refused("RemovePermission", queue_url=url, label="none").message == f"{sentence}."
 
 
 # -- restarts ----------------------------------------------------------------------------------

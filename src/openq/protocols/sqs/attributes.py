@@ -56,6 +56,8 @@ TYPES = "openq.sqs-types"
 TRACE = "openq.trace"
 MESSAGE_TYPE = "message_type"
 TRACE_HEADER = "AWSTraceHeader"
+TRACE_FIELD = b"x-amzn-trace-id"  # the HTTP header by which X-Ray's clients and load balancers pass it on
+MAX_TRACE = 1_024  # bytes of that header; it does not count towards the size of the message
 
 MESSAGE_SYSTEM_ATTRIBUTES = (
     "SenderId",
@@ -70,7 +72,7 @@ MESSAGE_SYSTEM_ATTRIBUTES = (
 )
 
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
+_ATTRIBUTE_NAME = re.compile(r"[\w.-]+\Z")  # letters and digits of any script: AWS takes `größe`, not `§`
 _BATCH_ID = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 _FIFO_QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo\Z")
@@ -326,6 +328,20 @@ def from_openq(attributes: Mapping[str, object] | None, message_type: str | None
     return shown
 
 
+def trace_of(field: bytes | None) -> AttributeValues | None:
+    """The system attributes of a message whose request has this `X-Amzn-Trace-Id` header and no others.
+
+    The header is not part of the request, so its attribute counts in no digest, and one that cannot be kept
+    is left out rather than refused.
+    """
+    if not field or len(field) > MAX_TRACE or not field.isascii():
+        return None
+    text = field.decode("ascii").strip()
+    if not text or not text.isprintable():
+        return None
+    return {TRACE_HEADER: MessageAttributeValue(string_value=text, data_type="String")}
+
+
 def trace_header(attributes: Mapping[str, object] | None) -> str | None:
     """`AWSTraceHeader`, which SQS gives back as a system attribute."""
     trace = attributes.get(TRACE) if attributes else None
@@ -373,10 +389,10 @@ def _shown(value: object, data_type: str | None) -> MessageAttributeValue:
 
 
 def select(attributes: AttributeValues, names: Sequence[str] | None) -> AttributeValues:
-    """Those that a receiver asked for: `All`, `.*`, `prefix.*` or a name."""
+    """Those that a receiver asked for: `All`, `.*`, `*`, `prefix.*` or a name."""
     if not names or not attributes:
         return {}
-    if "All" in names or ".*" in names:
+    if "All" in names or ".*" in names or "*" in names:
         return attributes
     prefixes = tuple(name[:-2] for name in names if name.endswith(".*"))
     return {name: value for name, value in attributes.items() if name in names or name.startswith(prefixes)}

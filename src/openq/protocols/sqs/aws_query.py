@@ -46,6 +46,9 @@ _ITEMS = {
 }
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
+_QUEUE_PATH = re.compile(r"/[0-9]+/[^/]+/?\Z")  # ACCOUNT/NAME: the address of a queue
+# AWS knows these at the service's own address only. GetQueueUrl, of any queue, is known at both.
+_NOT_OF_A_QUEUE = ("CreateQueue", "ListQueues")
 
 
 class Field(NamedTuple):
@@ -149,6 +152,8 @@ def decode(query: str, body: bytes, path: str = "/") -> tuple[str, Request]:
     """The action and its request. `path`: for clients that name the queue only in the address they call."""
     parameters = parameters_of(query, body)
     action = action_of(parameters)
+    if action in _NOT_OF_A_QUEUE and _QUEUE_PATH.search(path):
+        raise errors.unknown_operation(action)
     if path.strip("/") and not parameters.get("QueueUrl"):
         parameters["QueueUrl"] = path
     request: Request = _struct(REQUESTS[action], parameters, "")
@@ -296,9 +301,14 @@ def escape(text: str) -> str:
 def encode(action: str, reply: Reply | None, request_id: str) -> bytes:
     out = [f'<?xml version="1.0"?><{action}Response xmlns="{NAMESPACE}">']
     if reply is not None:
-        out.append(f"<{action}Result>")
-        _write(reply, out)
-        out.append(f"</{action}Result>")
+        content: list[str] = []
+        _write(reply, content)
+        if content:
+            out.append(f"<{action}Result>")
+            out += content
+            out.append(f"</{action}Result>")
+        else:
+            out.append(f"<{action}Result/>")
     out.append(
         f"<ResponseMetadata><RequestId>{escape(request_id)}</RequestId></ResponseMetadata></{action}Response>"
     )
@@ -368,3 +378,37 @@ def _element(name: str, content: object) -> str:
     else:
         text = escape(str(content))
     return f"<{name}>{text}</{name}>"
+
+
+# Out as JSON, which is what `Accept: application/json` gets: names as in XML, lists as lists, maps as lists
+# of pairs, and null for what is not there.
+
+_JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
+JSON_TYPE = b"application/json"
+
+
+def encode_json(action: str, reply: Reply | None, request_id: str) -> bytes:
+    content: dict[str, object] = {"ResponseMetadata": {"RequestId": request_id}}
+    if reply is not None:
+        content[f"{action}Result"] = _plain(reply)
+    return msgspec.json.encode({f"{action}Response": content})
+
+
+def encode_json_error(error: SqsError, request_id: str) -> bytes:
+    details = {"Code": error.code, "Message": error.query_message, "Type": error.fault, "Detail": None}
+    return msgspec.json.encode({"Error": details, "RequestId": request_id})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, msgspec.Struct):
+        return {
+            _JSON_NAMES.get(field.wire, field.wire): _plain_map(field, content)
+            if isinstance(content := getattr(value, field.attribute), dict)
+            else _plain(content)
+            for field in _PLANS[type(value)]
+        }
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+def _plain_map(field: Field, content: Mapping[str, object]) -> list[dict[str, object]]:
+    return [{field.key: key, "Value": _plain(each)} for key, each in content.items()]

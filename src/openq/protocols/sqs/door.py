@@ -78,18 +78,30 @@ class JsonWire:
 
 
 class QueryWire:
+    """XML, or JSON for who asks for it: AWS gives API Gateway and other programs the choice."""
+
     def __init__(self, ids: RequestIds) -> None:
         self._ids = ids
 
     def answer(self, request: Request, action: str, reply: sqs.Reply | None) -> None:
         id = self._ids.next()
-        body = aws_query.encode(action, reply, id.decode())
-        request.answer(200, body, XML_TYPE, b"x-amzn-RequestId: %b\r\n" % id)
+        is_json = _wants_json(request)
+        encode = aws_query.encode_json if is_json else aws_query.encode
+        body = encode(action, reply, id.decode())
+        content_type = aws_query.JSON_TYPE if is_json else XML_TYPE
+        request.answer(200, body, content_type, b"x-amzn-RequestId: %b\r\n" % id)
 
     def fail(self, request: Request, error: SqsError) -> None:
         id = self._ids.next()
-        body = aws_query.encode_error(error, id.decode())
-        request.answer(error.status, body, XML_TYPE, b"x-amzn-RequestId: %b\r\n" % id)
+        is_json = _wants_json(request)
+        encode = aws_query.encode_json_error if is_json else aws_query.encode_error
+        body = encode(error, id.decode())
+        content_type = aws_query.JSON_TYPE if is_json else XML_TYPE
+        request.answer(error.status, body, content_type, b"x-amzn-RequestId: %b\r\n" % id)
+
+
+def _wants_json(request: Request) -> bool:
+    return b"application/json" in request.fields.get(b"accept", b"")
 
 
 class SqsDoor:
@@ -151,6 +163,10 @@ class SqsDoor:
         self._act(request, self._json, name, aws_json.decode(name, request.body), principal)
 
     def _handle_query(self, request: Request) -> None:
+        if request.method == "GET" and "Action=" not in request.query:
+            # In this form whatever `Accept` says: AWS has no better one.
+            request.answer(404, b"<UnknownOperationException/>\n", XML_TYPE)
+            return
         principal = self.principal(request)
         if sts.is_asked(request.query, request.body) and not principal.is_anonymous:
             id = self._ids.next()
@@ -162,6 +178,9 @@ class SqsDoor:
         if len(request.body) > limit or (principal.is_anonymous and len(request.body) > MOST_ANONYMOUS):
             raise errors.malformed_query_string(f"The form is too long: {len(request.body)} bytes.")
         name, wanted = aws_query.decode(request.query, request.body, request.path)
+        if isinstance(wanted, sqs.ReceiveMessage) and wanted.attribute_names:
+            # Of the two names of one parameter AWS takes the older one here, and both in JSON.
+            wanted.message_system_attribute_names = None
         self._act(request, self._query, name, wanted, principal)
 
     # -- who, whether, what

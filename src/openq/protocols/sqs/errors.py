@@ -7,6 +7,8 @@ it speaks, because JSON answers carry it in a header.
 
 from __future__ import annotations
 
+import re
+
 from ...errors import (
     Closed,
     DirectoryInUse,
@@ -35,6 +37,8 @@ _SERVICE = "com.amazonaws.sqs#"
 _FRAMEWORK = "com.amazon.coral.service#"
 
 _PREFIX = "AWS.SimpleQueueService."
+
+_BASE64 = re.compile("[A-Za-z0-9+/=]+")
 
 ALLOWED_CHARACTERS = "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF]"
 
@@ -186,8 +190,22 @@ def queue_name_exists(attribute: str) -> SqsError:
 
 
 def receipt_handle_is_invalid(receipt_handle: str) -> SqsError:
-    """Not a receipt handle of this queue; for one of another time see `receipt_handle_is_stale`."""
-    return SqsError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.", status=404)
+    """Not a receipt handle at all. AWS names the handle, unless it has characters that Base64 does not."""
+    text = "The input receipt handle is invalid."
+    if _BASE64.fullmatch(receipt_handle):
+        text = receipt_handle_is_none(receipt_handle)
+    return SqsError("ReceiptHandleIsInvalid", text, status=404)
+
+
+def receipt_handle_is_none(receipt_handle: str) -> str:
+    """The sentence that names a receipt handle which is none. A batch always gets this one."""
+    return f'The input receipt handle "{receipt_handle}" is not a valid receipt handle.'
+
+
+def receipt_handle_of_another_queue(receipt_handle: str) -> SqsError:
+    """For a handle of this queue at another time see `receipt_handle_is_stale`."""
+    text = f'The receipt handle "{receipt_handle}" is not valid for this queue.'
+    return SqsError("ReceiptHandleIsInvalid", text, status=404)
 
 
 def request_throttled(text: str = "The request was denied due to request throttling.") -> SqsError:
@@ -242,9 +260,21 @@ def message_too_long(limit: int) -> SqsError:
     )
 
 
+def batch_message_too_long(limit: int) -> SqsError:
+    """The same for one entry of a batch, for which AWS has other words."""
+    return invalid_parameter_value(
+        f"One or more parameters cannot be validated. Reason: Message must be shorter than {limit} bytes."
+    )
+
+
 def missing_parameter(parameter: str) -> SqsError:
     text = f"The request must contain the parameter {parameter}."
     return _common("MissingRequiredParameterException", text, "MissingParameter")
+
+
+def missing_group_in_batch() -> SqsError:
+    """The sentence of a missing parameter with the code of an invalid one: so AWS answers a batch."""
+    return invalid_parameter_value(missing_parameter("MessageGroupId").message)
 
 
 def missing_queue_name() -> SqsError:

@@ -40,6 +40,7 @@ def receipt_of(view: View, handle: str) -> tuple[int, int]:
             raise errors.receipt_handle_is_invalid(handle) from None
         if number == view.number:
             return seq, delivery
+        raise errors.receipt_handle_of_another_queue(handle)
     raise errors.receipt_handle_is_invalid(handle)
 
 
@@ -83,10 +84,9 @@ def outgoing(
     if message.message_system_attributes:
         attrs.check_system_attributes(message.message_system_attributes)
         system_md5 = attrs.md5_of(message.message_system_attributes)
-    if message.message_attributes or message.message_system_attributes:
-        draft.type, draft.attributes = attrs.to_openq(
-            message.message_attributes, message.message_system_attributes
-        )
+    system = message.message_system_attributes or attrs.trace_of(call.http.fields.get(attrs.TRACE_FIELD))
+    if message.message_attributes or system:
+        draft.type, draft.attributes = attrs.to_openq(message.message_attributes, system)
     if message.delay_seconds is not None:
         delay_s = message.delay_seconds
         if not 0 <= delay_s <= view.limits.max_delay_s:
@@ -105,6 +105,8 @@ def outgoing(
     if group is not None:
         attrs.check_fifo_id(group, "MessageGroupId")
         draft.group = group
+    elif view.fifo and isinstance(message, sqs.SendMessageBatchRequestEntry):
+        raise WholeBatch(errors.missing_group_in_batch())
     elif view.fifo:
         raise WholeBatch(errors.missing_parameter("MessageGroupId"))
     if dedup is not None:
@@ -166,7 +168,7 @@ def send_message_batch(call: Call, batch: sqs.SendMessageBatch, answer: Answer) 
         try:
             ready = outgoing(call, view, entry, sender)
             if ready.size > view.max_bytes:
-                raise errors.message_too_long(view.max_bytes)
+                raise errors.batch_message_too_long(view.max_bytes)
         except WholeBatch as refused:
             raise refused.error from None
         except SqsError as error:
@@ -211,10 +213,10 @@ def batch_error(entry_id: str, error: SqsError) -> sqs.BatchResultErrorEntry:
 
 
 def batch_receipt_error(entry_id: str, handle: str, error: SqsError) -> sqs.BatchResultErrorEntry:
-    """In a batch SQS names the handle that is none."""
+    """In a batch SQS always names the handle that is none."""
     entry = batch_error(entry_id, error)
-    if error.name == "ReceiptHandleIsInvalid":
-        entry.message = f'The input receipt handle "{handle}" is not a valid receipt handle.'
+    if error.name == "ReceiptHandleIsInvalid" and handle not in error.message:
+        entry.message = errors.receipt_handle_is_none(handle)
     return entry
 
 

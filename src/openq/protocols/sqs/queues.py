@@ -298,14 +298,18 @@ def remove_permission(call: Call, request: sqs.RemovePermission) -> None:
     try:
         text = policy.remove_permission(view.policy, request.label)
     except policy.LabelNotFound:
-        reason = "can't find label." if view.policy else "can't find label on existing policy."
+        # Both sentences are AWS's: the longer one for a queue that has never had a policy.
+        had_policy = view.policy is not None or settings.POLICY_REMOVED in view.settings.notes
+        reason = "can't find label." if had_policy else "can't find label on existing policy."
         raise errors.invalid_value(request.label, "Label", reason) from None
     _set_policy(call, view, text)
 
 
 def _set_policy(call: Call, view: View, text: str | None) -> None:
     notes = {key: note for key, note in view.settings.notes.items() if key != settings.POLICY}
-    if text is not None:
+    if text is None:
+        notes[settings.POLICY_REMOVED] = "true"
+    else:
         notes[settings.POLICY] = text
     _change(call, view, view.settings.with_(notes=notes))
 

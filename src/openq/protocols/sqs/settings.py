@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PREFIX = "sqs."
 TAG_PREFIX = PREFIX + "tag."
 POLICY = PREFIX + "Policy"
+POLICY_REMOVED = PREFIX + "PolicyRemoved"  # its last label was removed
 _REDRIVE = PREFIX + "RedrivePolicy"
 _REDRIVE_ALLOW = PREFIX + "RedriveAllowPolicy"
 _SIZE = PREFIX + "MaximumMessageSize"

@@ -22,7 +22,7 @@ from ..http import Request
 from ..site import Site
 from . import errors
 from . import requests as sqs
-from .attributes import is_valid_batch_id, md5
+from .attributes import TRACE_FIELD, is_valid_batch_id, md5
 from .call import Names, View
 from .errors import SqsError
 from .messages import text_of
@@ -126,6 +126,8 @@ class ShortWays:
         self._site.after_commit(committed)
 
     def _send(self, request: Request, principal: Principal) -> bool:
+        if TRACE_FIELD in request.fields:
+            return False
         try:
             message = self._decode_send(request.body)
         except (ValueError, RecursionError):
@@ -145,6 +147,8 @@ class ShortWays:
         return True
 
     def _send_batch(self, request: Request, principal: Principal) -> bool:
+        if TRACE_FIELD in request.fields:
+            return False
         try:
             batch = self._decode_batch(request.body)
         except (ValueError, RecursionError):
