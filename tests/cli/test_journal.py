@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from openq.broker.local import LocalBroker
+from openq.errors import JournalDamaged
+from openq.model import Draft, QueueSettings
+from openq.storage.files import FileJournal
 from openq.storage.lockfile import DirectoryLock
 from tests.cli.helpers import OPENQ, fill, openq, segment, spoil, state
 
@@ -219,9 +222,9 @@ def test_repair_of_a_directory_in_use_says_by_whom(damaged: Path) -> None:
 
 
 def test_a_journal_without_any_header_cannot_be_repaired(data: Path) -> None:
-    for file in (segment(data), data / "journal" / "reserve"):
+    for file in (segment(data), data / "journal" / "reserve", data / "journal" / "bounds"):
         with open(file, "r+b") as opened:
-            opened.write(b"\xff" * 64)
+            opened.write(b"\xff" * (64 if file.suffix == ".seg" else 1024))
     done = openq("journal", "repair", data, "--yes")
 
     assert done.code == 1
@@ -321,3 +324,81 @@ def test_a_wrong_path_is_one_line_and_code_3(verb: str, data: Path, tmp_path: Pa
         assert (done.code, done.out) == (3, "")
         assert done.err.count("\n") == 1
         assert message in done.err
+
+
+# -- whole segments missing or misplaced ---------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def long_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """700 messages over several segments, some of them settled; closed, so that a snapshot knows them."""
+    path = tmp_path_factory.mktemp("cli") / "long"
+    broker = LocalBroker(journal=FileJournal(path, segment_bytes=8192, first_segment_bytes=8192))
+    broker.declare("work", QueueSettings())
+    for n in range(70):
+        for _ in range(10):
+            broker.publish("work", Draft(f"{n:04d}".encode().ljust(40, b".")))
+        broker.sync()
+    taken = broker.receive("work", 20)
+    broker.ack("work", [(each.entry.seq, each.number) for each in taken])
+    broker.close()
+    return path
+
+
+@pytest.fixture
+def long(long_journal: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(long_journal, tmp_path / "data"))
+
+
+def waiting(path: Path) -> int:
+    broker = LocalBroker(path)
+    try:
+        return broker.stats("work").ready
+    finally:
+        broker.close()
+
+
+@pytest.mark.parametrize(("which", "with_sidecar"), [(0, True), (0, False), (2, False)])
+def test_a_missing_segment_is_named_with_its_messages_and_refused(
+    long: Path, which: int, with_sidecar: bool
+) -> None:
+    whole = waiting(long)
+    gone = sorted((long / "journal").glob("*.seg"))[which]
+    gone.unlink()
+    if with_sidecar:
+        gone.with_suffix(".idx").unlink(missing_ok=True)
+    done = openq("journal", "check", "--json", long)
+
+    assert done.code == 1
+    [damage] = [each for each in json.loads(done.out)["damages"] if each["messages"]]
+    assert damage["file"] == str(gone)
+    lost = damage["waiting"]
+    assert 0 < lost <= damage["messages"] < whole
+    with pytest.raises(JournalDamaged) as refusal:
+        LocalBroker(long)
+    assert str(gone) in str(refusal.value)
+    assert f"{lost} not settled" in str(refusal.value)
+
+    done = openq("journal", "repair", long, "--yes")
+    assert done.code == 0
+    assert f"{lost} not settled at the last snapshot" in done.out
+    assert waiting(long) == whole - lost
+
+
+def test_swapped_segments_are_put_in_their_order_and_nothing_is_lost(long: Path) -> None:
+    whole = waiting(long)
+    first, second = sorted((long / "journal").glob("*.seg"))[:2]
+    first.rename(long / "between")
+    second.rename(first)
+    (long / "between").rename(second)
+    done = openq("journal", "check", long)
+
+    assert done.code == 1
+    assert f"{first}: segment under a wrong name, it is {second.name}" in done.out
+    with pytest.raises(JournalDamaged, match="repair puts it in its place"):
+        LocalBroker(long)
+
+    done = openq("journal", "repair", long, "--yes")
+    assert done.code == 0
+    assert "could not be saved" not in done.out
+    assert waiting(long) == whole

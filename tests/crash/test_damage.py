@@ -79,6 +79,7 @@ def test_a_snapshot_that_names_a_freed_segment_does_not_block_the_others(quick_p
     first = specimen.path / specimen.segments[0]
     shutil.move(first, quick_path)
     first.with_suffix(".idx").unlink(missing_ok=True)
+    (specimen.path / "journal" / "bounds").unlink()
 
     broker: LocalBroker = open_broker(specimen.path, specimen.clock)
     try:

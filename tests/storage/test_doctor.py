@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -10,12 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from openq.errors import DirectoryInUse, JournalDamaged
-from openq.storage import snapshots
+from openq.errors import DirectoryInUse, JournalDamaged, JournalFailed
+from openq.storage import bounds, snapshots
+from openq.storage.disk import Io
 from openq.storage.doctor import Report, check, dump, repair
 from openq.storage.index import index_path
+from openq.storage.losses import is_loss
 from openq.storage.segment import BLOCK_BYTES, HEADER_BYTES, SegmentHeader
-from openq.storage.survey import BLOCKS, FOREIGN, HEADER, LOST_END, MISSING, SALT, TAIL
+from openq.storage.survey import (
+    BLOCKS,
+    DIRECTORY,
+    DUPLICATE,
+    FOREIGN,
+    HEADER,
+    LOST_END,
+    MISNAMED,
+    MISSING,
+    SALT,
+    TAIL,
+    UNREADABLE,
+)
 from tests.storage import helpers
 from tests.storage.helpers import contents, no_rows, put, records, segment_file, small
 
@@ -23,9 +38,15 @@ Where = list[tuple[int, bytes]]
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> tuple[Path, Where]:
+def whole(tmp_path: Path, template: tuple[Path, Where]) -> tuple[Path, Where]:
     """A closed journal over several segments, and what is where."""
-    path = tmp_path / "journal-folder"
+    path, where = template
+    return Path(shutil.copytree(path, tmp_path / "journal-folder")), where
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Where]:
+    path = tmp_path_factory.mktemp("template") / "journal-folder"
     journal = small(path)
     where: Where = []
     for record in records(150):
@@ -45,7 +66,8 @@ def overwrite(path: Path, number: int, offset: int, data: bytes) -> None:
 
 
 def state(path: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+    files = [file for file in sorted(path.rglob("*")) if file.is_file() and file.name != "LOCK"]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def mend(path: Path) -> Report:
@@ -206,8 +228,12 @@ def test_a_bad_header_and_a_bad_first_block(whole: tuple[Path, Where]) -> None:
     survives(path, where, first)
 
 
-def test_all_headers_bad_the_reserve_still_knows_the_salt(whole: tuple[Path, Where]) -> None:
+@pytest.mark.parametrize("lost", ["bounds", "reserve"])
+def test_all_headers_bad_the_reserve_or_the_bounds_still_know_the_salt(
+    whole: tuple[Path, Where], lost: str
+) -> None:
     path, where = whole
+    (path / "journal" / lost).unlink()
     last = where[-1][0] >> 32
     for number in range(1, last + 1):
         overwrite(path, number, 0, b"\xff")
@@ -220,16 +246,17 @@ def test_without_any_header_nothing_can_be_verified(whole: tuple[Path, Where]) -
     for number in range(1, (where[-1][0] >> 32) + 1):
         overwrite(path, number, 0, b"\xff")
     (path / "journal" / "reserve").unlink()
+    (path / "journal" / "bounds").unlink()
     before = state(path)
 
     assert [damage.kind for damage in check(path).damages] == [SALT]
     with pytest.raises(JournalDamaged, match="no header is left"):
         repair(path)
-    assert state(path).keys() - before.keys() <= {"LOCK"}
+    assert state(path) == before
     assert list(dump(path)) == []
 
 
-@pytest.mark.parametrize("gone", [(2,), (2, 3), (3, 5), (6,)])
+@pytest.mark.parametrize("gone", [(1,), (1, 2, 3), (2,), (2, 3), (3, 5), (6,), (5, 6), (1, 6)])
 def test_a_missing_segment_is_filled_in(whole: tuple[Path, Where], gone: tuple[int, ...]) -> None:
     path, where = whole
     assert where[-1][0] >> 32 == 6
@@ -351,3 +378,227 @@ def test_whole_segments_that_a_snapshot_proves_lost(whole: tuple[Path, Where]) -
     assert at >= covered
     journal.close()
     assert contents(path) == [*(record for _, record in where), b"new"]
+
+
+# -- files that are not where they belong
+
+
+def damages(report: Report) -> list[tuple[str, int]]:
+    return [(damage.kind, damage.segment) for damage in report.damages]
+
+
+def refused(path: Path) -> None:
+    before = state(path)
+    with pytest.raises(JournalDamaged, match="openq journal repair"):
+        small(path)
+    assert state(path) == before
+
+
+def without(where: Where, *numbers: int) -> list[bytes]:
+    return [record for at, record in where if at >> 32 not in numbers]
+
+
+def test_swapped_files_are_put_in_their_order(whole: tuple[Path, Where]) -> None:
+    path, where = whole
+    files = {number: Path(segment_file(path, number)) for number in (2, 3, 5)}
+    held = {number: file.read_bytes() for number, file in files.items()}
+    for number, taken_from in ((2, 3), (3, 5), (5, 2)):
+        files[number].write_bytes(held[taken_from])
+    refused(path)
+    assert list(dump(path)) == where
+
+    report = mend(path)
+
+    assert sorted(damages(report)) == [(MISNAMED, 2), (MISNAMED, 3), (MISNAMED, 5)]
+    assert not any(map(is_loss, report.damages))
+    assert contents(path) == [record for _, record in where]
+
+
+def test_a_segment_under_another_name_is_found_by_its_header(whole: tuple[Path, Where]) -> None:
+    path, where = whole
+    os.rename(segment_file(path, 3), path / "journal" / "segment three (old)")
+    os.rename(segment_file(path, 6), segment_file(path, 9))
+    refused(path)
+
+    assert sorted(damages(mend(path))) == [(MISNAMED, 3), (MISNAMED, 6)]
+    assert contents(path) == [record for _, record in where]
+
+
+def test_an_interrupted_repair_can_be_repeated(whole: tuple[Path, Where]) -> None:
+    path, where = whole
+    os.rename(segment_file(path, 3), segment_file(path, 3) + ".moving")
+    mend(path)
+    assert contents(path) == [record for _, record in where]
+
+
+@pytest.mark.parametrize("place", [2, 9])
+def test_a_second_copy_of_a_segment_is_set_aside(whole: tuple[Path, Where], place: int) -> None:
+    """In place of another segment, or as one that never was."""
+    path, where = whole
+    shutil.copy(segment_file(path, 4), segment_file(path, place))
+    refused(path)
+
+    report = mend(path)
+
+    assert (DUPLICATE, 4) in damages(report)
+    assert len(report.quarantined) == 1
+    assert contents(path) == without(where, 2 if place == 2 else 0)
+
+
+def test_of_two_copies_the_one_with_more_blocks_is_kept(whole: tuple[Path, Where]) -> None:
+    path, where = whole
+    newer = Path(segment_file(path, 4)).read_bytes()
+    Path(segment_file(path, 9)).write_bytes(newer)
+    Path(segment_file(path, 4)).write_bytes(newer[:600].ljust(len(newer), b"\0"))
+
+    mend(path)
+
+    assert contents(path) == [record for _, record in where]
+
+
+def test_a_segment_of_another_journal_beyond_the_end_is_set_aside(whole: tuple[Path, Where]) -> None:
+    path, where = whole
+    data = Path(segment_file(path, 4)).read_bytes()
+    Path(segment_file(path, 77)).write_bytes(SegmentHeader(77, 0, 1, 4096, 999).pack() + data[64:])
+    refused(path)
+
+    assert damages(mend(path)) == [(FOREIGN, 77)]
+    assert contents(path) == [record for _, record in where]
+
+
+@pytest.mark.parametrize("number", [1, 3, 6])
+def test_a_directory_in_place_of_a_segment(whole: tuple[Path, Where], number: int) -> None:
+    path, where = whole
+    os.unlink(segment_file(path, number))
+    os.mkdir(segment_file(path, number))
+    refused(path)
+
+    assert (DIRECTORY, number) in damages(mend(path))
+    assert contents(path) == without(where, number)
+
+
+@pytest.mark.parametrize("number", [1, 3, 6])
+def test_a_segment_cut_to_nothing(whole: tuple[Path, Where], number: int) -> None:
+    path, where = whole
+    os.truncate(segment_file(path, number), 0)
+    refused(path)
+
+    assert (HEADER, number) in damages(mend(path))
+    assert contents(path) == without(where, number)
+
+
+class Forbidding(Io):
+    """A disk on which one file cannot be read; root is not hindered by permissions."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def open(self, path: str, flags: int) -> int:
+        if path == self.file:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return super().open(path, flags)
+
+
+def test_a_segment_without_permission_is_named_and_left_alone(whole: tuple[Path, Where]) -> None:
+    path, where = whole
+    io = Forbidding(segment_file(path, 3))
+    before = state(path)
+
+    assert damages(check(path, io)) == [(UNREADABLE, 3)]
+    with pytest.raises(JournalDamaged, match="make it readable first"):
+        repair(path, io=io)
+    with pytest.raises(JournalFailed, match="no permission"):
+        small(path, io=io)
+
+    assert state(path) == before
+    assert contents(path) == [record for _, record in where]
+
+
+# -- which segments there should be
+
+
+def test_freed_segments_are_not_missed(whole: tuple[Path, Where]) -> None:
+    path, where = whole
+    journal = small(path)
+    assert journal.drop_before(4) == 3
+    journal.close()
+
+    assert check(path).ok
+    assert contents(path) == without(where, 1, 2, 3)
+    os.unlink(segment_file(path, 4))
+    refused(path)
+    assert damages(mend(path)) == [(MISSING, 4)]
+    assert contents(path) == without(where, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"x" * 2000, "half"])
+def test_a_journal_without_bounds_opens_and_gets_them(
+    whole: tuple[Path, Where], content: bytes | str | None
+) -> None:
+    """As those of earlier versions. A damaged file claims as little as a missing one."""
+    path, where = whole
+    journal = small(path)
+    journal.drop_before(3)
+    journal.close()
+    file = path / "journal" / "bounds"
+    if content is None:
+        file.unlink()
+    elif isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        file.write_bytes(file.read_bytes()[:20])
+
+    assert check(path).ok
+    assert contents(path) == without(where, 1, 2)
+
+    os.unlink(segment_file(path, 3))
+    refused(path)
+
+
+def test_without_bounds_a_sidecar_shows_that_its_segment_was_removed(whole: tuple[Path, Where]) -> None:
+    path, _ = whole
+    (path / "journal" / "bounds").unlink()
+    os.unlink(segment_file(path, 1))
+    refused(path)
+    assert damages(mend(path)) == [(MISSING, 1)]
+
+
+def test_bounds_are_written_in_turn_and_a_torn_slot_leaves_the_other(whole: tuple[Path, Where]) -> None:
+    path, _ = whole
+    directory = str(path / "journal")
+    before = bounds.read(Io(), directory)
+    assert before is not None
+    journal = small(path)
+    journal.drop_before(3)
+    journal.close()
+    after = bounds.read(Io(), directory)
+    assert after is not None
+    assert (after.oldest, after.newest, after.turn) == (3, before.newest, before.turn + 1)
+
+    with open(path / "journal" / "bounds", "r+b") as file:
+        file.seek(after.turn % 2 * bounds.SECTOR + 20)
+        file.write(b"torn")
+
+    assert bounds.read(Io(), directory) == before
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_bounds_that_cannot_be_written_are_removed_and_segments_freed(
+    whole: tuple[Path, Where], error: int
+) -> None:
+    path, where = whole
+    journal = small(path)
+    broken = journal._bounds._fd
+
+    class Refusing(Io):
+        def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+            if fd == broken:
+                raise OSError(error, os.strerror(error))
+            return super().pwrite(fd, data, offset)
+
+    journal._bounds._io = Refusing()
+    assert journal.drop_before(4) == 3
+    journal.close()
+
+    assert check(path).ok
+    assert contents(path) == without(where, 1, 2, 3)

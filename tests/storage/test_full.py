@@ -189,8 +189,8 @@ def test_when_the_keeper_is_late_and_the_disk_full_the_reserve_serves(tmp_path: 
 
 
 def test_a_small_rest_of_the_disk_is_used(tmp_path: Path) -> None:
-    # Room for the first segment, the reserve and one more of the first's size, not of twice.
-    disk = FakeDisk(tmp_path, capacity=1024 + 2048 + 1024 + 100)
+    # Room for the first segment, the bounds, the reserve and one more of the first's size, not of twice.
+    disk = FakeDisk(tmp_path, capacity=1024 + 1024 + 2048 + 1024 + 100)
     journal = small(tmp_path / "d", io=disk)
     eventually(lambda: journal._stock.spares)
     assert journal._stock.spares[0].size == 1024

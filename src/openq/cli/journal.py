@@ -10,7 +10,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from ..storage import doctor
+from ..storage import doctor, losses
 from ..storage.disk import Io
 from ..storage.scan import SUFFIX
 from ..storage.survey import Damage
@@ -120,7 +120,10 @@ def place(damage: Damage) -> str:
         blocks = f", block {damage.first_block} is lost"
     elif lost > 1:
         blocks = f", blocks {damage.first_block} to {damage.last_block} are lost"
-    return f"{damage.file} at offset {damage.offset}: {damage.kind}{size}{blocks}"
+    if damage.target:
+        return f"{damage.file}: {damage.kind}, it is {os.path.basename(damage.target)}"
+    about = losses.messages_text(damage.messages, damage.waiting)
+    return f"{damage.file} at offset {damage.offset}: {damage.kind}{size}{blocks}" + (about and f", {about}")
 
 
 def _count(number: int, noun: str) -> str:
@@ -184,7 +187,11 @@ def _agreed(report: doctor.Report) -> bool:
 def print_outcome(report: doctor.Report) -> None:
     print(f"{report.path}: {paint('repaired', 'green')}, kept {_count(report.records, 'intact record')}")
     for damage in report.damages:
-        print(f"  could not be saved: {place(damage)}" if _lost(damage) else f"  mended: {place(damage)}")
+        print(
+            f"  could not be saved: {place(damage)}"
+            if losses.is_loss(damage)
+            else f"  mended: {place(damage)}"
+        )
     for path in report.quarantined:
         what = (
             "a snapshot that may point at them was moved to" if path.endswith(".snap") else "the bytes are in"
@@ -198,10 +205,6 @@ def _orphans(directory: str) -> int:
     """Intact records that no queue will offer, because what said that there is such a queue was damaged."""
     describer = Describer()
     return sum(describer.is_orphan(data) for _, data in doctor.dump(directory))
-
-
-def _lost(damage: Damage) -> bool:
-    return damage.last_block >= damage.first_block
 
 
 # -- dump ---------------------------------------------------------------------------------------

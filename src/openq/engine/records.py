@@ -683,6 +683,27 @@ def touched(record: Record) -> list[tuple[int, int]]:
     return []
 
 
+def made_seqs(data: bytes) -> tuple[int, int] | None:
+    """The sequences that a record gave out, as first and last + 1; None for a record that gave out none.
+
+    A checkpoint gives out none, and says which comes next: (next, next).
+    """
+    kind, _, _, _, seq, _ = HEAD.unpack_from(data)
+    if kind == PUBLISH:
+        return seq, seq + 1
+    if kind == RUN:
+        return seq, seq + len(_run_layout(data)[1])
+    if kind == ROUTE:
+        seqs = [each for _, each in decode(data)[8]]
+    elif kind == MOVE:
+        seqs = [new for _, _, new in decode(data)[6]]
+    elif kind == CHECKPOINT:
+        return (decode(data)[4]["seq"],) * 2
+    else:
+        return None
+    return (min(seqs), max(seqs) + 1) if seqs else None
+
+
 def index_rows(data: bytes, offset: int) -> bytes:
     """Rows of the sidecar index for the record whose frame is at `offset`: one per message touched.
 

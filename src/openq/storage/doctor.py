@@ -9,17 +9,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from openq.errors import JournalDamaged
-from openq.storage import index, snapshots
+from openq.storage import index, losses, snapshots
 from openq.storage.disk import Io, make_file, read_all, write_all
 from openq.storage.lockfile import DirectoryLock
 from openq.storage.scan import SegmentScan, segment_numbers, segment_path
 from openq.storage.segment import BLOCK_BYTES, HEADER_BYTES, HOLE_BYTES, SegmentHeader, frames, hole, location
 from openq.storage.snapshots import newest_location
-from openq.storage.survey import FOREIGN, HEADER, MISSING, SALT, TAIL, Damage, Found, Survey, Torn
+from openq.storage.survey import (
+    DIRECTORY,
+    DUPLICATE,
+    FOREIGN,
+    HEADER,
+    MISNAMED,
+    MISSING,
+    SALT,
+    TAIL,
+    UNREADABLE,
+    Damage,
+    Found,
+    Survey,
+    Torn,
+)
 
 log = logging.getLogger("openq.journal")
 
 QUARANTINE = "quarantine"
+MOVING = ".moving"  # appended to a segment's name while files are put in their order
 
 
 @dataclass(slots=True)
@@ -65,7 +80,9 @@ def check(path: str | os.PathLike[str], io: Io | None = None) -> Report:
     report.damages += survey.lost_end(covered_at)
     # What its owner dropped, and perhaps used again, while we looked at it is nobody's damage.
     first = min(segment_numbers(io, directory), default=0)
-    report.damages = [damage for damage in report.damages if damage.segment >= first]
+    report.damages = [damage for damage in report.damages if not survey.was_dropped(damage, first)]
+    if report.damages:
+        report.damages = losses.counted(io, report.path, report.damages, Survey(io, directory).walk())
     for number in survey.numbers[:-1]:
         if _sidecar(io, segment_path(directory, number)) is None:
             report.missing_sidecars.append(index.index_path(segment_path(directory, number)))
@@ -105,11 +122,14 @@ def repair(
     try:
         report = check(path, io)
         survey = Survey(io, _directory(path))
-        for damage in report.damages:
-            if damage.kind == SALT:
-                raise JournalDamaged(damage.file, 0, "no header is left to verify any block with")
+        _refuse_hopeless(report)
         surgeon = _Surgeon(io, os.path.abspath(path), survey.salt or 0)
-        for damage in report.damages:
+        damages = report.damages
+        if surgeon.arrange(damages):
+            # With every file in its place, what is left is what is really damaged.
+            damages = check(path, io).damages
+            _refuse_hopeless(report)
+        for damage in damages:
             surgeon.treat(damage)
         surgeon.set_snapshots_aside(everything=bool(report.damages))
         report.quarantined = surgeon.quarantined
@@ -124,6 +144,17 @@ def repair(
         lock.release()
 
 
+def _refuse_hopeless(report: Report) -> None:
+    """Before anything is changed: what repair cannot mend, or would make worse."""
+    for damage in report.damages:
+        if damage.kind == SALT:
+            raise JournalDamaged(damage.file, 0, "no header is left to verify any block with")
+        if damage.kind == UNREADABLE:
+            raise JournalDamaged(
+                damage.file, 0, "it cannot be read, and what it holds may be intact: make it readable first"
+            )
+
+
 class _Surgeon:
     """Mends one damage at a time. Each step leaves the journal no worse if it is the last one done."""
 
@@ -134,11 +165,34 @@ class _Surgeon:
         self._ward = os.path.join(path, QUARANTINE)
         self.quarantined: list[str] = []
 
+    def arrange(self, damages: list[Damage]) -> bool:
+        """Give every file the name of the segment in it; what is no segment of this journal is set aside.
+
+        Interrupted, it can be repeated: a file on its way is found by its header. Whether anything moved.
+        """
+        moved = False
+        for damage in damages:
+            if damage.kind in (FOREIGN, DIRECTORY, DUPLICATE):
+                self._io.mkdir(self._ward)
+                self._io.rename(damage.file, self._place(damage))
+                moved = True
+        if moved:
+            self._io.fsync_dir(self._ward)
+        misnamed = [damage for damage in damages if damage.kind == MISNAMED]
+        for damage in misnamed:
+            if damage.file != damage.target + MOVING:
+                self._io.rename(damage.file, damage.target + MOVING)
+        self._io.fsync_dir(self._directory)
+        for damage in misnamed:
+            self._io.rename(damage.target + MOVING, damage.target)
+            # Whether its sidecar was moved along nobody knows: it is made anew.
+            self._drop_sidecar(damage.file.removesuffix(MOVING))
+            self._drop_sidecar(damage.target)
+        self._io.fsync_dir(self._directory)
+        return moved or bool(misnamed)
+
     def treat(self, damage: Damage) -> None:
-        if damage.kind == FOREIGN:
-            self._io.mkdir(self._ward)
-            self._io.rename(damage.file, self._place(damage))
-        if damage.kind in (FOREIGN, MISSING):
+        if damage.kind == MISSING:
             self._fill_in(damage)
             return
         fd = self._io.open(damage.file, os.O_RDWR)

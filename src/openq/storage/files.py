@@ -12,6 +12,7 @@ from contextlib import suppress
 from threading import Lock, current_thread
 
 from openq.errors import Closed, DiskFull, HistoryUnavailable, InvalidSetting, JournalDamaged, JournalFailed
+from openq.storage.bounds import BoundsFile
 from openq.storage.disk import FULL, Io, close_quietly, write_all
 from openq.storage.index import RowsOf, SegmentIndex, engine_rows, index_path
 from openq.storage.index import build as build_index
@@ -80,11 +81,16 @@ class FileJournal(GroupWriter):
             elif salt is None:
                 salt = int.from_bytes(os.urandom(8), "little")
             super().__init__(io, directory, now_ms, salt, (first_bytes, segment_bytes, max(reserve_bytes, 0)))
+            self._bounds = BoundsFile(io, directory, salt)
             if found is None:
                 self._create()
             else:
                 self._resume(found)
+                self._bounds.adopt()
+            self._record_bounds()
         except BaseException as error:
+            if hasattr(self, "_bounds"):
+                self._bounds.close()
             if folder_lock is not None:
                 folder_lock.release()
             if isinstance(error, OSError) and error.errno in FULL:
@@ -298,12 +304,22 @@ class FileJournal(GroupWriter):
     def _keep(self) -> float | None:
         """The keeper's duty: what the writer will need first, then one sidecar at a time."""
         again = super()._keep()
+        with self._dropping:
+            self._record_bounds()
         for segment in self._segments.values():
             if segment.number < self._writing.number and not segment.indexed:
                 segment.indexed = True  # also when it fails: `index` tries again when it is asked for
                 self._make_sidecar(segment)
                 return 0.0
         return again
+
+    def _record_bounds(self) -> None:
+        """Serves to miss a segment later. Without it the journal is no worse, so a failure is only logged."""
+        oldest = next(iter(self._segments.values()))
+        try:
+            self._bounds.record(oldest.number, oldest.first_block, self._writing.number)
+        except OSError as error:
+            log.warning("the bounds of the journal are not recorded: %s", error)
 
     def _make_sidecar(self, segment: Segment) -> None:
         path = index_path(segment.path)
@@ -329,8 +345,18 @@ class FileJournal(GroupWriter):
         """
         dropped = 0
         with self._dropping:
+            newest = self._writing.number
+            first = self._segments.get(min(segment_number, newest))
+            if first is None or first is next(iter(self._segments.values())) or self._stuck:
+                return 0
+            try:
+                # Before the first is gone: a crash must not make a freed segment look like a lost one.
+                self._bounds.record(first.number, first.first_block, newest)
+            except OSError as error:
+                log.warning("nothing is dropped: %s", error)
+                return 0
             for segment in list(self._segments.values()):
-                if segment.number >= min(segment_number, self._writing.number) or self._stuck:
+                if segment.number >= first.number or self._stuck:
                     break
                 if not self._discard(segment):
                     break
@@ -377,6 +403,7 @@ class FileJournal(GroupWriter):
                 # All this can be repeated: closing again ends what was interrupted.
                 _journals.discard(self)
                 self._keeper.stop()
+                self._bounds.close()
                 self._stock.close()
                 self._reader.close()
                 fd, self._writing.fd = self._writing.fd, -1

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
+from functools import partial
 
 from openq.errors import JournalDamaged
+from openq.storage import bounds, losses
 from openq.storage.disk import Io
-from openq.storage.scan import SegmentScan, has_successor, read_headers, segment_path
-from openq.storage.segment import SegmentHeader
+from openq.storage.scan import SegmentScan, numbers_in, read_header, read_headers, segment_path
+from openq.storage.segment import BadHeader, SegmentHeader
 from openq.storage.stock import RESERVE
+from openq.storage.survey import may_be_segment
 
 log = logging.getLogger("openq.journal")
 
@@ -26,15 +29,14 @@ class Recovered:
 
 def recover(io: Io, directory: str) -> Recovered | None:
     """Find the end of the journal; None when there is none yet. Raises JournalDamaged, changes nothing."""
-    headers = read_headers(io, directory)
+    headers = read_headers(io, directory, partial(losses.missing_text, io, os.path.dirname(directory)))
     if not headers:
         _refuse_leftovers(io, directory)
         return None
     last = headers[-1]
+    _refuse_missing(io, directory, headers)
     sizes = [_size(io, segment_path(directory, header.number)) for header in headers]
     path = segment_path(directory, last.number)
-    if has_successor(io.listdir(directory), last.number):
-        raise JournalDamaged(segment_path(directory, last.number + 1), 0, "this segment is missing")
     fd = io.open(path, os.O_RDWR)
     try:
         scan = SegmentScan(io, fd, last.number, last.salt, last.first_block)
@@ -55,6 +57,43 @@ def recover(io: Io, directory: str) -> Recovered | None:
         raise
     assert scan.next_number is not None
     return Recovered(headers, sizes, fd, scan.offset, scan.next_number)
+
+
+def _refuse_missing(io: Io, directory: str, headers: list[SegmentHeader]) -> None:
+    """Segments at either end that were removed, not freed: see `openq.storage.bounds`."""
+    first, last = headers[0].number, headers[-1].number
+    known = bounds.read(io, directory)
+    names = io.listdir(directory)
+    sidecars = numbers_in(names, ".idx")
+    wanted = last + 1 if last in sidecars else last
+    if known is not None and known.salt == headers[0].salt:
+        wanted = max(wanted, known.newest)
+        oldest = known.oldest
+    else:
+        # The sidecar is freed before its segment: one that is left shows that the segment was removed.
+        oldest = first - 1 if first - 1 in sidecars else first
+    _refuse_renamed(io, directory, names, headers)
+    for start, end in ((oldest, first - 1), (last + 1, wanted)):
+        if start <= end:
+            detail = losses.missing_text(io, os.path.dirname(directory), start, end)
+            raise JournalDamaged(segment_path(directory, start), 0, detail)
+
+
+def _refuse_renamed(io: Io, directory: str, names: list[str], headers: list[SegmentHeader]) -> None:
+    """The next segment under a name that is no segment's: nothing else may show that it is missing."""
+    for name in names:
+        if may_be_segment(name) and not numbers_in([name]):
+            path = os.path.join(directory, name)
+            try:
+                header = read_header(io, path)
+            except (BadHeader, OSError):
+                continue
+            if header.salt == headers[0].salt and header.number == headers[-1].number + 1:
+                raise JournalDamaged(
+                    path,
+                    0,
+                    f"this is segment {header.number} under a wrong name; repair puts it in its place",
+                )
 
 
 def damaged(path: str, scan: SegmentScan, later: tuple[int, int]) -> JournalDamaged:
@@ -83,7 +122,7 @@ def unreadable(path: str, offset: int, error: OSError) -> JournalDamaged:
 def _refuse_leftovers(io: Io, directory: str) -> None:
     """A journal always has a segment. Without one, these files say that somebody removed it."""
     for name in io.listdir(directory):
-        if name == RESERVE or name.endswith(".idx"):
+        if name in (RESERVE, bounds.NAME) or name.endswith(".idx"):
             raise JournalDamaged(os.path.join(directory, name), 0, "the segments of this journal are missing")
 
 

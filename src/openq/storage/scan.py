@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from openq.errors import JournalDamaged
@@ -100,15 +100,24 @@ class SegmentScan:
         Such a block was written after a sync of all before it, so what precedes it is damage and no torn
         tail. Looks at every byte: the length in a damaged header leads nowhere.
         """
-        least = self.next_number or 0
-        start = self.offset
+        return self._find(self.offset, self.next_number or 0, self._number)
+
+    def find_number(self) -> int | None:
+        """The segment that the first valid block says it belongs to: for a file without its header."""
+        found = self._find(HEADER_BYTES, 0, None)
+        if found is None:
+            return None
+        head = block_head(read_all(self._io, self._fd, BLOCK_BYTES, found[0]), 0)
+        return None if head is None else head.segment
+
+    def _find(self, start: int, least: int, number: int | None) -> tuple[int, int] | None:
         while start < self._size:
             data = read_all(self._io, self._fd, CHUNK + BLOCK_BYTES, start)
             pos = data.find(BLOCK_MAGIC_BYTES)
             while pos >= 0 and pos < CHUNK:
                 head = block_head(data, pos)
                 offset = start + pos
-                if head is not None and head.segment == self._number and head.number >= least:
+                if head is not None and number in (None, head.segment) and head.number >= least:
                     whole = BLOCK_BYTES + head.length
                     if offset + whole <= self._size:
                         block = data[pos : pos + whole]
@@ -125,11 +134,11 @@ def segment_path(directory: str, number: int) -> str:
     return os.path.join(directory, f"{number:016x}{SUFFIX}")
 
 
-def segment_numbers(io: Io, directory: str) -> list[int]:
-    """The numbers of all segment files, in order. Other names are none of our business."""
+def numbers_in(names: Iterable[str], suffix: str = SUFFIX) -> list[int]:
+    """The numbers that file names say, in order. Other names are none of our business."""
     numbers = []
-    for name in io.listdir(directory):
-        stem = name.removesuffix(SUFFIX)
+    for name in names:
+        stem = name.removesuffix(suffix)
         if len(stem) == 16 and name != stem:
             try:
                 numbers.append(int(stem, 16))
@@ -138,9 +147,8 @@ def segment_numbers(io: Io, directory: str) -> list[int]:
     return sorted(numbers)
 
 
-def has_successor(names: list[str], number: int) -> bool:
-    """A sidecar is written when the next segment is safely there: it tells if that was removed."""
-    return f"{number:016x}.idx" in names
+def segment_numbers(io: Io, directory: str) -> list[int]:
+    return numbers_in(io.listdir(directory))
 
 
 def read_header(io: Io, path: str) -> SegmentHeader:
@@ -152,22 +160,35 @@ def read_header(io: Io, path: str) -> SegmentHeader:
         io.close(fd)
 
 
-def read_headers(io: Io, directory: str) -> list[SegmentHeader]:
-    """The headers of all segments; raises JournalDamaged on a gap, a bad header or a foreign file."""
+def missing_text(first: int, last: int) -> str:
+    return "this segment is missing" if first == last else f"segments {first} to {last} are missing"
+
+
+def read_headers(
+    io: Io, directory: str, describe: Callable[[int, int], str] = missing_text
+) -> list[SegmentHeader]:
+    """The headers of all segments; raises JournalDamaged on a gap, a bad header or a foreign file.
+
+    `describe` is the sentence for missing segments, by the first and the last.
+    """
     headers: list[SegmentHeader] = []
     for number in segment_numbers(io, directory):
         path = segment_path(directory, number)
         if headers and number != headers[-1].number + 1:
             missing = headers[-1].number + 1
-            raise JournalDamaged(
-                segment_path(directory, missing), 0, f"segments {missing} to {number - 1} are missing"
-            )
+            raise JournalDamaged(segment_path(directory, missing), 0, describe(missing, number - 1))
         try:
             header = read_header(io, path)
         except BadHeader as error:
             raise JournalDamaged(path, 0, str(error)) from None
+        except IsADirectoryError:
+            raise JournalDamaged(path, 0, "a directory stands in place of this segment") from None
         if header.number != number:
-            raise JournalDamaged(path, 0, f"the file is named {number} but is segment {header.number}")
+            raise JournalDamaged(
+                path,
+                0,
+                f"the file is named {number} but is segment {header.number}; repair puts it in its place",
+            )
         if headers and (header.salt != headers[0].salt or header.first_block < headers[-1].first_block):
             raise JournalDamaged(path, 0, "this segment belongs to another journal")
         headers.append(header)

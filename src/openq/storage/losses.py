@@ -1,0 +1,156 @@
+"""How many messages a damaged or missing part of a journal held, as far as anything left of it tells.
+
+A snapshot says where each message lay that was not settled when it was made. The sidecar of a segment says
+which messages were published in it. Without one, the sequence numbers before and after the gap do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from openq.storage import index, scan
+from openq.storage.disk import Io
+from openq.storage.scan import segment_path
+from openq.storage.segment import frames
+from openq.storage.snapshots import stream_newest
+from openq.storage.survey import DUPLICATE, HEADER, LOST_END, MISNAMED, SALT, UNREADABLE, Damage, Found, Torn
+
+log = logging.getLogger("openq.journal")
+
+_HARMLESS = (MISNAMED, DUPLICATE, HEADER, SALT, UNREADABLE)
+_PART = 1 << 32
+
+
+def is_loss(damage: Damage) -> bool:
+    """Whether records are gone with it, not only a name or a header."""
+    if damage.kind in _HARMLESS:
+        return False
+    return damage.last_block >= damage.first_block or bool(damage.messages or damage.waiting)
+
+
+def counted(io: Io, path: str, damages: Sequence[Damage], events: Iterable[object]) -> list[Damage]:
+    """The same damages with their numbers of messages. `events` is another walk through the journal."""
+    if not any(damage.kind not in _HARMLESS for damage in damages):
+        return list(damages)
+    by_gap = _by_gap(events)
+    return [
+        damage
+        if damage.kind in _HARMLESS
+        else replace(
+            damage,
+            messages=_by_sidecar(io, os.path.join(path, "journal"), damage, by_gap.get(_key(damage))),
+            waiting=waiting_in(io, path, *_extent(damage)),
+        )
+        for damage in damages
+    ]
+
+
+def missing_text(io: Io, path: str, first: int, last: int) -> str:
+    """One sentence for segments that are not there; quick, for the start of a server."""
+    what = scan.missing_text(first, last)
+    waiting = waiting_in(io, path, first << 32, last + 1 << 32)
+    known = [
+        _published(io, os.path.join(path, "journal"), n, 0, _PART) for n in range(first, last + 1)[:1000]
+    ]
+    messages = sum(each or 0 for each in known) if any(each is not None for each in known) else None
+    about = messages_text(messages, waiting)
+    return f"{what}, {about}" if about else what
+
+
+def messages_text(messages: int | None, waiting: int | None) -> str:
+    """For people; empty where nothing is known."""
+    told = (
+        []
+        if messages is None
+        else [f"at most {messages} message{'' if messages == 1 else 's'} published there"]
+    )
+    if waiting is not None:
+        told.append(f"{waiting} not settled at the last snapshot")
+    return f"with {', '.join(told)}" if told else ""
+
+
+def waiting_in(io: Io, path: str, start_at: int, end_at: int) -> int | None:
+    """Messages between two locations that the newest intact snapshot says were not settled."""
+    from openq.engine.snapshot import live_locations
+
+    newest = stream_newest(os.path.join(path, "snapshots"), io)
+    if newest is None or newest[0] <= start_at:
+        return None
+    try:
+        return sum(start_at <= at < end_at for at in live_locations(newest[1]))
+    except Exception as error:  # of another version, or not the engine's: then nothing is known
+        log.debug("a snapshot tells nothing of what is lost: %r", error)
+        return None
+
+
+def _extent(damage: Damage) -> tuple[int, int]:
+    start = damage.segment << 32
+    if not damage.size:
+        return start, start + _PART
+    if damage.kind == LOST_END:
+        return start + damage.offset, start + _PART
+    return start + damage.offset, start + damage.offset + damage.size
+
+
+def _by_sidecar(io: Io, directory: str, damage: Damage, otherwise: int | None) -> int | None:
+    start_at, end_at = _extent(damage)
+    low = start_at & _PART - 1
+    found = _published(io, directory, damage.segment, low, low + end_at - start_at)
+    return otherwise if found is None else found
+
+
+def _published(io: Io, directory: str, number: int, start: int, end: int) -> int | None:
+    from openq.engine.records import PUBLISH, ROUTE, RUN
+
+    try:
+        rows = index.load(index.index_path(segment_path(directory, number)), io)
+    except (OSError, ValueError):
+        return None
+    kinds, offsets = rows.kinds.tolist(), rows.offsets.tolist()
+    return sum(
+        kind in (PUBLISH, RUN, ROUTE) and start <= offset < end
+        for kind, offset in zip(kinds, offsets, strict=True)
+    )
+
+
+def _key(damage: Damage) -> tuple[str, int, int]:
+    return damage.kind, damage.segment, damage.offset
+
+
+def _by_gap(events: Iterable[object]) -> dict[tuple[str, int, int], int]:
+    """By the sequence numbers on both sides. Damages in a row share one gap: it is told of the first."""
+    from openq.engine.records import made_seqs
+
+    found: dict[tuple[str, int, int], int] = {}
+    following: int | None = 1  # the sequence that comes next; None: unknown
+    open_gap: list[Damage] = []
+    first = True
+    for event in events:
+        if isinstance(event, Damage):
+            if event.kind not in _HARMLESS:
+                if first and event.segment > 1:
+                    following = None
+                open_gap.append(event)
+            continue
+        if isinstance(event, Torn) or not isinstance(event, Found) or not event.block.count:
+            continue
+        if first and event.segment > 1 and not open_gap:
+            following = None
+        first = False
+        block = event.block
+        for _, record in frames(block.data, block.pos, block.end, block.base):
+            try:
+                made = made_seqs(record)
+            except Exception:
+                continue
+            if made is None:
+                continue
+            if open_gap and following is not None:
+                found[_key(open_gap[0])] = max(0, made[0] - following)
+                found.update({_key(damage): 0 for damage in open_gap[1:]})
+            open_gap = []
+            following = max(following or 0, made[1])
+    return found
