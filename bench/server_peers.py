@@ -190,7 +190,8 @@ class OpenQ(Peer):
         self.durable = durable
 
     def argv(self) -> list[str]:
-        return [sys.executable, "-m", "openq", "serve", "--port", str(self.port), *self._flags]
+        amqp = () if "--amqp-port" in self._flags else ("--amqp-port", "off")
+        return [sys.executable, "-m", "openq", "serve", "--port", str(self.port), *amqp, *self._flags]
 
     def is_ready(self) -> bool:
         return ask(self.port, b"GET /readyz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")[0] == 200

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .errors import InvalidSetting
 from .model import QueueSettings, RetryPolicy, check_name
@@ -119,13 +119,23 @@ def read_port(value: object) -> int:
 
 
 def read_port_or_off(value: object) -> int | None:
-    """None: this door stays shut."""
+    """None: this protocol is not served."""
     if value is False or (isinstance(value, str) and value.strip().lower() == "off"):
         return None
     try:
         return read_port(value)
     except ValueError:
         raise ValueError("a port, 0 to 65535 (0 picks a free one), or off") from None
+
+
+def read_amqp_port(value: object) -> int | Literal["auto"] | None:
+    """Like `read_port_or_off`; "auto" is the default port if it is free, else any free one."""
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return "auto"
+    try:
+        return read_port_or_off(value)
+    except ValueError:
+        raise ValueError("a port, 0 to 65535 (0 picks a free one), auto, or off") from None
 
 
 def read_names(value: object) -> tuple[str, ...]:
@@ -203,7 +213,11 @@ KEYS: dict[str, Key] = {
     "port": Key(
         _within(read_whole, 0, 65535, "a port, 0 to 65535; 0 picks a free one"), "0 picks a free one", "N"
     ),
-    "amqp_port": Key(read_port_or_off, "for AMQP 0.9.1; 0 picks a free one, off serves none", "N"),
+    "amqp_port": Key(
+        read_amqp_port,
+        "for AMQP 0.9.1; 0 picks a free one, auto does if 5672 is taken, off serves none",
+        "N",
+    ),
     "amqps_port": Key(read_port_or_off, "for AMQP over TLS, commonly 5671; needs tls_cert", "N"),
     "region": Key(_matching(r"[a-z0-9-]{1,32}", "a region such as us-east-1"), "the region in ARNs", "NAME"),
     "limits": Key(
@@ -230,7 +244,7 @@ KEYS: dict[str, Key] = {
     "log_format": Key(
         _one_of("auto", "text", "json"), "auto: text on a terminal, JSON lines otherwise", "KIND"
     ),
-    "log_level": Key(_one_of("debug", "info", "warning", "error"), "the least that is logged", "LEVEL"),
+    "log_level": Key(_one_of("debug", "info", "warning", "error"), "minimum log level", "LEVEL"),
     "max_request_bytes": Key(
         _within(read_size, 1024, None, "at least 1024 bytes"), "the largest request that is read", "SIZE"
     ),
@@ -370,7 +384,7 @@ class Config:
     archive: str | None = None
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
-    amqp_port: int | None = DEFAULT_AMQP_PORT
+    amqp_port: int | Literal["auto"] | None = DEFAULT_AMQP_PORT
     amqps_port: int | None = None
     region: str = "us-east-1"
     limits: str = "strict"

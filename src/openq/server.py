@@ -16,12 +16,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TextIO
+from typing import Literal, NamedTuple, TextIO
 
 from ._version import __version__
 from .broker.full import FullBroker
 from .broker.local import LocalBroker
-from .config import Config, declared_settings, flag_of
+from .config import DEFAULT_AMQP_PORT, KEYS, Config, declared_settings, flag_of
 from .errors import InvalidSetting, OpenQError
 from .protocols.amqp.definitions import apply_at_start
 from .protocols.amqp.door import AmqpDoor
@@ -51,10 +51,10 @@ class NoCredentials(InvalidSetting):
 class PortTaken(InvalidSetting):
     code = "port_taken"
 
-    def __init__(self, text: str, port: int, flag: str) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, port: int, advice: str) -> None:
+        super().__init__(f"{text}; stop the other program, or {advice}")
         self.port = port
-        self.flag = flag  # that chooses another
+        self.advice = advice  # how to choose another port
 
 
 class Server:
@@ -107,6 +107,9 @@ class Server:
         self._refresher: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._was_open = self.guard.is_open
+        self._reading_users = False
+        self._tls_context: ssl.SSLContext | None = None
+        self._amqps_context: ssl.SSLContext | None = None
 
     def _enter(self, request: Request) -> None:
         """A request whose handler may wait for the store; whatever happens to it, there is an answer."""
@@ -127,7 +130,7 @@ class Server:
     async def start(self) -> None:
         self._declare_queues()
         config = self.config
-        context = tls_context(config)
+        self._tls_context = context = tls_context(config)
         try:
             self._listening = await self.loop.create_server(
                 self.listener.make, config.host.strip("[]"), config.port, ssl=context, backlog=4096
@@ -162,35 +165,38 @@ class Server:
                 log.warning("%s: %s", config.definitions, line)
         self.amqp.start()
         if config.amqp_port is not None:
-            found = await self._listen_amqp("amqp_port", config.amqp_port, None)
-            if found is not None:
-                self.amqp_url = f"amqp://{found}"
+            self.amqp_url = f"amqp://{await self._listen_amqp('amqp_port', config.amqp_port, None)}"
         if config.amqps_port is not None:
-            found = await self._listen_amqp("amqps_port", config.amqps_port, client_context(config, context))
+            self._amqps_context = client_context(config, context)
+            found = await self._listen_amqp("amqps_port", config.amqps_port, self._amqps_context)
             self.amqps_url = f"amqps://{found}"
 
-    async def _listen_amqp(self, key: str, port: int, context: ssl.SSLContext | None) -> str | None:
-        """The address; None if the port that nobody asked for is taken: the other doors open all the same."""
+    async def _listen_amqp(
+        self, key: str, port: int | Literal["auto"], context: ssl.SSLContext | None
+    ) -> str:
+        """Listen, and return the address."""
         config = self.config
+        wanted = DEFAULT_AMQP_PORT if port == "auto" else port
         try:
             listening = await self.loop.create_server(
-                self.amqp.protocol, config.host.strip("[]"), port, ssl=context, backlog=4096
+                self.amqp.protocol, config.host.strip("[]"), wanted, ssl=context, backlog=4096
             )
         except OSError as error:
-            if error.errno == errno.EADDRINUSE and config.origin(key) == "default":
-                log.warning("port %d is taken: AMQP is not served; --amqp-port chooses another", port)
-                return None
-            raise self._cannot_listen(key, port, " for AMQP", error) from error
+            if error.errno == errno.EADDRINUSE and port == "auto":
+                log.info("port %d is taken: AMQP is served on a free one", wanted)
+                return await self._listen_amqp(key, 0, context)
+            raise self._cannot_listen(key, wanted, " for AMQP", error) from error
         self._amqp_listening.append(listening)
         return self._address_of(listening)
 
     def _cannot_listen(self, key: str, port: int, what_for: str, error: OSError) -> InvalidSetting:
-        text = f"cannot listen on {self.config.host} port {port}{what_for}: {error.strerror or error}; "
+        text = f"cannot listen on {self.config.host} port {port}{what_for}: {error.strerror or error}"
         if error.errno != errno.EADDRINUSE:
-            return InvalidSetting(text + "choose --host, an address of this machine")
-        flag = flag_of(key)
-        advice = f"stop the other program, or choose another with {flag} (0 picks a free one)"
-        return PortTaken(text + advice, port, flag)
+            return InvalidSetting(f"{text}; choose --host, an address of this machine")
+        choices = (
+            "auto or 0 picks a free one, off serves none" if key == "amqp_port" else "0 picks a free one"
+        )
+        return PortTaken(text, port, f"choose another with {flag_of(key)} ({choices})")
 
     def _declare_queues(self) -> None:
         for name, named in self.config.queues.items():
@@ -202,9 +208,16 @@ class Server:
         self.broker.sync()
 
     def _refresh(self) -> None:
-        """Users that another process added or removed count from now on."""
+        """Read the users again, now and every second: another process may have changed them."""
+        self._read_users()
+        if not self.listener.draining:
+            self._refresher = self.loop.call_later(REFRESH_S, self._refresh)
+
+    def _read_users(self) -> None:
         if self.broker.is_shared:
-            self.site.run(self._read_shared, self._refreshed)  # which may have to wait for the store
+            if not self._reading_users:  # one read at a time: the store may be slow or unreachable
+                self._reading_users = True
+                self.site.run(self._read_shared, self._refreshed)
             return
         error: OpenQError | None = None
         try:
@@ -218,13 +231,31 @@ class Server:
         self.topology.policies.refresh()
 
     def _refreshed(self, _: None, error: BaseException | None) -> None:
+        self._reading_users = False
         if error is not None:
             log.error("users: %s; those known before stay in force", error)
         if self.guard.is_open != self._was_open:
             self._was_open = self.guard.is_open
             self.router.forget_hosts()
-        if not self.listener.draining:
-            self._refresher = self.loop.call_later(REFRESH_S, self._refresh)
+
+    def reload(self, config: Config) -> None:
+        """Apply what can change while the server runs: log level, certificates, users.
+
+        Certificates are checked first, so a file that cannot be used changes nothing. Connections that are
+        open keep the certificate they began with.
+        """
+        if tls_context(config) is not None:
+            for context in filter(None, (self._tls_context, self._amqps_context)):
+                load_certificate(context, config)
+        logging.getLogger("openq").setLevel(config.log_level.upper())
+        self._read_users()
+        pending = restart_needed(self.config, config)
+        log.info(
+            "reloaded: log level %s, users%s%s",
+            config.log_level,
+            ", certificate" if self._tls_context is not None and config.tls_cert is not None else "",
+            f"; a restart is needed for {', '.join(pending)}" if pending else "",
+        )
 
     def _sweep(self) -> None:
         """Staged batches: what was promised before a restart is published, what nobody commits goes."""
@@ -286,11 +317,33 @@ def tls_context(config: Config) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_certificate(context, config)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, config: Config) -> None:
+    """Connections that begin from now on are served with the certificate of `config`."""
+    assert config.tls_cert is not None
     try:
-        context.load_cert_chain(config.tls_cert, config.tls_key)
+        # The password is asked for by nobody: a prompt of OpenSSL would stop the server.
+        context.load_cert_chain(config.tls_cert, config.tls_key, password="")
     except (OSError, ssl.SSLError) as error:
         raise InvalidSetting(f"cannot use the certificate {config.tls_cert}: {error}") from error
-    return context
+
+
+RELOADED = ("log_level", "tls_cert", "tls_key")
+
+
+def restart_needed(running: Config, wanted: Config) -> list[str]:
+    """The keys whose new values only a restart applies."""
+    keys = [key for key in KEYS if key not in RELOADED]
+    # Files may appear or vanish behind the same names; TLS itself cannot be switched on or off.
+    changed = [key for key in keys if getattr(running, key) != getattr(wanted, key)]
+    if (running.tls_cert is None) != (wanted.tls_cert is None):
+        changed.append("tls_cert")
+    if running.queues != wanted.queues:
+        changed.append("queues")
+    return changed
 
 
 def client_context(config: Config, context: ssl.SSLContext | None) -> ssl.SSLContext | None:
@@ -378,9 +431,7 @@ def banner(server: Server, out: TextIO) -> None:
 def _amqp_line(server: Server) -> str:
     urls = [url for url in (server.amqp_url, server.amqps_url) if url]
     if not urls:
-        if server.config.amqp_port is None:
-            return "not served (--amqp-port)"
-        return f"not served: port {server.config.amqp_port} is taken (--amqp-port chooses another)"
+        return "not served (--amqp-port)"
     user = "   (user guest, password guest)" if server.guard.is_open else ""
     return " and ".join(urls) + user
 
@@ -417,7 +468,34 @@ def _activation() -> list[str]:
     return [f"  . {shlex.quote(script if near.startswith(os.pardir) else near)}"]
 
 
-async def _serve(server: Server, out: TextIO, ready: Callable[[Server], None] | None) -> int:
+def ready_line(server: Server) -> str:
+    """What `openq serve --json` prints when it is ready: what a program needs to connect."""
+    config = server.config
+    line: dict[str, object] = {
+        "event": "ready",
+        "version": __version__,
+        "pid": os.getpid(),
+        "url": server.url,
+        "port": _port_of(server.url),
+        "amqp_url": server.amqp_url or None,
+        "amqp_port": _port_of(server.amqp_url),
+        "amqps_url": server.amqps_url or None,
+        "amqps_port": _port_of(server.amqps_url),
+        "store": "redis" if config.store is not None else "memory" if config.memory else "journal",
+        "data": None if config.path is None else os.path.abspath(config.path),
+        "sign_in": not server.guard.is_open,
+    }
+    if server.new_key is not None:
+        user, key, secret = server.new_key
+        line["first_key"] = {"user": user, "access_key_id": key, "secret_access_key": secret}
+    return json.dumps(line, ensure_ascii=False)
+
+
+def _port_of(url: str) -> int | None:
+    return int(url.rpartition(":")[2]) if url else None
+
+
+async def _serve(server: Server, out: TextIO, options: RunOptions) -> int:
     """From the first request to the last. How many messages are kept.
 
     All of it in one run of the loop: a signal that comes between two runs is lost.
@@ -425,17 +503,34 @@ async def _serve(server: Server, out: TextIO, ready: Callable[[Server], None] | 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         server.loop.add_signal_handler(number, stopping.set)
+    server.loop.add_signal_handler(signal.SIGHUP, _reload, server, options.reload)
     await server.start()
     # What is there now stays: the collector need not look at it again and again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    banner(server, out)
-    if ready is not None:
-        ready(server)
+    if options.as_json:
+        print(ready_line(server), file=out, flush=True)
+    else:
+        banner(server, out)
+    if options.ready is not None:
+        options.ready(server)
     await stopping.wait()
-    print("stopping: no new requests; those that run may end", file=out, flush=True)
+    if options.as_json:
+        print(json.dumps({"event": "stopping"}), file=out, flush=True)
+    else:
+        print("stopping: no new requests; those that run may end", file=out, flush=True)
     return await server.drain()
+
+
+def _reload(server: Server, read: Callable[[], Config] | None) -> None:
+    """SIGHUP. Whatever is wrong with the new configuration, the server goes on with the one it has."""
+    try:
+        server.reload(server.config if read is None else read())
+    except (OpenQError, OSError) as error:
+        log.error("not reloaded: %s; nothing was changed", error)
+    except Exception:
+        log.exception("not reloaded")
 
 
 def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -> FullBroker:
@@ -463,10 +558,25 @@ def users_of(config: Config, broker: FullBroker) -> Store:
     return Store(None if config.path is None else os.path.join(config.path, "users.json"))
 
 
-def run(config: Config, out: TextIO | None = None, ready: Callable[[Server], None] | None = None) -> int:
+class RunOptions(NamedTuple):
+    as_json: bool = False  # what is printed is for programs
+    ready: Callable[[Server], None] | None = None  # called once the server accepts requests
+    reload: Callable[[], Config] | None = None  # reads the configuration again, for SIGHUP
+
+
+def run(
+    config: Config,
+    out: TextIO | None = None,
+    ready: Callable[[Server], None] | None = None,
+    *,
+    as_json: bool = False,
+    reload: Callable[[], Config] | None = None,
+) -> int:
     """Serve until SIGTERM or Ctrl-C. The exit code."""
     out = out or sys.stdout
     set_up_logging(config)
+    # Until the loop takes it over: a SIGHUP during the start must not end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise_file_limit()
     loop = new_loop()
     broker = open_broker(config, loop)
@@ -475,16 +585,24 @@ def run(config: Config, out: TextIO | None = None, ready: Callable[[Server], Non
         if server.new_key is not None and config.path is not None:
             text = "AWS_ACCESS_KEY_ID={1}\nAWS_SECRET_ACCESS_KEY={2}\n".format(*server.new_key)
             write_secret_file(os.path.join(config.path, "first-key"), text)
-        count = loop.run_until_complete(_serve(server, out, ready))
-        if config.store is not None:
-            print(f"stopped; {count} messages are in Redis", file=out, flush=True)
-        elif config.memory:
-            print(f"stopped; {count} messages were in memory and are gone", file=out, flush=True)
+        count = loop.run_until_complete(_serve(server, out, RunOptions(as_json, ready, reload)))
+        if as_json:
+            print(json.dumps({"event": "stopped", "messages": count}), file=out, flush=True)
         else:
-            print(f"stopped; {count} messages are safe on disk in {config.data}", file=out, flush=True)
+            print(farewell(config, count), file=out, flush=True)
         return 0
     finally:
         broker.close()
         with suppress(Exception):
             loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
+
+
+def farewell(config: Config, count: int) -> str:
+    kept = "1 message" if count == 1 else f"{count} messages"
+    be = ("is", "was") if count == 1 else ("are", "were")
+    if config.store is not None:
+        return f"stopped; {kept} {be[0]} in Redis"
+    if config.memory:
+        return f"stopped; {kept} {be[1]} in memory and {be[0]} gone"
+    return f"stopped; {kept} {be[0]} safe on disk in {config.data}"

@@ -683,7 +683,7 @@ def test_a_taken_amqp_port_is_named_with_who_has_it_and_the_flag_for_another(ser
 
     assert (done.code, done.out) == (1, "")
     assert f"port {server.port} is taken by process {server.pid}" in done.err
-    assert "take another with --amqp-port (0" in done.err
+    assert "choose another with --amqp-port (auto or 0 picks a free one" in done.err
 
 
 def test_a_free_port_is_picked_and_printed() -> None:

@@ -16,7 +16,7 @@ class InProcess:
     def __init__(self, broker: LocalBroker) -> None:
         self.broker = broker
         self._loop = new_loop()
-        self.server = Server(Config(memory=True, port=free_port()), broker, self._loop)
+        self.server = Server(Config(memory=True, port=free_port(), amqp_port=None), broker, self._loop)
         self._loop.run_until_complete(self.server.start())
         self.url = self.server.url
         self._stopping = threading.Event()

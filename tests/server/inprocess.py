@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from openq.broker.local import LocalBroker
-from openq.config import Config
+from openq.config import DEFAULT_AMQP_PORT, Config
 from openq.protocols.http import new_loop
 from openq.server import JsonLines, Server
 from tests.server.wire import Wire
@@ -37,6 +37,8 @@ class Indoors:
         self.port = free_port()
         self.loop = new_loop()
         self.records = Records()
+        if config.amqp_port == DEFAULT_AMQP_PORT:  # no test takes the port of a user's own server
+            config = replace(config, amqp_port=None)
         self.server = Server(replace(config, port=self.port), broker, self.loop)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._started = threading.Event()

@@ -22,13 +22,14 @@ def add(name: str, verbs: Verbs, help: str) -> None:
             ("openq serve --memory --port 0", "nothing on disk, on a free port"),
             ("openq serve --data /var/lib/openq --host 0.0.0.0", "for other machines; needs users"),
             ("openq serve --config openq.toml", "see `openq config init`"),
+            ("openq serve --port 0 --json", "for programs: one JSON line with the ports when ready"),
         ],
-        "It prints its addresses when it is ready, and stops on Ctrl-C or SIGTERM. Every option is also an\n"
-        "environment variable (OPENQ_PORT) and a key of the file (port).",
+        "It prints its addresses when it is ready, and stops on Ctrl-C or SIGTERM. SIGHUP reloads users,\n"
+        "certificates and the log level. Every option is also an environment variable (OPENQ_PORT) and a\n"
+        "key of the file (port).",
     )
     add_settings(serve)
-    # A server's log is its output: this is the same as --log-format json.
-    add_json(serve, "log as JSON lines, the same as --log-format json")
+    add_json(serve, "one JSON line with addresses and ports when ready; the log as JSON lines")
 
 
 def add_settings(parser: Parser) -> None:
@@ -68,12 +69,11 @@ def _serve(options: Namespace) -> int:
     from ..server import PortTaken, run
 
     try:
-        return run(config) or OK
+        return run(config, as_json=options.json, reload=lambda: read_settings(options)) or OK
     except PortTaken as taken:
         from .doctor import who_listens
 
         holder = who_listens(taken.port)
         by = f" by {holder}" if holder else ""
-        another = f"take another with {taken.flag} (0 picks a free one)"
-        say(f"port {taken.port} is taken{by}; end that, or {another}")
+        say(f"port {taken.port} is taken{by}; stop that program, or {taken.advice}")
         return FAILED
