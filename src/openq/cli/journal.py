@@ -15,7 +15,7 @@ from ..storage.disk import Io
 from ..storage.scan import SUFFIX
 from ..storage.survey import Damage
 from .describe import Describer
-from .terminal import FAILED, NOT_FOUND, OK, Progress, paint, say, size_text
+from .terminal import FAILED, NOT_FOUND, OK, USAGE, Progress, paint, say, size_text
 
 
 class WatchedIo(Io):
@@ -147,7 +147,7 @@ def repair(directory: str, dry_run: bool, yes: bool, *, as_json: bool) -> int:
         return OK if report.ok else FAILED
     if not yes and not _agreed(report):
         say("nothing was changed")
-        return FAILED
+        return USAGE
     progress = Progress("repairing", 3 * report.bytes)  # looked at before, while and after
     try:
         report = doctor.repair(directory, io=WatchedIo(progress))

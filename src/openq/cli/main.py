@@ -231,6 +231,8 @@ def guarded(run: Any, options: Namespace) -> int:
 _OF_SPARK = ("pyspark", "pyarrow", "numpy", "pandas", "py4j", "yaml", "grpc", "google", "zstandard")
 _CODES = {
     "invalid_config": USAGE,
+    "invalid_setting": USAGE,
+    "no_credentials": USAGE,
     "usage": USAGE,
     "queue_not_found": NOT_FOUND,
     "message_not_found": NOT_FOUND,
@@ -249,7 +251,8 @@ _HINTS = {
     "forbidden": "`openq perm grant`, by whoever runs the server, allows it",
     "no_such_route": "is this an OpenQ server of the same version?",
 }
-_STATUS = {401: DENIED, 403: DENIED, 429: FAILED, 404: NOT_FOUND, 408: EMPTY, 504: EMPTY}
+_STATUS = {400: USAGE, 413: USAGE, 422: USAGE}
+_STATUS |= {401: DENIED, 403: DENIED, 404: NOT_FOUND, 408: EMPTY, 504: EMPTY}
 
 
 def hint_of(error: Exception) -> str | None:

@@ -236,7 +236,7 @@ def _add_timeline(name: str, verbs: Verbs, help: str) -> None:
 
 
 def _send(options: Namespace) -> int:
-    from .remote import UsageError, connect, part
+    from .remote import Uncertain, UsageError, connect, part
     from .show import count_text, print_json
 
     if options.body is not None and options.body != "-" and (options.lines or options.file):
@@ -251,7 +251,10 @@ def _send(options: Namespace) -> int:
                 "there is nothing to send: the input is empty; "
                 f"`openq send {options.queue} ''` sends an empty message"
             )
-        answer = server.post(path, {**_message(options.kind, body), **shared})
+        try:
+            answer = server.post(path, {**_message(options.kind, body), **shared})
+        except Uncertain as error:
+            raise Uncertain("it may have been published", error.why) from None
         if options.json:
             print_json(answer)
         else:
@@ -263,11 +266,15 @@ def _send(options: Namespace) -> int:
     for lines in _batches(_lines(options)):
         texts = [_decoded(line) for line in lines]
         # Bare texts are the fast form: one record on disk for all of them.
-        if options.kind == "text" and not shared and all(isinstance(text, str) for text in texts):
-            answer = server.post(f"{path}/batch", texts)
-        else:
-            messages = [{**_message(options.kind, text), **shared} for text in texts]
-            answer = server.post(f"{path}/batch", {"messages": messages})
+        batch: object = texts
+        if options.kind != "text" or shared or not all(isinstance(text, str) for text in texts):
+            batch = {"messages": [{**_message(options.kind, text), **shared} for text in texts]}
+        try:
+            answer = server.post(f"{path}/batch", batch)
+        except Uncertain as error:
+            may = f"{count_text(len(texts), 'message')} may have been published"
+            before = f", after {count_text(sent, 'message')} that {'was' if sent == 1 else 'were'}"
+            raise Uncertain(f"{may}{before}", error.why) from None
         sent += answer["count"]
         refused = [row for row in answer.get("results", ()) if "code" in row]
         failed += answer.get("failed", 0)

@@ -15,6 +15,7 @@ from .terminal import is_terminal, paint, say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from pyspark.sql import SparkSession
@@ -82,6 +83,18 @@ def trust(options: Namespace) -> None:
         os.environ["OPENQ_CA"] = options.ca
 
 
+def starter_of(options: Namespace) -> Callable[[], SparkSession]:
+    """Starts Spark when it is first called: a job checks what it can before."""
+    from functools import cache
+
+    trust(options)
+    return cache(lambda: session_of(options))
+
+
+def master_of(options: Namespace) -> str | None:
+    return options.master or os.environ.get("OPENQ_SPARK_MASTER") or None
+
+
 def session_of(options: Namespace) -> SparkSession:
     from ..pipeline.session import session
 
@@ -89,8 +102,7 @@ def session_of(options: Namespace) -> SparkSession:
     _keep_noise_away()
     if is_terminal(sys.stderr):
         say(paint("starting Spark", "dim", sys.stderr))
-    master = options.master or os.environ.get("OPENQ_SPARK_MASTER") or None
-    spark = session(master, **dict(options.conf or ()))
+    spark = session(master_of(options), **dict(options.conf or ()))
     before = getattr(options, "close", None)
 
     def close() -> None:
@@ -115,11 +127,18 @@ def _keep_noise_away() -> None:
         ours.propagate = False
 
 
-def look_first(place: dict[str, Any], since: str | None = None, until: str | None = None) -> None:
-    """Raises what would be found out anyway, before Spark takes its time to start."""
+def look_first(
+    place: dict[str, Any],
+    since: str | None = None,
+    until: str | None = None,
+    queues: Sequence[str] = (),
+) -> None:
+    """Raises before Spark starts what would be found out after it: a wrong place, time or queue."""
     from ..pipeline.place import Place
 
-    Place(**place, since=since, until=until).history.end_position()
+    looked = Place(**place, since=since, until=until)
+    looked.history.end_position()
+    looked.require(queues)
 
 
 def place_of(options: Namespace) -> dict[str, Any]:

@@ -197,14 +197,14 @@ def _keep(options: Namespace, plan: Plan) -> None:
 
 def _redrive(options: Namespace) -> int:
     from ..pipeline.redrive import choose, run
-    from .pipeline import session_of
+    from .pipeline import starter_of
     from .remote import UsageError
     from .show import count_text, print_json
 
     if options.queue is None and options.plan is None:
         raise UsageError("which dead-letter queue? See `openq dlq ls`")
     with _site(options) as site:
-        spark = session_of(options)
+        spark = starter_of(options)
         chosen = choose(
             spark,
             site,
@@ -290,7 +290,7 @@ def _cut(text: str, longest: int = 70) -> str:
 
 def _replay(options: Namespace) -> int:
     from ..pipeline.replay import choose, run
-    from .pipeline import session_of
+    from .pipeline import starter_of
     from .remote import UsageError
     from .show import count_text, print_json
 
@@ -301,7 +301,7 @@ def _replay(options: Namespace) -> int:
         plan_path = options.plan
         if plan_path is None and not options.dry_run and not options.again:
             plan_path = _own_plan(options, site.url, ids)
-        spark = session_of(options)
+        spark = starter_of(options)
         chosen = choose(
             spark,
             site,

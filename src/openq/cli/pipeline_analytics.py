@@ -118,7 +118,7 @@ def _told() -> Iterator[None]:
 
 def _analytics(options: Namespace) -> int:
     from ..pipeline.analytics import analytics, plan
-    from .pipeline import place_of, session_of
+    from .pipeline import look_first, place_of, session_of
     from .show import print_json
 
     words: dict[str, Any] = {
@@ -130,6 +130,7 @@ def _analytics(options: Namespace) -> int:
         "out": options.out,
         "incremental": not options.anew,
     }
+    look_first(place_of(options), options.since, options.until, options.queue or ())
     chosen = plan(**words)
     if options.dry_run:
         told = {"out": str(chosen.out), "first_position": chosen.first_position}
@@ -200,7 +201,7 @@ def _triage(options: Namespace) -> int:
     from .show import print_json
 
     place = place_of(options)
-    look_first(place, options.since, options.until)
+    look_first(place, options.since, options.until, options.queue or ())
     with _told():
         found = triage(
             session_of(options),

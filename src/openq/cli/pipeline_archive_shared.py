@@ -26,7 +26,7 @@ def add_places(parser: Parser) -> None:
 def places(options: Namespace, data: bool = False) -> dict[str, Any]:
     """`path=` and `archive=` as the functions of the pipeline take them."""
     from ..config import Config
-    from .remote import UsageError
+    from .remote import NotFound
 
     path = options.data or os.environ.get("OPENQ_DATA") or None
     if path is None and (data or options.archive is None):
@@ -35,7 +35,7 @@ def places(options: Namespace, data: bool = False) -> dict[str, Any]:
         from .journal import missing
 
         if (reason := missing(path)) is not None:
-            raise UsageError(reason)
+            raise NotFound(reason)
     return {"path": path, "archive": options.archive}
 
 

@@ -256,8 +256,8 @@ def _server(options: Namespace) -> dict[str, Any]:
 
 
 def _sql(options: Namespace) -> int:
-    from ..pipeline.sqljob import parse, sql
-    from .pipeline import look_first, place_of, session_of
+    from ..pipeline.sqljob import CONSUME, parse, sql
+    from .pipeline import look_first, place_of, starter_of
     from .progress import Count
     from .remote import UsageError
     from .show import print_json
@@ -270,13 +270,14 @@ def _sql(options: Namespace) -> int:
             text = file.read()
     statement = parse(text)
     place = place_of(options)
-    look_first(place, options.since, options.until)
+    read = {name for source in statement.sources if source.mode != CONSUME for name in source.queues}
+    look_first(place, options.since, options.until, sorted(read))
     if statement.subscription_queues or (statement.target is not None and statement.target.kind == "queue"):
         place |= _server(options)
     bar = Count("rows", None)
     try:
         done = sql(
-            session_of(options),
+            starter_of(options),
             statement,
             **place,
             since=options.since,
@@ -396,9 +397,8 @@ def _tell(line: str) -> None:
 
 
 def _load(options: Namespace) -> int:
-    from ..pipeline.link import Link
-    from ..pipeline.transfer import format_of, listing, load
-    from .pipeline import session_of
+    from ..pipeline.transfer import load
+    from .pipeline import starter_of
     from .show import print_json
 
     words: dict[str, Any] = {
@@ -411,13 +411,10 @@ def _load(options: Namespace) -> int:
     }
     if options.dry_run:
         return _would_load(options, words)
-    # Both would be found out later, when Spark has taken its time to start.
-    format_of(listing(options.files), options.format)
-    Link(**_server(options)).call("GET", "pipeline/stages")
     tasks = _Tasks("tasks")
     try:
         loaded = load(
-            session_of(options),
+            starter_of(options),
             options.files,
             options.to,
             **_server(options),
@@ -468,17 +465,17 @@ def _would_load(options: Namespace, words: dict[str, Any]) -> int:
 
 def _export(options: Namespace) -> int:
     from ..pipeline.transfer import count, export
-    from .pipeline import look_first, place_of, session_of
+    from .pipeline import look_first, place_of, starter_of
     from .show import print_json
 
     place = place_of(options)
     if options.drain:
         place = _server(options)
     else:
-        look_first(place, options.since, options.until)
+        look_first(place, options.since, options.until, options.queues)
     if options.dry_run:
         told = count(
-            session_of(options),
+            starter_of(options),
             options.queues,
             **place,
             since=options.since,
@@ -493,7 +490,7 @@ def _export(options: Namespace) -> int:
     tasks = _Tasks("messages" if options.drain else "tasks")
     try:
         exported = export(
-            session_of(options),
+            starter_of(options),
             options.queues,
             options.to,
             **place,

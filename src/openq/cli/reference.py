@@ -29,7 +29,7 @@ Made by `python -m openq.cli.reference > docs/CLI.md`: change the parsers in `sr
 | code | meaning |
 | --- | --- |
 | 0 | done |
-| 1 | failed, or damage found |
+| 1 | failed, uncertain whether done, or damage found |
 | 2 | wrong usage, wrong configuration, or nobody agreed |
 | 3 | no such queue, message, task, user, file |
 | 4 | denied: sign in, or ask for the permission |

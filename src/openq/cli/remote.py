@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from ..client.http import Answer, Connection
+from ..client.http import Answer, Connection, TimedOut, Unreachable
 from ..config import DEFAULT_URL, ConfigError, secret
 from ..errors import OpenQError
 
@@ -21,6 +21,22 @@ class UsageError(OpenQError):
     """The words were understood, and cannot be followed."""
 
     code = "usage"
+
+
+class NotFound(OpenQError):
+    """A file or directory that a command was given does not exist."""
+
+    code = "not_found"
+
+
+class Uncertain(OpenQError):
+    """The answer to a change was lost: the server may have carried it out."""
+
+    code = "uncertain"
+
+    def __init__(self, what: str, why: object) -> None:
+        super().__init__(f"uncertain: {what}; {why}")
+        self.why = why
 
 
 def part(name: str) -> str:
@@ -62,7 +78,12 @@ class Server:
         told = {name: _query_text(value) for name, value in query.items() if value is not None}
         target = self._prefix + path + (f"?{urlencode(told)}" if told else "")
         data = None if body is None else json.dumps(body).encode()
-        return self._connection.request(method, target, data, timeout_s=timeout_s).checked()
+        try:
+            return self._connection.request(method, target, data, timeout_s=timeout_s).checked()
+        except (Unreachable, TimedOut) as error:
+            if error.sent and method != "GET":
+                raise Uncertain("it may have been done", error) from None
+            raise
 
     def pages(self, path: str, items: str, cursor: str, **query: object) -> Iterator[Any]:
         """All items of a list, page by page; `cursor` is what the answer calls the way to the next one."""

@@ -78,6 +78,12 @@ class Site:
 
         return open_history(Options.parse(as_options(**self.reading), READ))
 
+    def require(self, queues: Sequence[str]) -> None:
+        """Raises QueueNotFound if a queue that is named, not matched by a pattern, never existed."""
+        from .source import check_queues
+
+        check_queues(self.open(), Options.parse(as_options(**self.reading, queues=queues), READ))
+
     def end(self) -> tuple[int, str]:
         """How far the history reaches, and which journal it is of."""
         history = self.open()

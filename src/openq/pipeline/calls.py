@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from ..errors import InvalidSetting
+from ..client.http import Refused
+from ..errors import InvalidSetting, OpenQError, QueueNotFound
 
 if TYPE_CHECKING:
     from .link import Link
@@ -31,6 +32,26 @@ def linked(options: Options, patient: bool = False) -> Iterator[Link]:
         yield link
     finally:
         link.close()
+
+
+class NoTargetQueue(QueueNotFound):
+    """Messages were to go to a queue that does not exist; the sentence says what would create it."""
+
+    def __init__(self, name: str, advice: str) -> None:
+        OpenQError.__init__(self, f"queue {name!r} does not exist; {advice}")
+        self.name = name
+
+
+def require_queue(link: Link, name: str, advice: str | None = None) -> None:
+    """Raises QueueNotFound, before Spark starts or a row is uploaded; `advice` says how to create it."""
+    try:
+        link.call("GET", f"queues/{quoted(name)}")
+    except Refused as refused:
+        # A user without the permission to look may still have the permission to send.
+        if refused.status == 404:
+            raise (NoTargetQueue(name, advice) if advice else QueueNotFound(name)) from None
+        if refused.status != 403:
+            raise
 
 
 def quoted(name: str) -> str:

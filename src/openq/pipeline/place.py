@@ -52,6 +52,14 @@ class Place:
         texts = {name: os.fspath(value) for name, value in self._where.items()}
         return open_history(Options.parse(as_options(**texts), READ))
 
+    def require(self, queues: Sequence[str]) -> None:
+        """Raises QueueNotFound if a queue that is named, not matched by a pattern, never existed."""
+        from .source import check_queues
+
+        if queues:
+            texts = {name: os.fspath(value) for name, value in self._where.items()}
+            check_queues(self.history, Options.parse(as_options(**texts, queues=queues), READ))
+
     def snapshot(self, first_position: int = 0) -> Snapshot:
         """Where the history ends, which one it is, and whether something from there on is missing."""
         return self.history.snapshot(Selection(columns=("seq",), first_position=first_position or None))

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..config import DEFAULT_URL
 from ..errors import InvalidSetting, OpenQError
-from .session import NoSpark, reason, session
+from .session import NoSpark, check_master, reason, session
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -189,6 +189,7 @@ def run(
     if spark is None and master is not None and master.startswith("sc://"):
         if conf:
             raise InvalidSetting(f"conf does not go with sc://: put it under configuration in {spec.name}")
+        check_master(master)
         env["SPARK_REMOTE"] = master
         ran = _launch(words, env, spec.parent, progress)
     else:

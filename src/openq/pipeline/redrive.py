@@ -48,10 +48,13 @@ from .link import Link
 from .place import queue_list
 from .plan import Pace, Plan, check_rate, check_same, load_plan, make_plan, step_of, writing
 from .rows import KINDS
+from .session import started
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from .session import Spark
 
 STEP = 1_000  # the server takes as many ids at once
 GROUPS = 20  # of a preview
@@ -112,7 +115,7 @@ class Redriven:
 
 
 def redrive(
-    spark: SparkSession,
+    spark: Spark,
     queue: str | None = None,
     *,
     path: StrPath | None = None,
@@ -141,7 +144,7 @@ def redrive(
 
 
 def choose(
-    spark: SparkSession,
+    spark: Spark,
     site: Site,
     queue: str | None,
     *,
@@ -173,15 +176,16 @@ def choose(
     end, journal = site.end()
     made = make_plan("redrive", plan, asked=asked, journal=journal, end_position=end, total=0)
     made.step = step_of(rate, STEP)
+    session = started(spark)
     with told("where: "):
-        frame = _letters(spark, site, made, False)
+        frame = _letters(session, site, made, False)
         items = _items(frame)
     made.total = items.num_rows
     made.digest = _digest(items)
     groups = _groups(items)
     shown: tuple[dict[str, Any], ...] = ()
     if samples and items.num_rows:
-        shown = _samples(spark, site, made, items, groups, function, samples)
+        shown = _samples(session, site, made, items, groups, function, samples)
     return Chosen(made, groups, shown, True, items)
 
 
@@ -359,7 +363,7 @@ def _new_body(row: dict[str, Any], function: Transform | None) -> tuple[bytes | 
 
 
 def run(
-    spark: SparkSession,
+    spark: Spark,
     site: Site,
     chosen: Chosen,
     progress: Progress | None = None,
@@ -381,7 +385,8 @@ def run(
                 stem = place.stem if plan.id in place.stem else f"{place.stem}-{plan.id}"
                 audit = place.with_name(f"{stem}.audit.jsonl")
             plan.state["audit"] = None if audit is None else os.fspath(audit)
-        work = _Work(spark, site, plan, progress)
+        session = started(spark)
+        work = _Work(session, site, plan, progress)
         if plan.is_done:
             plan.save()
             return work.summary()
@@ -390,7 +395,7 @@ def run(
         site.check_same_journal()
         if items is None:
             with told("where: "):
-                items = _items(_letters(spark, site, plan, False))
+                items = _items(_letters(session, site, plan, False))
             if _digest(items) != plan.digest:
                 raise HistoryUnavailable(
                     f"the plan {place} finds {items.num_rows} letters, not the {plan.total} it was made for: "

@@ -33,10 +33,13 @@ from .again import (
 )
 from .place import moment_us, queue_list
 from .plan import Pace, Plan, check_rate, check_same, load_plan, make_plan, step_of
+from .session import started
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from .session import Spark
 
 SLICE_ROWS = 200_000
 SLICE_BYTES = 64 << 20
@@ -82,7 +85,7 @@ class Replayed:
 
 
 def replay(
-    spark: SparkSession,
+    spark: Spark,
     queues: str | Sequence[str] | None = None,
     to: str | None = None,
     *,
@@ -122,7 +125,7 @@ def replay(
 
 
 def choose(
-    spark: SparkSession,
+    spark: Spark,
     site: Site,
     queues: str | Sequence[str] | None,
     to: str | None,
@@ -168,10 +171,11 @@ def choose(
         raise InvalidSetting("since must be before until")
     if site.url is not None:
         site.settings(to)
+    site.require(listed)
     end, journal = site.end()
     made = make_plan("replay", plan, asked=asked, journal=journal, end_position=end, total=0)
     made.step = STEP if speed is not None else step_of(rate, STEP)
-    buckets, groups = _count(spark, site, made)
+    buckets, groups = _count(started(spark), site, made)
     is_paced = rate is not None or speed is not None
     made.slices = _cut(buckets, *((PACED_ROWS, PACED_BYTES) if is_paced else (SLICE_ROWS, SLICE_BYTES)))
     made.total = sum(rows for _, _, rows in made.slices)
@@ -262,7 +266,7 @@ def _cut(buckets: list[tuple[int, int, int, int]], most: int, most_bytes: int) -
 # -- sending ---------------------------------------------------------------------------------------------
 
 
-def run(spark: SparkSession, site: Site, plan: Plan, progress: Progress | None = None) -> Replayed:
+def run(spark: Spark, site: Site, plan: Plan, progress: Progress | None = None) -> Replayed:
     """All slices that are not done. Interrupted or failed, the plan says where to go on."""
     with plan.held():
         if plan.path is not None and plan.path.exists():
@@ -275,7 +279,7 @@ def run(spark: SparkSession, site: Site, plan: Plan, progress: Progress | None =
             return Replayed(plan, 0, 0)
         if site.end()[1] != plan.journal:
             raise InvalidSetting(f"the plan {plan.path} was made from another history: name the right one")
-        work = _Work(spark, site, plan, progress)
+        work = _Work(started(spark), site, plan, progress)
         plan.save()
         asked = plan.asked
         if asked["rate"] is None and asked["speed"] is None:

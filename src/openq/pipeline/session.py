@@ -10,9 +10,11 @@ import atexit
 import logging
 import os
 import re
+import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,8 +26,12 @@ from .java import find_java, spark_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    # A job takes a session, or a function that starts one once everything else has been checked.
+    Spark = SparkSession | Callable[[], SparkSession]
+
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 DEFAULT_MASTER = "local[*]"
+REACH_S = 5.0  # for a master to accept a connection
 _LOOPBACK = "127.0.0.1"
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|(spark|k8s|sc)://\S+|yarn")
 
@@ -40,6 +46,10 @@ class SparkFailed(OpenQError):
     """Spark did not start; the sentence has what it said last."""
 
     code = "spark_failed"
+
+
+def started(spark: Spark) -> SparkSession:
+    return spark() if callable(spark) else spark
 
 
 def session(master: str | None = None, app_name: str = "openq", **conf: object) -> SparkSession:
@@ -65,9 +75,42 @@ def session(master: str | None = None, app_name: str = "openq", **conf: object) 
             f"the data pipeline needs Spark 4.3 or later, this is {pyspark.__version__}: "
             "pip install 'openq[spark]'"
         )
+    check_master(master)
     if master.startswith("sc://"):
         return _connected(master, settings)
     return _started(master, app_name, settings)
+
+
+def check_master(master: str) -> None:
+    """Raises SparkFailed if no node of a master listens: Spark itself would try for minutes."""
+    addresses = _addresses(master)
+    if not addresses:
+        return
+    end = time.monotonic() + REACH_S
+    problem = ""
+    for host, port in addresses:
+        try:
+            socket.create_connection((host, port), max(0.1, end - time.monotonic())).close()
+            return
+        except OSError as error:
+            problem = f"{host} port {port}: {error.strerror or error}"
+    raise SparkFailed(
+        f"the master {master} is unreachable ({problem}); start it, name another with --master, "
+        f"or leave it out to run on this machine"
+    )
+
+
+def _addresses(master: str) -> list[tuple[str, int]]:
+    """Where a master listens; none for one that has no address of its own (local, yarn)."""
+    found = re.match(r"(spark|sc|k8s)://(?:(https?)://)?([^/;?]+)", master)
+    if found is None:
+        return []
+    default = {"spark": 7077, "sc": 15002, "k8s": 80 if found[2] == "http" else 443}[found[1]]
+    addresses = []
+    for address in found[3].split(","):  # several masters of a standalone cluster
+        host, _, port = address.rpartition(":") if re.search(r":\d+$", address) else (address, "", "")
+        addresses.append((host.strip("[]"), int(port) if port else default))
+    return addresses
 
 
 def _connected(remote: str, settings: dict[str, str]) -> SparkSession:

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from ..errors import InvalidSetting, OpenQError
-from .calls import link_of, quoted
+from .calls import link_of, quoted, require_queue
 from .options import WRITE, Options
 from .rows import KINDS, parts
 
@@ -69,7 +69,9 @@ def make_stream_writer(
         raise InvalidSetting(
             "a stream is known by its checkpoint: leave jobId out, or use it in foreachBatch"
         )
-    return StreamWriter(target, columns_of(schema, target))
+    columns = columns_of(schema, target)
+    target.check(patient=True)  # a stream may be started again while its server is
+    return StreamWriter(target, columns)
 
 
 def _parsed(options: Options | Mapping[str, str]) -> Options:
@@ -97,13 +99,19 @@ class Target:
     def link(self, patient: bool = True) -> Link:
         return link_of(self._options, patient)
 
-    def check(self) -> None:
-        """A wrong address or token is found out before Spark computes anything."""
-        link = self.link(patient=False)
+    def check(self, patient: bool = False) -> None:
+        """A wrong address, token or queue is found out before Spark computes anything."""
+        link = self.link(patient)
         try:
             link.call("GET", "whoami")
+            for queue in filter(None, (self.queue, self.dlq)):
+                self.require(link, queue)
         finally:
             link.close()
+
+    def require(self, link: Link, queue: str) -> None:
+        if not self.creates:
+            require_queue(link, queue, "create it, or set the option createQueue to true")
 
 
 @dataclass
@@ -231,6 +239,9 @@ def upload(
             for part in parts(batches, columns):
                 if pending is not None:
                     pending.result()
+                for queue in part.queues:
+                    if queue not in queues:
+                        target.require(link, queue)
                 name = uuid.uuid4().hex
                 path = f"pipeline/stages/{job}/{batch}/parts/{name}"
                 pending = sender.submit(_put, link, path, part.data)

@@ -23,15 +23,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidSetting, OpenQError, QueueNotFound
+from ..errors import InvalidSetting, OpenQError
 from .options import as_options
 from .place import moment_us
-from .session import reason
+from .session import reason, started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from .session import Spark
+
 BATCH, STREAM, CONSUME = "batch", "stream", "consume"
+CREATE = "create it, or say so: --create (create=True)"
 FORMATS = ("parquet", "json", "csv")
 _TABLES = {"queue": "messages", "events": "events"}
 _WORDS = (*_TABLES, STREAM, CONSUME)
@@ -344,7 +347,7 @@ class Done:
 
 
 def sql(
-    spark: SparkSession,
+    spark: Spark,
     text: str | Statement,
     *,
     path: str | os.PathLike[str] | None = None,
@@ -389,15 +392,17 @@ def sql(
         "token": token,
         "archive": None if archive is None else os.fspath(archive),
     }
-    with _views(spark, statement, place, since, until, max_messages), explained(statement):
-        frame = spark.sql(statement.query)
+    write = {} if target is None else _writer_options(target, url, token, job, create, options)
+    if url is not None:
+        _require_queues(statement, as_options(url=url, token=token), create)
+    first, end = moment(since, "since"), moment(until, "until")
+    session = started(spark)
+    with _views(session, statement, place, first, end, max_messages), explained(statement):
+        frame = session.sql(statement.query)
         if target is None:
             return Done(None, None, frame=frame)
-        write = _writer_options(target, url, token, job, create, options)
         if target.kind == "queue":
             check_columns(frame, write)
-            if not create:
-                require_queue(target.name, write)
         if dry_run:
             return Done(target, None, frame=frame)
         if not statement.is_stream:
@@ -411,6 +416,22 @@ def sql(
         if statement.subscription_queues and url is not None:
             close(where, url, token)
         return Done(target, rows, where, batches)
+
+
+def _require_queues(statement: Statement, server: Mapping[str, str], create: bool) -> None:
+    """Queues that are consumed from and published to must be there before Spark starts."""
+    from .calls import linked, require_queue
+    from .options import WRITE, Options
+
+    target = statement.target
+    to = target.name if target is not None and target.kind == "queue" and not create else None
+    if to is None and not statement.subscription_queues:
+        return
+    with linked(Options.parse(server, WRITE)) as link:
+        for name in statement.subscription_queues:
+            require_queue(link, name)
+        if to is not None:
+            require_queue(link, to, CREATE)
 
 
 def checkpoint_of(statement: Statement, path: str | None, url: str | None) -> str:
@@ -459,8 +480,8 @@ def _history(
         **place,  # type: ignore[arg-type]
         table=source.table,
         queues=source.queues,
-        since=moment(since, "since"),
-        until=moment(until, "until"),
+        since=since,
+        until=until,
         body=_body(statement, source),
     )
 
@@ -524,23 +545,6 @@ def check_columns(frame: DataFrame, options: Mapping[str, str]) -> None:
     from .sink import columns_of
 
     columns_of(frame.schema, SinkTarget(Options.parse(options, WRITE)))
-
-
-def require_queue(name: str, options: Mapping[str, str]) -> None:
-    """Raises QueueNotFound: better now than when everything is computed."""
-    from ..client.http import Refused
-    from .calls import linked, quoted
-    from .options import WRITE, Options
-
-    with linked(Options.parse(options, WRITE)) as link:
-        try:
-            link.call("GET", f"queues/{quoted(name)}")
-        except Refused as refused:
-            # Who may not look may still send.
-            if refused.status == 404:
-                raise QueueNotFound(name) from None
-            if refused.status != 403:
-                raise
 
 
 def plain(value: Any) -> Any:

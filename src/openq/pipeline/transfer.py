@@ -18,12 +18,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..columns.select import Selection
 from ..errors import InvalidSetting
+from .calls import require_queue
 from .options import as_options
-from .sqljob import close, explained, moment, require_queue, run_stream
+from .session import started
+from .sqljob import CREATE, close, explained, moment, run_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from .session import Spark
 
 FORMATS = ("parquet", "json", "csv", "text")
 MARKER = "_openq.json"
@@ -45,6 +50,10 @@ _LOOK_EVERY_S = 0.3
 Tick = Callable[[int, int], None]  # tasks that are done, of how many
 
 
+class NoSuchFile(InvalidSetting):
+    code = "not_found"
+
+
 # -- load ---------------------------------------------------------------------------------------------
 
 
@@ -61,7 +70,7 @@ class Loaded:
 
 
 def load(
-    spark: SparkSession,
+    spark: Spark,
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     to: str,
     *,
@@ -97,9 +106,11 @@ def load(
             told: dict[str, Any] = {"url": url, "token": token, "queue": to, "jobId": job, "dlq": dlq}
             told |= {"createQueue": create or None, "onError": "dlq" if dlq else None}
             if not create:
-                require_queue(to, as_options(url=url, token=token))
-            with explained(), watched(spark, progress):
-                frame = rows(spark, listed, format, body, id, group, priority, options)
+                for queue in filter(None, (to, dlq)):
+                    require_queue(link, queue, CREATE)
+            session = started(spark)
+            with explained(), watched(session, progress):
+                frame = rows(session, listed, format, body, id, group, priority, options)
                 frame.write.format("openq").options(**as_options(**told)).mode("append").save()
         # The batch is done, and says so to everybody who commits it again.
         done = link.call("POST", f"pipeline/stages/{job}/0/commit", json={"parts": [], "rows": 0}).json()
@@ -172,7 +183,7 @@ def listing(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
         if not is_remote(path):
             path = os.path.abspath(path)
             if not os.path.exists(path):
-                raise InvalidSetting(f"{os.fspath(each)} does not exist")
+                raise NoSuchFile(f"{os.fspath(each)} does not exist")
         found.append(path)
     if not found:
         raise InvalidSetting("name at least one file or directory")
@@ -254,7 +265,7 @@ class Exported:
 
 
 def export(
-    spark: SparkSession,
+    spark: Spark,
     queues: str | Sequence[str],
     to: str | os.PathLike[str],
     *,
@@ -300,24 +311,27 @@ def export(
     _require_empty(out)
     from .history import history
 
-    with explained(), watched(spark, progress):
+    wanted = _read_columns(columns, format)
+    first, end = moment(since, "since"), moment(until, "until")
+    session = started(spark)
+    with explained(), watched(session, progress):
         frame = history(
-            spark,
+            session,
             path=path,
             url=url,
             token=token,
             archive=archive,
             queues=names,
-            since=moment(since, "since"),
-            until=moment(until, "until"),
-            columns=_read_columns(columns, format),
+            since=first,
+            until=end,
+            columns=wanted,
             body=columns is None or "body" in columns or format == "text",
         )
         return _whole(shaped(frame, format), out, format, job, options)
 
 
 def count(
-    spark: SparkSession,
+    spark: Spark,
     queues: str | Sequence[str],
     *,
     path: str | os.PathLike[str] | None = None,
@@ -341,7 +355,7 @@ def count(
 
     with explained():
         return history(
-            spark,
+            started(spark),
             path=path,
             url=url,
             token=token,
@@ -386,7 +400,7 @@ def _whole(
 
 
 def _drain(
-    spark: SparkSession,
+    spark: Spark,
     names: tuple[str, ...],
     out: str,
     format: str,
@@ -398,6 +412,8 @@ def _drain(
     progress: Tick | None,
 ) -> Exported:
     queue = _only(names)
+    with _link(url, token) as link:
+        require_queue(link, queue)
     checkpoint = f"{out}/{CHECKPOINT}"
     mark = {"drains": queue, "format": format}
     if not is_remote(out):
@@ -411,6 +427,8 @@ def _drain(
             _require_empty(out)
             os.makedirs(out, exist_ok=True)
             _mark(out, mark)
+    read_columns = _read_columns(columns, format)
+    session = started(spark)
     told = {
         "url": url,
         "token": token,
@@ -418,11 +436,11 @@ def _drain(
         "queue": queue,
         # Its batches are known by this name: the same directory goes on where it was.
         "subscription": f"export-{hashlib.sha256(out.encode()).hexdigest()[:16]}",
-        "columns": _read_columns(columns, format),
+        "columns": read_columns,
         "maxMessagesPerTrigger": max_messages,
     }
     with explained():
-        frame = spark.readStream.format("openq").options(**as_options(**told)).load()
+        frame = session.readStream.format("openq").options(**as_options(**told)).load()
         writing = {**_writing(format, options), "path": out}
         ticked = None if progress is None else lambda done: progress(done, 0)
         count, _ = run_stream(shaped(frame, format), format, writing, checkpoint, progress=ticked)
@@ -432,10 +450,13 @@ def _drain(
 
 
 def _read_columns(columns: Sequence[str] | None, format: str) -> Sequence[str] | None:
+    """The columns to read. Raises InvalidSetting for one that messages do not have."""
     if format == "text":
         if columns is not None:
             raise InvalidSetting("text is the bodies alone: leave columns out")
         return ("body",)
+    if columns is not None:
+        Selection(columns=tuple(columns)).validate()
     return columns
 
 
