@@ -19,12 +19,13 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from .errors import InvalidSetting
-from .model import QueueSettings, RetryPolicy, check_name
+from .model import FOREVER_MS, QueueSettings, RetryPolicy, check_name
 
 DEFAULT_FILE = "openq.toml"
 DEFAULT_PORT = 9324
 DEFAULT_AMQP_PORT = 5672
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+FOREVER = "forever"
 DEFAULT_MAX_RECEIVES = 3  # where there is a dead-letter queue
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
@@ -109,6 +110,23 @@ def read_seconds(value: object) -> float:
 
 def read_ms(value: object) -> int:
     return round(read_seconds(value) * 1000)
+
+
+def read_ms_or_forever(value: object) -> int:
+    """TOML has no null: a time that never ends is the word."""
+    if isinstance(value, str) and value.strip().lower() == FOREVER:
+        return FOREVER_MS
+    try:
+        return read_ms(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {FOREVER}") from None
+
+
+def read_retention(value: object) -> int:
+    ms = read_ms_or_forever(value)
+    if ms == 0:
+        raise ValueError(f"more than 0 seconds, or {FOREVER}")
+    return ms
 
 
 def read_port(value: object) -> int:
@@ -309,7 +327,7 @@ _QUEUE_KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "fifo": ("fifo", read_flag),
     "visibility_timeout": ("visibility_ms", read_ms),
     "delay": ("delay_ms", read_ms),
-    "retention": ("retention_ms", read_ms),
+    "retention": ("retention_ms", read_retention),
     "message_ttl": ("ttl_ms", read_ms),
     "ttl": ("ttl_ms", read_ms),
     "max_receives": ("max_receives", read_whole),
@@ -328,7 +346,7 @@ _QUEUE_KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "dedup_by_content": ("dedup_by_content", read_flag),
     "dedup_per_group": ("dedup_per_group", read_flag),
     "retry": ("retry", _read_retry),
-    "history": ("history_ms", read_ms),
+    "history": ("history_ms", read_ms_or_forever),
     "paused": ("paused", read_flag),
     "relaxed": ("relaxed", read_flag),
     **{

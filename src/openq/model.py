@@ -24,6 +24,7 @@ FORM_PICKLE = 4
 NO_DEADLINE = -1  # as a lease: bound to its holder, ends only by ack, nack or release
 MAX_PRIORITY = 255
 MAX_SPAN_MS = 1 << 60  # 36 million years; a time this far ahead still fits the records
+FOREVER_MS = MAX_SPAN_MS  # a retention or history that never ends; clients write and read it as null
 MAX_NAME_BYTES = 255
 
 DEATH_KINDS = ("max_receives", "rejected", "expired", "overflow")

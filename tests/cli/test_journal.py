@@ -122,7 +122,7 @@ def test_without_a_yes_nothing_is_changed(damaged: Path, answer: str) -> None:
     before = state(damaged)
     done = openq("journal", "repair", damaged, answer=answer)
 
-    assert done.code == 1
+    assert done.code == 2
     assert done.out == ""
     assert "[y/N]" in done.err
     assert "nothing was changed" in done.err

@@ -17,6 +17,7 @@ import pytest
 from openq.client.http import Connection
 from tests.certificates import make_certificate
 from tests.cli.helpers import OPENQ, Done, inside, on_a_terminal, openq
+from tests.client.cutting import Wire
 from tests.serving import Served, free_port, served, until
 
 
@@ -428,6 +429,16 @@ def test_a_queue_that_keeps_messages_for_ever_says_so(cli: Cli) -> None:
     assert made.status == 201
     shown = dict(line.split("  ", 1) for line in cli("queue", "show", cli.name).out.splitlines())
     assert shown["retention"].strip() == "for ever"
+    assert cli.json("queue", "show", cli.name)["settings"]["retention"] is None
+
+
+def test_for_ever_is_a_word_on_the_command_line_and_null_in_json(cli: Cli) -> None:
+    cli("queue", "create", cli.name, "--retention", "forever", "--dlq", "forever")
+
+    settings = cli.json("queue", "show", cli.name)["settings"]
+
+    assert (settings["retention"], settings["dlq"]) == (None, "forever")
+    assert "retention" in cli("queue", "edit", cli.name, "--retention", "0", code=2).err
 
 
 def test_more_messages_than_one_page_are_all_peeked(cli: Cli, q: str) -> None:
@@ -768,7 +779,7 @@ def test_with_users_a_server_asks_who_one_is_and_what_one_may(tmp_path: Path) ->
 def test_an_address_for_others_needs_users_first(tmp_path: Path) -> None:
     done = openq("serve", "--data", tmp_path / "data", "--host", "0.0.0.0", "--port", str(free_port()))
 
-    assert done.code == 1
+    assert done.code == 2
     assert "openq user add" in done.err
 
 
@@ -784,3 +795,39 @@ def test_https_is_spoken_with_whom_one_trusts(tmp_path: Path) -> None:
         assert "its certificate is not trusted" in distrusted.err
         assert "--ca" in distrusted.err
         assert inside("queue", "ls", "--url", running.url).code == 1
+
+
+# -- an answer that is lost ---------------------------------------------------------------------
+
+
+def test_a_send_whose_answer_is_lost_is_uncertain(cli: Cli, q: str) -> None:
+    with Wire(cli.url) as wire:
+        wire.lose = 1
+        done = cli("send", q, "hello", "--url", wire.url, code=1)
+
+    assert done.out == ""
+    assert "uncertain: it may have been published; cannot reach" in done.err
+    assert cli.counts(q) == (1, 0, 0)
+
+
+def test_of_many_lines_those_that_are_uncertain_are_counted(cli: Cli, q: str) -> None:
+    lines = "".join(f"{number}\n" for number in range(1500))
+    with Wire(cli.url) as wire:
+
+        class Second(list[bytes]):
+            def append(self, request: bytes) -> None:
+                super().append(request)
+                wire.lose = len(self) - 1
+
+        wire.requests = Second()
+        done = cli("send", q, "--lines", "--url", wire.url, answer=lines, code=1)
+
+    assert "uncertain: 500 messages may have been published, after 1000 messages that were;" in done.err
+
+
+def test_any_other_change_whose_answer_is_lost_is_uncertain_too(cli: Cli, q: str) -> None:
+    with Wire(cli.url) as wire:
+        wire.lose = 1
+        done = cli("queue", "purge", q, "--yes", "--url", wire.url, code=1)
+
+    assert "uncertain: it may have been done" in done.err

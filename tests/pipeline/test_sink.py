@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from openq import OpenQ
 from openq.client.http import Refused, Unreachable
-from openq.errors import InvalidSetting, OpenQError
+from openq.errors import InvalidSetting, OpenQError, QueueNotFound
 from openq.packed import unpack
 from openq.pipeline.link import Link
 from openq.pipeline.rows import PART_BYTES, pack, parts, to_arrow
@@ -249,6 +249,23 @@ def test_only_attempts_that_succeeded_are_published_and_a_second_commit_is_nothi
     assert stages(server) == []
 
 
+def test_a_queue_that_does_not_exist_is_refused_with_the_option_before_a_row_is_uploaded(
+    server: Served,
+) -> None:
+    says = r"queue 'nowhere' does not exist; create it, or set the option createQueue to true"
+    with pytest.raises(QueueNotFound, match=says):
+        writer(server, queue="nowhere")
+    with pytest.raises(QueueNotFound, match=says):
+        make_stream_writer({"url": server.url, "queue": "nowhere"}, PLAIN, False)
+    with pytest.raises(QueueNotFound, match=says):
+        writer(server, schema(body=TEXT, queue=TEXT), onError="dlq", dlq="nowhere")
+    by_row = writer(server, schema(body=TEXT, queue=TEXT))
+    with pytest.raises(QueueNotFound, match=says):
+        by_row.write(iter([batch(body=["x"], queue=["nowhere"])]))
+
+    assert stages(server) == []
+
+
 def test_batches_of_a_job_are_published_once_each(server: Served) -> None:
     for number, text in ((0, "a"), (1, "b"), (1, "again"), (0, "again"), (2, "c")):
         job = writer(server, queue="counted", jobId="counted", batchId=number, createQueue="true")
@@ -276,13 +293,13 @@ def test_rows_choose_their_queues_and_say_what_they_are(server: Served) -> None:
 
 def test_a_bad_row_stops_the_batch_or_becomes_a_dead_letter(server: Served) -> None:
     kind = schema(body=TEXT, queue=TEXT)
-    rows = batch(body=["good", "bad"], queue=["strict", "nowhere"])
-    OpenQ("strict", url=server.url).close()
+    rows = batch(body=["good", "too long"], queue=["strict", "strict"])
+    OpenQ("strict", url=server.url, max_body=4).close()
     OpenQ("letters", url=server.url).close()
 
     strict = writer(server, kind)
     sent = strict.write(iter([rows]))
-    with pytest.raises(Refused, match="nowhere"):
+    with pytest.raises(Refused, match="4"):
         strict.commit([sent])
     strict.abort([sent])
     assert drained(server, "strict") == []
@@ -291,6 +308,11 @@ def test_a_bad_row_stops_the_batch_or_becomes_a_dead_letter(server: Served) -> N
     lenient = writer(server, kind, onError="dlq", dlq="letters")
     lenient.commit([lenient.write(iter([rows]))])
     assert drained(server, "strict") == [b"good"]
+    assert drained(server, "letters") == [b"too long"]
+
+    elsewhere = batch(body=["bad"], queue=["nowhere"])
+    lenient = writer(server, kind, onError="dlq", dlq="letters")
+    lenient.commit([lenient.write(iter([elsewhere]))])
     assert drained(server, "letters") == [b"bad"]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from openq import OpenQ
-from openq.cli.terminal import FAILED
+from openq.cli.terminal import NOT_FOUND
 from openq.errors import InvalidSetting, OpenQError
 from openq.pipeline.transfer import export, format_of, job_of, listing, load
 from tests.cli.helpers import inside
@@ -82,7 +82,7 @@ def test_a_job_is_named_after_its_files(tmp_path: Path) -> None:
 
 def test_the_command_refuses_what_cannot_be_before_spark_starts(tmp_path: Path) -> None:
     done = inside("pipeline", "load", tmp_path / "nothing.csv", "--to", "q", "--dry-run")
-    assert (done.code, "does not exist" in done.err) == (FAILED, True)
+    assert (done.code, "does not exist" in done.err) == (NOT_FOUND, True)
 
 
 # -- load ---------------------------------------------------------------------------------------------

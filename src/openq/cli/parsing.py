@@ -248,6 +248,12 @@ def seconds(text: str) -> float:
         raise ArgumentTypeError(f"{error} is wanted, not {text!r}") from None
 
 
+def seconds_or_forever(text: str) -> float | str:
+    from ..config import FOREVER
+
+    return FOREVER if text.strip().lower() == FOREVER else seconds(text)
+
+
 def size(text: str) -> int:
     from ..config import read_size
 

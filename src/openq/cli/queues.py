@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from .parsing import Parser, Verbs, add_asking, add_json, add_server, count, seconds, size, some
+from .parsing import (
+    Parser,
+    Verbs,
+    add_asking,
+    add_json,
+    add_server,
+    count,
+    seconds,
+    seconds_or_forever,
+    size,
+    some,
+)
 from .terminal import FAILED, OK, say
 
 TYPE_CHECKING = False
@@ -132,7 +143,7 @@ _SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
     ("max_receives", "N", some, "deliveries before that (default 3 with a dlq)"),
     ("exhausted", "KIND", str, "keep or drop: what happens after that where there is no dlq"),
     ("delay", "TIME", seconds, "how long new messages wait"),
-    ("retention", "TIME", seconds, "how long messages are kept (default 4d)"),
+    ("retention", "TIME", seconds_or_forever, "how long messages are kept: 14d, forever (default 4d)"),
     ("message_ttl", "TIME", seconds, "how long messages may wait to be delivered"),
     ("max_length", "N", count, "the most messages"),
     ("max_bytes", "SIZE", size, "the most bytes"),
@@ -141,7 +152,7 @@ _SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
     ("max_priority", "N", count, "higher priorities count as this one; 0: the order ignores them"),
     ("dedup_window", "TIME", seconds, "how long deduplication ids count"),
     ("retry", "KIND", str, "none, fixed or exponential: the wait after a failed delivery"),
-    ("history", "TIME", seconds, "how long messages can be replayed (default 1d)"),
+    ("history", "TIME", seconds_or_forever, "how long messages can be replayed (default 1d)"),
 )
 _KINDS = {
     "exhausted": ("keep", "drop"),
@@ -171,8 +182,11 @@ def _add_settings(parser: Parser) -> None:
 
 
 def _named(options: Namespace) -> dict[str, Any]:
+    from ..config import FOREVER
+
     names = [row[0] for row in _SETTINGS] + [row[0] for row in _SWITCHES]
-    return {key: getattr(options, key) for key in names if getattr(options, key) is not None}
+    given = {key: getattr(options, key) for key in names if getattr(options, key) is not None}
+    return {key: None if key in _ENDLESS and value == FOREVER else value for key, value in given.items()}
 
 
 # -- what they do -------------------------------------------------------------------------------
@@ -276,6 +290,7 @@ def _show(options: Namespace) -> int:
 
 
 _TIMES = {"visibility_timeout", "delay", "retention", "message_ttl", "dedup_window", "history", "oldest_age"}
+_ENDLESS = {"retention", "history"}  # null means that they never end
 _SIZES = {"max_bytes", "max_body", "waiting_bytes"}
 
 
@@ -291,12 +306,13 @@ def _tell(options: Namespace, queue: dict[str, Any]) -> None:
 
 
 def _shown(key: str, value: object) -> object:
-    from ..model import MAX_SPAN_MS
     from .show import span_text
     from .terminal import size_text
 
+    if value is None and key in _ENDLESS:
+        return "for ever"
     if value is not None and key in _TIMES and isinstance(value, int | float):
-        return "for ever" if value * 1000 >= MAX_SPAN_MS else span_text(value)
+        return span_text(value)
     if value is not None and key in _SIZES and isinstance(value, int):
         return size_text(value)
     if key == "retry" and isinstance(value, dict):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 from ..errors import InvalidSetting
-from ..model import QueueSettings, RetryPolicy
+from ..model import FOREVER_MS, QueueSettings, RetryPolicy
 from .times import to_ms
 
 DEFAULT_MAX_RECEIVES = 3  # where there is a dead-letter queue
@@ -26,7 +26,7 @@ class Options(TypedDict, total=False):
     exhausted: str
     dead_letter_expired: bool
     delay: float
-    retention: float
+    retention: float | None
     message_ttl: float | None
     max_length: int | None
     max_bytes: int | None
@@ -38,12 +38,22 @@ class Options(TypedDict, total=False):
     dedup_by_content: bool
     dedup_per_group: bool
     retry: RetryPolicy | str | Mapping[str, Any] | None
-    history: float
+    history: float | None
     relaxed: bool
 
 
 def _seconds(value: Any, name: str) -> int:
     return to_ms(value, name)
+
+
+def _seconds_or_forever(value: Any, name: str) -> int:
+    return FOREVER_MS if value is None else to_ms(value, name)
+
+
+def _retention(value: Any, name: str) -> int:
+    if value == 0 and not isinstance(value, bool):
+        raise InvalidSetting(f"{name} must be more than 0 seconds; None keeps messages for ever")
+    return _seconds_or_forever(value, name)
 
 
 def _seconds_or_none(value: Any, name: str) -> int | None:
@@ -104,7 +114,7 @@ _KNOWN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "exhausted": ("exhausted", _word),
     "dead_letter_expired": ("dead_letter_expired", _flag),
     "delay": ("delay_ms", _seconds),
-    "retention": ("retention_ms", _seconds),
+    "retention": ("retention_ms", _retention),
     "message_ttl": ("ttl_ms", _seconds_or_none),
     "max_length": ("max_length", _count_or_none),
     "max_bytes": ("max_bytes", _count_or_none),
@@ -116,7 +126,7 @@ _KNOWN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "dedup_by_content": ("dedup_by_content", _flag),
     "dedup_per_group": ("dedup_per_group", _flag),
     "retry": ("retry", retry_policy),
-    "history": ("history_ms", _seconds),
+    "history": ("history_ms", _seconds_or_forever),
     "relaxed": ("relaxed", _flag),
 }
 _FLAGS = {

@@ -15,6 +15,7 @@ from .. import errors
 from ..broker.base import Filter, QueueStats
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import (
+    FOREVER_MS,
     FORM_BYTES,
     FORM_JSON,
     FORM_MSGPACK,
@@ -196,6 +197,7 @@ _SECONDS = {
     "dedup_window": "dedup_window_ms",
     "history": "history_ms",
 }
+_ENDLESS = {"retention": FOREVER_MS, "history": FOREVER_MS}  # what null stands for
 _OTHER_NAMES = {"dlq": "dead_letter"}
 _SAME_NAMES = (
     *("exhausted", "max_priority"),
@@ -218,7 +220,7 @@ def settings_document(settings: QueueSettings) -> Document:
     }
     for name, field in _SECONDS.items():
         ms = getattr(settings, field)
-        out[name] = None if ms is None else ms / 1000
+        out[name] = None if ms is None or ms >= FOREVER_MS else ms / 1000
     for name, field in _OTHER_NAMES.items():
         out[name] = getattr(settings, field)
     for name in _SAME_NAMES:
@@ -230,7 +232,7 @@ def settings_of(document: Document) -> QueueSettings:
     values: Document = {name: document[name] for name in _SAME_NAMES}
     for name, field in _SECONDS.items():
         seconds = document[name]
-        values[field] = None if seconds is None else round(seconds * 1000)
+        values[field] = round(seconds * 1000) if seconds is not None else _ENDLESS.get(name)
     for name, field in _OTHER_NAMES.items():
         values[field] = document[name]
     retry = document["retry"]

@@ -239,9 +239,10 @@ def upload(
             for part in parts(batches, columns):
                 if pending is not None:
                     pending.result()
-                for queue in part.queues:
-                    if queue not in queues:
-                        target.require(link, queue)
+                if target.dlq is None:  # else rows without a queue become dead letters
+                    for queue in part.queues:
+                        if queue not in queues:
+                            target.require(link, queue)
                 name = uuid.uuid4().hex
                 path = f"pipeline/stages/{job}/{batch}/parts/{name}"
                 pending = sender.submit(_put, link, path, part.data)

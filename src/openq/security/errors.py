@@ -39,6 +39,12 @@ class SignatureRefused(Refused):
         self.message = message
 
 
+class NameTaken(InvalidSetting):
+    """A user or token of this name exists."""
+
+    code = "name_taken"
+
+
 class InvalidPolicy(InvalidSetting):
     """An access policy that cannot be understood; the sentence says which part."""
 

@@ -30,7 +30,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..errors import InvalidSetting
 from ..names import DEFAULT_ACCOUNT
-from .errors import StoreDamaged, UnknownName
+from .errors import NameTaken, StoreDamaged, UnknownName
 from .places import FilePlace, Outrun, Place
 from .policy import ROLES, Rule
 
@@ -235,7 +235,7 @@ class Store:
         user = User(name, account, role, tuple(rules), hashed, False, is_root, self._now_ms())
         with self._change() as state:
             if name in state.users:
-                raise InvalidSetting(f"user {name!r} exists already")
+                raise NameTaken(f"user {name!r} exists already")
             self._commit(replace(state, users={**state.users, name: user}))
         return user
 
@@ -343,7 +343,7 @@ class Store:
         with self._change() as state:
             _known(state, user)
             if any(other.name == name and other.user == user for other in state.tokens.values()):
-                raise InvalidSetting(f"user {user!r} has a token {name!r} already")
+                raise NameTaken(f"user {user!r} has a token {name!r} already")
             self._commit(replace(state, tokens={**state.tokens, token.hash: token}))
         return text
 

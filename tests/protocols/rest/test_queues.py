@@ -41,6 +41,18 @@ def test_post_creates_and_refuses_other_settings(client: Client) -> None:
     assert (other.status, other.code) == (409, "queue_exists")
 
 
+def test_times_that_never_end_are_null(client: Client) -> None:
+    made = client.put("/queues/endless", {"retention": None, "history": None}).value["settings"]
+    assert (made["retention"], made["history"]) == (None, None)
+
+    client.patch("/queues/endless", {"retention": 60, "history": 0})
+    bounded = client.get("/queues/endless").value["settings"]
+    assert (bounded["retention"], bounded["history"]) == (60, 0)
+
+    refused = client.patch("/queues/endless", {"retention": 0})
+    assert (refused.status, "retention" in refused.value["detail"]) == (422, True)
+
+
 def test_every_setting_is_shown_as_it_was_given(client: Client) -> None:
     client.queue("settings-dead")
     given = {

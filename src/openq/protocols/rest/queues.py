@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from ...config import declared_settings
 from ...errors import QueueExists, QueueInUse, QueueNotFound
-from ...model import QueueSettings, RetryPolicy
+from ...model import FOREVER_MS, QueueSettings, RetryPolicy
 from .call import Call
 from .schemas import Lease, Leases, NewQueue, QueueChange, QueueList, QueueView, Removed, Retry
 from .values import iso, iso_or_none, span_ms
@@ -36,7 +36,8 @@ def named_settings(call: Call, change: QueueChange) -> dict[str, Any]:
     for name, target in _DURATIONS.items():
         value = getattr(change, name)
         if value is not UNSET:
-            named[target] = None if value is None else span_ms(value, name)
+            endless = None if name == "message_ttl" else FOREVER_MS
+            named[target] = endless if value is None else span_ms(value, name)
     for name in _AS_THEY_ARE:
         value = getattr(change, name)
         if value is not UNSET:

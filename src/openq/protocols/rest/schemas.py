@@ -53,7 +53,10 @@ class Retry(Request, kw_only=True):
 
 
 class QueueChange(Request, kw_only=True):
-    """Settings by the names of the library. What is not named stays as it is."""
+    """Settings by the names of the library. What is not named stays as it is.
+
+    `null` as `retention` or `history` keeps messages for ever.
+    """
 
     visibility_timeout: Seconds | UnsetType = UNSET
     dlq: Name | UnsetType | None = UNSET
@@ -63,7 +66,7 @@ class QueueChange(Request, kw_only=True):
     dead_letter_key: str | UnsetType | None = UNSET
     dead_letter_expired: bool | UnsetType = UNSET
     delay: Seconds | UnsetType = UNSET
-    retention: Seconds | UnsetType = UNSET
+    retention: Annotated[float, Meta(gt=0)] | UnsetType | None = UNSET
     message_ttl: Seconds | UnsetType | None = UNSET
     max_length: Size | UnsetType | None = UNSET
     max_bytes: Size | UnsetType | None = UNSET
@@ -75,7 +78,7 @@ class QueueChange(Request, kw_only=True):
     dedup_by_content: bool | UnsetType = UNSET
     dedup_per_group: bool | UnsetType = UNSET
     retry: Retry | Literal["none", "fixed", "exponential"] | UnsetType | None = UNSET
-    history: Seconds | UnsetType = UNSET
+    history: Seconds | UnsetType | None = UNSET
     paused: bool | UnsetType = UNSET
     relaxed: bool | UnsetType = UNSET
 
@@ -93,7 +96,7 @@ class Settings(Reply, kw_only=True):
     dead_letter_key: str | None
     dead_letter_expired: bool
     delay: float
-    retention: float
+    retention: float | None
     message_ttl: float | None
     max_length: int | None
     max_bytes: int | None
@@ -105,7 +108,7 @@ class Settings(Reply, kw_only=True):
     dedup_by_content: bool
     dedup_per_group: bool
     retry: Retry
-    history: float
+    history: float | None
     paused: bool
     relaxed: bool
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...errors import InvalidSetting
+from ...model import FOREVER_MS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -59,6 +60,11 @@ def span_ms(seconds: float, name: str) -> int:
 
 def seconds(ms: int) -> int | float:
     return ms // 1000 if ms % 1000 == 0 else ms / 1000
+
+
+def seconds_or_forever(ms: int) -> int | float | None:
+    """None, null in JSON, for a time that never ends."""
+    return None if ms >= FOREVER_MS else seconds(ms)
 
 
 def read_base64(text: object) -> bytes:

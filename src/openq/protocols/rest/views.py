@@ -15,7 +15,7 @@ from ..tasks import Task
 from .formats import NATIVE, Format, narrowed
 from .payloads import Shown, form_of, show_json, show_msgpack, show_native
 from .schemas import Death, Message, Retry, Settings, Stats, TaskView
-from .values import iso, iso_or_none, seconds, to_json_value
+from .values import iso, iso_or_none, seconds, seconds_or_forever, to_json_value
 
 _NO_EXTRA = Extra()
 
@@ -157,7 +157,7 @@ def settings_view(settings: QueueSettings) -> Settings:
         dead_letter_key=settings.dead_letter_key,
         dead_letter_expired=settings.dead_letter_expired,
         delay=seconds(settings.delay_ms),
-        retention=seconds(settings.retention_ms),
+        retention=seconds_or_forever(settings.retention_ms),
         message_ttl=None if settings.ttl_ms is None else seconds(settings.ttl_ms),
         max_length=settings.max_length,
         max_bytes=settings.max_bytes,
@@ -175,7 +175,7 @@ def settings_view(settings: QueueSettings) -> Settings:
             factor=retry.factor,
             jitter=retry.jitter,
         ),
-        history=seconds(settings.history_ms),
+        history=seconds_or_forever(settings.history_ms),
         paused=settings.paused,
         relaxed=settings.relaxed,
     )
