@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from openq import OpenQ
-from openq.cli.terminal import FAILED
+from openq.cli.terminal import USAGE
 from openq.errors import InvalidSetting
 from openq.pipeline.project import TEMPLATES, PipelineFailed, init, run, spec_of
 from tests.cli.helpers import inside
@@ -71,7 +71,7 @@ def test_a_place_that_is_taken_or_a_wrong_word_leaves_everything_as_it_was(tmp_p
 
 def test_what_is_no_project_is_told_before_spark_starts(tmp_path: Path) -> None:
     done = inside("pipeline", "run", tmp_path)
-    assert (done.code, "`openq pipeline init` makes one" in done.err) == (FAILED, True)
+    assert (done.code, "`openq pipeline init` makes one" in done.err) == (USAGE, True)
     (tmp_path / "spark-pipeline.yml").write_text("name: [")
     with pytest.raises(InvalidSetting, match="is no YAML"):
         run(tmp_path)
@@ -91,7 +91,7 @@ def test_the_command_writes_a_project(tmp_path: Path) -> None:
     text = (tmp_path / "bills" / "transformations" / "flow.py").read_text()
     assert "FROM, TO = 'orders', 'bills'" in text
     assert "'http://host:1'" in text
-    assert inside(*words).code == FAILED
+    assert inside(*words).code == USAGE
 
 
 @pytest.fixture

@@ -214,7 +214,7 @@ def test_the_command_shows_asks_and_tells(
     assert (unasked.code, len(ids(server, "dead"))) == (2, 9)
     assert "--yes" in unasked.err
     wrong = inside("pipeline", "redrive", "dead", *place, "--where", "no_such = 1", "--dry-run")
-    assert (wrong.code, wrong.err.count("\n")) == (1, 1)
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
     assert "no_such" in wrong.err
 
     done = inside(
