@@ -267,6 +267,10 @@ class Store:
                 changed = replace(user, password_hash=hashed)
                 self._commit(replace(state, users={**state.users, name: changed}))
 
+    def change_user(self, name: str, change: Callable[[User], User]) -> User:
+        """Everything at once. `change` is called again if somebody else was faster."""
+        return self._replace(name, change)
+
     def set_role(self, name: str, role: str) -> User:
         return self._replace(name, lambda user: replace(user, role=role))
 

@@ -19,6 +19,7 @@ _WORDS = "the same code in words of our own: RabbitMQ shows terms of Erlang"
 _TELLS = "the client is told what is wrong, where RabbitMQ hangs up or calls it an internal error"
 _TYPES = "a number's width is not kept once it is read, so an error cannot name it"
 _TRACE = "there is no firehose, so no exchange for it"
+_FOUR = "only the channel ends, with 406, as in RabbitMQ 4"
 _NACK = "a nack of one message, as the specification has it: nothing but that one is meant"
 MEANT = {
     "queue: x-queue-type = 'stream'": _STREAMS,
@@ -32,6 +33,8 @@ MEANT = {
     "length: reject-publish at one of two queues": _NACK,
     "dead letter: too many, reject-publish-dlx": _NACK,
     "exchange: amq.rabbitmq.trace": _TRACE,
+    "exchange: unknown type": _FOUR,
+    "exchange: empty type": _FOUR,
     "checks: publish to amq.rabbitmq.trace": _TRACE,
     **{f"checks: type {letter} of a number": _TYPES for letter in "lsbBui"},
     "checks: type f is no number": _TYPES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from typing import Any
 
 import pytest
@@ -137,6 +138,21 @@ def test_several_acks_of_one_message_are_gathered_and_multiple_ones_are_methods(
     assert told.told[4] == ("ack", 1, 10)
 
 
+@pytest.mark.parametrize("step", [1000, 1 << 20])
+@pytest.mark.parametrize("size", [MAX_FRAME - FRAME_OVERHEAD, MAX_FRAME - 1, MAX_FRAME])
+def test_a_body_frame_may_be_over_the_limit_by_its_own_overhead(size: int, step: int) -> None:
+    method = m.encode(m.BasicPublish("", "q", False, False))
+    head = method_frame(1, method) + frame(HEADER, 1, struct.pack(">HHQ", 60, 0, size) + WIRE)
+    whole = head + frame(BODY, 1, b"x" * size)
+    # Of a body in several frames each one may be so large.
+    double = method_frame(1, method) + frame(HEADER, 1, struct.pack(">HHQ", 60, 0, 2 * size) + WIRE)
+    double += 2 * frame(BODY, 1, b"x" * size)
+
+    told = read(3 * whole + double, step)
+
+    assert [len(each[4]) for each in told.told] == [size, size, size, 2 * size]
+
+
 @pytest.mark.parametrize("before", [b"", publish("q", b"hello") * 3], ids=["first", "in a run"])
 @pytest.mark.parametrize(
     ("wrong", "code"),
@@ -144,7 +160,13 @@ def test_several_acks_of_one_message_are_gathered_and_multiple_ones_are_methods(
         (frame(METHOD, 1, b"\x00\x3c\x00\x0a" + bytes(7), end=b"\xcd"), 501),
         (frame(9, 1, b""), 501),
         (b"\x01\x00\x01\xff\xff\xff\xff", 501),
-        (b"\x01\x00\x01" + (MAX_FRAME - FRAME_OVERHEAD + 1).to_bytes(4, "big"), 501),
+        (b"\x01\x00\x01" + (MAX_FRAME + 1).to_bytes(4, "big"), 501),
+        (b"\x03\x00\x01" + (MAX_FRAME + 1).to_bytes(4, "big"), 501),
+        (
+            method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
+            + frame(HEADER, 1, b"\x00\x3c" + bytes(MAX_FRAME - FRAME_OVERHEAD - 1)),
+            501,
+        ),
         (frame(8, 3, b""), 505),
         (frame(8, 0, b"beat"), 501),
         (

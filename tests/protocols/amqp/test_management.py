@@ -439,6 +439,13 @@ _ADMINISTRATION: list[tuple[str, str, Any]] = [
     ("DELETE", "/api/vhosts/elsewhere", None),
     ("PUT", "/api/policies/%2F/p", {"pattern": ".", "definition": {"max-length": 1}}),
     ("DELETE", "/api/policies/%2F/p", None),
+    ("PUT", "/api/users/limited", {"tags": "administrator", "password": "x"}),
+    ("DELETE", "/api/users/limited", None),
+    ("POST", "/api/users/bulk-delete", {"users": ["limited"]}),
+    ("GET", "/api/users/without-permissions", None),
+    ("PUT", "/api/permissions/%2F/limited", {"configure": ".*", "write": ".*", "read": ".*"}),
+    ("DELETE", "/api/permissions/%2F/limited", None),
+    ("DELETE", "/api/connections/username/boss", None),
 ]
 
 
@@ -466,6 +473,9 @@ def test_another_accounts_things_are_not_there(guarded: Served) -> None:
     ):
         assert stranger("GET", f"/api/{path}")[0] == 404, path
     assert stranger("PUT", "/api/queues/%2F/mine", {})[0] == 404
+    for what in ("queues", "exchanges"):  # one that there is answers like one that there is not
+        there, nowhere = (stranger("PUT", f"/api/{what}/{vhost}/mine", {}) for vhost in ("%2F", "nowhere"))
+        assert there == nowhere == (404, {"error": "not_found", "reason": "vhost_not_found"})
     assert stranger("GET", "/api/overview")[0] == 401
     assert stranger("PUT", "/api/queues/elsewhere/own", {})[0] == 201
     assert [each["name"] for each in stranger("GET", "/api/queues")[1]] == ["own"]
@@ -555,6 +565,12 @@ def test_no_request_makes_the_server_fail(server: Served) -> None:
         "definition": {"max-length": 5},
         "arguments": {},
         "durable": True,
+        "tags": "management",
+        "password": "secret",
+        "configure": ".*",
+        "write": "^q$",
+        "read": "",
+        "users": ["q"],
     }
     routes = [(method, path) for (method, _), found in ROUTES.items() for path, _ in found]
     api = Api(server.url)

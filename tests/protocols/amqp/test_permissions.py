@@ -12,7 +12,7 @@ from openq.config import Config
 from openq.security.policy import Rule
 from openq.security.store import Store
 from tests.protocols.amqp.dialogue import _BY_NAME, Ended
-from tests.protocols.amqp.talk import Talk, method, publish
+from tests.protocols.amqp.talk import Talk, caught, method, publish
 from tests.server.inprocess import indoors
 from tests.serving import free_port
 
@@ -97,8 +97,7 @@ FREE: list[tuple[str, dict[str, Any], str]] = [
     ("channel.close", {}, ""),
     ("channel.flow", {"active": True}, ""),
     ("confirm.select", {}, ""),
-    ("exchange.declare", {"exchange": "x", "passive": True}, ""),
-    ("queue.declare", {"queue": "q", "passive": True}, ""),
+    ("exchange.declare", {"exchange": "amq.topic", "passive": True}, ""),  # every vhost has it
     ("tx.select", {}, ""),
     ("connection.update-secret", {"new_secret": "s", "reason": "r"}, ""),
 ]
@@ -193,6 +192,83 @@ def test_a_method_that_touches_nobody_needs_no_right(house: House, case: Any) ->
     house.allow([])
     with house.sign_in("user") as talk:
         does(talk, *case)
+
+
+# Whatever may be done with a queue or an exchange by name, and what came of it before anybody was asked.
+ABOUT_QUEUES: list[tuple[str, dict[str, Any]]] = [
+    ("queue.declare", {"passive": True}),
+    ("queue.declare", {}),
+    ("queue.declare", {"durable": True}),
+    ("queue.declare", {"exclusive": True}),
+    ("queue.declare", {"arguments": {"x-max-length": 5}}),
+    ("queue.bind", {"exchange": "amq.topic"}),
+    ("queue.unbind", {"exchange": "amq.topic"}),
+    ("queue.purge", {}),
+    ("queue.delete", {}),
+    ("queue.delete", {"if_empty": True}),
+    ("queue.delete", {"if_unused": True}),
+    ("basic.get", {}),
+    ("basic.consume", {}),
+    ("basic.consume", {"exclusive": True}),
+]
+ABOUT_EXCHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("exchange.declare", {"passive": True}),
+    ("exchange.declare", {"type": "fanout", "durable": True}),
+    ("exchange.declare", {"type": "direct"}),
+    ("exchange.declare", {"type": "unknown"}),
+    ("exchange.delete", {}),
+    ("exchange.delete", {"if_unused": True}),
+    ("basic.publish", {}),
+]
+
+
+def test_nobody_learns_whether_there_is_what_they_may_not_use(house: House) -> None:
+    house.prepare()
+    house.allow([("manage", "amq.topic"), ("manage", "y")])
+    ends = ("exchange.bind", "exchange.unbind")
+    cases = [
+        *(("queue", "q", *case) for case in ABOUT_QUEUES),
+        *(("routing_key", "q", "basic.publish", {"mandatory": mandatory}) for mandatory in (False, True)),
+        *(("exchange", "x", *case) for case in ABOUT_EXCHANGES),
+        *(("source", "x", name, {"destination": "y"}) for name in ends),
+        *(("destination", "x", name, {"source": "y"}) for name in ends),
+    ]
+
+    def told(name: str, fields: dict[str, Any], what: str) -> str:
+        with house.sign_in("user") as talk:
+            return caught(lambda: does(talk, name, fields, "")).replace(f"'{what}'", "NAME")
+
+    with house.sign_in("root") as root:
+        root.say("basic.consume", queue="q")
+        for field, there, name, fields in cases:
+            answer = told(name, {**fields, field: there}, there)
+            assert answer == told(name, {**fields, field: "none"}, "none"), (name, fields)
+            assert "403" in answer, (name, fields)
+
+
+@pytest.mark.parametrize("action", ["send", "receive", "peek", "manage"])
+def test_whoever_may_use_it_at_all_may_ask_whether_it_is_there(house: House, action: str) -> None:
+    house.prepare()
+    house.allow([(action, name) for name in ("q", "x", "none")])
+    with house.sign_in("user") as talk:
+        talk.say("queue.declare", queue="q", passive=True)
+        talk.say("exchange.declare", exchange="x", passive=True)
+        with pytest.raises(Ended, match="404"):
+            talk.say("queue.declare", queue="none", passive=True)
+
+
+def test_rights_are_those_of_the_name_that_is_left_without_line_ends(house: House) -> None:
+    """RabbitMQ drops line ends from the names of what is declared."""
+    house.prepare()
+    house.allow([("manage", "q?"), ("manage", "x?")])
+    for name, fields in (
+        ("queue.declare", {"queue": "q\n", "durable": True}),
+        ("queue.declare", {"queue": "q\r", "passive": True}),
+        ("exchange.declare", {"exchange": "x\n", "type": "fanout", "durable": True}),
+        ("exchange.delete", {"exchange": "x\n"}),
+    ):
+        with house.sign_in("user") as talk, pytest.raises(Ended, match="403"):
+            talk.say(name, **fields)
 
 
 def test_no_method_was_forgotten() -> None:

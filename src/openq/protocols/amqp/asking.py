@@ -10,16 +10,24 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
-from ...errors import OpenQError, OutOfRoom
+from ...errors import Closed, JournalFailed, OpenQError, OutOfRoom, StoreError
 from ...names import DEFAULT_ACCOUNT, full_name, split_name
-from ...security.errors import Refused, TooManyFailures
+from ...security.errors import Refused, StoreDamaged, TooManyFailures
 from ...security.guard import Principal
 from ..facts import facts_of
 from ..http import Request
 from ..site import heard
 from ..sqs.settings import POLICY
 from .arguments import account_of
-from .errors import ACCESS_REFUSED, NOT_FOUND, RESOURCE_ERROR, AmqpError
+from .errors import (
+    ACCESS_REFUSED,
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    NOT_FOUND,
+    RESOURCE_ERROR,
+    AmqpError,
+)
+from .publishing import NoRoom
 
 if TYPE_CHECKING:
     from .management import Management
@@ -32,8 +40,29 @@ Json = dict[str, Any]
 MAX_PAGE = 500
 RATE_MS = 1_000  # rates are over at least this time
 
+Handler = Callable[["Management", "Ask"], None]
+ROUTES: dict[tuple[str, int], list[tuple[tuple[str, ...], Handler]]] = {}
+
 _JSON = b"application/json"
 _CHALLENGE = b'WWW-Authenticate: Basic realm="OpenQ"\r\n'
+
+
+def route(method: str, path: str) -> Callable[[Handler], Handler]:
+    """`*` is a name, which the handler finds in `Ask.names`. Of two that fit, the first one counts."""
+    parts = tuple(path.split("/"))
+
+    def add(handler: Handler) -> Handler:
+        ROUTES.setdefault((method, len(parts)), []).append((parts, handler))
+        return handler
+
+    return add
+
+
+def find_route(method: str, parts: list[str]) -> tuple[Handler, list[str]] | None:
+    for pattern, handler in ROUTES.get((method, len(parts)), ()):
+        if all(wanted in ("*", part) for wanted, part in zip(pattern, parts, strict=True)):
+            return handler, [part for wanted, part in zip(pattern, parts, strict=True) if wanted == "*"]
+    return None
 
 
 class Answer(Exception):
@@ -47,6 +76,13 @@ class Answer(Exception):
 
 def not_found() -> Answer:
     return Answer(404, "Object Not Found", "Not Found")
+
+
+def only(found: list[Json]) -> Json:
+    """The one that was asked for; raises 404."""
+    if not found:
+        raise not_found()
+    return found[0]
 
 
 def bad(reason: object) -> Answer:
@@ -91,10 +127,11 @@ class Ask:
 
     # -- names
 
-    def vhost(self) -> str:
+    def vhost(self, reason: str | None = None) -> str:
+        """The one in the path. One that the caller may not see is answered like one that is not there."""
         vhost = self.names[0]
         if not self.topology.vhost_exists(vhost) or not self.sees_vhost(vhost):
-            raise not_found()
+            raise not_found() if reason is None else Answer(404, "not_found", reason)
         return vhost
 
     def full(self, name: str) -> str:
@@ -200,8 +237,12 @@ class Ask:
         elif isinstance(error, Answer):
             headers = b"" if error.status != 405 else b"Allow: GET, HEAD\r\n"
             self.answer(error.body, error.status, headers)
-        elif isinstance(error, OutOfRoom):
+        elif isinstance(error, OutOfRoom | StoreError | JournalFailed | StoreDamaged | Closed | NoRoom):
             self.answer({"error": "unavailable", "reason": str(error)}, 503)
+        elif isinstance(error, OSError):
+            # Users and policies are files of their own, and the disk refused one. The log tells which.
+            log.error("%s %r failed: %s", self.request.method, self.request.path[:200], error)
+            self.answer({"error": "unavailable", "reason": error.strerror or "the disk refused"}, 503)
         elif isinstance(error, OpenQError):
             self.answer({"error": "bad_request", "reason": str(error)}, 400)
         else:
@@ -214,8 +255,8 @@ def _as_answer(error: AmqpError) -> Answer:
         return Answer(404, "not_found", error.text)
     if error.code == ACCESS_REFUSED:
         return refused()
-    if error.code == RESOURCE_ERROR:
-        return Answer(503, "unavailable", error.text)
+    if error.code in (RESOURCE_ERROR, INTERNAL_ERROR, CONNECTION_FORCED):
+        return Answer(503, "unavailable", error.text)  # the disk is full, the store away, or the server stops
     return bad(error.text)
 
 

@@ -18,6 +18,7 @@ from ...errors import OpenQError, OutOfRoom, StoreError
 from ...model import NO_DEADLINE, Delivery
 from ...names import full_name
 from ...properties import is_plain
+from ...security.policy import SEE
 from . import methods as m
 from .arguments import type_of
 from .errors import (
@@ -37,6 +38,7 @@ from .frames import CONTENT_OVERHEAD, END_BYTE, FRAME_OVERHEAD, content_frames, 
 from .outgoing import Route, fitted, route_of, wire_of
 from .outlet import UNLIMITED, Consumer, park
 from .publishing import MAX_KEPT_BYTES, REPLY_TO, NoRoom, Stamp, Target
+from .topology import is_built_in, stripped
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -133,12 +135,17 @@ class Channel:
 
     def _exchange_declare(self, method: m.ExchangeDeclare) -> None:
         connection = self.connection
-        if not method.passive:
-            connection.require("manage", "exchange", method.exchange)
+        name = stripped(method.exchange)
+        if method.passive:
+            # RabbitMQ asks for no right here. What is in every vhost anyway may be asked for by anybody.
+            if not is_built_in(name):
+                connection.require(SEE, "exchange", name)
+        else:
+            connection.require("manage", "exchange", name)
             connection.require_onward(method.arguments.get("alternate-exchange"), None)
         connection.topology.declare_exchange(
             connection.vhost,
-            method.exchange,
+            name,
             method.type,
             passive=method.passive,
             durable=method.durable,
@@ -150,8 +157,9 @@ class Channel:
 
     def _exchange_delete(self, method: m.ExchangeDelete) -> None:
         connection = self.connection
-        connection.require("manage", "exchange", method.exchange)
-        connection.topology.delete_exchange(connection.vhost, method.exchange, method.if_unused)
+        name = stripped(method.exchange)
+        connection.require("manage", "exchange", name)
+        connection.topology.delete_exchange(connection.vhost, name, method.if_unused)
         self.reply(method.no_wait, m.ExchangeDeleteOk())
 
     def _exchange_bind(self, method: m.ExchangeBind) -> None:
@@ -184,14 +192,16 @@ class Channel:
 
     def _queue_declare(self, method: m.QueueDeclare) -> None:
         connection = self.connection
-        name = method.queue
+        name = stripped(method.queue)
         if name == REPLY_TO or name.startswith(f"{REPLY_TO}."):
             if name != REPLY_TO and not connection.door.can_reply(name):
                 raise AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '{connection.vhost}'")
             self.last_queue = name
             self.reply(method.no_wait, m.QueueDeclareOk(name, 0, 1))
             return
-        if not method.passive:
+        if method.passive:
+            connection.require(SEE, "queue", name)  # RabbitMQ asks for no right, and tells of every queue
+        else:
             connection.require("manage", "queue", name or f"amq.gen-{secrets.token_urlsafe(16)}")
             onward = method.arguments.get("x-dead-letter-exchange")
             connection.require_onward(onward, method.arguments.get("x-dead-letter-routing-key"))

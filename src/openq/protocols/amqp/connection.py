@@ -34,7 +34,7 @@ from .errors import (
     AmqpError,
     from_openq,
 )
-from .frames import FRAME_MIN, FRAME_OVERHEAD, HEARTBEAT, Reader, method_frame
+from .frames import FRAME_MIN, HEARTBEAT, Reader, method_frame
 from .outlet import Outlet
 from .publishing import Publisher
 from .turns import Turns, at_once
@@ -371,7 +371,7 @@ class Connection:
             )
         self.max_frame = frame
         self.max_channels = channels
-        self.reader.max_payload = frame - FRAME_OVERHEAD
+        self.reader.limit_frames(frame)
         self.heartbeat_s = method.heartbeat
         self.door.watch(self)
         self.stage = OPENING

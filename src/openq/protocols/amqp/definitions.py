@@ -36,6 +36,8 @@ ACTIONS_OF = {
 }
 # Of RabbitMQ's tags those that mean something to it, and the role that comes nearest.
 ROLE_OF = {"administrator": "admin", "monitoring": "viewer", "policymaker": "viewer", "management": "viewer"}
+# And back: who is shown with which tag.
+TAG_OF = {"admin": "administrator", "viewer": "monitoring"}
 DEFAULT_ALGORITHM = "rabbit_password_hashing_sha256"
 _OWN_PARAMETERS = ("internal_cluster_id", "cluster_name", "cluster_tags")
 
@@ -98,6 +100,12 @@ class BindingOf:
     arguments: Arguments
 
 
+def role_of(tags: Iterable[str]) -> str:
+    """The highest of the roles that these tags stand for."""
+    roles = {ROLE_OF.get(tag, "none") for tag in tags}
+    return next((role for role in ("admin", "viewer") if role in roles), "none")
+
+
 @dataclass(frozen=True, slots=True)
 class UserOf:
     name: str
@@ -108,8 +116,7 @@ class UserOf:
 
     @property
     def role(self) -> str:
-        roles = {ROLE_OF.get(tag, "none") for tag in self.tags}
-        return next((role for role in ("admin", "viewer") if role in roles), "none")
+        return role_of(self.tags)
 
     def kept_hash(self) -> str | None:
         """Raises InvalidSetting for one that cannot be used here."""
@@ -430,7 +437,7 @@ def apply_users(store: Store, wanted: Definitions, report: Report) -> None:
         granted.setdefault(permission.user, []).append(permission)
     for user in wanted.users:
         if user.name == GUEST and store.user(GUEST) is None:
-            report.not_converted.append(_NO_GUEST)
+            report.not_converted.append(NO_GUEST)
             granted.pop(GUEST, None)
             continue
         try:
@@ -448,7 +455,7 @@ def apply_users(store: Store, wanted: Definitions, report: Report) -> None:
         report.hints.append("there are users now: everybody has to sign in")
 
 
-_NO_GUEST = (
+NO_GUEST = (
     "user 'guest': a server without users knows guest already, one with users gives nobody a "
     "well-known password"
 )
@@ -467,7 +474,7 @@ def _would_lock_out(wanted: Definitions, report: Report) -> bool:
     ):
         return False
     if len(coming) < len(wanted.users):
-        report.not_converted.append(_NO_GUEST)
+        report.not_converted.append(NO_GUEST)
     names = ", ".join(repr(each.name) for each in coming[:5]) + (", ..." if len(coming) > 5 else "")
     report.not_converted.append(
         f"all {len(coming)} users ({names}) and their permissions: none of them is an administrator with a "
@@ -711,12 +718,11 @@ def binding_fields(binding: Binding) -> dict[str, Any]:
 
 def user_fields(user: User) -> dict[str, Any]:
     """Never a hash: nobody else could use it, and some would try to."""
-    tags = ["administrator"] if user.role == "admin" else []
     return {
         "name": user.name,
         "password_hash": "",
-        "hashing_algorithm": "rabbit_password_hashing_sha256",
-        "tags": tags,
+        "hashing_algorithm": DEFAULT_ALGORITHM,
+        "tags": [TAG_OF[user.role]] if user.role in TAG_OF else [],
         "limits": {},
     }
 

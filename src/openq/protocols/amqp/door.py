@@ -8,6 +8,7 @@ import platform
 import secrets
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, cast
 
 from ..._version import __version__
@@ -420,6 +421,12 @@ class AmqpDoor:
             connection.tell_blocked(None)
 
     # -- looking
+
+    def close_connections(self, is_meant: Callable[[dict[str, Any]], bool], reason: str) -> None:
+        """By what `connections` tells of each."""
+        for connection in list(self.connections_open):
+            if connection.stage == RUNNING and is_meant(_about_connection(connection)):
+                connection.end(CONNECTION_FORCED, reason)
 
     def connections(self) -> list[dict[str, Any]]:
         return [_about_connection(each) for each in self.connections_open if each.stage == RUNNING]

@@ -26,6 +26,9 @@ HEARTBEAT_KIND = 8
 
 FRAME_MIN = 4096
 FRAME_OVERHEAD = 8  # seven bytes before the payload, one after
+# Many clients forget the overhead and fill a frame with `frame_max` bytes of payload (amqpstorm does), so
+# what RabbitMQ accepts is accepted: as much over the limit as an empty frame has bytes.
+FRAME_EXCESS = FRAME_OVERHEAD
 CONTENT_OVERHEAD = 12  # before the properties
 END = 0xCE
 END_BYTE = b"\xce"
@@ -105,7 +108,7 @@ class Reader:
 
     def __init__(self, sink: Sink, max_frame: int, max_body: int) -> None:
         self._sink = sink
-        self.max_payload = max_frame - FRAME_OVERHEAD
+        self.limit_frames(max_frame)
         self.max_body = max_body
         self.held = False
         self._rest = b""
@@ -115,6 +118,12 @@ class Reader:
         self._ack_head = b""  # of the channel that acked last
         self._ack_channel = 0
         self._is_ending = False
+
+    def limit_frames(self, max_frame: int) -> None:
+        """`max_frame` as both sides agreed on it."""
+        self._max_payload = max_frame - FRAME_OVERHEAD + FRAME_EXCESS
+        # A header is not split into frames: with more than the limit it could not be delivered as it came.
+        self._max_header = max_frame - FRAME_OVERHEAD
 
     def end(self) -> None:
         """The client was told of the end: only what it says of the connection itself still counts."""
@@ -160,10 +169,8 @@ class Reader:
                     break
                 kind, channel, size = _HEAD.unpack_from(data, at)
                 # Refused on the head alone: a peer must not make us wait for 4 GiB.
-                if size > self.max_payload:
-                    raise AmqpError(
-                        FRAME_ERROR, f"frame too large: {size} bytes, {self.max_payload} are allowed"
-                    )
+                if size > self._max_payload:
+                    raise _too_large(size, self._max_header)
                 start = at + _HEAD.size
                 stop = start + size
                 if stop >= end:
@@ -223,7 +230,7 @@ class Reader:
                     break
                 header, class_id, weight, total = _MIDDLE.unpack_from(data, middle)
                 close = middle + _U32.size + header
-                if class_id != _BASIC or weight or header < _CONTENT.size + 2 or header > self.max_payload:
+                if class_id != _BASIC or weight or header < _CONTENT.size + 2 or header > self._max_header:
                     break
                 if not starts(body_head, close):
                     break
@@ -231,7 +238,7 @@ class Reader:
                 if start > end:
                     break
                 (found,) = _U32.unpack_from(data, start - _U32.size)
-                if found != total or not found or found > self.max_payload or found > self.max_body:
+                if found != total or not found or found > self._max_payload or found > self.max_body:
                     break
                 stop = start + found
                 wire = data[middle + _MIDDLE.size : close]
@@ -297,6 +304,8 @@ class Reader:
             raise AmqpError(CHANNEL_ERROR, "a content header on channel 0")
         if content is None or content.wire is not None:
             raise _unexpected(content)
+        if len(payload) > self._max_header:
+            raise _too_large(len(payload), self._max_header)
         if len(payload) < _CONTENT.size + 2:
             raise AmqpError(FRAME_ERROR, "a content header that is too short")
         class_id, weight, size = _CONTENT.unpack_from(payload)
@@ -347,6 +356,10 @@ class Reader:
         if len(parts) == 1 and (run is None or run.channel != channel or run.method != content.method):
             self._run = _Run(channel, content.method, wire, content.size)
         self._sink.publishes(channel, content.method, wire, [body])
+
+
+def _too_large(size: int, limit: int) -> AmqpError:
+    return AmqpError(FRAME_ERROR, f"frame too large: {size} bytes of payload, {limit} are allowed")
 
 
 def _unexpected(content: _Content | None) -> AmqpError:

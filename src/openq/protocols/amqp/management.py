@@ -28,14 +28,15 @@ from ...security.errors import Refused
 from ...security.guard import Principal, read_basic
 from ..http import Request
 from ..site import Site
-from . import definitions, methods
+from . import definitions, management_users, methods
 from .arguments import account_of, declaration_of, queue_type, vhost_of
-from .asking import Answer, Ask, Json, Rates, bad, field_of, not_found, page_of
+from .asking import ROUTES as ROUTES  # complete once this module is loaded
+from .asking import Answer, Ask, Json, Rates, bad, field_of, find_route, not_found, only, page_of, route
 from .definitions import RABBITMQ_VERSION, Report, binding_fields, exchange_fields, json_of
 from .outgoing import ALWAYS, NEVER, route_of, wire_of
 from .policies import InvalidPolicy, Policy
 from .publishing import Publisher, Target
-from .topology import DELAYED, KINDS, Topology, policy_of
+from .topology import DELAYED, KINDS, Topology, policy_of, stripped
 
 log = logging.getLogger("openq.management")
 
@@ -51,25 +52,6 @@ GET_LEASE_MS = 30_000
 
 _DEPTHS = ("messages", "messages_ready", "messages_unacknowledged")
 _STATS = ("publish", "deliver", "deliver_get", "ack", "redeliver")
-Handler = Callable[["Management", Ask], None]
-ROUTES: dict[tuple[str, int], list[tuple[tuple[str, ...], Handler]]] = {}
-
-
-def _route(method: str, path: str) -> Callable[[Handler], Handler]:
-    parts = tuple(path.split("/"))
-
-    def add(handler: Handler) -> Handler:
-        ROUTES.setdefault((method, len(parts)), []).append((parts, handler))
-        return handler
-
-    return add
-
-
-def _find(method: str, parts: list[str]) -> tuple[Handler, list[str]] | None:
-    for pattern, handler in ROUTES.get((method, len(parts)), ()):
-        if all(wanted in ("*", part) for wanted, part in zip(pattern, parts, strict=True)):
-            return handler, [part for wanted, part in zip(pattern, parts, strict=True) if wanted == "*"]
-    return None
 
 
 class Management:
@@ -124,9 +106,9 @@ class Management:
         method = "GET" if request.method == "HEAD" else request.method
         path = request.path[len(PREFIX) :].rstrip("/")
         parts = [unquote(part) for part in path.split("/")]
-        found = _find(method, parts)
+        found = find_route(method, parts)
         if found is None:
-            if any(_find(other, parts) for other in ("GET", "PUT", "POST", "DELETE")):
+            if any(find_route(other, parts) for other in ("GET", "PUT", "POST", "DELETE")):
                 raise Answer(405, "method_not_allowed", f"{method} is not for {path[:200]}")
             raise not_found()
         handler, ask.names = found
@@ -207,7 +189,7 @@ class Management:
 
     # -- the server
 
-    @_route("GET", "overview")
+    @route("GET", "overview")
     def overview(self, ask: Ask) -> None:
         ask.require_sight()
         live = {what: len(self._live(what)) for what in ("channels", "connections", "consumers")}
@@ -255,13 +237,13 @@ class Management:
 
         ask.look(work)
 
-    @_route("GET", "nodes")
+    @route("GET", "nodes")
     def nodes(self, ask: Ask) -> None:
         ask.require_sight()
         sockets = self._sockets()
         ask.look(lambda: [self._about_node(sockets)])
 
-    @_route("GET", "nodes/*")
+    @route("GET", "nodes/*")
     def node_named(self, ask: Ask) -> None:
         ask.require_sight()
         if ask.names[0] != self.node:
@@ -315,37 +297,37 @@ class Management:
             "contexts": [],
         }
 
-    @_route("GET", "whoami")
+    @route("GET", "whoami")
     def whoami(self, ask: Ask) -> None:
         name = GUEST if self.site.guard.is_open else ask.principal.user
         ask.answer({"name": name, "tags": ["administrator" if ask.may_admin() else "management"]})
 
-    @_route("GET", "cluster-name")
+    @route("GET", "cluster-name")
     def cluster_name(self, ask: Ask) -> None:
         ask.answer({"name": "openq"})
 
-    @_route("GET", "extensions")
-    @_route("GET", "parameters")
-    @_route("GET", "global-parameters")
-    @_route("GET", "operator-policies")
-    @_route("GET", "topic-permissions")
-    @_route("GET", "feature-flags")
-    @_route("GET", "vhost-limits")
+    @route("GET", "extensions")
+    @route("GET", "parameters")
+    @route("GET", "global-parameters")
+    @route("GET", "operator-policies")
+    @route("GET", "topic-permissions")
+    @route("GET", "feature-flags")
+    @route("GET", "vhost-limits")
     def nothing(self, ask: Ask) -> None:
         """There are none of these here."""
         ask.answer([])
 
     # -- health
 
-    @_route("GET", "healthchecks/node")
-    @_route("GET", "healthchecks/node/*")
-    @_route("GET", "health/checks/alarms")
-    @_route("GET", "health/checks/local-alarms")
-    @_route("GET", "health/checks/virtual-hosts")
-    @_route("GET", "health/checks/is-in-service")
-    @_route("GET", "health/checks/node-is-mirror-sync-critical")
-    @_route("GET", "health/checks/node-is-quorum-critical")
-    @_route("GET", "health/checks/certificate-expiration/*/*")
+    @route("GET", "healthchecks/node")
+    @route("GET", "healthchecks/node/*")
+    @route("GET", "health/checks/alarms")
+    @route("GET", "health/checks/local-alarms")
+    @route("GET", "health/checks/virtual-hosts")
+    @route("GET", "health/checks/is-in-service")
+    @route("GET", "health/checks/node-is-mirror-sync-critical")
+    @route("GET", "health/checks/node-is-quorum-critical")
+    @route("GET", "health/checks/certificate-expiration/*/*")
     def health(self, ask: Ask) -> None:
         health = self.site.broker.health()
         if health.ok and not health.disk_full:
@@ -353,7 +335,7 @@ class Management:
         else:
             ask.answer({"status": "failed", "reason": health.detail}, 503)
 
-    @_route("GET", "health/checks/port-listener/*")
+    @route("GET", "health/checks/port-listener/*")
     def port_listener(self, ask: Ask) -> None:
         ports = sorted(self.ports.values())
         if ask.names[0] in map(str, ports):
@@ -363,7 +345,7 @@ class Management:
         failed = {"status": "failed", "reason": "No active listener", "missing": missing, "ports": ports}
         ask.answer(failed, 503)
 
-    @_route("GET", "health/checks/protocol-listener/*")
+    @route("GET", "health/checks/protocol-listener/*")
     def protocol_listener(self, ask: Ask) -> None:
         wanted = {"amqp091": "amqp", "amqps": "amqp/ssl"}.get(ask.names[0], ask.names[0])
         if wanted in self.ports:
@@ -377,7 +359,7 @@ class Management:
         }
         ask.answer(failed, 503)
 
-    @_route("GET", "aliveness-test/*")
+    @route("GET", "aliveness-test/*")
     def aliveness(self, ask: Ask) -> None:
         ask.vhost()
         self.health(ask)
@@ -406,96 +388,44 @@ class Management:
             **depths,
         }
 
-    @_route("GET", "vhosts")
+    @route("GET", "vhosts")
     def vhosts(self, ask: Ask) -> None:
         visible = {each: self._visible(ask, each) for each in self.topology.vhosts() if ask.sees_vhost(each)}
         ask.list(lambda: [self._about_vhost(vhost, fulls) for vhost, fulls in visible.items()])
 
-    @_route("GET", "vhosts/*")
+    @route("GET", "vhosts/*")
     def vhost(self, ask: Ask) -> None:
         vhost = ask.vhost()
         visible = self._visible(ask, vhost)
         ask.look(lambda: self._about_vhost(vhost, visible))
 
-    @_route("PUT", "vhosts/*")
+    @route("PUT", "vhosts/*")
     def put_vhost(self, ask: Ask) -> None:
         ask.require_admin()
         ask.done(self.topology.add_vhost(ask.names[0]))
 
-    @_route("DELETE", "vhosts/*")
+    @route("DELETE", "vhosts/*")
     def delete_vhost(self, ask: Ask) -> None:
         ask.require_admin()
-        if not self.topology.remove_vhost(ask.names[0]):
+        vhost = ask.names[0]
+        if not self.topology.remove_vhost(vhost):
             raise not_found()
-        ask.work(self.topology.policies.save, lambda _: ask.done())
 
-    @_route("GET", "vhosts/*/permissions")
-    def vhost_permissions(self, ask: Ask) -> None:
-        ask.require_admin()
-        vhost = ask.vhost()
-        ask.answer([each for each in self._permissions() if each["vhost"] == vhost])
+        def work() -> None:
+            management_users.forget_vhost(self.site.guard.store, vhost)
+            self.topology.policies.save()
 
-    # -- users
-
-    def _permissions(self) -> list[Json]:
-        vhosts = self.topology.vhosts()
-        guard = self.site.guard
-        if guard.is_open:
-            return [
-                {"user": GUEST, "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}
-                for vhost in vhosts
-            ]
-        return [each for user in guard.store.users() for each in definitions.permission_fields(user, vhosts)]
-
-    def _users(self) -> list[Json]:
-        guard = self.site.guard
-        if guard.is_open:
-            return [
-                {
-                    "name": GUEST,
-                    "password_hash": "",
-                    "hashing_algorithm": "rabbit_password_hashing_sha256",
-                    "tags": ["administrator"],
-                    "limits": {},
-                }
-            ]
-        return [definitions.user_fields(user) for user in guard.store.users()]
-
-    @_route("GET", "users")
-    def users(self, ask: Ask) -> None:
-        ask.require_admin()
-        ask.answer(page_of(self._users(), ask.query))
-
-    @_route("GET", "users/*")
-    def user(self, ask: Ask) -> None:
-        ask.require_admin()
-        ask.one(_only([each for each in self._users() if each["name"] == ask.names[0]]))
-
-    @_route("GET", "permissions")
-    def permissions(self, ask: Ask) -> None:
-        ask.require_admin()
-        ask.answer(page_of(self._permissions(), ask.query))
-
-    @_route("GET", "users/*/permissions")
-    def user_permissions(self, ask: Ask) -> None:
-        ask.require_admin()
-        ask.answer([each for each in self._permissions() if each["user"] == ask.names[0]])
-
-    @_route("GET", "permissions/*/*")
-    def permission(self, ask: Ask) -> None:
-        ask.require_admin()
-        names = {"vhost": ask.names[0], "user": ask.names[1]}
-        ask.one(_only([each for each in self._permissions() if names.items() <= each.items()]))
+        ask.work(work, lambda _: ask.done())
 
     # -- queues
 
-    @_route("GET", "queues")
+    @route("GET", "queues")
     def queues(self, ask: Ask) -> None:
         self._rates.keep(["", *self.topology.queues()])
         visible = self._visible(ask, None)
         ask.list(lambda: self._queues(visible))
 
-    @_route("GET", "queues/*")
+    @route("GET", "queues/*")
     def queues_of(self, ask: Ask) -> None:
         visible = self._visible(ask, ask.vhost())
         ask.list(lambda: self._queues(visible))
@@ -509,7 +439,7 @@ class Management:
             raise not_found()
         return full
 
-    @_route("GET", "queues/*/*")
+    @route("GET", "queues/*/*")
     def queue(self, ask: Ask) -> None:
         full = self._queue_of(ask, "peek")
         vhost, name = ask.names
@@ -519,12 +449,10 @@ class Management:
         extra = {"consumer_details": consumers, "incoming": [], "deliveries": []}
         ask.look(lambda: {**self._about_queue(full), **extra})
 
-    @_route("PUT", "queues/*/*")
+    @route("PUT", "queues/*/*")
     def put_queue(self, ask: Ask) -> None:
         body = ask.body()
-        if not self.topology.vhost_exists(ask.names[0]):
-            raise Answer(404, "not_found", "vhost_not_found")
-        vhost, name = ask.vhost(), ask.names[1]
+        vhost, name = ask.vhost("vhost_not_found"), stripped(ask.names[1])
         full = ask.full(name)
         ask.require("manage", full, is_queue=True)
         arguments = _arguments(body)
@@ -541,7 +469,7 @@ class Management:
         )
         ask.done(is_new)
 
-    @_route("DELETE", "queues/*/*")
+    @route("DELETE", "queues/*/*")
     def delete_queue(self, ask: Ask) -> None:
         self._queue_of(ask, "manage")
         vhost, name = ask.names
@@ -554,13 +482,13 @@ class Management:
         )
         ask.done()
 
-    @_route("DELETE", "queues/*/*/contents")
+    @route("DELETE", "queues/*/*/contents")
     def purge_queue(self, ask: Ask) -> None:
         self._queue_of(ask, "manage")
         self.topology.purge_queue(ask.names[0], ask.names[1], None)
         ask.done()
 
-    @_route("POST", "queues/*/*/get")
+    @route("POST", "queues/*/*/get")
     def get_messages(self, ask: Ask) -> None:
         full = self._queue_of(ask, "receive")
         body = ask.needed("count", "ackmode", "encoding")
@@ -638,12 +566,12 @@ class Management:
         ]
         return sorted(found, key=lambda each: (vhost_of(split_name(each.name)[0]), each.name))
 
-    @_route("GET", "exchanges")
+    @route("GET", "exchanges")
     def exchanges(self, ask: Ask) -> None:
         found = self._exchanges(ask, None)
         ask.list(lambda: [self._about_exchange(each) for each in found])
 
-    @_route("GET", "exchanges/*")
+    @route("GET", "exchanges/*")
     def exchanges_of(self, ask: Ask) -> None:
         found = self._exchanges(ask, ask.vhost())
         ask.list(lambda: [self._about_exchange(each) for each in found])
@@ -658,17 +586,15 @@ class Management:
             raise not_found()
         return self.topology.exchange(vhost, name)
 
-    @_route("GET", "exchanges/*/*")
+    @route("GET", "exchanges/*/*")
     def exchange(self, ask: Ask) -> None:
         found = self._exchange_of(ask, "peek", ask.names[1])
         ask.one({**self._about_exchange(found), "incoming": [], "outgoing": []})
 
-    @_route("PUT", "exchanges/*/*")
+    @route("PUT", "exchanges/*/*")
     def put_exchange(self, ask: Ask) -> None:
         body = ask.body()
-        if not self.topology.vhost_exists(ask.names[0]):
-            raise Answer(404, "not_found", "vhost_not_found")
-        vhost, name = ask.vhost(), ask.names[1]
+        vhost, name = ask.vhost("vhost_not_found"), stripped(ask.names[1])
         ask.require("manage", ask.full(name), is_queue=False)
         arguments = _arguments(body)
         ask.require_target(arguments.get("alternate-exchange"))
@@ -687,14 +613,14 @@ class Management:
         )
         ask.done(is_new)
 
-    @_route("DELETE", "exchanges/*/*")
+    @route("DELETE", "exchanges/*/*")
     def delete_exchange(self, ask: Ask) -> None:
         self._exchange_of(ask, "manage", ask.names[1])
         vhost, name = ask.names
         self.topology.delete_exchange(vhost, name, ask.query.get("if-unused") == "true")
         ask.done()
 
-    @_route("POST", "exchanges/*/*/publish")
+    @route("POST", "exchanges/*/*/publish")
     def publish(self, ask: Ask) -> None:
         body = ask.needed("properties", "routing_key", "payload", "payload_encoding")
         key, payload = body["routing_key"], body["payload"]
@@ -756,20 +682,20 @@ class Management:
             return False  # an exchange of that name
         return ask.may("peek", binding.destination, is_queue=not binding.to_exchange)
 
-    @_route("GET", "bindings")
+    @route("GET", "bindings")
     def bindings(self, ask: Ask) -> None:
         self._list_bindings(ask, self._bindings(ask, None))
 
-    @_route("GET", "bindings/*")
+    @route("GET", "bindings/*")
     def bindings_of(self, ask: Ask) -> None:
         self._list_bindings(ask, self._bindings(ask, ask.vhost()))
 
-    @_route("GET", "queues/*/*/bindings")
+    @route("GET", "queues/*/*/bindings")
     def queue_bindings(self, ask: Ask) -> None:
         full = self._queue_of(ask, "peek")
         self._list_bindings(ask, self._bindings(ask, ask.names[0], full))
 
-    @_route("GET", "exchanges/*/*/bindings/*")
+    @route("GET", "exchanges/*/*/bindings/*")
     def exchange_bindings(self, ask: Ask) -> None:
         vhost = ask.names[0]
         full = self._exchange_of(ask, "peek", ask.names[1]).name
@@ -805,16 +731,16 @@ class Management:
         found = self.topology.bindings(ask.full(source), ask.full(destination))
         return [each for each in found if each.to_exchange == to_exchange]
 
-    @_route("GET", "bindings/*/e/*/*/*")
+    @route("GET", "bindings/*/e/*/*/*")
     def bindings_between(self, ask: Ask) -> None:
         ask.answer([_about_binding(each) for each in self._bound(ask, "peek")])
 
-    @_route("GET", "bindings/*/e/*/*/*/*")
+    @route("GET", "bindings/*/e/*/*/*/*")
     def binding(self, ask: Ask) -> None:
         found = [_about_binding(each) for each in self._bound(ask, "peek")]
-        ask.one(_only([each for each in found if _is_key(each["properties_key"], ask.names[4])]))
+        ask.one(only([each for each in found if _is_key(each["properties_key"], ask.names[4])]))
 
-    @_route("POST", "bindings/*/e/*/*/*")
+    @route("POST", "bindings/*/e/*/*/*")
     def bind(self, ask: Ask) -> None:
         source, destination, to_exchange = self._between(ask, "manage")
         body = ask.body()
@@ -826,7 +752,7 @@ class Management:
         made = Binding(ask.full(source), ask.full(destination), to_exchange, key, arguments)
         ask.done(True, f"{quote(destination, safe='')}/{quote(_key_of(made), safe='~')}")
 
-    @_route("DELETE", "bindings/*/e/*/*/*/*")
+    @route("DELETE", "bindings/*/e/*/*/*/*")
     def unbind(self, ask: Ask) -> None:
         for each in self._bound(ask, "manage"):
             if _is_key(_key_of(each), ask.names[4]):
@@ -839,23 +765,23 @@ class Management:
 
     # -- policies
 
-    @_route("GET", "policies")
+    @route("GET", "policies")
     def policies(self, ask: Ask) -> None:
         found = [each.to_json() for each in self.topology.policies.all() if ask.sees_vhost(each.vhost)]
         ask.answer(page_of(found, ask.query))
 
-    @_route("GET", "policies/*")
+    @route("GET", "policies/*")
     def policies_of(self, ask: Ask) -> None:
         ask.answer(page_of([each.to_json() for each in self.topology.policies.all(ask.vhost())], ask.query))
 
-    @_route("GET", "policies/*/*")
+    @route("GET", "policies/*/*")
     def policy(self, ask: Ask) -> None:
         found = self.topology.policies.get(ask.vhost(), ask.names[1])
         if found is None:
             raise not_found()
         ask.one(found.to_json())
 
-    @_route("PUT", "policies/*/*")
+    @route("PUT", "policies/*/*")
     def put_policy(self, ask: Ask) -> None:
         # By a pattern that takes for ever to match, a policy can stop the server: not for everybody.
         ask.require_admin()
@@ -865,16 +791,33 @@ class Management:
             policy = Policy.from_json({**body, "vhost": vhost, "name": name})
         except InvalidPolicy as error:
             raise bad(f"Validation failed\n\n{error}\n") from error
-        is_new = self.topology.policies.get(vhost, name) is None
+        before = self.topology.policies.get(vhost, name)
         self.topology.set_policy(policy)
-        ask.work(self.topology.policies.save, lambda _: ask.done(is_new))
+        self._save_policies(ask, vhost, name, before, before is None)
 
-    @_route("DELETE", "policies/*/*")
+    @route("DELETE", "policies/*/*")
     def delete_policy(self, ask: Ask) -> None:
         ask.require_admin()
-        if not self.topology.clear_policy(ask.vhost(), ask.names[1]):
+        vhost, name = ask.vhost(), ask.names[1]
+        before = self.topology.policies.get(vhost, name)
+        if not self.topology.clear_policy(vhost, name):
             raise not_found()
-        ask.work(self.topology.policies.save, lambda _: ask.done())
+        self._save_policies(ask, vhost, name, before, False)
+
+    def _save_policies(self, ask: Ask, vhost: str, name: str, before: Policy | None, is_new: bool) -> None:
+        """What cannot be kept is taken back: a restart must not change what is in force."""
+
+        def finished(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                self.topology.restore_policy(vhost, name, before)
+            if ask.request.gone:
+                return
+            if error is not None:
+                ask.fail(error)
+            else:
+                ask.done(is_new)
+
+        self.site.run(self.topology.policies.save, finished)
 
     # -- connections, channels, consumers
 
@@ -896,45 +839,80 @@ class Management:
         ]
         ask.answer(page_of([json_of(each) for each in found], ask.query))
 
-    @_route("GET", "connections")
-    @_route("GET", "channels")
-    @_route("GET", "consumers")
+    @route("GET", "connections")
+    @route("GET", "channels")
+    @route("GET", "consumers")
     def live(self, ask: Ask) -> None:
         self._list_live(ask, ask.request.path[len(PREFIX) :].strip("/"))
 
-    @_route("GET", "vhosts/*/connections")
-    @_route("GET", "vhosts/*/channels")
-    @_route("GET", "consumers/*")
+    @route("GET", "vhosts/*/connections")
+    @route("GET", "vhosts/*/channels")
+    @route("GET", "consumers/*")
     def live_in(self, ask: Ask) -> None:
         parts = ask.request.path[len(PREFIX) :].strip("/").split("/")
         self._list_live(ask, parts[0] if len(parts) == 2 else parts[2], ask.vhost())
 
-    @_route("GET", "connections/*")
-    @_route("GET", "channels/*")
+    @route("GET", "connections/*")
+    @route("GET", "channels/*")
     def live_one(self, ask: Ask) -> None:
         what = ask.request.path[len(PREFIX) :].partition("/")[0]
-        found = [each for each in self._live(what) if each.get("name") == ask.names[0]]
-        if not found or not self._sees(ask, found[0]):
-            raise not_found()
-        ask.one(json_of(found[0]))
+        ask.one(json_of(self._live_named(ask, what, ask.names[0])))
+
+    def _live_named(self, ask: Ask, what: str, name: str) -> Json:
+        """Raises 404 for one that the caller may not see, too."""
+        found = [each for each in self._live(what) if each.get("name") == name]
+        return only([each for each in found if self._sees(ask, each)])
+
+    @route("GET", "connections/*/channels")
+    def channels_of(self, ask: Ask) -> None:
+        name = self._live_named(ask, "connections", ask.names[0])["name"]
+        found = [each for each in self._live("channels") if field_of(each, "connection_details.name") == name]
+        ask.answer(page_of([json_of(each) for each in found], ask.query))
+
+    @route("DELETE", "connections/*")
+    def close_connection(self, ask: Ask) -> None:
+        """One's own, or anybody's for an administrator; the client is told why (`X-Reason`)."""
+        name = ask.names[0]
+        if _user_in(self._live_named(ask, "connections", name)) != ask.principal.user:
+            ask.require_admin()
+        self._close(ask, lambda each: each["name"] == name)
+
+    @route("GET", "connections/username/*")
+    def connections_of(self, ask: Ask) -> None:
+        found = [each for each in self._live("connections") if _user_in(each) == ask.names[0]]
+        ask.answer(page_of([json_of(each) for each in found if self._sees(ask, each)], ask.query))
+
+    @route("DELETE", "connections/username/*")
+    def close_connections_of(self, ask: Ask) -> None:
+        if ask.names[0] != ask.principal.user:
+            ask.require_admin()
+        self._close(ask, lambda each: _user_in(each) == ask.names[0])
+
+    def _close(self, ask: Ask, is_meant: Callable[[Json], bool]) -> None:
+        given = (ask.request.header(b"x-reason") or b"").decode("utf-8", "replace")
+        reason = "".join(char if char.isprintable() else "?" for char in given[:200])
+        door = self.site.amqp
+        if door is not None:
+            door.close_connections(is_meant, reason or "Closed via management API")
+        ask.done()
 
     # -- definitions
 
-    @_route("GET", "definitions")
-    @_route("GET", "all-configuration")
+    @route("GET", "definitions")
+    @route("GET", "all-configuration")
     def get_definitions(self, ask: Ask) -> None:
         ask.require_admin()
         ask.look(lambda: definitions.export(self.topology, self.site.guard.store))
 
-    @_route("GET", "definitions/*")
+    @route("GET", "definitions/*")
     def get_vhost_definitions(self, ask: Ask) -> None:
         ask.require_admin()
         vhost = ask.vhost()
         ask.look(lambda: definitions.export(self.topology, None, vhost))
 
-    @_route("POST", "definitions")
-    @_route("POST", "all-configuration")
-    @_route("POST", "definitions/*")
+    @route("POST", "definitions")
+    @route("POST", "all-configuration")
+    @route("POST", "definitions/*")
     def post_definitions(self, ask: Ask) -> None:
         """RabbitMQ says nothing but 204; `?report=true` asks for what was made and what could not be."""
         ask.require_admin()
@@ -967,12 +945,6 @@ def _exchange_types() -> list[Json]:
     return [
         {"name": kind, "description": f"AMQP {kind} exchange", "enabled": True} for kind in (*KINDS, DELAYED)
     ]
-
-
-def _only(found: list[Json]) -> Json:
-    if not found:
-        raise not_found()
-    return found[0]
 
 
 def _flag(body: Json, name: str) -> bool:

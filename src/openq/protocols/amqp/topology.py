@@ -41,7 +41,6 @@ from .arguments import (
 )
 from .errors import (
     ACCESS_REFUSED,
-    COMMAND_INVALID,
     NOT_FOUND,
     PRECONDITION_FAILED,
     RESOURCE_LOCKED,
@@ -70,6 +69,7 @@ _BUILT_IN: tuple[tuple[str, Kind], ...] = (
     ("amq.headers", "headers"),
     ("amq.match", "headers"),
 )
+_BUILT_IN_NAMES = frozenset(("", *(name for name, _ in _BUILT_IN)))
 MAX_ARGUMENTS = 16 * 1024
 _LINE_ENDS = str.maketrans("", "", "\r\n")
 _MATCHES = ("all", "any", "all-with-x", "any-with-x")
@@ -213,7 +213,7 @@ class Topology:
         arguments: Arguments | None = None,
         owner: object | None = None,
     ) -> str:
-        name = name.translate(_LINE_ENDS)
+        name = stripped(name)
         if passive:
             self.check_access(vhost, name, owner)
             self.touch(full_name(account_of(vhost), name))
@@ -485,9 +485,10 @@ class Topology:
         internal: bool = False,
         arguments: Arguments | None = None,
     ) -> None:
-        name = name.translate(_LINE_ENDS)
+        name = stripped(name)
         if not passive and kind not in (*KINDS, DELAYED):
-            raise AmqpError(COMMAND_INVALID, f"{'unknown' if kind else 'invalid'} exchange type '{kind}'")
+            # A channel error, as in RabbitMQ from 4.0 on; its 3.x ended the connection (503).
+            raise AmqpError(PRECONDITION_FAILED, f"{'unknown' if kind else 'invalid'} exchange type '{kind}'")
         if not name:
             _refuse_default()
         if passive:
@@ -556,7 +557,7 @@ class Topology:
         )
 
     def delete_exchange(self, vhost: str, name: str, if_unused: bool = False) -> None:
-        name = name.translate(_LINE_ENDS)
+        name = stripped(name)
         if not name:
             _refuse_default()
         if name.startswith("amq."):
@@ -639,16 +640,36 @@ class Topology:
 
     def set_policy(self, policy: Policy) -> bool:
         """In force at once; `policies.save` keeps it. Whether that changed anything."""
+        before = self.policies.get(policy.vhost, policy.name)
         changed = self.policies.set(policy)
         if changed:
-            self.apply_policies(policy.vhost)
+            self._apply_or_restore(policy.vhost, policy.name, before)
         return changed
 
     def clear_policy(self, vhost: str, name: str) -> bool:
+        before = self.policies.get(vhost, name)
         found = self.policies.clear(vhost, name)
         if found:
-            self.apply_policies(vhost)
+            self._apply_or_restore(vhost, name, before)
         return found
+
+    def _apply_or_restore(self, vhost: str, name: str, before: Policy | None) -> None:
+        try:
+            self.apply_policies(vhost)
+        except AmqpError:  # a full disk, say, in the middle of it
+            self.restore_policy(vhost, name, before)
+            raise
+
+    def restore_policy(self, vhost: str, name: str, before: Policy | None) -> None:
+        """As it was, after a change that could not be made or kept."""
+        if before is None:
+            self.policies.clear(vhost, name)
+        else:
+            self.policies.set(before)
+        try:
+            self.apply_policies(vhost)
+        except AmqpError as error:
+            log.error("policy %r: some queues follow it until the next start: %s", name, error.text)
 
     def apply_policies(self, vhost: str | None = None) -> None:
         """To all queues and exchanges that there are."""
@@ -722,6 +743,16 @@ def _check_size(arguments: Arguments) -> None:
         raise from_openq(error) from error
     if size > MAX_ARGUMENTS:
         raise AmqpError(PRECONDITION_FAILED, f"arguments of {size} bytes; at most {MAX_ARGUMENTS} are kept")
+
+
+def stripped(name: str) -> str:
+    """As RabbitMQ takes the name of what is declared; rights are those of this name."""
+    return name.translate(_LINE_ENDS)
+
+
+def is_built_in(name: str) -> bool:
+    """Whether every vhost has an exchange of this name."""
+    return name in _BUILT_IN_NAMES
 
 
 def kind_of(exchange: Exchange) -> str:

@@ -1,0 +1,303 @@
+"""The management API's users and permissions, over the users and rules that every protocol shares.
+
+RabbitMQ has tags and three regular expressions for each vhost; here a user has a role and rules with patterns
+of `*` and `?` (`definitions.py` says what becomes what). What a rule cannot say is refused with the reason:
+nobody must have more rights than was asked for, nor believe to have others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...names import DEFAULT_ACCOUNT
+from ...security.policy import ROLES, Rule
+from ...security.store import Store, User, hash_password, rabbitmq_hash
+from .arguments import account_of
+from .asking import Ask, Json, bad, not_found, only, page_of, route
+from .definitions import (
+    ACTIONS_OF,
+    DEFAULT_ALGORITHM,
+    GUEST,
+    NO_GUEST,
+    globs_of,
+    permission_fields,
+    role_of,
+    user_fields,
+)
+
+if TYPE_CHECKING:
+    from .management import Management
+
+# Roles that stand for tags. What they allow beyond permissions is documented with the tags.
+_TAGGED = ("admin", "viewer")
+
+
+def _users(door: Management) -> list[Json]:
+    guard = door.site.guard
+    if guard.is_open:
+        return [
+            {
+                "name": GUEST,
+                "password_hash": "",
+                "hashing_algorithm": DEFAULT_ALGORITHM,
+                "tags": ["administrator"],
+                "limits": {},
+            }
+        ]
+    return [user_fields(user) for user in guard.store.users()]
+
+
+def _permissions(door: Management) -> list[Json]:
+    vhosts = door.topology.vhosts()
+    guard = door.site.guard
+    if guard.is_open:
+        return [
+            {"user": GUEST, "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}
+            for vhost in vhosts
+        ]
+    return [each for user in guard.store.users() for each in permission_fields(user, vhosts)]
+
+
+# -- looking --------------------------------------------------------------------------------------
+
+
+@route("GET", "users")
+def list_users(door: Management, ask: Ask) -> None:
+    ask.require_admin()
+    ask.answer(page_of(_users(door), ask.query))
+
+
+@route("GET", "users/without-permissions")
+def users_without_permissions(door: Management, ask: Ask) -> None:
+    ask.require_admin()
+    known = {each["user"] for each in _permissions(door)}
+    ask.answer(page_of([each for each in _users(door) if each["name"] not in known], ask.query))
+
+
+@route("GET", "users/*")
+def show_user(door: Management, ask: Ask) -> None:
+    ask.require_admin()
+    ask.one(only([each for each in _users(door) if each["name"] == ask.names[0]]))
+
+
+@route("GET", "permissions")
+def list_permissions(door: Management, ask: Ask) -> None:
+    ask.require_admin()
+    ask.answer(page_of(_permissions(door), ask.query))
+
+
+@route("GET", "users/*/permissions")
+def permissions_of_user(door: Management, ask: Ask) -> None:
+    ask.require_admin()
+    only([each for each in _users(door) if each["name"] == ask.names[0]])
+    ask.answer([each for each in _permissions(door) if each["user"] == ask.names[0]])
+
+
+@route("GET", "vhosts/*/permissions")
+def permissions_of_vhost(door: Management, ask: Ask) -> None:
+    ask.require_admin()
+    vhost = ask.vhost()
+    ask.answer([each for each in _permissions(door) if each["vhost"] == vhost])
+
+
+@route("GET", "permissions/*/*")
+def show_permission(door: Management, ask: Ask) -> None:
+    ask.require_admin()
+    ask.one(_permission(door, ask))
+
+
+def _permission(door: Management, ask: Ask) -> Json:
+    names = {"vhost": ask.names[0], "user": ask.names[1]}
+    return only([each for each in _permissions(door) if names.items() <= each.items()])
+
+
+# -- users ----------------------------------------------------------------------------------------
+
+
+@route("PUT", "users/*")
+def put_user(door: Management, ask: Ask) -> None:
+    """With `password`, or with `password_hash` as RabbitMQ writes it; with neither there is no password."""
+    ask.require_admin()
+    name, body, store = ask.names[0], ask.body(), door.site.guard.store
+    role = role_of(_tags(body))
+    password, hashed = _password(body)
+    known = store.user(name)
+    if name == GUEST and known is None:
+        raise bad(NO_GUEST)
+    if not store.users() and (role != "admin" or (password is None and hashed is None)):
+        # Adding the first user ends open access; then somebody must be able to sign in and add others.
+        raise bad(
+            "the first user must have a password and the tag administrator: "
+            "from then on everybody has to sign in"
+        )
+
+    def work() -> bool:
+        kept = hashed if password is None else hash_password(password)
+        if known is None:
+            store.add_user(name, role=role, password_hash=kept)
+            return True
+        store.change_user(name, lambda user: replace(user, role=_role(user, role), password_hash=kept))
+        return False
+
+    ask.work(work, ask.done)
+
+
+def _role(user: User, wanted: str) -> str:
+    """No tag stands for the other roles, so they stay when tags are set."""
+    return wanted if wanted != "none" or user.role in _TAGGED else user.role
+
+
+def _tags(body: Json) -> list[str]:
+    if "tags" not in body:
+        raise bad("tags_not_present")
+    tags = body["tags"]
+    if isinstance(tags, str):
+        tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise bad("tags must be text with commas, or a list of texts")
+    return tags
+
+
+def _password(body: Json) -> tuple[str | None, str | None]:
+    """The password, or a hash to be kept."""
+    password, hashed = body.get("password"), body.get("password_hash")
+    if password is not None and hashed is not None:
+        raise bad("both_password_and_password_hash_are_provided")
+    if not isinstance(password, str | None) or not isinstance(hashed, str | None):
+        raise bad("password and password_hash must be texts")
+    algorithm = body.get("hashing_algorithm") or DEFAULT_ALGORITHM
+    if not isinstance(algorithm, str):
+        raise bad("hashing_algorithm must be text")
+    return password, rabbitmq_hash(hashed, algorithm) if hashed else None
+
+
+@route("DELETE", "users/*")
+def delete_user(door: Management, ask: Ask) -> None:
+    """With all keys and tokens; its connections end."""
+    ask.require_admin()
+    _delete_users(door, ask, [ask.names[0]])
+
+
+@route("POST", "users/bulk-delete")
+def delete_users(door: Management, ask: Ask) -> None:
+    ask.require_admin()
+    names = ask.needed("users")["users"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise bad("users must be a list of names")
+    _delete_users(door, ask, names)
+
+
+def _delete_users(door: Management, ask: Ask, names: list[str]) -> None:
+    guard = door.site.guard
+    if guard.is_open and GUEST in names:
+        raise bad(
+            "a server without users is open to guest: add an administrator (PUT /api/users/NAME), "
+            "which ends open access"
+        )
+    if any(guard.store.user(name) is None for name in names):
+        raise not_found()
+    # Without users the server would be open to everybody again.
+    if names and not {user.name for user in guard.store.users()} - set(names):
+        raise bad("the last user stays: a server without users is open to everybody on this machine")
+
+    def work() -> None:
+        for name in names:
+            guard.store.remove_user(name)
+
+    ask.work(work, lambda _: ask.done())
+
+
+# -- permissions ----------------------------------------------------------------------------------
+
+
+@route("PUT", "permissions/*/*")
+def put_permission(door: Management, ask: Ask) -> None:
+    """Exactly these rights in the vhost; denials that were given with `openq perm` stay."""
+    ask.require_admin()
+    body = ask.needed("configure", "write", "read")
+    (vhost, name), store = ask.names, door.site.guard.store
+    user = store.user(name)
+    if user is None or not door.topology.vhost_exists(vhost):
+        raise bad("vhost_or_user_not_found")
+    account = account_of(vhost)
+    wanted = {kind: _globs(kind, body[kind]) for kind in ACTIONS_OF}
+    _refuse_more(user, account, wanted, _TAGGED)
+    is_new = not [each for each in _permissions(door) if (each["user"], each["vhost"]) == (name, vhost)]
+    by_pattern: dict[str, set[str]] = {}
+    for kind, globs in wanted.items():
+        for glob in globs:
+            by_pattern.setdefault(glob, set()).update(ACTIONS_OF[kind])
+    rules = [Rule("allow", frozenset(actions), glob, account) for glob, actions in by_pattern.items()]
+
+    def work() -> bool:
+        store.change_user(name, lambda user: replace(user, rules=(*_without(user, account), *rules)))
+        return is_new
+
+    ask.work(work, ask.done)
+
+
+@route("DELETE", "permissions/*/*")
+def delete_permission(door: Management, ask: Ask) -> None:
+    ask.require_admin()
+    (vhost, name), store = ask.names, door.site.guard.store
+    _permission(door, ask)
+    user, account = store.user(name), account_of(vhost)
+    if user is None:
+        raise bad("a server without users is open: there is nothing to take from guest")
+    _refuse_more(user, account, {kind: [] for kind in ACTIONS_OF}, ("viewer",))
+
+    def work() -> None:
+        store.change_user(name, lambda user: replace(user, rules=_without(user, account)))
+
+    ask.work(work, lambda _: ask.done())
+
+
+def _globs(kind: str, pattern: object) -> list[str]:
+    if not isinstance(pattern, str):
+        raise bad(f"{kind} must be text")
+    globs = globs_of(pattern)
+    if globs is None:
+        raise bad(
+            f"{kind}: rules here have patterns of * and ? only, and cannot say {pattern[:200]!r}; "
+            "name prefixes or whole names, with | between them"
+        )
+    return globs
+
+
+def _without(user: User, account: str) -> tuple[Rule, ...]:
+    """Its rules but for those that allow something in this account alone."""
+    return tuple(
+        rule
+        for rule in user.rules
+        if rule.effect == "deny" or (user.account if rule.account is None else rule.account) != account
+    )
+
+
+def _refuse_more(user: User, account: str, wanted: dict[str, list[str]], exempt: Iterable[str]) -> None:
+    """Raises 400 if its role, or a rule for all vhosts, would leave it rights that are not asked for."""
+    lasting = [rule for rule in user.rules if rule.account == "*" and rule.effect == "allow"]
+    if user.role not in exempt:
+        lasting += [rule for rule in ROLES[user.role] if (rule.account or user.account) in ("*", account)]
+    for kind, globs in wanted.items():
+        if globs != ["*"] and any(ACTIONS_OF[kind] & rule.actions for rule in lasting):
+            raise bad(
+                f"user {user.name!r} would keep more than that: it has the role {user.role!r}, or rules "
+                "for all vhosts; PUT /api/v1/users/NAME changes the role, `openq perm revoke` ends a rule"
+            )
+
+
+def forget_vhost(store: Store, vhost: str) -> None:
+    """Rights in a vhost go with it: one of the same name that comes later is another one."""
+    account = account_of(vhost)
+    if account == DEFAULT_ACCOUNT:
+        return
+    for user in store.users():
+        if any(rule.account == account for rule in user.rules):
+            store.change_user(
+                user.name,
+                lambda user: replace(
+                    user, rules=tuple(rule for rule in user.rules if rule.account != account)
+                ),
+            )
