@@ -242,3 +242,74 @@ def test_a_running_server_takes_over_what_the_command_line_does_to_keys(guarded:
     assert make(sqs)
     openq("key", "revoke", made["id"], "--yes")
     until(lambda: is_unknown(sqs))
+
+
+def test_nobody_learns_whether_there_is_a_queue_that_they_may_not_use(
+    guarded: Guarded, protocol: str
+) -> None:
+    root, worker = guarded.client("root", protocol), guarded.client("worker", protocol)
+    there = make(root)
+    missing = there + "-not"
+    own = root.create_queue(QueueName=f"own-{fresh()}")["QueueUrl"]
+    guarded.store.grant("worker", Rule("allow", frozenset({"manage"}), own.rpartition("/")[2]))
+    until(lambda: _may_tag(worker, own))
+    redrive = {"deadLetterTargetArn": arn_of(root, own), "maxReceiveCount": "3"}
+    root.set_queue_attributes(
+        QueueUrl=make(root), Attributes={"RedrivePolicy": json.dumps(redrive)}
+    )  # so that messages may be moved out of it
+    entries = [{"Id": "a", "ReceiptHandle": "x"}]
+
+    def redriven(url: str) -> dict[str, str]:
+        arn = arn_of(root, there).replace(there.rpartition("/")[2], url.rpartition("/")[2])
+        return {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3})}
+
+    def arn(url: str) -> str:
+        return str(json.loads(redriven(url)["RedrivePolicy"])["deadLetterTargetArn"])
+
+    def told(url: str) -> list[str]:
+        name = url.rpartition("/")[2]
+        named: dict[str, Any] = {"QueueUrl": url}
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("get_queue_url", {"QueueName": name}),
+            ("create_queue", {"QueueName": name}),
+            ("create_queue", {"QueueName": name, "Attributes": {"VisibilityTimeout": "7"}}),
+            ("get_queue_attributes", named),
+            ("set_queue_attributes", {**named, "Attributes": {"VisibilityTimeout": "7"}}),
+            ("set_queue_attributes", {"QueueUrl": own, "Attributes": redriven(url)}),
+            ("delete_queue", named),
+            ("purge_queue", named),
+            ("send_message", {**named, "MessageBody": "x"}),
+            ("send_message_batch", {**named, "Entries": [{"Id": "a", "MessageBody": "x"}]}),
+            ("receive_message", named),
+            ("delete_message", {**named, "ReceiptHandle": "x"}),
+            ("delete_message_batch", {**named, "Entries": entries}),
+            ("change_message_visibility", {**named, "ReceiptHandle": "x", "VisibilityTimeout": 0}),
+            ("change_message_visibility_batch", {**named, "Entries": entries}),
+            ("list_dead_letter_source_queues", named),
+            ("list_queue_tags", named),
+            ("tag_queue", {**named, "Tags": {"a": "b"}}),
+            ("untag_queue", {**named, "TagKeys": ["a"]}),
+            ("add_permission", {**named, "Label": "l", "AWSAccountIds": [OTHER], "Actions": ["*"]}),
+            ("remove_permission", {**named, "Label": "l"}),
+            ("start_message_move_task", {"SourceArn": arn(url)}),
+            ("start_message_move_task", {"SourceArn": arn_of(root, own), "DestinationArn": arn(url)}),
+            ("list_message_move_tasks", {"SourceArn": arn(url)}),
+        ]
+        found = []
+        for verb, arguments in calls:
+            with pytest.raises(ClientError) as caught:
+                getattr(worker, verb)(**arguments)
+            error = caught.value.response["Error"]
+            assert error["Code"] in ("AccessDenied", "AccessDeniedException"), (verb, error)
+            found.append(f"{verb}: {error['Code']} {error['Message'].replace(name, 'NAME')}")
+        return found
+
+    assert told(there) == told(missing)
+
+
+def _may_tag(sqs: Any, url: str) -> bool:
+    try:
+        sqs.tag_queue(QueueUrl=url, Tags={"a": "b"})
+    except ClientError:
+        return False
+    return True

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from openq.broker.local import LocalBroker
 from openq.config import Config
 from openq.storage import writer
 from tests.crash.faults import FaultyDisk
 from tests.protocols.amqp.dialogue import Ended
+from tests.protocols.amqp.management_fields import Api
 from tests.protocols.amqp.talk import Talk, method, publish
 from tests.server.inprocess import indoors
-from tests.server.test_disk_full import MIB, indoor_broker
+from tests.server.test_disk_full import MIB, Breaking, indoor_broker
 from tests.serving import free_port, until
 
 LARGE = b"x" * 100_000
@@ -22,8 +26,9 @@ LARGE = b"x" * 100_000
 class Full:
     """A server whose disk has just become full, by publishing with confirms."""
 
-    def __init__(self, port: int, disk: FaultyDisk) -> None:
+    def __init__(self, port: int, disk: FaultyDisk, url: str) -> None:
         self.port = port
+        self.api = Api(url)  # the management API
         self.disk = disk
         self.talk = Talk(port).confirming()
         self.talk.declare("dead")
@@ -54,7 +59,7 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Full]:
     port = free_port()
     config = Config(memory=True, drain_timeout_s=1, log_level="debug", amqp_port=port)
     with indoors(indoor_broker(tmp_path, disk), config) as server:
-        full = Full(port, disk)
+        full = Full(port, disk, f"http://127.0.0.1:{server.port}")
         try:
             yield full
         finally:
@@ -184,3 +189,90 @@ def test_a_held_publisher_that_hangs_up_is_forgotten(full: Full) -> None:
         assert full.talk.hear("connection.unblocked", 1)
         other.confirming().publish_all("dead", [b"last"])
         assert other.declare("dead", passive=True) >= 1
+
+
+MESSAGE = {"properties": {}, "routing_key": "q", "payload": "x" * 100_000, "payload_encoding": "string"}
+TAKE = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+POLICY = {"pattern": "^q$", "definition": {"max-length": 1_000_000}}
+# Everything that changes something through the management API.
+CHANGES: list[tuple[str, str, object]] = [
+    ("POST", "/api/exchanges/%2F/amq.default/publish", MESSAGE),
+    ("POST", "/api/exchanges/%2F/amq.fanout/publish", MESSAGE),
+    ("PUT", "/api/queues/%2F/new", {"durable": True}),
+    ("PUT", "/api/exchanges/%2F/new", {"type": "topic", "durable": True}),
+    ("POST", "/api/bindings/%2F/e/amq.fanout/q/q", {"routing_key": "k"}),
+    ("DELETE", "/api/bindings/%2F/e/amq.fanout/q/q/k", None),
+    ("PUT", "/api/policies/%2F/p", POLICY),
+    ("DELETE", "/api/policies/%2F/p", None),
+    ("PUT", "/api/vhosts/new", {}),
+    ("POST", "/api/definitions", {"queues": [{"name": "more", "vhost": "/", "durable": True}]}),
+    ("POST", "/api/queues/%2F/q/get", TAKE),
+    ("POST", "/api/queues/%2F/q/get", {**TAKE, "ackmode": "reject_requeue_true"}),
+    ("POST", "/api/queues/%2F/q/get", {**TAKE, "ackmode": "reject_requeue_false"}),
+    ("DELETE", "/api/queues/%2F/q/contents", None),
+    ("DELETE", "/api/queues/%2F/new", None),
+    ("DELETE", "/api/exchanges/%2F/new", None),
+    ("DELETE", "/api/vhosts/new", None),
+    ("DELETE", "/api/queues/%2F/q", None),
+]
+LOOKS = ("overview", "nodes", "queues", "queues/%2F/q", "exchanges", "bindings", "vhosts", "connections")
+
+
+def test_a_publish_by_the_management_api_is_refused_with_503_and_the_reason(full: Full) -> None:
+    for exchange in ("amq.default", "amq.fanout"):
+        full.talk.say("queue.bind", queue="q", exchange="amq.fanout")
+        status, told = full.api("POST", f"/api/exchanges/%2F/{exchange}/publish", MESSAGE)
+
+        assert (status, told["error"]) == (503, "unavailable")
+        assert "disk" in told["reason"]
+    full.make_room()
+    until(lambda: full.api("POST", "/api/exchanges/%2F/amq.default/publish", MESSAGE)[0] == 200)
+
+
+def test_the_management_api_takes_or_refuses_every_change_in_order_while_the_disk_is_full(full: Full) -> None:
+    for method_, path, body in CHANGES:
+        status, told = full.api(method_, path, body)
+        assert status in (200, 201, 204, 404, 503), (method_, path, told)
+        assert status != 503 or "disk" in told["reason"], (method_, path, told)
+        assert all(full.api("GET", f"/api/{look}")[0] in (200, 404) for look in LOOKS)
+
+
+def test_the_management_api_says_so_when_the_journal_has_failed(tmp_path: Path) -> None:
+    disk = Breaking(tmp_path)
+    config = Config(memory=True, drain_timeout_s=1, log_level="debug", amqp_port=free_port())
+    with indoors(indoor_broker(tmp_path, disk), config) as server:
+        api = Api(f"http://127.0.0.1:{server.port}")
+        assert api("PUT", "/api/queues/%2F/q", {"durable": True})[0] == 201
+        disk.broken = True
+        for method_, path, body in CHANGES:
+            status, told = api(method_, path, body)
+            assert status in (404, 503), (method_, path, told)
+            assert status == 404 or "journal" in told["reason"], (method_, path, told)
+        assert api("GET", "/api/health/checks/alarms")[0] == 503
+
+
+def test_what_the_disk_refuses_of_users_and_policies_is_neither_done_nor_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are files of their own, beside the journal."""
+    config = Config(data=str(tmp_path), drain_timeout_s=1, log_level="debug", amqp_port=free_port())
+    with indoors(LocalBroker(tmp_path), config) as server:
+        api = Api(f"http://127.0.0.1:{server.port}")
+        assert api("PUT", "/api/queues/%2F/q", {"durable": True})[0] == 201
+        first = {"tags": "administrator", "password": "x"}
+
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/a/path/of/the/server")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fsync", refuse)
+            for path, body in (("policies/%2F/p", POLICY), ("users/boss", first)):
+                status, told = api("PUT", f"/api/{path}", body)
+                assert (status, told) == (503, {"error": "unavailable", "reason": "No space left on device"})
+                assert api("GET", f"/api/{path}")[0] == 404
+        assert api("GET", "/api/queues/%2F/q")[1]["policy"] is None
+        assert api("PUT", "/api/policies/%2F/p", POLICY)[0] == 201
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fsync", refuse)
+            assert api("DELETE", "/api/policies/%2F/p")[0] == 503
+        assert api("GET", "/api/queues/%2F/q")[1]["policy"] == "p"

@@ -225,7 +225,12 @@ def test_messages_cannot_be_directed_to_a_queue_that_is_not_the_callers(guarded:
         ("POST", "/bindings", {"source": QUEUE, "destination": "mine-b"}),
         ("POST", "/bindings", {"source": "mine-b", "destination": QUEUE}),
     ):
-        assert narrow.call(method, path, body).status == 403, (method, path, body)
+        answer = narrow.call(method, path, body)
+        missing = narrow.call(method, path, json.loads(json.dumps(body).replace(QUEUE, "gone-ded")))
+
+        assert answer.status == missing.status == 403, (method, path, body)
+        # Nor does it tell whether there is such a queue.
+        assert answer.value["detail"].replace(QUEUE, "*") == missing.value["detail"].replace("gone-ded", "*")
 
 
 def test_the_policy_of_a_queue_counts_here_too(guarded: Guarded) -> None:

@@ -158,6 +158,27 @@ class Call:
     def arn_of(self, full: str) -> str:
         return self.names.arn_of(full)
 
+    def may_fill(self, full: str) -> bool:
+        """Whether the caller may direct messages to this queue: it sends to it, or manages it.
+
+        Asked before the queue is looked up: whoever may not use it must not learn whether it exists.
+        """
+        account, name = self.names.split(full)
+        try:
+            policy = self.names.view(full).policy
+        except errors.SqsError:
+            policy = None
+        return any(
+            self.site.guard.may(
+                *(self.principal, action, account, name),
+                policy=policy,
+                sqs_action="sqs:SendMessage",
+                resource_arn=self.arn_of(full),
+                context=None if policy is None else self.context(),
+            )
+            for action in ("send", "manage")
+        )
+
     def context(self) -> Mapping[str, str]:
         """What a policy's conditions may ask about a request."""
         return facts_of(self.http, self.principal, self.region, self.now_ms)

@@ -44,7 +44,7 @@ def start_message_move_task(call: Call, request: sqs.StartMessageMoveTask) -> sq
     source = _view(call, request.source_arn, "SourceArn")
     target = None
     if request.destination_arn is not None:
-        target = _view(call, request.destination_arn, "DestinationArn")
+        target = _target(call, request.destination_arn)
     rate, most = request.max_number_of_messages_per_second, source.limits.max_move_rate
     if rate is not None and not 1 <= rate <= most:
         raise errors.invalid_parameter_value(
@@ -65,7 +65,7 @@ def start_message_move_task(call: Call, request: sqs.StartMessageMoveTask) -> sq
             "There is already a task running. "
             "Only one active task is allowed for a source queue arn at a given time."
         )
-    for each in [target] if target is not None else map(call.names.view, sources):
+    for each in () if target is not None else map(call.names.view, sources):
         _check_allowed(call, each, "send", "SendMessage")
     details: dict[str, object] = {
         _HANDLE_ID: str(uuid.uuid4()),
@@ -140,6 +140,21 @@ def _may(call: Call, view: View, permission: str, action: str) -> bool:
         resource_arn=view.arn,
         context=call.context(),
     )
+
+
+def _target(call: Call, arn: str) -> View:
+    """Whoever may not send there does not learn whether it exists, or of which type it is."""
+    try:
+        target = _view(call, arn, "DestinationArn")
+    except SqsError:
+        full = call.names.full_of_arn(arn)
+        if full is not None:
+            account, name = call.names.split(full)
+            if not call.site.guard.may(call.principal, "send", account, name):
+                raise errors.access_to_resource_denied(arn) from None
+        raise
+    _check_allowed(call, target, "send", "SendMessage")
+    return target
 
 
 def _view(call: Call, arn: str, parameter: str) -> View:

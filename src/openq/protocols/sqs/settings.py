@@ -251,6 +251,9 @@ def _dead_letter(draft: _Draft, said: object, refused: Callable[[str], SqsError]
     if arn.account != own.account:
         raise refused("Dead-letter target owner should be same as the source.")
     full = full_name(split_name(draft.full)[0], arn.name)
+    # What is set already may be repeated by who may change the queue.
+    if full != draft.base.dead_letter and not call.may_fill(full):
+        raise errors.access_to_resource_denied(str(said))
     try:
         queue = call.site.broker.about(full)
     except QueueNotFound:
