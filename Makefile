@@ -8,7 +8,7 @@ RUN    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run sample test check check-pure format bench crash fuzz clean
+.PHONY: help setup run sample test check check-pure format bench crash fuzz soak clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ fuzz: $(STAMP) ## hostile requests, frames and dialogues by chance (MINUTES=10 S
 	$(RUN) -m tests.protocols.fuzz $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 	$(RUN) -m tests.protocols.amqp.fuzz_codec $(if $(SEED),--seed $(SEED))
 	$(RUN) -m tests.protocols.amqp.fuzz_dialogues $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+soak: $(STAMP) ## load by each protocol, then a minute of rest: memory is where it was (MINUTES=10)
+	$(RUN) -m tests.soak $(if $(MINUTES),--minutes $(MINUTES))
 
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov

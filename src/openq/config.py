@@ -269,6 +269,11 @@ KEYS: dict[str, Key] = {
     "max_message_bytes": Key(
         _within(read_size, 1, None, "at least 1 byte"), "the largest message that AMQP takes", "SIZE"
     ),
+    "max_buffer_bytes": Key(
+        _within(read_size, 1 << 20, None, "at least 1 MiB"),
+        "memory for what clients sent in part and for answers they do not read, over all connections",
+        "SIZE",
+    ),
     "max_connections": Key(
         _within(read_whole, 1, 10**7, "1 to 10000000"), "more than these are refused", "N"
     ),
@@ -418,6 +423,7 @@ class Config:
     log_level: str = "info"
     max_request_bytes: int = 20 * _MIB
     max_message_bytes: int = 128 * _MIB
+    max_buffer_bytes: int = 256 * _MIB
     max_connections: int = 20_000
     header_timeout_s: float = 10
     body_timeout_s: float = 30

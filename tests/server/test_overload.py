@@ -241,7 +241,8 @@ def test_a_connection_may_be_reset_after_any_byte_of_a_request(tmp_path: Path) -
 
 def test_halves_of_large_requests_do_not_fill_the_memory() -> None:
     half = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000000\r\n\r\n" + b"x" * 10_000_000
-    with served(None) as server, Wire(server.port) as healthy:
+    flags = ("--max-buffer-bytes", "80MiB", "--max-message-bytes", "1MiB")
+    with served(None, *flags) as server, Wire(server.port) as healthy:
         create(healthy, "q")
         with ExitStack() as stack:
             left = [stack.enter_context(Wire(server.port)) for _ in range(30)]

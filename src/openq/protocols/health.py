@@ -10,6 +10,7 @@ from ..broker.full import FullBroker
 from ..errors import OpenQError
 from ..names import DEFAULT_ACCOUNT, split_name
 from ..observe.metrics import Family, render
+from .buffers import PROTOCOLS, Buffers
 from .http import Request
 from .site import Site
 
@@ -120,6 +121,7 @@ class HealthDoor:
                 "HTTP requests.",
                 [({}, listener.requests if listener else 0)],
             ),
+            *_buffers(self._site.buffers),
             Family("openq_long_polls", "gauge", "Requests that wait.", [({}, len(self._site.polls))]),
         ]
         labels = []
@@ -168,6 +170,29 @@ def _set_aside(broker: FullBroker, all_accounts: bool) -> list[tuple[dict[str, s
         if all_accounts or account == DEFAULT_ACCOUNT:
             rows.append(({"account": account, "queue": queue}, count))
     return rows
+
+
+def _buffers(buffers: Buffers) -> list[Family]:
+    return [
+        Family(
+            "openq_buffered_bytes",
+            "gauge",
+            "Bytes of requests and messages that have not arrived whole, and of answers that are not read.",
+            [({"protocol": protocol}, buffers.of(protocol)) for protocol in PROTOCOLS],
+        ),
+        Family(
+            "openq_buffered_bytes_limit",
+            "gauge",
+            "The most of these bytes before connections are closed.",
+            [({}, buffers.ceiling)],
+        ),
+        Family(
+            "openq_buffered_connections_closed_total",
+            "counter",
+            "Connections closed because they held most of these bytes when the limit was reached.",
+            [({"protocol": protocol}, buffers.shed[protocol]) for protocol in PROTOCOLS],
+        ),
+    ]
 
 
 def _readers(broker: FullBroker, all_accounts: bool) -> list[Family]:

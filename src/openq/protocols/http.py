@@ -18,6 +18,8 @@ from typing import cast
 
 import httptools
 
+from .buffers import SMALL, Buffers
+
 log = logging.getLogger("openq.http")
 
 MAX_HEADERS = 100
@@ -26,10 +28,12 @@ MAX_PIPELINED = 64
 LINGER_S = 5.0  # for who is still sending what is refused already
 LINGER_BYTES = 64 << 20
 LARGE_BODY = 64 << 10  # one such that waits for its turn is enough
-WRITE_HIGH = 1 << 20
+WRITE_HIGH = 512 << 10
+PIECE = 256 << 10  # of an answer that is written in one turn of the loop
 # A body may take this long in all, besides the timeout: nobody needs an hour for a kilobyte.
 SLOWEST_BYTES_PER_S = 10_000
 _TEXT = b"text/plain; charset=utf-8"
+_RETRY_AFTER = b"Retry-After: 1\r\n"
 
 STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
@@ -150,7 +154,7 @@ class _Refused(Exception):
 class Limits:
     """What a listener grants its clients. Seconds and bytes."""
 
-    __slots__ = ("body_s", "connections", "head_s", "held_bytes", "idle_s", "request_bytes")
+    __slots__ = ("body_s", "connections", "head_s", "idle_s", "request_bytes")
 
     def __init__(
         self,
@@ -162,7 +166,6 @@ class Limits:
         idle_s: float = 120.0,
     ) -> None:
         self.request_bytes = request_bytes
-        self.held_bytes = max(64 << 20, 4 * request_bytes)  # of requests that are not whole yet
         self.connections = connections
         self.head_s = head_s
         self.body_s = body_s
@@ -172,13 +175,15 @@ class Limits:
 class Listener:
     """Everything that the connections of one server share: the handler, limits, a coarse clock."""
 
-    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
+    def __init__(
+        self, handler: Handler, limits: Limits | None = None, buffers: Buffers | None = None
+    ) -> None:
         self.handler = handler
         self.limits = limits or Limits()
+        self.buffers = buffers or Buffers()
         self.connections: set[Connection] = set()
         self.draining = False
         self.requests = 0
-        self.held_bytes = 0
         self.now = time.monotonic()
         self.date = b""
         self._sweeper: asyncio.TimerHandle | None = None
@@ -193,6 +198,9 @@ class Listener:
         late = [each for each in self.connections if 0 < each.deadline < now]
         for connection in late:
             connection.too_late()
+        for connection in list(self.connections):
+            if connection.unsent > SMALL:
+                connection.report()
         self._sweeper = loop.call_later(1.0, self._sweep, loop)
 
     def make(self) -> Connection:
@@ -215,6 +223,7 @@ class Listener:
 class Connection(asyncio.Protocol):
     __slots__ = (
         "_after_head",
+        "_answer",
         "_awaited",
         "_body",
         "_body_size",
@@ -227,6 +236,7 @@ class Connection(asyncio.Protocol):
         "_held",
         "_in_head",
         "_in_message",
+        "_is_closing_after",
         "_known",
         "_linger",
         "_listener",
@@ -235,6 +245,7 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_paused",
         "_pumping",
+        "_queued",
         "_refusal",
         "_repeated",
         "_size",
@@ -243,10 +254,13 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_tries",
         "_waiting",
+        "_written",
         "deadline",
         "is_tls",
         "peer",
     )
+
+    protocol = "http"
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -275,6 +289,11 @@ class Connection(asyncio.Protocol):
         # Those that are being handled.
         self._current: Request | None = None
         self._waiting: deque[Request] = deque()
+        self._queued = 0  # bytes of their bodies
+        # An answer of which only the first pieces are written.
+        self._answer: memoryview | None = None
+        self._written = 0
+        self._is_closing_after = False
         self._pumping = False
         self._paused = False
         self._closing = False
@@ -292,7 +311,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self.is_tls = transport.get_extra_info("sslcontext") is not None
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_HIGH // 4)
         if len(listener.connections) >= listener.limits.connections or listener.draining:
             self._refuse(503, "too many connections" if not listener.draining else "shutting down")
             return
@@ -303,17 +322,34 @@ class Connection(asyncio.Protocol):
         self._listener.connections.discard(self)
         self._closing = True
         self.deadline = 0.0
-        self._waiting.clear()
-        self._hold(0)
-        # The parser and this point at each other; half a request must not wait for the collector.
+        # The parser, the transport and this point at each other: half a request, or half an answer, must not
+        # wait for the collector.
         self._parser = _NO_PARSER
-        self._fields, self._known = {}, {}
-        self._body, self._more = b"", None
+        self._transport = None
+        self._forget()
         self._hung_up()
+
+    def _forget(self) -> None:
+        """What was kept for a request that never becomes whole, and for answers that nobody reads."""
+        self._waiting.clear()
+        self._queued = 0
+        self._fields, self._known = {}, {}
+        self._first = self._offered = b""
+        self._body, self._more = b"", None
+        self._answer = None
+        if self._held:
+            self._held = 0
+            self._listener.buffers.hold(self, 0)
 
     def eof_received(self) -> bool:
         """The client sends no more. True: the connection stays, for what is still to be answered."""
         current = self._current
+        if self._answer is not None and not self.is_tls:
+            if self._waiting:
+                self._waiting[-1].keep_alive = False
+            else:
+                self._is_closing_after = True
+            return True
         if current is None or current.on_gone is not None or self.is_tls or self._closing:
             # Whoever waits for messages is told now, not when the transport is closed a moment later: an
             # answer in between would be lost, and with it the messages that a long poll was served.
@@ -353,18 +389,31 @@ class Connection(asyncio.Protocol):
             data = self._counted(data)
         self._feed(data)
         if self._in_message and not self._closing:
-            self._hold(self._body_size)
+            self.report()
             if self._current is None:
                 self._hurry()
 
-    def _hold(self, size: int) -> None:
-        """So much of an unfinished body is kept here. All of them together have a limit: nobody has to sign
-        in to send the first half of a request."""
-        listener = self._listener
-        listener.held_bytes += size - self._held
-        self._held = size
-        if size and listener.held_bytes > listener.limits.held_bytes:
-            self._refuse(503, "too many large requests at once; try again")
+    def report(self) -> None:
+        """How much is kept here for this client. All connections together have a ceiling: nobody has to sign
+        in to send the first half of a request, and nobody has to read an answer."""
+        size = self._queued
+        if self._in_message:
+            size += self._body_size + self._head_size + (self._chunk if self._in_head else 0)
+        unsent = self.unsent
+        if unsent > SMALL:
+            size += unsent
+        if size != self._held:
+            self._held = size
+            self._listener.buffers.hold(self, size)
+
+    def shed(self) -> None:
+        """Of all connections this one makes the server hold most, and that is too much."""
+        self._held = 0
+        if self._paused or self._closing:
+            self.abort()
+        else:
+            self._refuse(503, "clients make this server hold too many bytes; try again later", _RETRY_AFTER)
+            self._body, self._more = b"", None
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -426,10 +475,15 @@ class Connection(asyncio.Protocol):
         self.deadline = self._listener.now + self._listener.limits.body_s
         assert self._transport is not None
         self._transport.pause_reading()
+        self.report()
 
     def resume_writing(self) -> None:
         self._paused = False
         assert self._transport is not None
+        if self._answer is not None:
+            self._write_more()
+            return
+        self.report()
         if not self._closing:
             if not self._stalled:
                 self._transport.resume_reading()
@@ -514,7 +568,8 @@ class Connection(asyncio.Protocol):
                 self._stop(417, "the only expectation is 100-continue")
             # Not while an answer to an earlier request is due: that comes first. Nor for a body that is
             # too large: that is refused in a moment.
-            if self._current is None and version == "1.1" and size <= self._listener.limits.request_bytes:
+            is_free = self._current is None and self._answer is None
+            if is_free and version == "1.1" and size <= self._listener.limits.request_bytes:
                 assert self._transport is not None
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -537,7 +592,7 @@ class Connection(asyncio.Protocol):
         self._in_message = False
         self._awaited = None
         if self._held:
-            self._hold(0)
+            self.report()
         body = self._body
         if self._more is not None:
             body = bytes(self._more)
@@ -577,10 +632,13 @@ class Connection(asyncio.Protocol):
             self._known[len(data)] = KnownHead(data[:size], request)
 
     def _take(self, request: Request) -> None:
-        if self._current is None and not self._pumping and not self._paused:
+        if self._current is None and self._answer is None and not self._pumping and not self._paused:
             self._start(request)
             return
         self._waiting.append(request)
+        self._queued += len(request.body)
+        if self._queued > SMALL:
+            self.report()
         if len(self._waiting) == MAX_PIPELINED or len(request.body) > LARGE_BODY:
             assert self._transport is not None
             self._stalled = True
@@ -614,11 +672,21 @@ class Connection(asyncio.Protocol):
             return
         self._pumping = True
         try:
-            while self._waiting and self._current is None and not self._paused and not self._closing:
+            while (
+                self._waiting
+                and self._current is None
+                and self._answer is None
+                and not self._paused
+                and not self._closing
+            ):
                 if self._stalled and len(self._waiting) == 1 and self._transport is not None:
                     self._stalled = False
                     self._transport.resume_reading()
-                self._start(self._waiting.popleft())
+                request = self._waiting.popleft()
+                self._queued -= len(request.body)
+                if self._held:
+                    self.report()
+                self._start(request)
         finally:
             self._pumping = False
 
@@ -636,6 +704,13 @@ class Connection(asyncio.Protocol):
         size = len(body)
         if request.method == "HEAD":
             body = b""
+        elif size > PIECE:
+            head = b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n"
+            self._answer, self._written, self._is_closing_after = memoryview(body), 0, not keep
+            transport.write(head % (STATUS[status], content_type, size, listener.date, headers))
+            self.report()
+            self._write_more()
+            return
         transport.write(
             b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n%b"
             % (STATUS[status], content_type, size, listener.date, headers, body)
@@ -648,11 +723,38 @@ class Connection(asyncio.Protocol):
         if self._waiting:
             self._pump()
 
+    def _write_more(self) -> None:
+        """One piece of a large answer per turn of the loop, and no more than the client takes."""
+        answer, transport = self._answer, self._transport
+        if answer is None or transport is None or self._paused:
+            return  # `resume_writing` goes on
+        end = self._written + PIECE
+        transport.write(answer[self._written : end])
+        self._written = end
+        if end < len(answer):
+            asyncio.get_running_loop().call_soon(self._write_more)
+            return
+        self._answer = None
+        if self._held:
+            self.report()
+        if self._is_closing_after or (self._listener.draining and not self._waiting):
+            self._close()
+            return
+        if not self._paused:
+            if not self._stalled:
+                transport.resume_reading()
+            self._rest()
+            self._pump()
+
     @property
     def unsent(self) -> int:
+        """Bytes of answers that the client has not taken."""
         # A transport that is closing still sends what it has; one that is gone has nothing.
         transport = self._transport
-        return 0 if transport is None or self._parser is _NO_PARSER else transport.get_write_buffer_size()
+        if transport is None:
+            return 0
+        rest = 0 if self._answer is None else len(self._answer) - self._written
+        return transport.get_write_buffer_size() + rest
 
     def _rest(self) -> None:
         if self._current is None:
@@ -663,21 +765,20 @@ class Connection(asyncio.Protocol):
 
     # -- the end
 
-    def _refuse(self, status: int, text: str) -> None:
+    def _refuse(self, status: int, text: str, headers: bytes = b"") -> None:
         """An answer for what is not a request; afterwards nothing on this connection can be trusted."""
         if self._closing or self._transport is None:
             return
         body = f"{text}\n".encode("utf-8", "backslashreplace")
-        if self._current is None and not self._waiting:
+        if self._current is None and not self._waiting and self._answer is None:
             self._transport.write(
-                b"%bContent-Type: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
-                % (STATUS[status], _TEXT, len(body), body)
+                b"%bContent-Type: %b\r\nContent-Length: %d\r\n%bConnection: close\r\n\r\n%b"
+                % (STATUS[status], _TEXT, len(body), headers, body)
             )
         if status == 413:
             # Who has not sent all would be cut off before it reads this.
             self._closing, self._linger = True, LINGER_BYTES
-            self._body, self._more = b"", None
-            self._waiting.clear()
+            self._forget()
             self.deadline = self._listener.now + LINGER_S
         else:
             self._close()
@@ -685,10 +786,14 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         self._closing = True
         self._waiting.clear()
+        self._queued = 0
         if self._transport is not None:
             # What is written goes out first; a client that does not take it is cut off in time.
             self.deadline = self._listener.now + self._listener.limits.body_s
-            self._transport.close()
+            if self._answer is None:
+                self._transport.close()
+            else:
+                self._is_closing_after = True
 
     def too_late(self) -> None:
         if self._closing or self._paused:
@@ -699,7 +804,7 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def close_if_idle(self) -> None:
-        if self._current is None and not self._waiting:
+        if self._current is None and not self._waiting and self._answer is None:
             self._close()
 
     def abort(self) -> None:

@@ -428,6 +428,8 @@ class Channel:
                 self.unacked[tag] = (None, full, delivery)
             self.send(m.BasicGetOk(tag, redelivered, exchange, key, ready))
             connection.write(self._content(wire, delivery.entry.body or b""))
+            if not method.no_ack and (len(self.unacked) > _MAX_LOADED or delivery.entry.size > _HEAVY):
+                broker.unload(deliveries)  # as `deliver` does
             connection.ease()
 
         def lost() -> None:

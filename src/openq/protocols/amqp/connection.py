@@ -17,6 +17,7 @@ from ...errors import OpenQError
 from ...properties import MalformedProperties, decode_table
 from ...security.errors import Refused
 from ...security.guard import Principal
+from ..buffers import SMALL
 from . import methods as m
 from .arguments import shown, vhost_of
 from .channel import Channel
@@ -54,15 +55,37 @@ GREETING, STARTING, CHECKING, TUNING, OPENING, RUNNING, CLOSING, CLOSED = range(
 class Transport(Protocol):
     @property
     def is_overfull(self) -> bool: ...
+    @property
+    def unsent(self) -> int: ...
     def write(self, data: bytes) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
+    def abort(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
 
+class _Gone:
+    """Instead of a transport that is gone: it and the connection pointed at each other."""
+
+    is_overfull = False
+    unsent = 0
+
+    def write(self, data: bytes) -> None: ...
+    def finish(self) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+_GONE = _Gone()
+
+
 class Connection:
     """`peer` is the client's address; `certified` the name in its certificate, if it showed one."""
+
+    protocol = "amqp"
 
     def __init__(
         self, door: AmqpDoor, transport: Transport, peer: str, port: int, certified: str | None, is_tls: bool
@@ -105,7 +128,8 @@ class Connection:
         self.in_turn: Callable[..., None] = Turns(door.site.enter).take if self.broker.waits else at_once
         self.reader = Reader(self, FIRST_FRAME, door.max_body)
         self._greeting = b""
-        self._held_bytes = 0
+        self._held_bytes = 0  # by transactions
+        self._reported = 0  # see `report`
         self._is_busy = False
         self._is_flushing = False
         self._held: tuple[Channel, bytes, bytes | list[bytes], list[bytes]] | None = None
@@ -117,6 +141,30 @@ class Connection:
             data = self._greet(data)
         if data and self.stage != CLOSED:
             self._work(partial(self.reader.feed, data))
+            if self._reported or self.reader.unfinished > SMALL:
+                self.report()
+
+    def report(self) -> None:
+        """How much is kept here for this client; all connections together have a ceiling."""
+        size = self.reader.unfinished + self._held_bytes
+        if self._held is not None:
+            size += sum(map(len, self._held[3]))
+        unsent = self.transport.unsent
+        if unsent > SMALL:
+            size += unsent
+        if size != self._reported:
+            self._reported = size
+            self.site.buffers.hold(self, size)
+
+    def shed(self) -> None:
+        """Of all connections this one makes the server hold most, and that is too much."""
+        self._reported = 0
+        if self.stage == RUNNING and self.can_write:
+            self.reader.end()
+            text = "clients make this server hold too many bytes of unfinished messages; try again later"
+            self.in_turn(self._work, partial(self.fail, AmqpError(RESOURCE_ERROR, text)))
+        else:
+            self.transport.abort()
 
     def _work(self, work: Callable[[], None]) -> None:
         """Whatever goes wrong in it ends the connection, in order."""
@@ -458,6 +506,7 @@ class Connection:
             self.fail(error, payload)
             return
         channel.release()
+        self.reader.pass_over(channel.number)
         class_id, method_id = _ids(payload)
         self.send(channel.number, m.ChannelClose(error.code, error.reply_text, class_id, method_id))
         self.door.count_error(error.code)
@@ -532,6 +581,8 @@ class Connection:
     def hold_bytes(self, more: int) -> None:
         """What transactions hold in memory until they are committed; negative when they let go."""
         self._held_bytes += more
+        if more:
+            self.report()
         if self._held_bytes > 2 * self.door.max_body:
             raise AmqpError(
                 RESOURCE_ERROR, f"transactions hold more than {2 * self.door.max_body} bytes; commit earlier"
@@ -544,6 +595,7 @@ class Connection:
     ) -> None:
         self._held = (channel, method, wires, bodies)
         self.hold()
+        self.report()
 
     @property
     def holds_back(self) -> bool:
@@ -569,6 +621,7 @@ class Connection:
             self._held = channel, method, rest, bodies[done:]
             self.door.disk_is_full()  # it may have been taken for over while this was tried
             return
+        self.report()
         self.go_on()  # what came behind it may be held back in its turn
 
     def tell_blocked(self, reason: str | None) -> None:
@@ -589,6 +642,7 @@ class Connection:
         """Tell why, and wait for the client to have heard it."""
         if self.stage in (CLOSING, CLOSED):
             return
+        self._held = None
         if self.stage < OPENING and error.code != ACCESS_REFUSED:
             log.info("connection from %s refused: %r", self.peer, error.reply_text)
             self.close_now()
@@ -639,8 +693,15 @@ class Connection:
         """The socket is gone."""
         self.stage = CLOSED
         self.out = []
+        self.reader.close()
+        self._held = None
         self.release()
         self._pump()
+        self.to_confirm = {}
+        self.transport = _GONE
+        if self._reported:
+            self._reported = 0
+            self.site.buffers.hold(self, 0)
 
 
 def _label(name: str) -> str:

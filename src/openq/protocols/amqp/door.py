@@ -18,6 +18,7 @@ from ...model import Delivery
 from ...names import full_name
 from ...security.errors import LoginRefused
 from ...security.guard import Principal
+from ..buffers import SMALL
 from ..facts import known_facts
 from ..site import Site
 from ..sqs.settings import POLICY
@@ -126,6 +127,8 @@ class AmqpDoor:
         loop = self.site.loop
         now_s = loop.time()
         for connection, socket in list(self.connections_open.items()):
+            if socket.unsent > SMALL:
+                connection.report()
             if connection.stage < RUNNING:
                 if now_s - socket.since_s > HANDSHAKE_S:
                     log.info("connection from %s: no handshake in %d s", connection.peer, HANDSHAKE_S)
@@ -613,6 +616,7 @@ class Socket(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self._connection is not None:
             self._connection.can_write = False
+            self._connection.report()
 
     def resume_writing(self) -> None:
         connection = self._connection
@@ -621,6 +625,7 @@ class Socket(asyncio.Protocol):
                 self._is_stalled = False
                 if not connection.reader.held:
                     self.resume_reading()
+            connection.report()
             connection.in_turn(connection.take_more)
 
     # -- what a connection may do with it
@@ -628,6 +633,10 @@ class Socket(asyncio.Protocol):
     @property
     def is_overfull(self) -> bool:
         return self._transport is not None and self._transport.get_write_buffer_size() > MAX_BUFFER
+
+    @property
+    def unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:

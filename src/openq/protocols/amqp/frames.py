@@ -62,6 +62,24 @@ class Sink(Protocol):
     def refuse_content(self, channel: int, error: AmqpError) -> None: ...
 
 
+class _Nobody:
+    """For a reader whose connection is gone."""
+
+    def method(self, channel: int, payload: bytes) -> None: ...
+    def begins(self, channel: int, payload: bytes) -> bool:
+        return False
+
+    def publishes(
+        self, channel: int, method: bytes, wires: bytes | list[bytes], bodies: list[bytes]
+    ) -> None: ...
+    def acks(self, channel: int, tags: list[int]) -> None: ...
+    def heartbeat(self) -> None: ...
+    def refuse_content(self, channel: int, error: AmqpError) -> None: ...
+
+
+NOBODY = _Nobody()
+
+
 class _Content:
     """A publish whose properties or body have not arrived whole."""
 
@@ -129,8 +147,21 @@ class Reader:
         """The client was told of the end: only what it says of the connection itself still counts."""
         self._is_ending = True
         self._contents.clear()
+        self._pending = 0
         self._run = None
         self._ack_head = b""
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes of messages and frames that have not arrived whole."""
+        return self._pending + len(self._rest)
+
+    def close(self) -> None:
+        """The socket is gone: half a message must not wait for the collector, nor this and its sink for each
+        other."""
+        self.end()
+        self._rest = b""
+        self._sink = NOBODY
 
     def resume(self) -> None:
         self.held = False
@@ -142,6 +173,14 @@ class Reader:
         content = self._contents.pop(channel, None)
         if content is not None and content.is_wanted:
             self._pending -= content.got
+
+    def pass_over(self, channel: int) -> None:
+        """The channel is closed by the server: what comes of its content is dropped, and so is what came."""
+        content = self._contents.get(channel)
+        if content is not None and content.is_wanted:
+            self._pending -= content.got
+            content.is_wanted = False
+            content.parts = []
 
     def feed(self, data: bytes) -> None:
         if self._rest:

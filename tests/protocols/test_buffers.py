@@ -1,0 +1,294 @@
+"""Half-sent messages and unread answers: one ceiling for all of them, and nothing stays of who is gone."""
+
+from __future__ import annotations
+
+import gc
+import json
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from openq.broker.local import LocalBroker
+from openq.config import Config
+from openq.protocols.amqp import connection as amqp
+from openq.protocols.buffers import Buffers
+from openq.protocols.http import PIECE, Connection, Listener, Request
+from tests.protocols.amqp.dialogue import Ended
+from tests.protocols.amqp.talk import Talk, publish
+from tests.protocols.test_http import START, _Nowhere
+from tests.server.inprocess import Indoors, indoors
+from tests.server.wire import HungUp, Wire, request_bytes
+from tests.serving import free_port, until
+
+MIB = 1 << 20
+
+
+# -- the ceiling
+
+
+class Held:
+    protocol = "http"
+    peer = "somebody"
+
+    def __init__(self, shed: list[Held]) -> None:
+        self._shed = shed
+
+    def shed(self) -> None:
+        self._shed.append(self)
+
+
+def test_the_connection_that_holds_most_is_shed_first() -> None:
+    shed: list[Held] = []
+    buffers = Buffers(100)
+    small, large, newest = Held(shed), Held(shed), Held(shed)
+    buffers.hold(small, 10)
+    buffers.hold(large, 80)
+
+    buffers.hold(newest, 20)
+
+    assert shed == [large]
+    assert buffers.held == 30
+    assert buffers.shed == {"http": 1}
+    buffers.hold(small, 0)
+    buffers.hold(newest, 0)
+    assert buffers.held == 0
+    assert buffers.of("http") == 0
+
+
+def test_who_lets_go_sheds_nobody() -> None:
+    shed: list[Held] = []
+    buffers = Buffers(100)
+    one, other = Held(shed), Held(shed)
+    buffers.hold(one, 60)
+    buffers.hold(other, 40)
+    buffers.ceiling = 50
+
+    buffers.hold(other, 30)
+
+    assert shed == []
+
+
+# -- who is gone
+
+
+class Collected:
+    """Nothing is collected inside; `count` of a type are the objects of it that are still there."""
+
+    def __enter__(self) -> Collected:
+        gc.collect()
+        gc.disable()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.enable()
+
+    def count(self, kind: type) -> int:
+        return sum(type(each) is kind for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_half_a_request_goes_with_its_connection_without_the_collector(chunked: bool) -> None:
+    listener = Listener(lambda request: None)
+    with Collected() as collected:
+        before = collected.count(Connection)
+        connection = listener.make()
+        connection.connection_made(_Nowhere())
+        if chunked:
+            connection.data_received(START + b"Transfer-Encoding: chunked\r\n\r\n")
+            connection.data_received(b"100000\r\n" + b"x" * 500_000)
+        else:
+            connection.data_received(START + b"Content-Length: 1000000\r\n\r\n" + b"x" * 100_000)
+            connection.data_received(b"x" * 100_000)
+        assert listener.buffers.held >= 200_000
+
+        connection.connection_lost(None)
+        del connection
+
+        assert listener.buffers.held == 0
+        assert collected.count(Connection) == before
+
+
+def test_an_answer_that_is_not_read_goes_with_its_connection_without_the_collector() -> None:
+    listener = Listener(lambda request: request.answer(200, b"x" * 10 * PIECE, b"text/plain"))
+
+    class Full(_Nowhere):
+        def write(self, data: object) -> None:
+            connection.pause_writing()
+
+    with Collected() as collected:
+        before = collected.count(Request)
+        connection = listener.make()
+        connection.connection_made(Full())
+        connection.data_received(START + b"\r\n")
+        assert listener.buffers.held == 10 * PIECE
+
+        connection.connection_lost(None)
+
+        assert listener.buffers.held == 0
+        assert connection._answer is None
+        assert collected.count(Request) == before
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[Indoors, int]]:
+    port = free_port()
+    config = Config(
+        memory=True,
+        drain_timeout_s=1,
+        amqp_port=port,
+        max_buffer_bytes=8 * MIB,
+        max_message_bytes=4 * MIB,
+        max_request_bytes=4 * MIB,
+    )
+    with indoors(LocalBroker(None), config) as running:
+        yield running, port
+
+
+def half_message(talk: Talk, size: int, sent: int) -> None:
+    whole = publish(1, "q", b"x" * sent)
+    at = whole.index(struct.pack(">Q", sent))
+    talk.send(whole[:at] + struct.pack(">Q", size) + whole[at + 8 :])
+
+
+def hung_up(talk: Talk) -> None:
+    talk.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    talk.socket.close()
+
+
+def test_half_an_amqp_message_goes_with_its_connection_without_the_collector(
+    server: tuple[Indoors, int],
+) -> None:
+    running, port = server
+    buffers = running.server.site.buffers
+    with Talk(port) as talk:
+        talk.declare("q")
+    until(lambda: not running.server.amqp.connections_open)
+    with Collected() as collected:
+        before = collected.count(amqp.Connection)
+        talks = [Talk(port) for _ in range(3)]
+        for talk in talks:
+            half_message(talk, 3 * MIB, 2 * MIB)
+        until(lambda: buffers.held >= 6 * MIB)
+
+        for talk in talks:
+            hung_up(talk)
+
+        until(lambda: buffers.held == 0)
+        until(lambda: collected.count(amqp.Connection) == before)
+
+
+def test_half_a_transaction_goes_with_its_connection_too(server: tuple[Indoors, int]) -> None:
+    running, port = server
+    buffers = running.server.site.buffers
+    with Talk(port) as talk:
+        talk.declare("q")
+        talk.say("tx.select")
+        talk.send(publish(1, "q", b"x" * MIB))
+        talk.send(publish(1, "q", b"x" * MIB))
+        until(lambda: buffers.held >= 2 * MIB)
+
+        talk.say("tx.commit")
+        until(lambda: buffers.held == 0)
+        talk.send(publish(1, "q", b"x" * MIB))
+        until(lambda: buffers.held >= MIB)
+    until(lambda: buffers.held == 0)
+
+
+# -- at the ceiling, by each protocol
+
+
+def metrics(wire: Wire) -> dict[str, float]:
+    lines = wire.get("/metrics").body.decode().splitlines()
+    found = (line.rpartition(" ") for line in lines if line.startswith("openq_buffered_"))
+    return {name: float(value) for name, _, value in found}
+
+
+def test_amqp_clients_over_the_ceiling_are_told_and_others_go_on(server: tuple[Indoors, int]) -> None:
+    running, port = server
+    with ExitStack() as stack:
+        wire = stack.enter_context(running.wire())
+        talks = [stack.enter_context(Talk(port)) for _ in range(4)]
+        talks[0].declare("q")
+        half_message(talks[0], 2 * MIB, MIB)  # not much: it stays
+        for talk in talks[1:]:
+            half_message(talk, 3 * MIB, 3 * MIB - 1)
+
+        until(lambda: metrics(wire)['openq_buffered_connections_closed_total{protocol="amqp"}'] == 1)
+        until(lambda: len(spoken_to([talk.socket for talk in talks])) == 1)
+
+        [told] = spoken_to([talk.socket for talk in talks])
+        assert told is not talks[0].socket
+        with pytest.raises(Ended, match="506"):
+            next(talk for talk in talks if talk.socket is told).next()
+        assert metrics(wire)["openq_buffered_bytes_limit"] == 8 * MIB
+        assert metrics(wire)['openq_buffered_bytes{protocol="amqp"}'] < 8 * MIB
+        with Talk(port).confirming() as other:
+            other.publish_all("q", [b"hello"])
+    until(lambda: running.server.site.buffers.held == 0)
+
+
+def spoken_to(sockets: list[socket.socket]) -> list[socket.socket]:
+    """Those to which the server said something, or that it closed."""
+    return select.select(sockets, [], [], 0)[0]
+
+
+def test_http_clients_over_the_ceiling_are_told_and_others_go_on(server: tuple[Indoors, int]) -> None:
+    running, port = server
+    half = request_bytes("POST", "/", b"x" * 3 * MIB)[:-1]
+    with ExitStack() as stack:
+        wire = stack.enter_context(running.wire())
+        talk = stack.enter_context(Talk(port))
+        talk.declare("q")
+        half_message(talk, 2 * MIB, MIB)  # the ceiling is one for all protocols
+        until(lambda: metrics(wire)['openq_buffered_bytes{protocol="amqp"}'] >= MIB)
+        wires = [stack.enter_context(running.wire()) for _ in range(3)]
+        for each in wires:
+            try:
+                each.send(half)
+            except HungUp:
+                pass
+
+        until(lambda: metrics(wire)['openq_buffered_connections_closed_total{protocol="http"}'] == 1)
+
+        until(lambda: len(spoken_to([each.socket for each in wires])) == 1)
+        [refused] = [each for each in wires if spoken_to([each.socket])]
+        try:
+            answer = refused.answer()
+            assert answer.status == 503
+            assert answer.headers["retry-after"] == "1"
+        except HungUp:
+            pass  # it was still sending, and cannot hear it
+        assert wire.rest("POST", "queues/q/messages", {"payload": "small"}).status == 201
+    until(lambda: running.server.site.buffers.held == 0)
+
+
+def test_a_client_that_does_not_read_its_answers_is_counted_and_cut_at_the_ceiling(
+    server: tuple[Indoors, int],
+) -> None:
+    running, port = server
+    with running.wire() as wire, Talk(port).confirming() as talk:
+        assert wire.rest("PUT", "queues/big").status == 201
+        talk.publish_all("big", [b"x" * (3 * MIB)] * 4)
+        greedy = []
+        for _ in range(4):
+            each = socket.socket()
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            each.connect(("127.0.0.1", running.port))
+            greedy.append(each)
+        question = {"max": 1, "visibility_timeout": 1000}
+        for each in greedy:
+            body = json.dumps(question).encode()
+            kind = {"Content-Type": "application/json"}
+            each.sendall(request_bytes("POST", "/api/v1/queues/big/receive", body, kind))
+
+        until(lambda: metrics(wire)['openq_buffered_connections_closed_total{protocol="http"}'] >= 1)
+
+        assert running.server.site.buffers.held <= 8 * MIB
+        assert wire.rest("POST", "queues/big/messages", {"payload": "small"}).status == 201
+        for each in greedy:
+            each.close()
+    until(lambda: running.server.site.buffers.held == 0)
