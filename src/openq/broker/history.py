@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,6 +46,12 @@ class Span:
     after_seq: int = 0
     segment: int | None = None  # only what this file of the journal holds
     limit: int = 100
+    max_bytes: int | None = None  # of bodies: the message that reaches it is the last one
+
+    def is_full(self, found: Iterable[PastMessage]) -> bool:
+        """Whether nothing more is to be added to what was found."""
+        sizes = [len(each.body) for each in found]
+        return len(sizes) >= self.limit or (self.max_bytes is not None and sum(sizes) >= self.max_bytes)
 
 
 @dataclass(slots=True)
@@ -72,6 +78,9 @@ class History(Protocol):
         ...
 
 
+_NO_LIMIT = 1 << 62
+
+
 class MemoryHistory:
     """The last records of a broker without a disk."""
 
@@ -88,12 +97,16 @@ class MemoryHistory:
 
     def past(self, number: int, span: Span) -> list[PastMessage]:
         found: list[PastMessage] = []
+        size = 0
         for record in list(self._records):
             if record[0] in _PUBLISHES and _within(record[1], span):
-                found += (each for each in _past(record, number) if each.seq > span.after_seq)
-                if len(found) >= span.limit:
-                    break
-        return found[: span.limit]
+                for each in _past(record, number):
+                    if each.seq > span.after_seq:
+                        found.append(each)
+                        size += len(each.body)
+                        if len(found) >= span.limit or size >= (span.max_bytes or _NO_LIMIT):
+                            return found
+        return found
 
 
 class FileHistory:
@@ -156,16 +169,21 @@ class FileHistory:
             if span.until_ms is not None and (segment.first_ms or 0) >= span.until_ms:
                 break
             try:
-                found += self._past_of(segment.number, number, span, span.limit - len(found))
+                found += self._past_of(segment.number, number, span, found)
             except HistoryUnavailable:
                 if span.segment is not None:
                     raise
                 continue  # freed while we were on our way to it
-            if len(found) >= span.limit:
+            if span.is_full(found):
                 break
         return found
 
-    def _past_of(self, segment: int, number: int, span: Span, limit: int) -> list[PastMessage]:
+    def _past_of(
+        self, segment: int, number: int, span: Span, before: Sequence[PastMessage]
+    ) -> list[PastMessage]:
+        """What follows those found `before`, as far as the span has room for it."""
+        limit = span.limit - len(before)
+        room = (span.max_bytes or _NO_LIMIT) - sum(len(each.body) for each in before)
         index = self._journal.index(segment)
         seqs, times, queues, kinds = index.seqs, index.times, index.queues, index.kinds
         first = index.first_at_or_after(span.since_ms)
@@ -176,9 +194,10 @@ class FileHistory:
         rows: list[int] = []
         for row in range(first, index.count):
             if queues[row] == number and kinds[row] in _PUBLISHES and seqs[row] > span.after_seq:
-                if not _within(times[row], span) or len(rows) == limit:
+                if not _within(times[row], span) or len(rows) == limit or room <= 0:
                     break
                 rows.append(row)
+                room -= index.lengths[row]
         data = self._journal.read_many([segment << 32 | index.offsets[row] for row in rows])
         found: list[PastMessage] = []
         for row, each in zip(rows, data, strict=True):

@@ -69,9 +69,17 @@ class Operations(Views):
             seq = self.engine.seq_of(found, message_id)
             return admin.status(found, seq) if seq else None
 
-    def search(self, queue: str, filter: Filter, limit: int = 100, budget_s: float = 1.0) -> Found:
-        """By priority and sequence; stops at the limit or when the time is up, and says which."""
-        found = sweeps.search(self._chunks(queue, filter), self.engine.id_of, filter, limit, budget_s)
+    def search(
+        self,
+        queue: str,
+        filter: Filter,
+        limit: int = 100,
+        budget_s: float = 1.0,
+        max_bytes: int | None = None,
+    ) -> Found:
+        """By priority and sequence; stops at the limit, at `max_bytes` of bodies or when the time is up."""
+        candidates = self._chunks(queue, filter)
+        found = sweeps.search(candidates, self.engine.id_of, filter, limit, budget_s, max_bytes)
         return Found(self.filled(found.entries), found.complete, found.scanned)
 
     def _chunks(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
@@ -90,7 +98,11 @@ class Operations(Views):
                 candidates = admin.survey(found, filter.state)
         loads = needs_body(filter)
         while part := list(islice(candidates, sweeps.CHUNK)):
-            yield self.filled(part) if loads else part
+            if not loads:
+                yield part
+                continue
+            for light in sweeps.light_parts(part):
+                yield self.filled(light)
 
     def matching(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
         """What a filter is about, as of now, some hundred at a time; with bodies only if it needs them."""

@@ -17,6 +17,7 @@ from .base import Filter, Found
 from .filters import matches
 
 CHUNK = 256
+LIGHT = 8 << 20
 MIN_RATE = 0.01  # messages a second: slower than that nobody waits for
 _REPLAYED = 100  # at once
 _PAUSE_S = 0.1  # how long a slow redrive or replay does not notice that it is to stop
@@ -30,25 +31,49 @@ def check_rate(rate: float | None) -> None:
         raise InvalidSetting(f"rate must be at least {MIN_RATE} messages a second, not {rate!r}")
 
 
+def light_parts(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """The same entries in parts whose bodies may be in memory at once: `LIGHT` bytes, or one message."""
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        size += entry.size
+        if part and size > LIGHT:
+            yield part
+            part, size = [], entry.size
+        part.append(entry)
+    if part:
+        yield part
+
+
 def chosen(candidates: Iterable[list[Entry]], id_of: IdOf, filter: Filter) -> Iterator[list[Entry]]:
     for part in candidates:
         yield [entry for entry in part if matches(id_of, entry, filter)]
 
 
 def search(
-    candidates: Iterable[list[Entry]], id_of: IdOf, filter: Filter, limit: int, budget_s: float
+    candidates: Iterable[list[Entry]],
+    id_of: IdOf,
+    filter: Filter,
+    limit: int,
+    budget_s: float,
+    max_bytes: int | None = None,
 ) -> Found:
-    """Stops at the limit or when the time is up, and says which."""
+    """Stops at the limit, when the time is up, or before `max_bytes` of bodies (but for the first)."""
     deadline = time.monotonic() + budget_s
     matching: list[Entry] = []
-    scanned = 0
+    scanned = size = 0
     complete = True
     for part in candidates:
         if len(matching) > limit or time.monotonic() > deadline:
             complete = False
             break
         scanned += len(part)
-        matching += [entry for entry in part if matches(id_of, entry, filter)]
+        for entry in part:
+            if matches(id_of, entry, filter):
+                size += entry.size
+                if max_bytes is not None and size > max_bytes and matching:
+                    return Found(matching[:limit], False, scanned)
+                matching.append(entry)
     return Found(matching[:limit], complete and len(matching) <= limit, scanned)
 
 

@@ -524,6 +524,8 @@ def _peek(options: Namespace) -> int:
         )
         _print_rows(page["messages"], options.json)
         shown += len(page["messages"])
+        if page.get("truncated"):
+            say("more were asked for than one answer carries; these are the last ones")
         after = page.get("next")
         if after is None or not page["messages"]:
             break

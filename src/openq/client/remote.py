@@ -381,18 +381,31 @@ class RemoteBroker:
         if limit > BATCH or limit < 1:
             entries = self.entries(queue, "ready")
             return entries[::-1][:limit] if rear else entries[:limit]
+        found, is_whole = self._look(queue, limit, rear)
+        if is_whole:
+            return found
+        # More than one answer carries: page by page, by priority and sequence.
+        entries = self._walk(queue, "ready")
+        return entries[::-1][:limit] if rear else entries[:limit]
+
+    def _look(self, queue: str, limit: int, rear: bool = False) -> tuple[list[Entry], bool]:
+        """The first or last ready ones, and whether these are all of them up to the limit."""
         path = f"queues/{part(queue)}/messages"
         which = {"rear": "true"} if rear else {"front": "true"}
-        return [_entry(each) for each in self._get(path, queue, limit=limit, **which)["messages"]]
+        answer = self._get(path, queue, limit=limit, **which)
+        return [_entry(each) for each in answer["messages"]], not answer.get("truncated")
 
     def entries(self, queue: str, state: str = "all") -> list[Entry]:
         if state == "all":
             return [each for one in ("ready", "delayed", "in_flight") for each in self.entries(queue, one)]
         if state == "ready":
-            next_ones = self.peek(queue, BATCH)
-            if len(next_ones) < BATCH:
+            next_ones, is_whole = self._look(queue, BATCH)
+            if is_whole and len(next_ones) < BATCH:
                 return next_ones
             # More than a look takes in: page by page, by priority and sequence.
+        return self._walk(queue, state)
+
+    def _walk(self, queue: str, state: str) -> list[Entry]:
         path = f"queues/{part(queue)}/messages"
         return [_entry(each) for each in self._pages(path, queue, "messages", state=state)]
 

@@ -16,6 +16,7 @@ from .http import Request
 from .site import Site
 
 Then = Callable[[list[Delivery], OpenQError | None], None]
+Fit = Callable[[list[Delivery]], int]
 
 
 def receive(
@@ -28,10 +29,12 @@ def receive(
     types: Iterable[str] | None,
     wait_s: float,
     then: Then,
+    fit: Fit | None = None,
 ) -> None:
     """Messages as soon as there are any, nothing when the time is up. `queue` is the engine's name.
 
-    `then` is called once, on the loop, with deliveries that may be shown. Raises what the broker raises.
+    `then` is called once, on the loop, with deliveries that may be shown. `fit` says how many of those that
+    came are shown at once; the others return to their places. Raises what the broker raises.
     """
     broker = site.broker
     if broker.waits:
@@ -39,14 +42,22 @@ def receive(
         request.on_gone = _nothing
     deliveries = broker.receive(queue, limit, lease_ms, consumer, types)
     if deliveries or wait_s <= 0:
-        show(site, request, queue, deliveries, then)
+        show(site, request, queue, deliveries, then, fit)
     else:
-        Poll(site, request, queue, Waiter(limit, lease_ms, consumer, types, _nobody), then).start(wait_s)
+        waiter = Waiter(limit, lease_ms, consumer, types, _nobody)
+        Poll(site, request, queue, waiter, then, fit).start(wait_s)
 
 
-def show(site: Site, request: Request, queue: str, deliveries: list[Delivery], then: Then) -> None:
+def show(
+    site: Site, request: Request, queue: str, deliveries: list[Delivery], then: Then, fit: Fit | None = None
+) -> None:
     """Bodies from disk, and no message before its publish is durable."""
     broker = site.broker
+    if fit is not None and len(deliveries) > 1:
+        count = fit(deliveries)
+        if count < len(deliveries):
+            deliveries, rest = deliveries[:count], deliveries[count:]
+            give_back(site, queue, rest)
 
     def loaded(error: OpenQError | None = None) -> None:
         if request.gone:
@@ -86,9 +97,12 @@ def _nobody(deliveries: list[Delivery]) -> None:
 class Poll:
     """One request that stands in line."""
 
-    __slots__ = ("_over", "_queue", "_request", "_site", "_then", "_timer", "_waiter")
+    __slots__ = ("_fit", "_over", "_queue", "_request", "_site", "_then", "_timer", "_waiter")
 
-    def __init__(self, site: Site, request: Request, queue: str, waiter: Waiter, then: Then) -> None:
+    def __init__(
+        self, site: Site, request: Request, queue: str, waiter: Waiter, then: Then, fit: Fit | None
+    ) -> None:
+        self._fit = fit
         self._site = site
         self._request = request
         self._queue = queue
@@ -103,7 +117,7 @@ class Poll:
         deliveries = site.broker.attend(self._queue, self._waiter)
         if deliveries is not None:
             self._over = True
-            show(site, self._request, self._queue, deliveries, self._then)
+            show(site, self._request, self._queue, deliveries, self._then, self._fit)
             return
         if self._over:
             return  # served before the line was reached, by a broker that waits
@@ -122,7 +136,7 @@ class Poll:
 
     def _served(self, deliveries: list[Delivery]) -> None:
         self._finish()
-        show(self._site, self._request, self._queue, deliveries, self._then)
+        show(self._site, self._request, self._queue, deliveries, self._then, self._fit)
 
     def end(self) -> None:
         """The time is up, the client is gone, or the server stops."""

@@ -46,12 +46,14 @@ class Past:
 
     def past(self, view: QueueView, span: Span) -> list[PastMessage]:
         found: list[PastMessage] = []
+        size = 0
         for message in self.messages(view, span.after_seq):
             if span.until_ms is not None and message.time_ms >= span.until_ms:
                 break
             if message.time_ms >= span.since_ms:
                 found.append(message)
-                if len(found) >= span.limit:
+                size += len(message.body)
+                if len(found) >= span.limit or (span.max_bytes is not None and size >= span.max_bytes):
                     break
         return found
 

@@ -275,8 +275,16 @@ class Operations(Traffic):
         found = self._look(self._view(queue), [message_id])
         return found[0][1] if found else None
 
-    def search(self, queue: str, filter: Filter, limit: int = 100, budget_s: float = 1.0) -> Found:
-        return sweeps.search(self._chunks(queue, filter), self.message_id, filter, limit, budget_s)
+    def search(
+        self,
+        queue: str,
+        filter: Filter,
+        limit: int = 100,
+        budget_s: float = 1.0,
+        max_bytes: int | None = None,
+    ) -> Found:
+        candidates = self._chunks(queue, filter)
+        return sweeps.search(candidates, self.message_id, filter, limit, budget_s, max_bytes)
 
     def _chunks(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
         """Candidates for a filter, by priority and sequence, some hundred at a time."""

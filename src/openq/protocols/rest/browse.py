@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...broker.browse import Mark
 from ...broker.full import FullBroker
 from ...errors import InvalidSetting
 from ...model import Entry
 
+# Bodies in one answer: more take long to encode, and a client that does not read them holds the memory.
+MAX_ANSWER_BYTES = 8 << 20
+FEW = 10  # so many are taken without a question to a store that is waited for
+_MAX_MARK = 60
+
+
+def fitting(entries: Sequence[Entry]) -> int:
+    """How many of these one answer carries, at least one."""
+    size = 0
+    for count, entry in enumerate(entries):
+        size += entry.size
+        if size > MAX_ANSWER_BYTES and count:
+            return count
+    return len(entries)
+
+
+def likely_fitting(broker: FullBroker, queue: str, limit: int) -> int:
+    """The same before they are taken out of the queue, going by the mean size of what waits."""
+    if limit == 1 or (broker.waits and limit <= FEW):
+        return limit
+    count, size = broker.waiting(queue)
+    return min(limit, max(1, MAX_ANSWER_BYTES * max(count, 1) // size)) if size > MAX_ANSWER_BYTES else limit
+
 
 def _read_mark(after: str) -> Mark | None:
     if not after:
         return None
     try:
+        if len(after) > _MAX_MARK:
+            raise ValueError
         section, rank, seq = (int(part, 36) for part in after.split("."))
     except ValueError:
         raise InvalidSetting(f"after must be what `next` of a page said, not {after[:100]!r}") from None
@@ -41,14 +66,19 @@ def page(
     limit: int,
     keep: Callable[[Entry], bool] | None = None,
 ) -> tuple[list[tuple[Entry, str]], str | None]:
-    """Up to `limit` entries with their bodies, and where the next page begins, if there is one."""
+    """Up to `limit` entries with their bodies, and where the next page begins, if there is one.
+
+    Fewer, though at least one, if their bodies are more than an answer carries.
+    """
     chosen: list[tuple[Entry, str]] = []
+    size = 0
     last: Mark | None = None
     following: str | None = None
     for entry, state_of, mark in broker.walk(queue, state, _read_mark(after)):
         if keep is not None and not keep(entry):
             continue
-        if len(chosen) == limit:
+        size += entry.size
+        if len(chosen) == limit or (size > MAX_ANSWER_BYTES and last is not None):
             assert last is not None
             following = _write_mark(last)
             break

@@ -16,7 +16,7 @@ from ..facts import facts_of
 from ..http import Request
 from ..site import Site, heard
 from ..sqs.settings import POLICY
-from .formats import Format
+from .formats import Format, encode_messages
 from .problems import CONTENT_TYPE, Problem, render
 
 if TYPE_CHECKING:
@@ -142,6 +142,16 @@ class Call:
         format = self.format
         self.request.answer(status, format.encode(value), format.content_type, headers)
 
+    def answer_encoded(self, data: bytes) -> None:
+        self.request.answer(200, data, self.format.content_type)
+
+    def encode(self, value: Any) -> bytes:
+        """In a thread. Message by message: an encoder keeps the interpreter until it is done."""
+        fields = getattr(value, "__struct_fields__", ())
+        if fields and fields[0] == "messages" and isinstance(value.messages, list):
+            return encode_messages(self.format, value)
+        return self.format.encode(value)
+
     def fail(self, error: BaseException) -> None:
         answer_problem(self.request, error, self.account)
 
@@ -163,7 +173,7 @@ class Call:
     def seek(self, work: Callable[[], Any]) -> None:
         """The same for work that goes through a whole queue: only so much of it at once, and apart from
         what is quick."""
-        self.site.seek(work, heard(self.request, self.answer, self.fail))
+        self.site.seek(lambda: self.encode(work()), heard(self.request, self.answer_encoded, self.fail))
 
     def commit(self, job: str, work: Callable[[], Any]) -> None:
         """The same for a staged batch of this job, in its turn."""
@@ -173,7 +183,7 @@ class Call:
 
     def look(self, work: Callable[[], Any]) -> None:
         """Work in a thread whose result is the answer."""
-        self.work(work, self.answer)
+        self.work(lambda: self.encode(work()), self.answer_encoded)
 
     def change(self, work: Callable[[], Any]) -> None:
         """The same for work that changes something: the answer waits for the disk."""

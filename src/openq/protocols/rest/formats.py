@@ -42,6 +42,30 @@ class Format:
             raise Problem("malformed", str(error)) from None
 
 
+def encode_messages(format: Format, value: Any) -> bytes:
+    """An answer with `messages`, its first field, message by message: an encoder keeps the interpreter until
+    it is done, and in between others have their turn."""
+    frame = format.encode(msgspec.structs.replace(value, messages=[]))
+    return join_messages(format, [format.encode(each) for each in value.messages], frame)
+
+
+def join_messages(format: Format, messages: list[bytes], frame: bytes | None = None) -> bytes:
+    """The same of messages that are encoded already. `frame` is the answer without them."""
+    if frame is None:
+        frame = format.encode({"messages": []})
+    empty, head, comma = (b"[]", b"[", b",") if format.is_json else (b"\x90", _array_head(len(messages)), b"")
+    at = frame.index(b"messages") + len(b'messages":' if format.is_json else b"messages")
+    assert frame.startswith(empty, at), "messages are the first field"
+    end = [b"]"] if format.is_json else []
+    return b"".join([frame[:at], head, comma.join(messages), *end, frame[at + len(empty) :]])
+
+
+def _array_head(count: int) -> bytes:
+    if count < 16:
+        return bytes((0x90 | count,))
+    return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
+
+
 _UNKNOWN_FIELD = re.compile(r"unknown field `.*?`(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.(\w+)|\[[^]]*\]")
 

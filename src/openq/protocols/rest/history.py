@@ -17,7 +17,7 @@ from ...errors import HistoryUnavailable
 from ...storage.files import FileJournal
 from ...storage.journal import SegmentInfo
 from ...storage.segment import BLOCK_BYTES, offset_of, segment_of
-from .browse import page
+from .browse import MAX_ANSWER_BYTES, page
 from .call import Call, journal_of
 from .formats import JSON
 from .payloads import form_of, show_json, show_msgpack
@@ -139,6 +139,7 @@ def list_past(call: Call) -> None:
         after_seq=query.after_seq,
         segment=query.segment,
         limit=query.limit,
+        max_bytes=MAX_ANSWER_BYTES,
     )
 
     def work() -> PastMessages:
@@ -146,7 +147,7 @@ def list_past(call: Call) -> None:
         found = broker.past(queue, span)
         return PastMessages(
             messages=[_view(call, query.queue, each) for each in found],
-            next_seq=found[-1].seq if len(found) == query.limit else UNSET,
+            next_seq=found[-1].seq if span.is_full(found) else UNSET,
         )
 
     call.look(work)

@@ -12,9 +12,9 @@ from ...broker.base import Filter, Receipt
 from ...errors import InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ...model import FORM_BYTES, FORM_TEXT, Death, Delivery, Draft, Entry, Extra
 from .. import polls
-from .browse import page
+from .browse import MAX_ANSWER_BYTES, fitting, likely_fitting, page
 from .call import Call
-from .formats import MSGPACK, Format
+from .formats import MSGPACK, Format, join_messages
 from .payloads import BINARIES, Body, read_json, read_msgpack
 from .problems import Problem, failure
 from .schemas import (
@@ -41,6 +41,7 @@ from .values import iso, moment_ms, read_attributes, span_ms
 from .views import received, stored
 
 _MAX_RECEIVES = (1 << 31) - 1
+_AT_ONCE = 256 << 10  # bytes of bodies that are encoded in one turn of the loop
 
 # -- in -----------------------------------------------------------------------------------------
 
@@ -287,13 +288,67 @@ def receive(call: Call) -> None:
         if error is not None:
             call.fail(error)
             return
+        if sum(each.entry.size for each in deliveries) > _AT_ONCE:
+            Showing(call, queue, deliveries).go_on()
+            return
         try:
             call.answer(Messages(messages=received(call.broker, deliveries, call.format)))
         except Exception as problem:
             polls.give_back(call.site, queue, deliveries)
             call.fail(problem)
 
-    polls.receive(call.site, call.request, queue, body.max, lease_ms, body.consumer, types, body.wait, then)
+    def fit(deliveries: list[Delivery]) -> int:
+        return fitting([each.entry for each in deliveries])
+
+    limit = likely_fitting(call.broker, queue, body.max)
+    consumer, wait = body.consumer, body.wait
+    polls.receive(call.site, call.request, queue, limit, lease_ms, consumer, types, wait, then, fit)
+
+
+class Showing:
+    """A large answer to `receive`: encoded some messages at a time, with a turn of the loop for each part."""
+
+    def __init__(self, call: Call, queue: str, deliveries: list[Delivery]) -> None:
+        self._call = call
+        self._queue = queue
+        self._deliveries = deliveries
+        self._shown: list[bytes] = []
+        self._done = 0
+        call.request.on_gone = (
+            _nothing  # it holds messages: a client that hangs up meanwhile is one that leaves
+        )
+
+    def go_on(self) -> None:
+        call = self._call
+        if call.request.gone:
+            polls.give_back(call.site, self._queue, self._deliveries)
+            return
+        try:
+            self._encode()
+            if self._done < len(self._deliveries):
+                call.site.loop.call_soon(call.site.enter, self.go_on)
+            else:
+                call.answer_encoded(join_messages(call.format, self._shown))
+        except Exception as problem:
+            polls.give_back(call.site, self._queue, self._deliveries)
+            call.fail(problem)
+
+    def _encode(self) -> None:
+        """One part: up to `_AT_ONCE` bytes of bodies, or one message."""
+        size = 0
+        first = self._done
+        while self._done < len(self._deliveries):
+            size += self._deliveries[self._done].entry.size
+            if size > _AT_ONCE and self._done > first:
+                break
+            self._done += 1
+        call = self._call
+        for message in received(call.broker, self._deliveries[first : self._done], call.format):
+            self._shown.append(call.format.encode(message))
+
+
+def _nothing() -> None:
+    """`Showing.go_on` sees that the request is gone."""
 
 
 def _read_receipt(text: str, prefix: str, queue: str) -> Receipt:
@@ -419,9 +474,13 @@ def browse(call: Call) -> None:
                 raise InvalidSetting(
                     "front and rear show the first and the last ready messages: one of them, without after"
                 )
-            entries = broker.peek(queue, query.limit, rear=query.rear)
-            ready = [(entry, "ready") for entry in entries]
-            return MessagePage(messages=_show_all(call, queue, ready, settles))
+            limit = likely_fitting(broker, queue, query.limit)
+            entries = broker.peek(queue, limit, rear=query.rear)
+            count = fitting(entries)
+            is_cut = count < len(entries) or (limit < query.limit and len(entries) == limit)
+            ready = [(entry, "ready") for entry in entries[:count]]
+            shown = _show_all(call, queue, ready, settles)
+            return MessagePage(messages=shown, truncated=True if is_cut else UNSET)
         entries_of, following = page(broker, queue, query.state, query.after, query.limit)
         return MessagePage(
             messages=_show_all(call, queue, entries_of, settles),
@@ -452,7 +511,7 @@ def search(call: Call) -> None:
     settles = call.may("receive", call.args[0])
 
     def work() -> Findings:
-        found = broker.search(queue, filter, body.limit, body.budget)
+        found = broker.search(queue, filter, body.limit, body.budget, MAX_ANSWER_BYTES)
         entries = [(each, broker.status(queue, broker.message_id(each)) or "gone") for each in found.entries]
         return Findings(
             messages=_show_all(call, queue, entries, settles),

@@ -313,6 +313,7 @@ class Messages(Reply, kw_only=True):
 class MessagePage(Reply, kw_only=True):
     messages: list[Message]
     next: str | UnsetType = UNSET  # as `after` of the next request
+    truncated: bool | UnsetType = UNSET  # front and rear: true if more were asked for than an answer carries
 
 
 class Receipts(Request, kw_only=True):
@@ -375,7 +376,7 @@ class Search(Wanted, kw_only=True):
 
 class Findings(Reply, kw_only=True):
     messages: list[Message]
-    complete: bool  # False: the limit or the time came first
+    complete: bool  # False: the limit, the time or the size of the answer came first
     scanned: int
 
 

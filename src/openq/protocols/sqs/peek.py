@@ -82,7 +82,7 @@ def _entries(broker: FullBroker, queue: str, states: list[str]) -> Iterator[Entr
     left = MOST_BYTES
     count = MOST
     for state in states:
-        for entry in broker.search(queue, Filter(state=state), count, _BUDGET_S).entries:
+        for entry in broker.search(queue, Filter(state=state), count, _BUDGET_S, left).entries:
             left -= entry.size
             count -= 1
             if left < 0 and count < MOST - 1:
