@@ -49,6 +49,8 @@ class ModelQueue:
         self.items: list[Item] = []
         self.delayed: set[int] = set()
         self.turns: dict[int, list[str | None]] = {}  # standard queues: whose turn, per priority
+        self.tickets: dict[str | None, int] = {}  # FIFO queues: groups that can be served, by their ticket
+        self.last_ticket = 0
         self.dedup: dict[str, tuple[str, int]] = {}
 
     def waiting(self) -> list[Item]:
@@ -60,8 +62,12 @@ class ModelQueue:
     def lent(self) -> list[Item]:
         return sorted((i for i in self.items if i.lease is not None), key=lambda i: i.seq)
 
-    def held(self) -> set[str | None]:
-        return {i.group for i in self.lent()} if self.settings.fifo else set()
+    def group(self, name: str | None) -> list[Item]:
+        return [i for i in self.waiting() if i.group == name]
+
+    def is_held(self, item: Item) -> bool:
+        """An earlier message of its FIFO group is out."""
+        return self.settings.fifo and any(i.group == item.group and i.seq < item.seq for i in self.lent())
 
     def top(self) -> int:
         return MAX_PRIORITY if self.settings.max_priority is None else self.settings.max_priority
@@ -78,6 +84,7 @@ class ModelQueue:
     def refresh_turns(self) -> None:
         """A group that has something waiting again goes to the end; one that has nothing goes away."""
         if self.settings.fifo:
+            self.refresh_tickets()
             return
         there = {(self.rank(i), i.group) for i in self.ready()}
         for priority in list(self.turns):
@@ -89,28 +96,47 @@ class ModelQueue:
             if item.group not in turns:
                 turns.append(item.group)
 
+    def refresh_tickets(self) -> None:
+        """A group that can be served again goes to the end; one that cannot loses its place."""
+        names = list(dict.fromkeys(i.group for i in self.waiting()))
+        free = [name for name in names if self.is_free(self.group(name)[0])]
+        self.tickets = {name: self.tickets[name] for name in self.tickets if name in free}
+        for name in free:
+            if name not in self.tickets:
+                self.last_ticket += 1
+                self.tickets[name] = self.last_ticket
+
+    def is_free(self, item: Item) -> bool:
+        return item.seq not in self.delayed and not self.is_held(item)
+
+    def groups_in_turn(self) -> list[str | None]:
+        return sorted(self.tickets, key=lambda g: (-self.rank(self.group(g)[0]), self.tickets[g]))
+
+    def purge(self, waiting_only: bool) -> int:
+        """How many go. A deduplication id stays only with a message that is still here."""
+        gone = self.waiting() if waiting_only else list(self.items)
+        self.items = [item for item in self.items if item not in gone]
+        self.delayed.clear()
+        self.turns.clear()
+        self.tickets.clear()
+        ids = {item.id for item in self.items}
+        self.dedup = {key: kept for key, kept in self.dedup.items() if kept[0] in ids}
+        return len(gone)
+
     def lane(self, priority: int, group: str | None) -> list[Item]:
         return [i for i in self.ready() if self.rank(i) == priority and i.group == group]
 
-    def next(self, batch: set[str | None]) -> Item | None:
-        if not self.settings.fifo:
-            if not self.turns:
-                return None
-            top = max(self.turns)
-            return self.lane(top, self.turns[top][0])[0]
-        firsts: dict[str | None, Item] = {}
-        for item in self.waiting():
-            firsts.setdefault(item.group, item)
-        free = [
-            i for g, i in firsts.items() if i.seq not in self.delayed and (g in batch or g not in self.held())
-        ]
-        return min(free, key=lambda i: (-self.rank(i), i.seq), default=None)
+    def next(self) -> Item | None:
+        """Of a standard queue."""
+        if not self.turns:
+            return None
+        top = max(self.turns)
+        return self.lane(top, self.turns[top][0])[0]
 
     def handed_out(self, item: Item) -> None:
         """After a hand-out in turn, the group goes to the end of its line."""
-        if not self.settings.fifo:
-            turns = self.turns[self.rank(item)]
-            turns.append(turns.pop(0))
+        turns = self.turns[self.rank(item)]
+        turns.append(turns.pop(0))
 
     def in_order(self) -> list[Item]:
         """Everything ready, as it would be handed out by receives that never held a group back."""
@@ -124,16 +150,9 @@ class ModelQueue:
                     if lane:
                         lanes.append(lane)
             return out
-        groups: dict[str | None, list[Item]] = {}
-        for item in self.waiting():
-            groups.setdefault(item.group, []).append(item)
-        out = []
-        while groups:
-            group = min(groups, key=lambda g: (-self.rank(groups[g][0]), groups[g][0].seq))
-            out.append(groups[group].pop(0))
-            if not groups[group]:
-                del groups[group]
-        return out
+        names = self.groups_in_turn()
+        names += dict.fromkeys(i.group for i in self.waiting() if i.group not in self.tickets)
+        return [item for name in names for item in self.group(name)]
 
     def overflowing(self) -> bool:
         s, waiting = self.settings, self.waiting()
@@ -250,47 +269,68 @@ class Model:
     ) -> list[Item]:
         if q.settings.paused:
             return []
+        if q.settings.fifo and types is None:
+            return self.receive_groups(q, limit, lease_ms)
         out: list[Item] = []
-        batch: set[str | None] = set()
         if types is not None:
             chosen = self.of_types(q, types, limit)
         while len(out) < limit:
             if types is None:
-                item = q.next(batch)
+                item = q.next()
             else:
                 item = chosen.pop(0) if chosen else None
             if item is None:
                 break
-            in_turn = q.next(batch) is item
-            batch.add(item.group)
-            until = 0 if lease_ms == NO_DEADLINE else self.now_ms
-            if until:
-                until += q.settings.visibility_ms if lease_ms is None else lease_ms
-            if q.settings.max_receives is not None and item.count >= q.settings.max_receives:
-                targets = self.exhausted(q, item)
-                if targets is not None:
-                    if in_turn:
-                        q.handed_out(item)
-                    q.refresh_turns()
-                    self.die(q, item, targets, "max_receives", item.reason)
-                    continue
-            if in_turn:
+            if not q.settings.fifo and q.next() is item:
                 q.handed_out(item)
-            item.lease = (self.number, until)
-            item.count += 1
-            self.number += 1
-            q.refresh_turns()
-            out.append(item)
+            if not self.die_if_exhausted(q, item):
+                self.lend(q, item, lease_ms)
+                out.append(item)
         return out
+
+    def receive_groups(self, q: ModelQueue, limit: int, lease_ms: int | None) -> list[Item]:
+        """As many as there are of the group whose turn it is, then of the next."""
+        out: list[Item] = []
+        while len(out) < limit and (names := q.groups_in_turn()):
+            name = names[0]
+            before = {item.seq for item in out}
+            held = [i.seq for i in q.lent() if i.group == name and i.seq not in before]
+            while len(out) < limit and (waiting := q.group(name)):
+                item = waiting[0]
+                if item.seq in q.delayed or any(seq < item.seq for seq in held):
+                    break
+                if not self.die_if_exhausted(q, item):
+                    self.lend(q, item, lease_ms)
+                    out.append(item)
+        return out
+
+    def lend(self, q: ModelQueue, item: Item, lease_ms: int | None) -> None:
+        until = 0 if lease_ms == NO_DEADLINE else self.now_ms
+        if until:
+            until += q.settings.visibility_ms if lease_ms is None else lease_ms
+        item.lease = (self.number, until)
+        item.count += 1
+        self.number += 1
+        q.refresh_turns()
+
+    def die_if_exhausted(self, q: ModelQueue, item: Item) -> bool:
+        if q.settings.max_receives is None or item.count < q.settings.max_receives:
+            return False
+        targets = self.exhausted(q, item)
+        if targets is None:
+            return False
+        q.refresh_turns()
+        self.die(q, item, targets, "max_receives", item.reason)
+        return True
 
     @staticmethod
     def of_types(q: ModelQueue, types: frozenset[str], limit: int) -> list[Item]:
-        held = q.held()
+        held: set[str | None] = set()
         found: list[Item] = []
         for item in q.in_order():
             if len(found) == limit:
                 break
-            if q.settings.fifo and (item.group in held or item.seq in q.delayed or item.type not in types):
+            if q.settings.fifo and (item.group in held or not q.is_free(item) or item.type not in types):
                 held.add(item.group)
             elif item.type in types:
                 found.append(item)

@@ -142,9 +142,9 @@ def queue_dump(tape: Tape, queue: Queue, now_ms: int, *, exact: bool = True) -> 
         "counts": (queue.ready_count, queue.waiting_count, queue.count),
     }
     if isinstance(queue.ready, Grouped):
-        names = {entry.group for entry in entries} | {d.entry.group for d in queue.leases.values()}
-        dump["held"] = sorted(repr(name) for name in names if queue.ready.is_held(name))
-        dump["out"] = {repr(name): group.out for name, group in queue.ready._groups.items()}
+        dump["held"] = sorted(entry.seq for entry in entries if queue.ready.is_held(entry))
+        dump["out"] = {repr(name): sorted(group.out) for name, group in queue.ready._groups.items()}
+        dump["free"] = sorted(repr(name) for name, group in queue.ready._groups.items() if group.ticket)
     if exact:
         counters = queue.counters.as_dict()
         del counters["deduplicated"]  # a repeated publish changes nothing, so it leaves no record

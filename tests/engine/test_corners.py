@@ -165,7 +165,7 @@ def test_orders_pass_over_what_is_out_of_date() -> None:
     assert shared.take(2, 0) is not None
     assert shared.pop(0) is None
 
-    fifo = Grouped()
+    fifo = Grouped(())
     fifo.append(grouped(1, "g"))
     fifo.append(grouped(2, "g"))
     assert fifo.pop(0) is not None
@@ -176,12 +176,12 @@ def test_orders_pass_over_what_is_out_of_date() -> None:
     fifo.settled(grouped(1, "g"), 0)
     assert fifo.pop(0) is None
 
-    gone = Grouped()
+    gone = Grouped(())
     gone.append(grouped(1, "a"))
     gone.remove(1)
     assert gone.take(1, 0) is None
 
-    other = Grouped()
+    other = Grouped({1})
     other.append(grouped(1, "a"))
     other.append(grouped(2, "b"))
     other.remove(1)

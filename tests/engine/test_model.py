@@ -148,11 +148,8 @@ class EngineAndModel(RuleBasedStateMachine):
         queue = self.model.queues.get(name)
         if queue is None or len(queue.items) < 3:
             return
-        gone = queue.waiting() if waiting_only else list(queue.items)
-        assert admin.purge(self.engine, self.engine.queue(name), self.now, waiting_only) == len(gone)
-        queue.items = [item for item in queue.items if item not in gone]
-        queue.delayed.clear()
-        queue.turns.clear()
+        gone = queue.purge(waiting_only)
+        assert admin.purge(self.engine, self.engine.queue(name), self.now, waiting_only) == gone
 
     # -- in -----------------------------------------------------------------------------------
 
@@ -665,6 +662,10 @@ class EngineAndModel(RuleBasedStateMachine):
             if isinstance(real.ready, Shared):
                 turns = {p: list(level.turns) for p, level in real.ready._levels.items() if level.turns}
                 assert turns == queue.turns
+            else:
+                assert [
+                    group.name for group in real.ready._in_turn() if group.ticket
+                ] == queue.groups_in_turn()
             for rear in (False, True):
                 for limit in (1, 2):
                     seqs = [entry.seq for entry in ready][:: -1 if rear else 1][:limit]

@@ -218,28 +218,38 @@ class Inspection:
         assert ranks <= set(self.keys.sorted("p")), "a level that nobody looks at"
 
     def check_groups(self) -> None:
-        """A group is offered if nothing of it is out and its first message is due."""
-        out = Counter(
-            "+" + extra["g"] if "g" in extra else "-" for extra in (self.extras[seq] for seq in self.leases)
-        )
-        assert {group: int(n) for group, n in self.keys.hash("go").items()} == dict(out)
+        """A group has a ticket if its first message is due and nothing before that is out."""
+        out: dict[str, set[str]] = {}
+        for seq in self.leases:
+            extra = self.extras[seq]
+            out.setdefault("+" + extra["g"] if "g" in extra else "-", set()).add(seq)
+        assert {group: int(n) for group, n in self.keys.hash("go").items()} == {
+            group: len(seqs) for group, seqs in out.items()
+        }
+        assert {
+            name.removeprefix("og:"): set(self.keys.sorted(name))
+            for name in self.keys.names
+            if name.startswith("og:")
+        } == out
         groups = {name.removeprefix("r:"): lane for name, lane in self.lanes.items()}
-        assert set(self.keys.sorted("gs")) == set(groups)
-        wanted: dict[str, tuple[int, int]] = {}
+        assert self.keys.sorted("gs") == {group: min(lane.values()) for group, lane in groups.items()}
+        wanted: dict[str, int] = {}
         for group, lane in groups.items():
             first = min(lane, key=int)
-            if group not in out and first not in self.delayed:
-                wanted[group] = (self.rank(self.extras[first]), int(first))
-        found: dict[str, tuple[int, int]] = {}
+            if first not in self.delayed and not any(int(seq) < int(first) for seq in out.get(group, ())):
+                wanted[group] = self.rank(self.extras[first])
+        found: dict[str, int] = {}
+        tickets: list[float] = []
         for name in self.keys.names:
             if name.startswith("gz:"):
                 rank = int(name.removeprefix("gz:"))
-                found |= {group: (rank, int(first)) for group, first in self.keys.sorted(name).items()}
+                found |= dict.fromkeys(self.keys.sorted(name), rank)
+                tickets += self.keys.sorted(name).values()
         assert found == wanted
-        assert {group: int(rank) for group, rank in self.keys.hash("gr").items()} == {
-            group: rank for group, (rank, _) in wanted.items()
-        }
-        assert {str(rank) for rank, _ in wanted.values()} <= set(self.keys.sorted("p"))
+        assert len(set(tickets)) == len(tickets) == len(found), "two groups with one ticket"
+        assert max(tickets, default=0) <= self.field("gt")
+        assert {group: int(rank) for group, rank in self.keys.hash("gr").items()} == wanted
+        assert {str(rank) for rank in wanted.values()} <= set(self.keys.sorted("p"))
 
 
 def seqs_of_run(run: str) -> list[str]:

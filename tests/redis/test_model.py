@@ -93,12 +93,9 @@ class RedisAndModel(Life):
         queue = self.queue(name)
         if queue is None or len(queue.items) < 3:
             return
-        gone = queue.waiting() if waiting_only else list(queue.items)
-        assert self.broker.purge(name, waiting_only) == len(gone)
-        self.model.count(queue, "removed", len(gone))
-        queue.items = [item for item in queue.items if item not in gone]
-        queue.delayed.clear()
-        queue.turns.clear()
+        gone = queue.purge(waiting_only)
+        assert self.broker.purge(name, waiting_only) == gone
+        self.model.count(queue, "removed", gone)
 
     @rule(name=names)
     def bind(self, name: str) -> None:

@@ -115,7 +115,8 @@ def reschedule_state(engine: Engine, queue: Queue, entry: Entry, due_ms: int, no
 def purge(engine: Engine, queue: Queue, now_ms: int, waiting_only: bool = False) -> int:
     """Everything out, deliveries too: their receipts are unknown from now on.
 
-    `waiting_only` leaves what is on loan alone; what is delayed goes as well.
+    `waiting_only` leaves what is in flight alone; what is delayed goes as well. Deduplication ids of what is
+    not here any more are forgotten: the same may be sent again.
     """
     count = queue.waiting_count if waiting_only else queue.count
     engine.tell((PURGE, now_ms, queue.number, int(waiting_only)))
@@ -129,6 +130,7 @@ def purge_state(engine: Engine, queue: Queue, waiting_only: bool) -> None:
     if waiting_only:
         queue.counters.removed += queue.waiting_count
         queue.clear_waiting()
+        queue.keep_dedup({engine.id_of(delivery.entry) for delivery in queue.leases.values()})
     else:
         queue.counters.removed += queue.count
         queue.clear()
@@ -251,10 +253,9 @@ def why(engine: Engine, queue: Queue, message_id: str, now_ms: int, consumers: i
 def _place(queue: Queue, entry: Entry) -> Place:
     seq = entry.seq
     if isinstance(queue.ready, Grouped):
-        if queue.ready.is_held(entry.group):
+        if queue.ready.is_held(entry):
             return Place(True, False, 0)
-        first = queue.ready.first_of(entry.group)
-        if first is not None and first.seq != seq and first.seq in queue.delayed:
+        if any(each.seq in queue.delayed for each in islice(queue.ready.before(entry), MOST_AHEAD)):
             return Place(False, True, 0)
     ahead = takewhile(lambda other: other.seq != seq, islice(queue.ready, MOST_AHEAD))
     return Place(False, False, sum(1 for _ in ahead))

@@ -164,8 +164,6 @@ class Core:
             self.woken.append(queue)
         # A timer may refer to it for days; what it held must not stay as long.
         queue.clear()
-        queue.dedup.clear()
-        queue.dedup_order.clear()
         return count
 
     def take_out(self, queue: Queue, entry: Entry) -> None:

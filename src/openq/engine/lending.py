@@ -261,7 +261,7 @@ class Lending(Core):
                 break
             group = entry.group
             if queue.settings.fifo and (
-                group in held or queue.ready.is_held(group) or entry.seq in queue.delayed  # type: ignore[union-attr]
+                group in held or queue.ready.is_held(entry) or entry.seq in queue.delayed  # type: ignore[union-attr]
             ):
                 held.add(group)
             elif entry.extra is not None and entry.extra.type in types:

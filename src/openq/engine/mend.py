@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..model import Entry
 from .engine import Engine
-from .queue import Queue, new_order
+from .queue import Queue
 
 
 def mend(engine: Engine) -> None:
@@ -32,7 +32,7 @@ def _mend_queue(queue: Queue) -> None:
     else:
         for seq in queue.delayed:
             waiting.pop(seq, None)
-    queue.ready = new_order(queue.settings)
+    queue.ready = queue.new_order(queue.settings)
     for seq in sorted(waiting):
         queue.ready.append(waiting[seq])
     for delivery in queue.leases.values():

@@ -1,8 +1,8 @@
 """Which message is next: priorities, fair hand-out across groups, FIFO groups.
 
 Two shapes with the same methods. `Shared` serves standard queues: higher priority first, inside
-a priority the groups take turns, inside a group by sequence. `Grouped` serves FIFO queues:
-a group with a message out, or with a first message that is not due yet, waits as a whole.
+a priority the groups take turns, inside a group by sequence. `Grouped` serves FIFO queues: groups take turns
+there too, and what stands behind a message that is out, or not due yet, waits.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Container, Iterator
-from heapq import heappop, heappush
-from itertools import islice
+from heapq import heapify, heappop, heappush
+from itertools import islice, takewhile
 
 from ..model import MAX_PRIORITY, Entry, Extra
 from .lane import PAGE, Lane, Page
@@ -305,32 +305,114 @@ class Shared:
         return [level.lanes[group].freeze() for level in levels for group in level.turns]
 
 
-class Group:
-    __slots__ = ("lane", "out")
+_BEYOND = 1 << 62  # after every sequence
 
-    def __init__(self) -> None:
+
+class Group:
+    """One FIFO group: what waits, what is out, and its place in the line of groups."""
+
+    __slots__ = ("_out", "_out_order", "in_batch", "lane", "name", "rank", "ticket")
+
+    def __init__(self, name: GroupKey) -> None:
+        self.name = name
         self.lane = Lane()
-        self.out = 0  # deliveries not yet settled
+        self.ticket = 0  # 0: nothing of it can be handed out
+        self.rank = 0
+        self.in_batch = False
+        # Only while something is out: most groups of a long queue have nothing out.
+        self._out: set[int] | None = None
+        self._out_order: list[int] = []
+
+    @property
+    def out(self) -> set[int] | frozenset[int]:
+        """Sequences with a delivery that is not settled yet."""
+        return frozenset() if self._out is None else self._out
+
+    def first_out(self) -> int:
+        """What comes after it is held."""
+        if self._out is None:
+            return _BEYOND
+        order = self._out_order
+        while order[0] not in self._out:
+            heappop(order)
+        return order[0]
+
+    def lend(self, seq: int) -> None:
+        if self._out is None:
+            self._out = {seq}
+            self._out_order = [seq]
+        else:
+            self._out.add(seq)
+            heappush(self._out_order, seq)
+
+    def end(self, seq: int) -> None:
+        if self._out is not None:
+            self._out.discard(seq)
+            if not self._out:
+                self._out, self._out_order = None, []
 
 
 class Grouped:
-    """Waiting messages of a FIFO queue. Priority ranks groups by their first message, never inside one."""
+    """Waiting messages of a FIFO queue: groups take turns, a turn hands out as many of one group as fit.
 
-    __slots__ = ("_batch", "_groups", "_heap", "count", "max_priority")
+    A group has a ticket while its first message can be handed out: the message is due, and no earlier one is
+    out. Tickets are served by priority of that first message, then by number. A group that has lost its
+    ticket gets a new one later, so a group with a message out goes behind the groups that waited meanwhile.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_batch",
+        "_bound",
+        "_current",
+        "_groups",
+        "_heap",
+        "_last",
+        "_not_due",
+        "_tickets",
+        "count",
+        "max_priority",
+    )
+
+    def __init__(self, not_due: Container[int]) -> None:
         self.max_priority = MAX_PRIORITY
+        self._not_due = not_due  # sequences of delayed messages; these also stand in their groups
         self._groups: dict[GroupKey, Group] = {}
-        # (-priority, sequence of the group's first message, group). Checked when popped: an
-        # entry that no longer describes its group is dropped there, never searched for.
-        self._heap: list[tuple[int, int, str, GroupKey]] = []
-        self._batch: set[GroupKey] = set()
+        # (-priority, ticket, group). Checked when popped: an entry that no longer describes its group is
+        # dropped there, never searched for.
+        self._heap: list[tuple[int, int, Group]] = []
+        self._tickets = 0
+        self._batch: list[Group] = []  # groups that the receive under way has taken from
+        self._current: Group | None = None  # the one it takes from just now, up to this sequence
+        self._bound = 0
+        self._last: Group | None = None  # where the last one was taken from: mostly the next one is there too
         self.count = 0
 
-    def _offer(self, name: GroupKey, group: Group) -> None:
+    def _refresh(self, group: Group) -> None:
+        """Its ticket agrees with what waits and what is out."""
+        if group.in_batch:
+            return  # `end_batch` looks at it: what a receive gives back again has lost no turn
         first = group.lane.first()
-        if first is not None:
-            heappush(self._heap, (-self.rank(first), first.seq, name or "", name))
+        if first is None or first.seq in self._not_due or first.seq > group.first_out():
+            group.ticket = 0
+            if first is None and not group.out and self._groups.get(group.name) is group:
+                del self._groups[group.name]
+            return
+        rank = self.rank(first)
+        if group.ticket and group.rank == rank:
+            return
+        if not group.ticket:
+            self._tickets += 1
+            group.ticket = self._tickets
+        group.rank = rank
+        heap = self._heap
+        heappush(heap, (-rank, group.ticket, group))
+        if len(heap) > 2 * len(self._groups) + 64:
+            self._heap = [each for each in heap if self._is_valid(*each)]
+            heapify(self._heap)
+
+    @staticmethod
+    def _is_valid(minus_rank: int, ticket: int, group: Group) -> bool:
+        return group.ticket == ticket and group.rank == -minus_rank and not group.in_batch
 
     def set_max_priority(self, max_priority: int) -> None:
         self.max_priority = max_priority
@@ -343,16 +425,15 @@ class Grouped:
     def _group(self, name: GroupKey) -> Group:
         group = self._groups.get(name)
         if group is None:
-            group = self._groups[name] = Group()
+            group = self._groups[name] = Group(name)
         return group
 
     def append(self, entry: Entry) -> None:
         self.count += 1
-        name = entry.group
-        group = self._group(name)
+        group = self._group(entry.group)
         group.lane.append(entry)
-        if group.lane.count == 1 and not group.out:
-            self._offer(name, group)
+        if group.lane.count == 1:
+            self._refresh(group)
 
     def append_page(self, page: Page) -> None:
         for entry in page.entries():
@@ -361,84 +442,98 @@ class Grouped:
     append_plain = append
 
     def put_back(self, entry: Entry) -> None:
-        """Before everything else of its group; the delivery it came from is over."""
+        """To its place in its group; `settled` follows where a delivery of it ended."""
         self.count += 1
-        name = entry.group
-        group = self._group(name)
+        group = self._group(entry.group)
         group.lane.put_back(entry)
-        if not group.out:
-            self._offer(name, group)
+        self._refresh(group)
 
     def pop(self, now_ms: int) -> Entry | None:
-        heap = self._heap
-        while heap:
-            _, seq, _, name = heappop(heap)
-            group = self._groups.get(name)
-            if group is None or (group.out and name not in self._batch):
-                continue
+        """The next of the group whose turn it is, then of the group after it. `end_batch` ends a receive."""
+        while True:
+            group = self._current
+            if group is None:
+                group = self._next()
+                if group is None:
+                    return None
+                self._current, self._bound = group, group.first_out()
+                self._enter_batch(group)
             first = group.lane.first()
-            if first is None or first.seq != seq:
+            if first is None or first.seq > self._bound or first.seq in self._not_due:
+                self._current = None
                 continue
-            if first.extra is not None and first.extra.due_ms > now_ms:
-                continue  # `due` offers the group again
             group.lane.pop()
             self.count -= 1
-            group.out += 1
-            # One receive may take several of a group, in order; the group is held from then on.
-            self._batch.add(name)
-            self._offer(name, group)
+            group.lend(first.seq)
             return first
+
+    def _next(self) -> Group | None:
+        heap = self._heap
+        while heap:
+            each = heappop(heap)
+            if self._is_valid(*each):
+                return each[2]
         return None
 
+    def _enter_batch(self, group: Group) -> None:
+        if not group.in_batch:
+            group.in_batch = True
+            self._batch.append(group)
+
     def lent(self, entry: Entry) -> None:
-        """A message of this group is out on loan (a restored state says so)."""
-        self._group(entry.group).out += 1
+        """A message of this group is out (a restored state says so); `offer_all` follows."""
+        self._group(entry.group).lend(entry.seq)
 
     def offer_all(self) -> None:
-        """Every free group is offered anew (a restored state came in any order)."""
+        """Every group is looked at (a restored state came in any order). Tickets that still hold are kept."""
         self._heap.clear()
-        for name, group in self._groups.items():
-            if not group.out:
-                self._offer(name, group)
+        for group in list(self._groups.values()):
+            group.rank = -1
+            self._refresh(group)
 
     def end_batch(self) -> None:
-        self._batch.clear()
+        self._current = None
+        if self._batch:
+            batch, self._batch = self._batch, []
+            for group in batch:
+                group.in_batch = False
+                group.rank = -1  # its entry in the heap may be gone
+                self._refresh(group)
 
     def settled(self, entry: Entry, now_ms: int) -> None:
         """One delivery of this group is over (its message is gone, or back already)."""
-        name = entry.group
-        group = self._groups.get(name)
-        if group is None:
-            return
-        group.out = max(0, group.out - 1)
-        if group.out:
-            return
-        if group.lane.count:
-            self._offer(name, group)
-        else:
-            del self._groups[name]
+        group = self._groups.get(entry.group)
+        if group is not None:
+            group.end(entry.seq)
+            self._refresh(group)
 
     def due(self, entry: Entry) -> None:
-        name = entry.group
-        group = self._groups.get(name)
-        if group is not None and not group.out:
-            self._offer(name, group)
+        group = self._groups.get(entry.group)
+        if group is not None:
+            self._refresh(group)
 
     def take(self, seq: int, now_ms: int) -> Entry | None:
-        """This very message, out on loan; at once if it is the next one anyway."""
-        heap = self._heap
-        if heap and heap[0][1] == seq:
-            entry = self.pop(now_ms)
-            if entry is not None and entry.seq == seq:
-                return entry
-            if entry is not None:  # the heap's top was out of date: undo
-                self.put_back(entry)
-                self.settled(entry, now_ms)
-        entry = self.remove(seq)
+        """This very message, out from now on; at once if it is the next one anyway."""
+        entry = self._take_first(self._last, seq)
+        if entry is None and self._heap:
+            entry = self._take_first(self._heap[0][2], seq)
+        if entry is None:
+            entry = self.remove(seq)
         if entry is not None:
-            self._group(entry.group).out += 1
-            self._batch.add(entry.group)
+            group = self._last = self._group(entry.group)
+            group.lend(seq)
+            self._enter_batch(group)
         return entry
+
+    def _take_first(self, group: Group | None, seq: int) -> Entry | None:
+        if group is None or self._groups.get(group.name) is not group:
+            return None
+        first = group.lane.first()
+        if first is None or first.seq != seq:
+            return None
+        group.lane.pop()
+        self.count -= 1
+        return first
 
     def lowest(self) -> Entry | None:
         """The oldest of all; the first of its group, so no order is broken."""
@@ -454,16 +549,12 @@ class Grouped:
 
     def remove(self, seq: int, hint: Entry | None = None) -> Entry | None:
         """Take one out of anywhere; `hint`, if known, is the entry and tells its group."""
-        names = list(self._groups) if hint is None else [hint.group]
-        for name in names:
-            group = self._groups[name]
+        groups = list(self._groups.values()) if hint is None else [self._groups[hint.group]]
+        for group in groups:
             entry = group.lane.remove(seq) if group.lane.count else None
             if entry is not None:
                 self.count -= 1
-                if group.lane.count and not group.out:
-                    self._offer(name, group)
-                elif not group.lane.count and not group.out:
-                    del self._groups[name]
+                self._refresh(group)
                 return entry
         return None
 
@@ -474,13 +565,15 @@ class Grouped:
         for group in list(self._groups.values()):
             yield group.lane
 
-    def is_held(self, name: GroupKey) -> bool:
-        group = self._groups.get(name)
-        return group is not None and group.out > 0
+    def is_held(self, entry: Entry) -> bool:
+        """Whether a message that stands before it in its group is out."""
+        group = self._groups.get(entry.group)
+        return group is not None and group.first_out() < entry.seq
 
-    def first_of(self, name: GroupKey) -> Entry | None:
-        group = self._groups.get(name)
-        return None if group is None else group.lane.first()
+    def before(self, entry: Entry) -> Iterator[Entry]:
+        """What waits before it in its group."""
+        group = self._groups.get(entry.group)
+        return iter(()) if group is None else takewhile(lambda each: each.seq < entry.seq, group.lane)
 
     def first(self, now_ms: int) -> Entry | None:
         return next(iter(self), None)
@@ -493,20 +586,28 @@ class Grouped:
         since = (lane.kept_since_ms(not_due) for lane in self.lanes() if lane.count)
         return min((ms for ms in since if ms is not None), default=None)
 
+    def _in_turn(self) -> list[Group]:
+        """Groups with a ticket as they are served, then the others by their first message."""
+        waiting = [group for group in self._groups.values() if group.lane.count]
+        return sorted(waiting, key=_turn)
+
     def __iter__(self) -> Iterator[Entry]:
-        """By priority of each group's first message and sequence, as if every group were free."""
-        heap: list[tuple[int, int, Entry, Iterator[Entry]]] = []
-        for lane in self.lanes():
-            line = iter(lane)
-            entry = next(line, None)
-            if entry is not None:
-                heappush(heap, (-self.rank(entry), entry.seq, entry, line))
-        while heap:
-            _, _, entry, line = heappop(heap)
-            yield entry
-            following = next(line, None)
-            if following is not None:
-                heappush(heap, (-self.rank(following), following.seq, following, line))
+        """In hand-out order: group after group, those that wait for something behind the others."""
+        for group in self._in_turn():
+            yield from group.lane
 
     def freeze(self) -> list[tuple[list[Entry], list[Page]]]:
-        return [lane.freeze() for lane in self.lanes() if lane.count]
+        """Groups by ticket: so the turns are the same when it is restored."""
+        waiting = [group for group in self._groups.values() if group.lane.count]
+        return [group.lane.freeze() for group in sorted(waiting, key=_ticket)]
+
+
+def _turn(group: Group) -> tuple[int, int, int]:
+    if group.ticket:
+        return (0, -group.rank, group.ticket)
+    first = group.lane.first()
+    return (1, 0, 0 if first is None else first.seq)
+
+
+def _ticket(group: Group) -> int:
+    return group.ticket or _BEYOND

@@ -6,6 +6,7 @@ No decisions across queues and no records here; `engine.py` makes those.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 
 from ..errors import MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import MAX_PRIORITY, Delivery, Entry, QueueSettings
@@ -90,11 +91,11 @@ class Queue:
         self.name = name
         self.number = number
         self.created_ms = created_ms
-        self.ready = new_order(settings)
+        self.delayed: dict[int, Entry] = {}  # on FIFO queues these also stand in `ready`
+        self.ready = self.new_order(settings)
         self.leases: dict[int, Delivery] = {}  # sequence -> the live delivery
         # Deadlines of leases by the second, as bare sequences: an acked one must not keep its message alive.
         self.lease_buckets: dict[int, list[int]] = {}
-        self.delayed: dict[int, Entry] = {}  # on FIFO queues these also stand in `ready`
         self.ids: dict[str, int] = {}  # only ids that do not follow from the sequence number
         self.uniques: dict[str, tuple[int, str]] = {}  # key -> sequence and own id of the one here
         self.dedup: dict[str, tuple[str, int]] = {}  # key -> id given out, end of the window
@@ -105,6 +106,12 @@ class Queue:
         self.watched = False  # somebody waits for a message here
         self.deleted = False
         self.set_settings(settings)
+
+    def new_order(self, settings: QueueSettings) -> Shared | Grouped:
+        """An empty one; that of a FIFO queue knows what is delayed, which stands in it too."""
+        order = Grouped(self.delayed) if settings.fifo else Shared()
+        order.max_priority = _max_priority(settings)
+        return order
 
     def set_settings(self, settings: QueueSettings) -> None:
         self.settings = settings
@@ -144,15 +151,16 @@ class Queue:
         return entry
 
     def clear(self) -> None:
-        """Nothing left but settings, counters and the memory of ids already seen."""
+        """Nothing left but settings and counters."""
         self.leases.clear()
         self.lease_buckets.clear()
+        self.keep_dedup(())
         self.clear_waiting()
 
     def clear_waiting(self) -> None:
-        """Nothing left but what is on loan."""
+        """Nothing left but what is in flight, and deduplication ids: see `keep_dedup`."""
         lent = {seq: delivery.entry for seq, delivery in self.leases.items()}
-        self.ready = new_order(self.settings)
+        self.ready = self.new_order(self.settings)
         for entry in lent.values():
             self.ready.lent(entry)
         self.delayed.clear()
@@ -173,6 +181,11 @@ class Queue:
             return MessageNotFoundError(seq, self.name)
         return VisibilityTimeoutExpired(seq, self.name)
 
+    def keep_dedup(self, message_ids: Container[str]) -> None:
+        """Of the deduplication ids only those of these messages."""
+        self.dedup = {key: kept for key, kept in self.dedup.items() if kept[0] in message_ids}
+        self.dedup_order = deque(sorted((end_ms, key) for key, (_, end_ms) in self.dedup.items()))
+
     def forget_dedup(self, now_ms: int) -> None:
         order = self.dedup_order
         while order and order[0][0] <= now_ms:
@@ -184,9 +197,3 @@ class Queue:
 
 def _max_priority(settings: QueueSettings) -> int:
     return MAX_PRIORITY if settings.max_priority is None else settings.max_priority
-
-
-def new_order(settings: QueueSettings) -> Shared | Grouped:
-    order = Grouped() if settings.fifo else Shared()
-    order.max_priority = _max_priority(settings)
-    return order

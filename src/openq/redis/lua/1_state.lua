@@ -7,8 +7,9 @@
 --   ed  hash: seq -> record of a message that was edited
 --   r:<priority>:<group>  sorted set of seqs: a lane of a standard queue; r:<group>: of a FIFO queue
 --   t:<priority>  list: groups of a level, taking turns           p   sorted set: priorities in use
---   gz:<rank>  sorted set: free FIFO groups by their first seq    gr, go  hashes: rank, deliveries out
---   gs  sorted set: FIFO groups with something waiting, by their first seq
+--   gz:<rank>  sorted set: FIFO groups that can be served, by ticket    gr, go  hashes: rank, deliveries out
+--   og:<group>  sorted set: seqs of a FIFO group that are out      gs  sorted set: FIFO groups with something
+--   waiting, by their first seq
 --   o   hash: seq -> lease                l  sorted set: seq by deadline of its lease
 --   ru  hash: number -> a run of leases, for plain messages that were lent together; rn  their numbers by first seq
 --   hd  sorted set: holders of bound leases by heartbeat          b:<holder>  set: what it holds
@@ -33,7 +34,7 @@ end
 
 local PLAIN = '0:-'  -- the lane of those that are plain but came back
 local FIELDS = {'seq', 'last', 'num', 'ms', 'next', 'cur', 'pl', 'bk', 'mx', 'by', 'w', 'ra', 'sk', 'tr', 'oid', 'rc', 'lb',
-  'hf', 'hu', 'hl'}
+  'hf', 'hu', 'hl', 'gt'}
 local FIELD_COUNT = #FIELDS
 local GRACE_MS = 100  -- how long a message without any time to live is offered where somebody waits
 local SLICE = 1000  -- deadlines dealt with in one call
@@ -235,11 +236,32 @@ local function waiting_count(Q)
   return Q.c.fifo and n or n + call('ZCARD', Q.p .. 'd')
 end
 
--- A FIFO group is offered while nothing of it is out and its first message is due.
+local groups = {}  -- of FIFO queues
+
+-- The first seq of a FIFO group that is out: what comes after it is held.
+function groups.first_out(Q, g)
+  local n = call('HGET', Q.p .. 'go', g)
+  if not n then return FAR end
+  local out = Q.p .. 'og:' .. g
+  -- Servers of an earlier version count only: what they lent holds the whole group.
+  if call('ZCARD', out) ~= tonumber(n) then return 0 end
+  return tonumber(call('ZRANGE', out, 0, 0)[1])
+end
+
+function groups.lend(Q, g, seq)
+  local out = Q.p .. 'og:' .. g
+  if call('HINCRBY', Q.p .. 'go', g, 1) == 1 then call('DEL', out) end
+  call('ZADD', out, seq, seq)
+end
+
+-- A FIFO group has a ticket while its first message is due and nothing before that is out. One that gets a new
+-- ticket goes behind all others.
 local function offer(Q, g)
+  if Q.group == g then return end  -- `end_turn` looks at it
   local p = Q.p
-  local rank = call('HGET', p .. 'gr', g)
+  local rank, ticket = call('HGET', p .. 'gr', g), nil
   if rank then
+    ticket = call('ZSCORE', p .. 'gz:' .. rank, g)
     call('ZREM', p .. 'gz:' .. rank, g)
     call('HDEL', p .. 'gr', g)
   end
@@ -249,10 +271,14 @@ local function offer(Q, g)
     return
   end
   call('ZADD', p .. 'gs', first, g)
-  local out = tonumber(call('HGET', p .. 'go', g) or 0)
-  if (out == 0 or (Q.batch and Q.batch[g])) and not call('ZSCORE', p .. 'd', first) then
+  if tonumber(first) < groups.first_out(Q, g) and not call('ZSCORE', p .. 'd', first) then
     local own = rank_of(Q, extra_of(Q, first) or {})
-    call('ZADD', p .. 'gz:' .. own, first, g)
+    if not ticket then
+      -- Above every sequence, by which servers of an earlier version order the groups.
+      Q.gt = max(Q.gt, Q.seq) + 1
+      ticket = S(Q.gt)
+    end
+    call('ZADD', p .. 'gz:' .. own, ticket, g)
     call('HSET', p .. 'gr', g, own)
     call('ZADD', p .. 'p', own, own)
   end
@@ -272,9 +298,10 @@ local function stand(Q, seq, x)
   Q.wakes = true
   if Q.c.fifo then
     local g = group_of(x)
-    call('ZADD', p .. 'r:' .. g, seq, seq)
+    local lane = p .. 'r:' .. g
+    call('ZADD', lane, seq, seq)
     Q.mx = Q.mx + 1
-    offer(Q, g)
+    if call('ZRANGE', lane, 0, 0)[1] == seq then offer(Q, g) end  -- behind another it changes nothing
     return
   end
   local rank, g = rank_of(Q, x), group_of(x)
@@ -391,30 +418,55 @@ local function pop_level(Q, rank)
   return seq, sent, rec, x
 end
 
-local function pop_group(Q)
+-- The group that a receive has taken from last has had its turn.
+function groups.end_turn(Q)
+  local g = Q.group
+  if g then
+    Q.group = nil
+    offer(Q, g)
+  end
+end
+
+function groups.next(Q)
   local p = Q.p
   for _, rank in ipairs(call('ZREVRANGE', p .. 'p', 0, -1)) do
     local gz = p .. 'gz:' .. rank
     local g = call('ZRANGE', gz, 0, 0)[1]
     if g then
-      local seq = call('ZPOPMIN', p .. 'r:' .. g)[1]
-      Q.mx = Q.mx - 1
-      call('HINCRBY', p .. 'go', g, 1)
-      -- One receive may take several of a group, in order; the group is held from then on.
-      Q.batch = Q.batch or {}
-      Q.batch[g] = true
-      offer(Q, g)
-      local x = extra_of(Q, seq)
-      local rec, sent = record_of(Q, seq, x)
-      return seq, sent, rec, x
+      call('ZREM', gz, g)
+      call('HDEL', p .. 'gr', g)
+      return g
     end
     call('ZREM', p .. 'p', rank)
   end
 end
 
+-- As many as there are of the group whose turn it is, then of the next; `end_turn` comes after the last.
+function groups.pop(Q)
+  local p = Q.p
+  while true do
+    if not Q.group then
+      Q.group = groups.next(Q)
+      if not Q.group then return nil end
+      Q.held_from = groups.first_out(Q, Q.group)
+    end
+    local lane = p .. 'r:' .. Q.group
+    local seq = call('ZRANGE', lane, 0, 0)[1]
+    if seq and tonumber(seq) < Q.held_from and not call('ZSCORE', p .. 'd', seq) then
+      call('ZREM', lane, seq)
+      Q.mx = Q.mx - 1
+      groups.lend(Q, Q.group, seq)
+      local x = extra_of(Q, seq)
+      local rec, sent = record_of(Q, seq, x)
+      return seq, sent, rec, x
+    end
+    groups.end_turn(Q)
+  end
+end
+
 -- The next message, out of its place: seq, time sent, record, extra.
 local function pop(Q)
-  if Q.c.fifo then return pop_group(Q) end
+  if Q.c.fifo then return groups.pop(Q) end
   if Q.mx == 0 then return pop_plain(Q) end
   for _, rank in ipairs(call('ZREVRANGE', Q.p .. 'p', 0, -1)) do
     if rank ~= '0' then
@@ -426,19 +478,16 @@ local function pop(Q)
   return pop_level(Q, 0)
 end
 
-local function end_batch(Q)
-  local batch = Q.batch
-  if batch then
-    Q.batch = nil
-    for g in pairs(batch) do offer(Q, g) end
-  end
-end
-
 -- One delivery of a FIFO group is over, its message gone or back.
-local function settle(Q, x)
+local function settle(Q, seq, x)
   if not Q.c.fifo then return end
   local g = group_of(x)
-  if call('HINCRBY', Q.p .. 'go', g, -1) <= 0 then call('HDEL', Q.p .. 'go', g) end
+  if call('HINCRBY', Q.p .. 'go', g, -1) <= 0 then
+    call('HDEL', Q.p .. 'go', g)
+    call('DEL', Q.p .. 'og:' .. g)
+  else
+    call('ZREM', Q.p .. 'og:' .. g, seq)
+  end
   Q.wakes = true
   offer(Q, g)
 end

@@ -49,7 +49,7 @@ end
 local function bury(Q, seq, x, sent, rec, why, reason, origin)
   if not Q.c.dl then
     removed(Q, seq, x, sent, GONE[why])
-    if origin == 'lent' or origin == 'taken' then settle(Q, x or {}) end
+    if origin == 'lent' or origin == 'taken' then settle(Q, seq, x or {}) end
     return 'removed'
   end
   x = x or light_of(rec)
@@ -149,6 +149,7 @@ local function give_back(Q, seq, lease, why, reason, delay)
   local rec, sent = record_of(Q, seq, x)
   if not rec then
     end_lease(Q, seq, lease)
+    settle(Q, seq, x or {})
     return 'removed'
   end
   local over = is_over(Q, x, sent)
@@ -163,7 +164,7 @@ local function give_back(Q, seq, lease, why, reason, delay)
       return bury(Q, seq, x, sent, rec, DEAD_EXPIRED, reason, 'lent')
     end
     removed(Q, seq, x, sent, GONE_EXPIRED)
-    settle(Q, x)
+    settle(Q, seq, x)
     return 'expired'
   end
   if why ~= RELEASED and c.maxr and lease.count >= c.maxr and (c.dl or c.exd) then
@@ -174,7 +175,7 @@ local function give_back(Q, seq, lease, why, reason, delay)
   local wait = delay or retry_delay(Q, seq, lease.count)
   local due = wait > 0 and Q.now + wait or 0
   stand_again(Q, seq, x, sent, rec, due)
-  settle(Q, x)
+  settle(Q, seq, x)
   event(Q, 'R', why, reason or '', seq, S(due))
   return 'returned'
 end
@@ -257,7 +258,7 @@ local function expire_old(Q)
   local young = false
   for _, lane in ipairs(Q.bk + Q.mx > 0 and lanes_of(Q) or {}) do
     if young then break end
-    local at, more = 0, true
+    local at, more, is_first = 0, true, true
     while more and left > 0 do
       local part = call('ZRANGE', lane, at, at + 99)
       more = #part == 100
@@ -273,12 +274,14 @@ local function expire_old(Q)
           if rec then
             if not oldest or since < oldest then oldest = since end
             if sent > horizon then
-              more = false  -- those behind it came later
-              young = Q.c.fifo  -- and so did all of the groups behind this one
+              more = false  -- those behind it came later, but may be kept for less long if this one was delayed
+              oldest = min(oldest, sent)
+              young = Q.c.fifo and is_first  -- then all of the groups behind this one came later
               break
             end
           end
         end
+        is_first = false
       end
     end
   end

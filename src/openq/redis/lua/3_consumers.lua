@@ -36,45 +36,26 @@ end
 local function in_order(Q, most, all)
   local p, seqs = Q.p, {}
   if Q.c.fifo then
-    -- Only the first of each group, and the next of one when that is taken.
-    local firsts = {}
-    local function step(each)
-      each.at = each.at + 1
-      each.seq = call('ZRANGE', p .. 'r:' .. each.g, each.at, each.at)[1]
-      if not each.seq then return false end
-      each.number = tonumber(each.seq)
-      each.rank = rank_of(Q, extra_of(Q, each.seq) or {})
-      return true
+    -- Group after group, those that wait for something behind the others.
+    local function add(g)
+      local at, size = 0, min(most, 1000)
+      repeat
+        local part = call('ZRANGE', p .. 'r:' .. g, at, at + size - 1)
+        for _, seq in ipairs(part) do
+          if #seqs == most then return end
+          if all or not call('ZSCORE', p .. 'd', seq) then seqs[#seqs + 1] = seq end
+        end
+        at = at + size
+      until #part < size
     end
-    local function before(a, b)
-      return a.rank > b.rank or (a.rank == b.rank and a.number < b.number)
-    end
-    local function sink(at)
-      local each = firsts[at]
-      while true do
-        local child = at * 2
-        if child > #firsts then break end
-        if child < #firsts and before(firsts[child + 1], firsts[child]) then child = child + 1 end
-        if not before(firsts[child], each) then break end
-        firsts[at] = firsts[child]
-        at = child
-      end
-      firsts[at] = each
+    for _, rank in ipairs(call('ZREVRANGE', p .. 'p', 0, -1)) do
+      for _, g in ipairs(call('ZRANGE', p .. 'gz:' .. rank, 0, most - #seqs - 1)) do add(g) end
+      if #seqs == most then return seqs end
     end
     -- Of very many groups those that stand longest: more would hold up everybody else.
     for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, max(min(most, 20000), 2000) - 1)) do
-      local each = {g = g, at = -1}
-      if step(each) then firsts[#firsts + 1] = each end
-    end
-    for at = floor(#firsts / 2), 1, -1 do sink(at) end
-    while #firsts > 0 and #seqs < most do
-      local best = firsts[1]
-      if all or not call('ZSCORE', p .. 'd', best.seq) then seqs[#seqs + 1] = best.seq end
-      if not step(best) then
-        firsts[1] = firsts[#firsts]
-        firsts[#firsts] = nil
-      end
-      if #firsts > 0 then sink(1) end
+      if #seqs == most then break end
+      if call('HEXISTS', p .. 'gr', g) == 0 then add(g) end
     end
     return seqs
   end
@@ -105,9 +86,7 @@ local function take_out(Q, seq, x)
   step_out(Q, seq, x)
   if Q.c.fifo then
     local g = group_of(x)
-    call('HINCRBY', Q.p .. 'go', g, 1)
-    Q.batch = Q.batch or {}
-    Q.batch[g] = true
+    groups.lend(Q, g, seq)
     offer(Q, g)
   end
 end
@@ -121,7 +100,7 @@ local function of_types(Q, types, limit)
     local rec, sent = record_of(Q, seq, x)
     local known_x = x or light_of(rec)
     local g = group_of(known_x)
-    local busy = Q.c.fifo and (held[g] or call('HEXISTS', Q.p .. 'go', g) == 1 or call('ZSCORE', Q.p .. 'd', seq))
+    local busy = Q.c.fifo and (held[g] or groups.first_out(Q, g) < tonumber(seq) or call('ZSCORE', Q.p .. 'd', seq))
     if not busy and known_x.t and types[known_x.t] then
       found[#found + 1] = {seq, sent, rec, x}
     else
@@ -242,29 +221,27 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder, be
       if not rec then
         -- Its record is gone from history by other hands: nothing to hand out.
         forget(Q, seq, x, 0)
-        settle(Q, x or {})
+        settle(Q, seq, x or {})
       elseif is_over(Q, x, sent) then
         Q.by = Q.by - size_of(rec)
         if c.dle then
           bury(Q, seq, x, sent, rec, DEAD_EXPIRED, x and x.r, 'taken')
         else
           removed(Q, seq, x, sent, GONE_EXPIRED)
-          settle(Q, x or {})
+          settle(Q, seq, x or {})
         end
       elseif x and c.maxr and (x.c or 0) >= c.maxr and (c.exd or (c.dl and x.K ~= version)) then
         Q.by = Q.by - size_of(rec)
         bury(Q, seq, x, sent, rec, DEAD_RECEIVES, x.r, 'taken')
         if c.fifo and c.dl then
           -- It may have to come back: until that is decided nothing of its group may overtake it.
-          local g = group_of(x)
-          Q.batch[g] = nil
-          offer(Q, g)
+          groups.end_turn(Q)
         end
       else
         lend(Q, loan, seq, sent, rec, x, x and cjson.encode(x))
       end
     end
-    end_batch(Q)
+    groups.end_turn(Q)
   end
   if #loan.seqs == 0 then return {} end
   flush_loan(Q, loan)
@@ -406,7 +383,7 @@ local function ack_all(Q, args)
         if text then
           local x = cjson.decode(text)
           forget(Q, done[i], x, 0)
-          settle(Q, x)
+          settle(Q, done[i], x)
         end
       end
     end
@@ -435,7 +412,7 @@ local ack_late = up_to_date(function(Q, args)
       local x = extra_of(Q, seq)
       end_lease(Q, seq, lease)
       forget(Q, seq, x, lease.sent)
-      settle(Q, x or {})
+      settle(Q, seq, x or {})
       done = 1
     end
   else

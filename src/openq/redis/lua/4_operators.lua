@@ -37,7 +37,7 @@ local function out_of_limbo(Q, oid)
 end
 
 local function free_group(Q, meta)
-  if meta.g then settle(Q, {g = meta.g ~= '-' and sub(meta.g, 2) or nil}) end
+  if meta.g then settle(Q, meta.s, {g = meta.g ~= '-' and sub(meta.g, 2) or nil}) end
 end
 
 -- It is where it belongs, or gone. now, oid, outcome: moved | removed, names of the targets
@@ -264,9 +264,14 @@ local standing = up_to_date(function(Q, args)
   if state == 'ready' then
     if Q.c.fifo then
       local g = group_of(x)
-      if call('HEXISTS', p .. 'go', g) == 1 then held = 1 end
-      local first = call('ZRANGE', p .. 'r:' .. g, 0, 0)[1]
-      if first and first ~= seq and call('ZSCORE', p .. 'd', first) then delayed = 1 end
+      if groups.first_out(Q, g) < tonumber(seq) then held = 1 end
+      for _, each in ipairs(call('ZRANGE', p .. 'r:' .. g, 0, 9999)) do
+        if each == seq then break end
+        if call('ZSCORE', p .. 'd', each) then
+          delayed = 1
+          break
+        end
+      end
     end
     for _, each in ipairs(in_order(Q, 10000)) do
       if each == seq then break end
@@ -401,6 +406,21 @@ local function clear(Q, waiting_only)
   for _, g in ipairs(call('LRANGE', p .. 't:0', 0, -1)) do call('DEL', p .. 'r:0:' .. g) end
   for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, -1)) do call('DEL', p .. 'r:' .. g) end
   call('DEL', p .. 't:0', p .. 'p', p .. 'gr', p .. 'gs', p .. 'd', p .. 'sk', p .. 'r:' .. PLAIN)
+  -- Whatever goes may be sent again; only what is still with a consumer is remembered.
+  local kept = {}
+  for _, seq in ipairs(waiting_only and call('HKEYS', p .. 'o') or {}) do
+    local x = extra_of(Q, seq)
+    local key = x and x.k and dedup_key(Q, x)
+    local id = key and call('HGET', p .. 'k', key)
+    if id and id == (x.i and 'i' .. x.i or 's' .. seq) then
+      kept[#kept + 1] = {key, id, call('ZSCORE', p .. 'kz', key)}
+    end
+  end
+  call('DEL', p .. 'k', p .. 'kz')
+  for _, each in ipairs(kept) do
+    call('HSET', p .. 'k', each[1], each[2])
+    call('ZADD', p .. 'kz', each[3], each[1])
+  end
   if waiting_only then
     for _, seq in ipairs(call('HKEYS', p .. 'x')) do
       if call('HEXISTS', p .. 'o', seq) == 0 then
@@ -412,6 +432,7 @@ local function clear(Q, waiting_only)
     end
   else
     for _, holder in ipairs(call('ZRANGE', p .. 'hd', 0, -1)) do call('DEL', p .. 'b:' .. holder) end
+    for _, g in ipairs(call('HKEYS', p .. 'go')) do call('DEL', p .. 'og:' .. g) end
     Q.rc = 0
     call('DEL', p .. 'ru', p .. 'rn', p .. 'o', p .. 'l', p .. 'hd', p .. 'go', p .. 'x', p .. 'ed', p .. 'i', p .. 'u', p .. 'e')
   end

@@ -19,11 +19,13 @@ local function configure(keys, args)
   call('HSET', k, 'c', args[2])
   local Q = open(keys, args)
   local p = Q.p
-  if old.mp ~= Q.c.mp then
+  if old.mp ~= Q.c.mp and Q.c.fifo then
+    for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, -1)) do offer(Q, g) end
+  elseif old.mp ~= Q.c.mp then
     -- Sorted anew by what the messages say.
     local all = {}
     for _, seq in ipairs(by_number(call('HKEYS', p .. 'x'))) do
-      if call('HEXISTS', p .. 'o', seq) == 0 and (Q.c.fifo or not call('ZSCORE', p .. 'd', seq)) then
+      if call('HEXISTS', p .. 'o', seq) == 0 and not call('ZSCORE', p .. 'd', seq) then
         local x = extra_of(Q, seq)
         local now_rank = Q.c
         Q.c = old
