@@ -237,7 +237,16 @@ KEYS: dict[str, Key] = {
         "N",
     ),
     "amqps_port": Key(read_port_or_off, "for AMQP over TLS, commonly 5671; needs tls_cert", "N"),
-    "region": Key(_matching(r"[a-z0-9-]{1,32}", "a region such as us-east-1"), "the region in ARNs", "NAME"),
+    "region": Key(
+        _matching(r"[a-z0-9-]{1,32}", "a region such as us-east-1"),
+        "the server's own region; SQS requests signed for another one have queues of their own",
+        "NAME",
+    ),
+    "queue_urls": Key(
+        _one_of("path", "plain"),
+        "path: the SQS URL of a queue in another region names that region; plain: all look alike",
+        "KIND",
+    ),
     "limits": Key(
         _one_of("strict", "testing", "relaxed"),
         "strict: those of Amazon SQS; testing: the same, deleted names are free at once; relaxed: wider",
@@ -410,6 +419,7 @@ class Config:
     amqp_port: int | Literal["auto"] | None = DEFAULT_AMQP_PORT
     amqps_port: int | None = None
     region: str = "us-east-1"
+    queue_urls: str = "path"
     limits: str = "strict"
     relaxed: bool = False
     auth: str = "auto"

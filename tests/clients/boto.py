@@ -43,10 +43,12 @@ def client(
     secret: str = "test",
     token: str | None = None,
     config: Config = CONFIG,
+    region: str = REGION,
 ) -> Any:
     """An SQS client. On a server without users the key may be the number of an account."""
     return session(protocol).client(
         "sqs",
+        region_name=region,
         endpoint_url=url,
         aws_access_key_id=key,
         aws_secret_access_key=secret,

@@ -90,6 +90,25 @@ def test_what_is_signed_with_a_key_is_done(guarded: Guarded, protocol: str) -> N
     assert bodies(take(sqs, url)) == ["signed & sealed ü"]
 
 
+def test_a_key_is_good_in_every_region(guarded: Guarded, protocol: str) -> None:
+    """And a rule for `jobs-*` is about queues of that name in each of them."""
+    root, worker = (guarded.client(user, protocol, region="eu-west-1") for user in ("root", "worker"))
+    name = boto.fresh()
+    url = root.create_queue(QueueName=f"jobs-{name}")["QueueUrl"]
+    other = root.create_queue(QueueName=name)["QueueUrl"]
+
+    worker.send_message(QueueUrl=url, MessageBody="west")
+
+    assert refusal(worker.send_message, QueueUrl=other, MessageBody="west") == ("AccessDenied", 403)
+    assert bodies(take(root, url)) == ["west"]
+    assert refusal(guarded.client("root", protocol).get_queue_url, QueueName=name) == (
+        "AWS.SimpleQueueService.NonExistentQueue",
+        400,
+    )
+    stranger = guarded.client("stranger", protocol, region="eu-west-1")
+    assert refusal(stranger.send_message, QueueUrl=url, MessageBody="x") == ("AccessDenied", 403)
+
+
 def test_a_wrong_secret_and_an_unknown_key_are_refused(guarded: Guarded, protocol: str) -> None:
     wrong = guarded.client("root", protocol, secret="x" * 40)
     unknown = guarded.signed_with(protocol=protocol, key="AKIAUNKNOWNUNKNOWN00", secret="x" * 40)

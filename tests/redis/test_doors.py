@@ -23,6 +23,7 @@ from openq.protocols.amqp.policies import Policies, Policy
 from openq.redis.broker import RedisBroker
 from openq.security.places import SharedPlace
 from openq.security.store import Store
+from tests.clients import boto
 from tests.redis.servers import FORCED, Server, replicated, single
 from tests.serving import Served, free_port, until
 
@@ -106,6 +107,23 @@ def opens(redis_server: Server) -> Iterator[Opens]:
 @pytest.fixture
 def door(opens: Opens) -> Door:
     return opens()
+
+
+def test_each_region_has_queues_of_its_own(door: Door) -> None:
+    west = boto.client(door.server.url, region="eu-west-1")
+    own_url, west_url = (sqs.create_queue(QueueName="orders")["QueueUrl"] for sqs in (door.sqs, west))
+
+    west.send_message(QueueUrl=west_url, MessageBody="west")
+
+    assert "Messages" not in door.sqs.receive_message(QueueUrl=own_url)
+    [message] = west.receive_message(QueueUrl=own_url)["Messages"]  # a URL that tells no region
+    assert message["Body"] == "west"
+    west.delete_message(QueueUrl=west_url, ReceiptHandle=message["ReceiptHandle"])
+    assert west.list_queues()["QueueUrls"] == [west_url]
+    assert door.sqs.list_queues()["QueueUrls"] == [own_url]
+    [queue] = door.rest("GET", "accounts/eu-west-1.000000000000/queues")["queues"]
+    assert queue["name"] == "orders"
+    west.close()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Protocol
 
 from ..errors import OpenQError
-from ..names import DEFAULT_ACCOUNT
+from ..names import DEFAULT_ACCOUNT, arn_of, owner_of
 from .errors import (
     InvalidPolicy,
     LoginRefused,
@@ -157,6 +157,7 @@ class Guard:
 
     def anyone(self, account: str = DEFAULT_ACCOUNT) -> Principal:
         """On an open server: the root of that account, and whoever runs the server too."""
+        account = owner_of(account)
         found = self._open.get(account)
         if found is None:
             found = Principal(account, "root", True, ROLES["admin"])
@@ -371,6 +372,8 @@ class Guard:
     ) -> bool:
         """Whether this principal may do that to this queue (None: to the account as a whole).
 
+        `account` is the namespace of the queue: an account, or an account in one of the other regions.
+
         `policy` is the queue's own. A door that is not SQS leaves `sqs_action` out; the policy is then asked
         about the operation that does the same.
         """
@@ -380,7 +383,7 @@ class Guard:
         decision = self._decisions.get(key)
         if decision is None:
             document = self._document(policy) if policy else None
-            arn = resource_arn or f"arn:aws:sqs:{self._region}:{account}:{queue or '*'}"
+            arn = resource_arn or arn_of(account, queue or "*", self._region)
             decision = self._decide(principal, action, account, queue, document, sqs_action, arn, context)
             is_steady = document is None or not document.depends_on_context
             if is_steady and len(queue or "") <= _LONGEST_NAME:
@@ -391,7 +394,7 @@ class Guard:
 
     def may_everywhere(self, principal: Principal, action: str, account: str) -> bool:
         """Whether there is no queue of this account to which the principal may not do that by its rules."""
-        if principal.is_root and principal.account == account:
+        if principal.is_root and principal.account == owner_of(account):
             return True
         is_denied = any(rule.effect == "deny" and action in rule.actions for rule in principal.rules)
         return not is_denied and self.may(principal, action, account, None)
@@ -417,7 +420,7 @@ class Guard:
         if document is None or action == "admin":
             return by_rules == "allow"
         name = (sqs_action or SQS_ACTION_OF[action]).removeprefix("sqs:")
-        is_own = own_account == account
+        is_own = own_account == owner_of(account)
         by_policy = evaluate(document, principal.arn, own_account, name, arn, context, delegated=not is_own)
         if by_policy == "deny":
             return principal.is_root and is_own and name in REPAIRS

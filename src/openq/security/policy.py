@@ -20,6 +20,7 @@ from ipaddress import ip_address, ip_network
 from typing import Literal
 
 from ..errors import InvalidSetting
+from ..names import owner_of
 from .errors import InvalidPolicy
 
 Effect = Literal["allow", "deny"]
@@ -136,7 +137,8 @@ class Rule:
     """Allow or deny some actions on the queues whose names match.
 
     `account` None is the account of the user who has the rule; `*` is every account. To name another
-    account here is a grant by whoever runs this server; an account shares its own queues by policy.
+    account here is a grant by whoever runs this server; an account shares its own queues by policy. An
+    account stands for all its regions; a namespace (`eu-west-1.111122223333`) for one of them.
     """
 
     effect: Effect
@@ -161,7 +163,8 @@ class Rule:
             return False
         if action == "admin":
             return True
-        if (own_account if self.account is None else self.account) not in ("*", account):
+        # An account has its rules in every region; a rule may name one region of it alone.
+        if (own_account if self.account is None else self.account) not in ("*", account, owner_of(account)):
             return False
         # What concerns an account as a whole (None) is allowed by a rule for all its queues,
         # and denied only by such a one.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from ...errors import Closed, JournalFailed, OpenQError, OutOfRoom, StoreError
-from ...names import DEFAULT_ACCOUNT, full_name, split_name
+from ...names import DEFAULT_ACCOUNT, full_name, owner_of, split_name, split_namespace
 from ...security.errors import Refused, StoreDamaged, TooManyFailures
 from ...security.guard import Principal
 from ..facts import facts_of
@@ -143,9 +143,10 @@ class Ask:
         if self.site.guard.is_open or self.may_admin():
             return True
         account = account_of(vhost)
+        owner = owner_of(account)
         principal = self.principal
-        return principal.account == account or any(
-            rule.effect == "allow" and rule.account in ("*", account) for rule in principal.rules
+        return principal.account == owner or any(
+            rule.effect == "allow" and rule.account in ("*", account, owner) for rule in principal.rules
         )
 
     def may(self, action: str, full: str, *, is_queue: bool) -> bool:
@@ -160,7 +161,8 @@ class Ask:
                 pass  # no such queue, so no policy
         if policy is None:
             return guard.may(principal, action, account, name)
-        context = facts_of(self.request, principal, self.site.config.region, self.site.now_ms())
+        region = split_namespace(account)[0] or self.site.config.region
+        context = facts_of(self.request, principal, region, self.site.now_ms())
         return guard.may(principal, action, account, name, policy=policy, context=context)
 
     def require(self, action: str, full: str, *, is_queue: bool) -> None:

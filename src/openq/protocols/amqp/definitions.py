@@ -15,7 +15,7 @@ from typing import Any, ParamSpec
 from ..._version import __version__
 from ...engine.routing import Binding, Exchange, is_default
 from ...errors import InvalidSetting, OpenQError, QueueNotFound
-from ...names import full_name, split_name
+from ...names import full_name, owner_of, split_name
 from ...security.policy import Rule
 from ...security.store import MAX_PASSWORD_BYTES, Store, User, rabbitmq_hash
 from .arguments import Arguments, account_of, declaration_of, named, plain, vhost_of
@@ -732,6 +732,7 @@ def permission_fields(user: User, vhosts: Iterable[str]) -> list[dict[str, Any]]
     found = []
     for vhost in vhosts:
         account = account_of(vhost)
+        meant = ("*", account, owner_of(account))
         patterns: dict[str, str] = {}
         for kind, actions in ACTIONS_OF.items():
             action = next(iter(actions - {"peek"}))
@@ -739,7 +740,7 @@ def permission_fields(user: User, vhosts: Iterable[str]) -> list[dict[str, Any]]
                 rule
                 for rule in user.all_rules
                 if action in rule.actions
-                and (user.account if rule.account is None else rule.account) in ("*", account)
+                and (user.account if rule.account is None else rule.account) in meant
             ]
             patterns[kind] = _pattern([] if any(each.effect == "deny" for each in rules) else rules)
         if any(patterns.values()):

@@ -15,7 +15,7 @@ from ..._version import __version__
 from ...broker.base import Receipt
 from ...errors import OpenQError, OutOfRoom, StoreError
 from ...model import Delivery
-from ...names import full_name
+from ...names import full_name, owner_of, split_namespace
 from ...security.errors import LoginRefused
 from ...security.guard import Principal
 from ..buffers import SMALL
@@ -250,16 +250,19 @@ class AmqpDoor:
         guard = self.site.guard
         if guard.is_open:
             return guard.anyone(account)
-        if principal.account == account:
+        owner = owner_of(account)
+        if principal.account == owner:
             return principal
-        is_known = any(rule.account in ("*", account) for rule in principal.rules)
+        is_known = any(rule.account in ("*", account, owner) for rule in principal.rules)
         return principal if is_known else None
 
     # -- permissions
 
     def is_own(self, principal: Principal, account: str, kind: str, name: str) -> bool:
         """Whether it is the caller's own, and no policy has a say in it."""
-        return principal.account == account and (kind != "queue" or self._policy(account, name) is None)
+        return principal.account == owner_of(account) and (
+            kind != "queue" or self._policy(account, name) is None
+        )
 
     def _policy(self, account: str, name: str) -> str | None:
         queue = self.site.broker.known(full_name(account, name))
@@ -272,7 +275,7 @@ class AmqpDoor:
         policy = self._policy(account, name) if kind == "queue" else None
         if policy is None:
             return guard.may(principal, action, account, name)
-        region = self.site.config.region
+        region = split_namespace(account)[0] or self.site.config.region
         context = known_facts(connection.is_tls, connection.peer, principal, region, self.site.now_ms())
         return guard.may(principal, action, account, name, policy=policy, context=context)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import NotOnThisStore, OpenQError
 from ...model import check_name
-from ...names import DEFAULT_ACCOUNT, full_name, split_name
+from ...names import DEFAULT_ACCOUNT, arn_of, full_name, split_name, split_namespace
 from ...security.guard import Principal
 from ...security.policy import SQS_ACTION_OF
 from ...storage.files import FileJournal
@@ -102,8 +102,9 @@ class Call:
                 pass  # no such queue, so no policy
         if policy is None:
             return guard.may(principal, action, account, name)
-        region = self.site.config.region
-        arn = f"arn:aws:sqs:{region}:{account}:{name}"
+        own_region = self.site.config.region
+        arn = arn_of(account, name, own_region)
+        region = split_namespace(account)[0] or own_region
         context = facts_of(self.request, principal, region, self.site.now_ms())
         return all(
             guard.may(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...broker.stages import Committed, Job, StageView
-from ...names import DEFAULT_ACCOUNT, split_name
+from ...names import DEFAULT_ACCOUNT, owner_of, split_name
 from ...security.policy import Rule
 from .call import Call
 from .problems import Problem
@@ -112,8 +112,9 @@ def _sends_here(call: Call) -> bool:
 
 
 def _allow_sending(rules: Sequence[Rule], account: str, own_account: str) -> bool:
+    meant = ("*", account, owner_of(account))
     return any(
-        rule.effect == "allow" and "send" in rule.actions and (rule.account or own_account) in ("*", account)
+        rule.effect == "allow" and "send" in rule.actions and (rule.account or own_account) in meant
         for rule in rules
     )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ...broker.full import KnownQueue
 from ...errors import QueueNotFound
 from ...model import QueueSettings
-from ...names import DEFAULT_ACCOUNT, full_name, split_name
+from ...names import DEFAULT_ACCOUNT, arn_of, full_name, namespace_of, split_name, split_namespace
 from ...security.guard import Principal
 from ..facts import facts_of
 from ..http import Request, host_of
@@ -16,10 +18,14 @@ from ..site import Site
 from . import errors
 from .limits import Limits, limits_of
 from .recent import Recent
+from .regions import Regions, host_in, told_by
 from .settings import POLICY, max_message_size, wait_s
 
 _MAX_CACHED = 10_000
 _MAX_URL = 1_000
+_MAX_HINTS = 100
+
+log = logging.getLogger("openq.sqs")
 
 
 class View:
@@ -33,9 +39,11 @@ class View:
         "limits",
         "max_bytes",
         "name",
+        "namespace",
         "number",
         "policy",
         "queue",
+        "region",
         "settings",
         "wait_s",
     )
@@ -43,7 +51,8 @@ class View:
     def __init__(self, full: str, queue: KnownQueue, names: Names, site: Site) -> None:
         settings = queue.settings
         self.full = full
-        self.account, self.name = split_name(full)
+        self.namespace, self.name = split_name(full)
+        self.region, self.account = split_namespace(self.namespace)  # None: the server's own region
         self.queue = queue
         self.settings: QueueSettings = settings
         self.number = queue.number
@@ -55,12 +64,23 @@ class View:
         self.policy: str | None = settings.notes.get(POLICY)
 
 
+class Place(NamedTuple):
+    """What a queue URL says of its queue."""
+
+    name: str
+    account: str  # empty: that of the caller
+    region: str | None  # None: the server's own
+    tells_region: bool  # else the region of the request counts
+
+
 class Names:
     """Queues by their URLs and ARNs, in the forms that clients build. One per server."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._urls: dict[str, tuple[str, str]] = {}
+        self.regions = Regions(site.config.region)
+        self._urls: dict[str, Place] = {}
+        self._hinted: set[str] = set()
         self._views: dict[str, View] = {}
         self.deleted = Recent()
         self.purged = Recent()
@@ -68,40 +88,81 @@ class Names:
     split = staticmethod(split_name)
 
     def arn_of(self, full: str) -> str:
-        account, name = split_name(full)
-        return f"arn:aws:sqs:{self._site.config.region}:{account}:{name}"
+        return arn_of(*split_name(full), self.regions.own)
 
     def full_of_arn(self, arn: str) -> str | None:
         """The engine's name of the queue that an ARN means; None if it is no ARN of SQS."""
         parts = arn.split(":")
         if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs" or not parts[5]:
             return None
-        return full_name(parts[4], parts[5])
+        if not self.regions.is_known(parts[3]):
+            return None
+        return full_name(namespace_of(parts[4], self.regions.key_of(parts[3])), parts[5])
 
     def url_of(self, full: str, host_url: str) -> str:
-        account, name = split_name(full)
+        """With the host that the client used. A host that does not tell the region has it in the path, so
+        that a URL is of one queue alone, whoever calls it."""
+        namespace, name = split_name(full)
+        region, account = split_namespace(namespace)
+        if self._site.config.queue_urls == "path" and region != self.regions.of_host(host_in(host_url)):
+            return f"{host_url}/queue/{self.regions.name_of(region)}/{account}/{name}"
         return f"{host_url}/{account}/{name}"
 
-    def parse_url(self, url: str) -> str:
-        """The engine's name for `.../ACCOUNT/NAME`, whatever host clients put before it."""
-        found = self._urls.get(url)
-        if found is None:
-            try:
-                parts = [unquote(part) for part in urlsplit(url).path.split("/") if part]
-            except ValueError:
-                parts = []  # brackets that belong to no address
-            if not parts:
-                raise errors.queue_does_not_exist()
-            name = parts[-1]
-            # `/queue/NAME` and a bare `/NAME` are of other servers that people come from.
-            shown = parts[-2] if len(parts) > 1 and parts[-2].isdigit() else ""
-            found = (shown if shown else DEFAULT_ACCOUNT, name)
+    def full_of_url(self, url: str, account: str, region: str | None) -> str:
+        """The engine's name for `.../ACCOUNT/NAME`; `account` and `region` are those of the caller.
+
+        A URL that tells no region means the caller's, as on other servers; if that has no such queue, the
+        server's own region, whose URLs these are.
+        """
+        place = self._urls.get(url)
+        if place is None:
+            place = self._place(url)
             # A queue's name is short: longer URLs are nobody's, and would fill the memory.
             if len(url) <= _MAX_URL:
                 if len(self._urls) >= _MAX_CACHED:
                     self._urls.clear()
-                self._urls[url] = found
-        return full_name(*found)
+                self._urls[url] = place
+        account = place.account or account or DEFAULT_ACCOUNT
+        if region is not None and not place.tells_region:
+            full = full_name(namespace_of(account, region), place.name)
+            if self.exists(full):
+                return full
+        return full_name(namespace_of(account, place.region), place.name)
+
+    def _place(self, url: str) -> Place:
+        try:
+            parts = [unquote(part) for part in urlsplit(url).path.split("/") if part]
+        except ValueError:
+            parts = []  # brackets that belong to no address
+        if not parts:
+            raise errors.queue_does_not_exist()
+        # `/queue/NAME` and a bare `/NAME` are of other servers that people come from.
+        account = parts[-2] if len(parts) > 1 and parts[-2].isdigit() else ""
+        told = told_by(host_in(url))
+        if account and parts[-4:-3] == ["queue"] and self.regions.is_known(parts[-3]):
+            told = parts[-3]
+        region = None if told is None else self.regions.key_of(told)
+        return Place(parts[-1], account, region, told is not None)
+
+    def hint_region(self, full: str, region: str | None) -> None:
+        """Log, once a region, that a queue which was not found there is in the server's own region."""
+        if region is None or region in self._hinted or len(self._hinted) >= _MAX_HINTS:
+            return
+        namespace, name = split_name(full)
+        if self.exists(full_name(split_namespace(namespace)[1], name)):
+            self._hinted.add(region)
+            log.info(
+                "a client in region %s looks for the queue %r of region %s: each region has its own queues. "
+                "Create it there, give the client region %s, or start the server with --region %s",
+                *(region, name, self.regions.own, self.regions.own, region),
+            )
+
+    def exists(self, full: str) -> bool:
+        try:
+            self._site.broker.about(full)
+        except QueueNotFound:
+            return False
+        return True
 
     def view(self, full: str) -> View:
         """Raises QueueDoesNotExist."""
@@ -121,13 +182,16 @@ class Names:
 class Call:
     """One action of one caller."""
 
-    __slots__ = ("http", "names", "principal", "site")
+    __slots__ = ("http", "names", "principal", "region_key", "site")
 
-    def __init__(self, site: Site, names: Names, http: Request, principal: Principal) -> None:
+    def __init__(
+        self, site: Site, names: Names, http: Request, principal: Principal, region: str | None = None
+    ) -> None:
         self.site = site
         self.names = names
         self.http = http
         self.principal = principal
+        self.region_key = region  # None: the server's own
 
     @property
     def account(self) -> str:
@@ -135,7 +199,11 @@ class Call:
 
     @property
     def region(self) -> str:
-        return self.site.config.region
+        return self.names.regions.name_of(self.region_key)
+
+    @property
+    def namespace(self) -> str:
+        return namespace_of(self.account, self.region_key)
 
     @property
     def now_ms(self) -> int:
@@ -147,10 +215,13 @@ class Call:
         return f"{scheme}://{host_of(self.http) or 'localhost'}"
 
     def queue(self, queue_url: str) -> View:
-        return self.names.view(self.names.parse_url(queue_url))
+        return self.names.view(self.full_of_url(queue_url))
+
+    def full_of_url(self, queue_url: str) -> str:
+        return self.names.full_of_url(queue_url, self.account, self.region_key)
 
     def full(self, name: str, account: str | None = None) -> str:
-        return full_name(self.account if account is None else account, name)
+        return full_name(namespace_of(self.account if account is None else account, self.region_key), name)
 
     def url_of(self, full: str) -> str:
         return self.names.url_of(full, self.host_url)
@@ -163,22 +234,24 @@ class Call:
 
         Asked before the queue is looked up: whoever may not use it must not learn whether it exists.
         """
-        account, name = self.names.split(full)
+        namespace, name = self.names.split(full)
         try:
-            policy = self.names.view(full).policy
+            view: View | None = self.names.view(full)
         except errors.SqsError:
-            policy = None
+            view = None
+        policy = None if view is None else view.policy
         return any(
             self.site.guard.may(
-                *(self.principal, action, account, name),
+                *(self.principal, action, namespace, name),
                 policy=policy,
                 sqs_action="sqs:SendMessage",
                 resource_arn=self.arn_of(full),
-                context=None if policy is None else self.context(),
+                context=None if view is None or policy is None else self.context(view),
             )
             for action in ("send", "manage")
         )
 
-    def context(self) -> Mapping[str, str]:
-        """What a policy's conditions may ask about a request."""
-        return facts_of(self.http, self.principal, self.region, self.now_ms)
+    def context(self, view: View) -> Mapping[str, str]:
+        """What the conditions of a queue's policy may ask about a request."""
+        region = self.names.regions.name_of(view.region)
+        return facts_of(self.http, self.principal, region, self.now_ms)

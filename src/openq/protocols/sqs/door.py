@@ -110,6 +110,7 @@ class SqsDoor:
         self._broker = site.broker
         self._guard = site.guard
         self.names = Names(site)
+        self._region_of = self.names.regions.of_request
         self._ids = ids = RequestIds()
         self._json = JsonWire(ids)
         self._query = QueryWire(ids)
@@ -151,7 +152,8 @@ class SqsDoor:
         way = self._short.get(target)
         if way is not None:
             principal = self.principal(request)
-            if way(request, principal):
+            region = self._region_of(request)
+            if way(request, principal, region):
                 return
             name = target[len(_PREFIX) :].decode()
             self._act(request, self._json, name, aws_json.decode(name, request.body), principal)
@@ -216,7 +218,7 @@ class SqsDoor:
         return found
 
     def _act(self, request: Request, wire: Wire, name: str, wanted: Any, principal: Principal) -> None:
-        call = Call(self._site, self.names, request, principal)
+        call = Call(self._site, self.names, request, principal, self._region_of(request))
         self._authorize(call, name, wanted)
 
         def answer(reply: sqs.Reply | SqsError | None) -> None:
@@ -239,7 +241,7 @@ class SqsDoor:
     def _authorize(self, call: Call, name: str, wanted: Any) -> None:
         url: str | None = getattr(wanted, "queue_url", None)
         if url is not None:
-            self._find(call, name, self.names.parse_url(url))
+            self._find(call, name, call.full_of_url(url))
             return
         arn: str | None = getattr(wanted, "source_arn", None)
         queue: str | None = getattr(wanted, "queue_name", None)
@@ -248,7 +250,7 @@ class SqsDoor:
             full = call.full(queue or "", wanted.queue_owner_aws_account_id)
         if full is not None:
             self._find(call, name, full)
-        elif not self._guard.may(call.principal, SQS_ACTIONS[name], call.account, queue):
+        elif not self._guard.may(call.principal, SQS_ACTIONS[name], call.namespace, queue):
             raise errors.access_denied(self._denied_text(call, name, queue))
 
     def view_or_denied(self, call: Call, name: str, full: str) -> View:
@@ -272,12 +274,12 @@ class SqsDoor:
         allowed = self._guard.may(
             principal,
             SQS_ACTIONS[name],
-            view.account,
+            view.namespace,
             view.name,
             policy=view.policy,
             sqs_action=name,
             resource_arn=view.arn,
-            context=call.context() if view.policy is not None else None,
+            context=call.context(view) if view.policy is not None else None,
         )
         if not allowed:
             raise errors.access_denied(self._denied_text(call, name, view.name))
@@ -321,7 +323,8 @@ class SqsDoor:
                 request.answer(200, reply, content_type, b"x-amzn-RequestId: %b\r\n" % id)
 
         try:
-            call = Call(self._site, self.names, request, self.principal(request))
+            principal = self.principal(request)
+            call = Call(self._site, self.names, request, principal, self._region_of(request))
             peek_messages(call, self._find, encode, then)
         except SqsError as error:
             wire.fail(request, error)

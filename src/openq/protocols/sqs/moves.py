@@ -45,6 +45,8 @@ def start_message_move_task(call: Call, request: sqs.StartMessageMoveTask) -> sq
     target = None
     if request.destination_arn is not None:
         target = _target(call, request.destination_arn)
+        if target.region != source.region:  # one region knows nothing of another's queues
+            raise _not_there("DestinationArn")
     rate, most = request.max_number_of_messages_per_second, source.limits.max_move_rate
     if rate is not None and not 1 <= rate <= most:
         raise errors.invalid_parameter_value(
@@ -79,7 +81,7 @@ def start_message_move_task(call: Call, request: sqs.StartMessageMoveTask) -> sq
     back = WayBack(lambda full: _may_send(call, call.names.view(full)))
     work = _work(call.site.broker, source.full, None if target is None else target.full, rate, back)
     try:
-        task = call.site.tasks.start(KIND, source.account, source.name, work, total, details)
+        task = call.site.tasks.start(KIND, source.namespace, source.name, work, total, details)
     except TooManyTasks as error:
         raise errors.request_throttled(str(error)) from None
     return sqs.StartMessageMoveTaskReply(task_handle=_handle_of(task, source.arn))
@@ -133,12 +135,12 @@ def _may(call: Call, view: View, permission: str, action: str) -> bool:
     return call.site.guard.may(
         call.principal,
         permission,
-        view.account,
+        view.namespace,
         view.name,
         policy=view.policy,
         sqs_action=f"sqs:{action}",
         resource_arn=view.arn,
-        context=call.context(),
+        context=call.context(view),
     )
 
 
@@ -169,8 +171,13 @@ def _view(call: Call, arn: str, parameter: str) -> View:
             raise errors.queue_does_not_exist()
         return call.names.view(full)
     except SqsError:
-        text = f"The resource that you specified for the {parameter} parameter doesn't exist."
-        raise errors.resource_not_found(text) from None
+        raise _not_there(parameter) from None
+
+
+def _not_there(parameter: str) -> SqsError:
+    return errors.resource_not_found(
+        f"The resource that you specified for the {parameter} parameter doesn't exist."
+    )
 
 
 # -- cancel and list --------------------------------------------------------------------------

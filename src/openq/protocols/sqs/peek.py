@@ -49,7 +49,7 @@ def peek_messages(call: Call, find: Find, encode: Encode, then: Callable[[bytes 
     url, show = _wanted(call.http)
     if not url:
         raise errors.queue_does_not_exist()
-    view = find(call, "ReceiveMessage", call.names.parse_url(url))
+    view = find(call, "ReceiveMessage", call.full_of_url(url))
     states = ["ready"]
     if show.get("ShowInvisible", "").lower() in _TRUE:
         states.insert(0, "in_flight")
@@ -97,7 +97,7 @@ def _wanted(request: Request) -> tuple[str, dict[str, str]]:
         parts = [unquote(part) for part in path.split("/")]
         if len(parts) != 3:
             raise errors.invalid_address(request.path)
-        return f"/{parts[1]}/{parts[2]}", values
+        return f"/queue/{path}", values
     if request.header(b"x-amz-target") is not None:
         if request.header(b"x-amz-target") != b"AmazonSQS.ReceiveMessage":
             raise errors.unknown_operation("This endpoint only accepts ReceiveMessage calls")

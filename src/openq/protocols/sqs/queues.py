@@ -21,6 +21,7 @@ from . import errors, limits, moves, settings
 from . import requests as sqs
 from .attributes import check_queue_name, is_valid_queue_name
 from .call import Call, View
+from .errors import SqsError
 from .limits import Limits, limits_of, server_limits
 
 PAGE = 1_000
@@ -106,12 +107,17 @@ def get_queue_url(call: Call, request: sqs.GetQueueUrl) -> sqs.Reply:
     full = call.full(request.queue_name, request.queue_owner_aws_account_id or None)
     if not is_valid_queue_name(request.queue_name):
         raise errors.queue_does_not_exist()
-    return sqs.GetQueueUrlReply(queue_url=call.url_of(call.names.view(full).full))
+    try:
+        call.names.view(full)
+    except SqsError:
+        call.names.hint_region(full, call.region_key)
+        raise
+    return sqs.GetQueueUrlReply(queue_url=call.url_of(full))
 
 
 def list_queues(call: Call, request: sqs.ListQueues) -> sqs.Reply:
     prefix = request.queue_name_prefix or ""
-    names = [name for name in _named(call.site.broker.queues(), call.account) if name.startswith(prefix)]
+    names = [name for name in _named(call.site.broker.queues(), call.namespace) if name.startswith(prefix)]
     page, token = _page(names, request.next_token, request.max_results)
     urls = [call.url_of(call.full(name)) for name in page]
     return sqs.ListQueuesReply(queue_urls=urls or None, next_token=token)
@@ -119,20 +125,20 @@ def list_queues(call: Call, request: sqs.ListQueues) -> sqs.Reply:
 
 def list_dead_letter_source_queues(call: Call, request: sqs.ListDeadLetterSourceQueues) -> sqs.Reply:
     view = call.queue(request.queue_url)
-    names = _named(call.site.broker.dead_letter_sources(view.full), view.account)
+    names = _named(call.site.broker.dead_letter_sources(view.full), view.namespace)
     page, token = _page(names, request.next_token, request.max_results)
-    urls = [call.url_of(full_name(view.account, name)) for name in page]
+    urls = [call.url_of(full_name(view.namespace, name)) for name in page]
     return sqs.ListDeadLetterSourceQueuesReply(queue_urls=urls, next_token=token)
 
 
-def _named(queues: Iterable[str], account: str) -> list[str]:
-    """The queues of one account that SQS can name, by their names there."""
+def _named(queues: Iterable[str], namespace: str) -> list[str]:
+    """The queues of one account and region that SQS can name, by their names there."""
     return [
         name
         for full in queues
-        if (place := split_name(full))[0] == account
+        if (place := split_name(full))[0] == namespace
         and is_valid_queue_name(name := place[1])
-        and full_name(account, name) == full
+        and full_name(namespace, name) == full
     ]
 
 

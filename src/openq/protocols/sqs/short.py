@@ -86,29 +86,33 @@ class ShortWays:
         self._in_flight = site.broker.in_flight
         self._names = names
         self._wire = wire
-        self._views: dict[str, View] = {}
+        self._views: dict[str | tuple[str, str], View] = {}
         self._id_prefix = site.broker.id_prefix.encode()
         self._is_durable = site.broker.is_durable
         self._decode_send = msgspec.json.Decoder(PlainSend).decode
         self._decode_batch = msgspec.json.Decoder(PlainBatch).decode
         self._decode_receive = msgspec.json.Decoder(PlainReceive).decode
         self._decode_deletes = msgspec.json.Decoder(PlainDeletes).decode
-        self.ways: dict[bytes, Callable[[Request, Principal], bool]] = {
+        self.ways: dict[bytes, Callable[[Request, Principal, str | None], bool]] = {
             b"AmazonSQS.SendMessage": self._send,
             b"AmazonSQS.SendMessageBatch": self._send_batch,
             b"AmazonSQS.ReceiveMessage": self._receive,
             b"AmazonSQS.DeleteMessageBatch": self._delete_batch,
         }
 
-    def _view(self, url: str, principal: Principal) -> View | None:
+    def _view(self, url: str, principal: Principal, region: str | None) -> View | None:
         """The queue, if it is the caller's own and nobody else has a say in it."""
         if not principal.is_root:  # before it is looked up: who may not use a queue must not learn of it
             return None
-        view = self._views.get(url)
+        key = url if region is None else (region, url)
+        view = self._views.get(key)
         if view is None or view.queue.deleted or view.queue.settings is not view.settings:
+            view = self._names.view(self._names.full_of_url(url, principal.account, region))
+            if region is not None and view.region != region:
+                return None  # found elsewhere, which holds only until the caller's region has such a queue
             if len(self._views) >= _MAX_VIEWS:
                 self._views.clear()
-            view = self._views[url] = self._names.view(self._names.parse_url(url))
+            self._views[key] = view
         return view if principal.account == view.account and view.policy is None else None
 
     def _promise(self, request: Request, reply: bytes) -> None:
@@ -125,14 +129,14 @@ class ShortWays:
 
         self._site.after_commit(committed)
 
-    def _send(self, request: Request, principal: Principal) -> bool:
+    def _send(self, request: Request, principal: Principal, region: str | None) -> bool:
         if TRACE_FIELD in request.fields:
             return False
         try:
             message = self._decode_send(request.body)
         except (ValueError, RecursionError):
             return False
-        view = self._view(message.queue_url, principal)
+        view = self._view(message.queue_url, principal, region)
         if view is None or view.fifo:
             return False
         body = _plain_body(message.message_body)
@@ -146,14 +150,14 @@ class ShortWays:
         self._promise(request, reply)
         return True
 
-    def _send_batch(self, request: Request, principal: Principal) -> bool:
+    def _send_batch(self, request: Request, principal: Principal, region: str | None) -> bool:
         if TRACE_FIELD in request.fields:
             return False
         try:
             batch = self._decode_batch(request.body)
         except (ValueError, RecursionError):
             return False
-        view = self._view(batch.queue_url, principal)
+        view = self._view(batch.queue_url, principal, region)
         if view is None or view.fifo or not 0 < len(batch.entries) <= view.limits.max_batch:
             return False
         bodies: list[bytes] = []
@@ -180,12 +184,12 @@ class ShortWays:
         self._promise(request, b'{"Successful":[%b]}' % b",".join(entries))
         return True
 
-    def _receive(self, request: Request, principal: Principal) -> bool:
+    def _receive(self, request: Request, principal: Principal, region: str | None) -> bool:
         try:
             wanted = self._decode_receive(request.body)
         except (ValueError, RecursionError):
             return False
-        view = self._view(wanted.queue_url, principal)
+        view = self._view(wanted.queue_url, principal, region)
         if view is None:
             return False
         limits = view.limits
@@ -244,12 +248,12 @@ class ShortWays:
             )
         return f'{{"Messages":[{",".join(shown)}]}}'.encode()
 
-    def _delete_batch(self, request: Request, principal: Principal) -> bool:
+    def _delete_batch(self, request: Request, principal: Principal, region: str | None) -> bool:
         try:
             batch = self._decode_deletes(request.body)
         except (ValueError, RecursionError):
             return False
-        view = self._view(batch.queue_url, principal)
+        view = self._view(batch.queue_url, principal, region)
         if view is None or not 0 < len(batch.entries) <= view.limits.max_batch:
             return False
         ids = [entry.id for entry in batch.entries]
