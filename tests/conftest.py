@@ -1,11 +1,24 @@
-"""What every test shares: as little as possible."""
+"""What every test shares: an isolated process, and as little else as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
+
+from tests.isolation import ROOT, Isolation
+from tests.shared_spark import compiled, spark
+
+__all__ = ["compiled", "spark"]  # fixtures of every test
 
 # No deadline per example: a busy machine is not a bug.
 settings.register_profile("openq", deadline=None)
 settings.load_profile("openq")
+set_hypothesis_home_dir(ROOT / ".hypothesis")  # with pytest's own cache, not in a test's working directory
+
+isolation = Isolation()
 
 # What takes longest goes first: a file is run by one process as a whole, and the last should be a short one.
 # Those with a cluster or a Spark of their own stand beside one without.
@@ -22,10 +35,21 @@ FIRST = (
 )
 
 
+@pytest.hookimpl(trylast=True)  # after those who resolve paths of the command line
 def pytest_configure(config: pytest.Config) -> None:
+    # Where pytest-xdist runs the tests, its workers are isolated: they take their arguments from here.
+    if hasattr(config, "workerinput") or not getattr(config.option, "tx", None):
+        isolation.begin()
     # pytest-xdist would begin with the files that have most tests, and they are the quick ones.
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+@pytest.fixture(autouse=True)
+def _isolated() -> Iterator[None]:
+    """Every test has a working directory of its own, and leaves the environment as it found it."""
+    with isolation.fresh():
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -136,11 +136,6 @@ def test_a_document_s_snippets_run(path: Path, tmp_path: Path) -> None:
     run_document(path.name, path.read_text(), tmp_path)
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_runs_and_ends_by_itself(path: Path, tmp_path: Path) -> None:
-    run([sys.executable, str(path)], tmp_path)
-
-
 # The reader of documents itself.
 
 SAMPLE = """\

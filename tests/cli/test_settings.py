@@ -19,9 +19,6 @@ from tests.serving import free_port
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in list(os.environ):
-        if name.startswith("OPENQ_"):
-            monkeypatch.delenv(name)
 
 
 def test_a_new_file_is_right_and_never_overwritten() -> None:
@@ -89,7 +86,8 @@ def test_a_check_counts_what_is_written_where() -> None:
 
 
 def doctor(*words: str | Path, **environment: str) -> Done:
-    return inside("doctor", "--url", f"http://127.0.0.1:{free_port()}", *words, **environment)
+    own = {"OPENQ_PORT": str(free_port()), **environment}
+    return inside("doctor", "--url", f"http://127.0.0.1:{free_port()}", *words, **own)
 
 
 def findings(*words: str | Path, **environment: str) -> dict[str, tuple[str, str]]:
@@ -98,7 +96,7 @@ def findings(*words: str | Path, **environment: str) -> dict[str, tuple[str, str
 
 
 def test_a_fit_machine_is_found_fit_and_left_as_it_was(tmp_path: Path) -> None:
-    done = doctor(OPENQ_PORT=str(free_port()))
+    done = doctor()
 
     assert done.code == 0
     assert {line.split()[1] for line in done.out.splitlines()} == {

@@ -20,8 +20,8 @@ from typing import Any
 
 from tests.crash.client import Client, Died, Received, Refused, Uncertain
 from tests.crash.ledger import Ledger, Verdict
+from tests.isolation import with_tests
 
-ROOT = Path(__file__).parents[2]
 SPACES = {"work-dead": "work", "work-other": "work"}
 QUEUES: dict[str, dict[str, Any]] = {
     "work-dead": {},
@@ -50,7 +50,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=ROOT,
+            env=with_tests(),
         )
         self._mutex = threading.Lock()
         self._waiting: dict[int, tuple[threading.Event, list[dict[str, Any]]]] = {}

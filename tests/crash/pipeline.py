@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.isolation import with_tests
 from tests.serving import Served, free_port, start
 
 SOURCE, COPY, WORK, TABLE = "source", "copy", "work", "table"
@@ -131,12 +132,11 @@ class PipelineLoop:
             *(sys.executable, "-m", "tests.crash.pipeline", "--job", server.url),
             *("--folder", str(self._folder), "--messages", str(self._messages), "--limit", str(self._limit)),
         ]
-        root = Path(__file__).parents[2]
         with log:
             # Compiled modules are kept: a job is started again and again.
             env = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
             return subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=root, env=env, start_new_session=True
+                command, stdout=log, stderr=log, env=with_tests(env), start_new_session=True
             )
 
     def _progress(self) -> int:

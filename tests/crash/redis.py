@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.crash.client import Client, Died, Refused, Uncertain
-from tests.crash.killloop import QUEUES, ROOT, SPACES
+from tests.crash.killloop import QUEUES, SPACES
 from tests.crash.ledger import Ledger, Verdict
 from tests.crash.notes import Notes, Reading, lines_of
 from tests.crash.seeds import chosen_seed
+from tests.isolation import with_tests
 from tests.redis.servers import FORCED, PLAIN, Server, cluster, single, until
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Troupe:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "tests.crash.redisclient", json.dumps(options)],
                 stdin=subprocess.PIPE,
-                cwd=ROOT,
+                env=with_tests(),
             )
         self.wait_alive()
 

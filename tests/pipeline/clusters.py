@@ -12,8 +12,8 @@ from pathlib import Path
 import pyspark
 
 from openq.pipeline.java import find_java, spark_home
-from tests.pipeline.conftest import JAVA
 from tests.serving import free_port, until
+from tests.shared_spark import JAVA
 
 HOME = Path(pyspark.__file__).parent
 # Several of these share a small machine.

@@ -1,66 +1,14 @@
-"""One Spark for all tests of a process, and journals and servers with messages of every kind in them."""
+"""Journals and servers with messages of every kind in them."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import pytest
+from typing import Any, NamedTuple
 
 from openq import OpenQ
 from openq.broker.local import LocalBroker
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-# One compiler and one collector thread, and Spark's own classes taken on trust: a short run is cheaper so.
-JAVA = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
-SPARK = {
-    "driver_memory": "768m",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.streaming.pollingDelay": "5ms",
-    "spark.driver.extraJavaOptions": JAVA,
-}
-
-
-@pytest.fixture(scope="session")
-def compiled() -> Iterator[None]:
-    """Spark starts many short Python processes: each would compile OpenQ again where nobody keeps that."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        yield
-
-
-@pytest.fixture(scope="session")
-def spark(compiled: None) -> Iterator[SparkSession]:
-    from openq.pipeline.session import session
-
-    made = session("local[2]", app_name="openq-tests", **SPARK)
-    yield made
-    with contextlib.suppress(ConnectionError):  # a module outside of this folder has ended the same JVM
-        made.stop()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the collector
-        end_java()
-
-
-def end_java() -> None:
-    """Ends the JVM of this process; Spark itself would keep it for the next session."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    if gateway is not None:
-        gateway.shutdown()
-        if gateway.proc is not None and gateway.proc.stdin is not None:
-            gateway.proc.stdin.close()
-            gateway.proc.wait(60)
-        SparkContext._gateway = SparkContext._jvm = None
 
 
 class Sent(NamedTuple):

@@ -275,8 +275,6 @@ def test_the_commands_write_what_programs_and_people_read(
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {shown}\n')
     browser.chmod(0o755)
     where = ("--data", server.arguments[1])
-    # The session of these tests is the one of this process: a command would stop it when it ends.
-    monkeypatch.setattr("openq.cli.pipeline.session_of", lambda _: spark)
     monkeypatch.setattr("webbrowser._tryorder", None)  # it reads BROWSER once in a process
 
     told = inside(

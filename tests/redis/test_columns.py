@@ -31,7 +31,6 @@ from openq.redis.broker import RedisBroker
 from openq.redis.columns import StreamHistory
 from openq.redis.columns_worker import StreamReader
 from openq.redis.streams import Reach, position_of_event, position_of_message, time_of
-from tests.pipeline.conftest import compiled, spark  # noqa: F401
 from tests.pipeline.playing import Player, stopped  # noqa: F401
 from tests.redis.servers import Server, cluster, versions
 from tests.serving import Served, free_port
@@ -610,7 +609,7 @@ def test_the_archive_job_says_what_it_needs(redis_server: Server) -> None:
 
 
 def test_spark_reads_a_server_on_redis(
-    spark: SparkSession,  # noqa: F811
+    spark: SparkSession,
     redis_server: Server,
     tmp_path: Path,
 ) -> None:

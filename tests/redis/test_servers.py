@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.isolation import with_tests
 from tests.redis.servers import FORCED, Kind, Server, cluster, replicated, sentinel, single, until, versions
 
-ROOT = Path(__file__).parents[2]
 every_kind = pytest.mark.parametrize("kind", versions()[:1], ids=str)
 
 
@@ -104,7 +104,7 @@ with single() as server:
 
 def test_nothing_is_left_of_a_test_that_was_killed() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", KILLED], cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=60
+        [sys.executable, "-c", KILLED], env=with_tests(), stdout=subprocess.PIPE, text=True, timeout=60
     )
     pid, folder = done.stdout.split()
 

@@ -17,7 +17,6 @@ from openq.pipeline.replay import replay
 from openq.pipeline.sqljob import sql
 from openq.pipeline.transfer import load
 from tests.broker.test_staging import waiting
-from tests.pipeline.conftest import compiled, spark  # noqa: F401
 from tests.pipeline.test_exactly_once import bodies, copied, forget_last_commit, publish
 from tests.redis.servers import Server
 from tests.redis.stagers import opened
@@ -43,7 +42,7 @@ def serving(redis: Server) -> Iterator[Served]:
 
 
 def test_a_stream_whose_last_batch_comes_again_by_another_server(
-    spark: SparkSession,  # noqa: F811
+    spark: SparkSession,
     redis_server: Server,
     tmp_path: Path,
 ) -> None:
@@ -60,7 +59,7 @@ def test_a_stream_whose_last_batch_comes_again_by_another_server(
 
 
 def test_a_table_is_there_once_however_often_its_servers_die(
-    spark: SparkSession,  # noqa: F811
+    spark: SparkSession,
     redis_server: Server,
 ) -> None:
     port = free_port()
@@ -106,7 +105,7 @@ def test_a_table_is_there_once_however_often_its_servers_die(
 
 
 def test_the_commands_that_publish_do_so_once(
-    spark: SparkSession,  # noqa: F811
+    spark: SparkSession,
     redis_server: Server,
     tmp_path: Path,
 ) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openq import OpenQ
-from tests.pipeline.conftest import compiled, spark  # noqa: F401
 from tests.protocols.rest.helpers import Client
 from tests.redis.servers import Server
 from tests.serving import Served, free_port, until
@@ -32,7 +31,7 @@ def served(redis: Server, port: int) -> Iterator[Served]:
 class Job:
     """A stream into Parquet files."""
 
-    def __init__(self, spark: SparkSession, folder: Path, **options: object) -> None:  # noqa: F811
+    def __init__(self, spark: SparkSession, folder: Path, **options: object) -> None:
         self._spark = spark
         self._folder = folder
         self._options = {name: str(value) for name, value in options.items()}
@@ -63,7 +62,7 @@ def publish(server: Served, first: int, end: int, *, work_off: bool = False) -> 
 
 
 def test_a_log_stream_with_a_cursor_misses_nothing_of_a_short_history(
-    spark: SparkSession,  # noqa: F811
+    spark: SparkSession,
     redis_server: Server,
     tmp_path: Path,
 ) -> None:
@@ -84,7 +83,7 @@ def test_a_log_stream_with_a_cursor_misses_nothing_of_a_short_history(
 
 
 def test_a_consuming_stream_takes_every_message_once_whatever_is_killed(
-    spark: SparkSession,  # noqa: F811
+    spark: SparkSession,
     redis_server: Server,
     tmp_path: Path,
 ) -> None:

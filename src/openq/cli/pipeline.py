@@ -96,17 +96,19 @@ def master_of(options: Namespace) -> str | None:
 
 
 def session_of(options: Namespace) -> SparkSession:
-    from ..pipeline.session import session
+    from ..pipeline.session import is_running, session
 
     trust(options)
     _keep_noise_away()
     if is_terminal(sys.stderr):
         say(paint("starting Spark", "dim", sys.stderr))
+    is_ours = not is_running()
     spark = session(master_of(options), **dict(options.conf or ()))
     before = getattr(options, "close", None)
 
     def close() -> None:
-        spark.stop()
+        if is_ours:
+            spark.stop()
         if before is not None:
             before()
 

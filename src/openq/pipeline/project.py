@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..config import DEFAULT_URL
 from ..errors import InvalidSetting, OpenQError
-from .session import NoSpark, check_master, reason, session
+from .session import NoSpark, check_master, is_running, reason, session
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -194,6 +194,7 @@ def run(
         ran = _launch(words, env, spec.parent, progress)
     else:
         used = spark
+        is_ours = spark is None and not is_running()
         if used is None:
             name = f"openq pipeline {spec.parent.name}"
             used = session(master, name, **{**_tables(spec), **(conf or {})})
@@ -201,7 +202,7 @@ def run(
             env["SPARK_REMOTE"], env["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = _serve(used)
             ran = _launch(words, env, spec.parent, progress)
         finally:
-            if spark is None:
+            if is_ours:
                 used.stop()
     if not dry_run:
         ran.acked = _close(storage, env)

@@ -113,6 +113,16 @@ def _addresses(master: str) -> list[tuple[str, int]]:
     return addresses
 
 
+def is_running() -> bool:
+    """Whether this process has a Spark session: then `session` returns it, and its owner ends it."""
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    return SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None
+
+
 def _connected(remote: str, settings: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 

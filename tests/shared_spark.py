@@ -1,0 +1,66 @@
+"""One Spark for all tests of a process. They may do anything with it but end it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# One compiler and one collector thread, and Spark's own classes taken on trust: a short run is cheaper so.
+JAVA = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+SPARK = {
+    "driver_memory": "768m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.pollingDelay": "5ms",
+    "spark.driver.extraJavaOptions": JAVA,
+}
+
+
+@pytest.fixture(scope="session")
+def compiled() -> Iterator[None]:
+    """Spark starts many short Python processes: each would compile OpenQ again where nobody keeps that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark(compiled: None) -> Iterator[SparkSession]:
+    from openq.pipeline.session import session
+
+    made = session("local[2]", app_name="openq-tests", **SPARK)
+    # Every session of this process ends by its one context, `newSession` and `stop` of a session included.
+    context = made.sparkContext
+    context.stop = _refuse  # type: ignore[method-assign]
+    yield made
+    del context.stop  # type: ignore[method-assign]
+    made.stop()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the collector
+        _end_java()
+
+
+def _refuse() -> NoReturn:
+    raise AssertionError(
+        "other tests use this Spark session too: a test that ends one starts its own process"
+    )
+
+
+def _end_java() -> None:
+    """End the JVM of this process; Spark itself would keep it for the next session."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        if gateway.proc is not None and gateway.proc.stdin is not None:
+            gateway.proc.stdin.close()
+            gateway.proc.wait(60)
+        SparkContext._gateway = SparkContext._jvm = None
