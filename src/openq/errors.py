@@ -5,11 +5,17 @@ Each error has a stable `code` for programs and a sentence for people that says 
 
 from __future__ import annotations
 
+import os
+
 
 class OpenQError(Exception):
-    """Catch this to catch them all; anything else that escapes is a bug in OpenQ."""
+    """Catch this to catch them all; anything else that escapes is a bug in OpenQ.
+
+    `public` is the sentence for clients of a server, where the usual one is only for its operator.
+    """
 
     code = "error"
+    public: str | None = None
 
 
 class MessageNotFoundError(OpenQError, KeyError):
@@ -114,6 +120,7 @@ class DiskFull(OutOfRoom):
     def __init__(self, detail: str) -> None:
         super().__init__(f"disk full: {detail}; free some space, publishing resumes by itself")
         self.detail = detail
+        self.public = "disk full: publishing is refused, and resumes by itself once the server has room"
 
 
 class JournalFailed(OpenQError):
@@ -142,6 +149,7 @@ class JournalDamaged(OpenQError):
         self.file = file
         self.offset = offset
         self.detail = detail
+        self.public = f"stored data is damaged: {detail}; `openq journal check` on the server names the place"
 
 
 class DirectoryInUse(OpenQError):
@@ -158,6 +166,7 @@ class DirectoryInUse(OpenQError):
         self.path = path
         self.pid = pid
         self.url = url
+        self.public = "the data directory is in use by another process"
 
 
 class HistoryUnavailable(OpenQError):
@@ -229,3 +238,29 @@ class FunctionError(StoreError):
         super().__init__(f"{code}: {text}" if text else code)
         self.code = code
         self.text = text
+
+
+# -- what clients of a server may read --------------------------------------------------------
+
+_private: set[str] = set()
+
+
+def keep_private(*paths: str | os.PathLike[str]) -> None:
+    """Directories and files of this machine that no answer to a client may name."""
+    for path in paths:
+        for form in (os.path.abspath(path), os.path.realpath(path)):
+            if len(form) > 1:
+                _private.add(form)
+
+
+def hide_paths(text: str) -> str:
+    """What lies in a private directory is named from there on, the directory itself not at all."""
+    for path in sorted(_private, key=len, reverse=True):
+        if path in text:
+            text = text.replace(path + os.sep, "").replace(path, "the data directory")
+    return text
+
+
+def public_text(error: BaseException) -> str:
+    """The sentence of an error for clients of a server. The log has the whole one."""
+    return hide_paths(getattr(error, "public", None) or str(error))

@@ -122,6 +122,49 @@ def test_rest_publishers_get_a_507_with_a_hint(full: Full) -> None:
         assert answer.json()["hint"]
 
 
+def test_no_answer_names_a_path_of_the_server(full: Full, tmp_path: Path) -> None:
+    """The log has the whole sentence; a client learns that the disk is full, not where it is."""
+    answers = [
+        full.refusal,
+        full.wire.rest("POST", "queues/q/messages", {"payload": BODY}),
+        full.wire.rest("POST", "queues/q/messages/batch", [BODY, BODY]),
+        full.wire.rest("PUT", "queues/new", {}),
+        full.wire.rest("GET", "health"),
+        full.wire.ask(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        full.wire.ask(b"PUT /api/queues/%2F/new HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"),
+    ]
+
+    for answer in answers:
+        assert b"full" in answer.body, answer.body
+        assert os.fsencode(tmp_path) not in answer.body
+
+
+def test_changes_of_settings_do_not_eat_the_reserve_of_acks(full: Full) -> None:
+    journal = full.server.server.broker.journal
+    assert journal is not None
+    end_at = journal.end_at
+    for n in range(20):
+        assert full.wire.rest("PUT", f"queues/new-{n}", {}).status == 507
+        assert full.wire.sqs("CreateQueue", QueueName=f"new-{n}").status == 503
+        changed = full.wire.sqs(
+            "SetQueueAttributes", QueueUrl=queue_url("q"), Attributes={"VisibilityTimeout": str(100 + n)}
+        )
+        assert changed.status == 503
+        assert full.wire.rest("PUT", f"exchanges/new-{n}", {"kind": "fanout"}).status == 507
+    assert journal.end_at == end_at
+
+    # What is there already may be declared, and what is there may be removed.
+    assert full.wire.sqs("CreateQueue", QueueName="dead").status == 200
+    assert full.wire.rest("PUT", "queues/dead", {}).status in (200, 201)
+    for message in full.receive():
+        handle = message["ReceiptHandle"]
+        done = full.wire.sqs("DeleteMessage", QueueUrl=queue_url("q"), ReceiptHandle=handle)
+        assert done.status == 200
+
+    full.disk.capacity = 64 * MIB
+    assert until(lambda: full.wire.rest("PUT", "queues/new", {}).status in (200, 201))
+
+
 def test_consumers_go_on_while_the_disk_is_full(full: Full) -> None:
     first, second, *rest = full.receive()
     for message in rest:

@@ -25,7 +25,7 @@ from ..engine.queue import Queue
 from ..engine.records import ITEM, PUBLISH, ROUTE, RUN, Record, content, decode, encode
 from ..engine.snapshot import decode as load_snapshot
 from ..engine.snapshot import oldest_segment
-from ..errors import Closed, DiskFull, JournalFailed, OpenQError
+from ..errors import Closed, DiskFull, JournalFailed, OpenQError, public_text
 from ..model import Delivery, Entry
 from ..storage.files import FileJournal
 from ..storage.snapshots import load_newest
@@ -43,6 +43,7 @@ log = logging.getLogger("openq")
 
 MEMORY_RECORDS = 30_000  # history without a disk: about ten thousand messages
 MEMORY_BYTES = 16 << 20
+SETTINGS_BYTES = 1024  # about what the record of a queue, an exchange or a binding takes
 LARGE = 4096  # bodies from here on are counted against MEMORY_BYTES one by one
 
 _RETRY_MS = 200
@@ -204,6 +205,13 @@ class Foundation:
             if self._housekeeper is not None:
                 self._housekeeper.wake()  # history gives way before publishing does
             raise DiskFull(f"{self._journal.path} has no room left but the reserve")
+
+    def _room_for_settings(self, detail: object = "") -> None:
+        """A change of settings waits for room like a publish: the reserve is for acks and the like.
+
+        What deletes something may go on.
+        """
+        self._room(SETTINGS_BYTES + len(str(detail)))
 
     def _serve(self) -> None:
         """Lock held: hand out what became available to those who wait."""
@@ -374,7 +382,7 @@ class Foundation:
         if journal is None:
             return Health(True, "in memory")
         if journal.error is not None:
-            return Health(False, str(journal.error))
+            return Health(False, public_text(journal.error))
         with self._lock:
             full = not journal.can_publish(256)
         detail = "disk full: publishing is refused" if full else "journal"

@@ -28,7 +28,10 @@ class LocalBroker(Carrying):
             if self._closed:
                 raise Closed()
             now_ms = self._now()
-            if change and queue in self.engine.queues:
+            found = self.engine.queues.get(queue)
+            if found is None or (change and found.settings != settings):
+                self._room_for_settings(settings.notes)
+            if change and found is not None:
                 made = self.engine.change_queue(queue, settings, now_ms)
             else:
                 made = self.engine.create_queue(queue, settings, now_ms)

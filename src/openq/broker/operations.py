@@ -239,11 +239,14 @@ class Operations(Views):
 
     def declare_exchange(self, exchange: Exchange) -> bool:
         with self._lock, self._watch:
+            if exchange.name not in self.engine.router:
+                self._room_for_settings(exchange.arguments)
             return admin.declare_exchange(self.engine, exchange, self._now())
 
     def change_exchange(self, exchange: Exchange) -> None:
         """Another alternate or other arguments; what is bound to it stays."""
         with self._lock, self._watch:
+            self._room_for_settings(exchange.arguments)
             admin.change_exchange(self.engine, exchange, self._now())
 
     def delete_exchange(self, name: str, if_unused: bool = False) -> Removed:
@@ -253,6 +256,8 @@ class Operations(Views):
 
     def bind(self, binding: Binding) -> bool:
         with self._lock, self._watch:
+            if binding not in self.engine.router.bindings(binding.source, binding.destination):
+                self._room_for_settings(binding.arguments)
             return admin.bind(self.engine, binding, self._now())
 
     def unbind(self, binding: Binding) -> Removed:

@@ -26,6 +26,9 @@ class NotStored(OpenQError):
 
     def __init__(self, path: str, error: OSError) -> None:
         super().__init__(f"cannot write {path}: {error.strerror or error}; check the disk, then try again")
+        self.public = (
+            f"the server cannot write to its disk ({error.strerror or 'unknown error'}); try again later"
+        )
 
 
 class StateFile:

@@ -57,6 +57,9 @@ class ArchiveDamaged(OpenQError):
         super().__init__(f"{file}: {detail}; restore it from a backup, or archive again")
         self.file = file
         self.detail = detail
+        self.public = (
+            f"{os.path.basename(file)} of the archive: {detail}; restore it from a backup, or archive again"
+        )
 
 
 @dataclass(frozen=True, slots=True)

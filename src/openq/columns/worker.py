@@ -151,12 +151,32 @@ class Reader:
             manifest = history.archive.read(snapshot.archive_version)
             queues = {file.path: file.queues for file in manifest.files}
         seen = self._may_see({name for piece in files for name in queues[piece.path]})
-        pieces = [piece for piece in files if seen & set(queues[piece.path])]
-        # A segment knows all queues of its time; who may see one of them may see that there is a segment.
-        if any(self._may_see(history.names(number)) for number in _newest(segments)):
-            pieces += segments
+        pieces = []
+        for piece in files:
+            named = set(queues[piece.path])
+            if named <= seen:
+                pieces.append(piece)
+            elif named & seen:
+                pieces += self._own(history, piece, selection)
+        for piece in segments:
+            named = history.names(piece.segment)
+            if named and self._may_see(named) == named:
+                pieces.append(piece)
+            elif self._may_see(named):
+                pieces += self._own(history, piece, selection)
         shown = replace(snapshot, pieces=tuple(pieces))
         write(handle, json.dumps(shown.to_json(), separators=(",", ":")).encode())
+
+    def _own(self, history: Any, piece: Any, selection: Any) -> list[Any]:
+        """The piece with the volume of the rows that the caller may see; nothing if there are none of them.
+
+        A segment and a file hold rows of many queues: how many those of others are is nobody's business.
+        """
+        from dataclasses import replace
+
+        narrow = replace(selection, columns=("queue",))
+        own = sum(batch.num_rows for batch in self._visible(history.read(piece, narrow)))
+        return [replace(piece, rows=own, bytes=piece.bytes * own // max(piece.rows, own))] if own else []
 
     def _rows(self, task: dict[str, Any], handle: int) -> None:
         from dataclasses import replace
@@ -194,10 +214,6 @@ class Reader:
                 batch = batch.filter(mask)
             if batch.num_rows:
                 yield batch
-
-
-def _newest(pieces: list[Any]) -> list[int]:
-    return sorted({piece.segment for piece in pieces}, reverse=True)
 
 
 def checked(piece: Any, history: Any, end: int) -> Any:

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 
-from ..errors import OpenQError
+from ..errors import OpenQError, public_text
 
 log = logging.getLogger("openq.tasks")
 
@@ -71,7 +71,7 @@ class Task:
                 self.result = result
             self.state = CANCELLED if self.cancelling.is_set() else DONE
         except OpenQError as error:
-            self.error, self.code, self.state = str(error), error.code, FAILED
+            self.error, self.code, self.state = public_text(error), error.code, FAILED
         except Exception:
             log.exception("task %s (%s) failed", self.id, self.kind)
             self.error, self.state = "internal error; the log of the server says more", FAILED

@@ -51,6 +51,16 @@ class InvalidPolicy(InvalidSetting):
     code = "invalid_policy"
 
 
+class StoreUnwritable(OpenQError):
+    """The disk refused a change of users or policies; what was there before is there still."""
+
+    code = "not_stored"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the change cannot be stored: {reason}; nothing was changed, try again later")
+        self.reason = reason
+
+
 class StoreDamaged(OpenQError):
     """The file of users cannot be trusted. Nobody is let in until it is mended."""
 
@@ -62,6 +72,9 @@ class StoreDamaged(OpenQError):
             "or move it away and create the users again"
         )
         self.path = path
+        self.public = (
+            "the list of users of this server is damaged; nobody can sign in until its operator restores it"
+        )
         self.detail = detail
 
 

@@ -6,13 +6,15 @@ the last: in a file by a lock beside it, in a shared store by the number of the 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
-from .errors import StoreDamaged
+from ..errors import DiskFull
+from .errors import StoreDamaged, StoreUnwritable
 
 
 class Outrun(Exception):
@@ -78,7 +80,8 @@ class FilePlace:
             os.close(lock)
 
     def write(self, seen: Any, data: bytes) -> Any:
-        return _mark(_replace_file(self.name, data))
+        with unharmed():
+            return _mark(_replace_file(self.name, data))
 
 
 class SharedPlace:
@@ -109,6 +112,17 @@ class SharedPlace:
 
 def _mark(stat: os.stat_result) -> tuple[int, int, int]:
     return (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+@contextmanager
+def unharmed() -> Iterator[None]:
+    """Around the writing of a file that is replaced as a whole: what fails has changed nothing."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull("no room for the file of users or policies; nothing was changed") from error
+        raise StoreUnwritable(error.strerror or "unknown reason") from error
 
 
 def write_private(path: str, data: bytes) -> os.stat_result:

@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Lock, current_thread
 
-from openq.errors import Closed, DiskFull, HistoryUnavailable, InvalidSetting, JournalDamaged, JournalFailed
+from openq.errors import (
+    Closed,
+    DiskFull,
+    HistoryUnavailable,
+    InvalidSetting,
+    JournalDamaged,
+    JournalFailed,
+    keep_private,
+)
 from openq.storage.bounds import BoundsFile
 from openq.storage.disk import FULL, Io, close_quietly, write_all
 from openq.storage.index import RowsOf, SegmentIndex, engine_rows, index_path
@@ -69,6 +77,7 @@ class FileJournal(GroupWriter):
         now_ms = now_ms or _wall_ms
         first_bytes = max(LEAST_SEGMENT, min(first_segment_bytes, segment_bytes))
         self.path = os.path.abspath(path)
+        keep_private(self.path)
         directory = os.path.join(self.path, "journal")
         folder_lock: DirectoryLock | None = None
         try:

@@ -114,6 +114,19 @@ def test_files_of_queues_that_are_not_for_the_caller_are_not_listed(clients: dic
     assert kinds("sender") == set()
 
 
+def test_a_snapshot_counts_only_the_rows_that_the_caller_may_see(clients: dict[str, Client]) -> None:
+    def volume(who: str) -> tuple[int, int]:
+        pieces = ask(clients[who], "snapshot").value["pieces"]
+        return sum(piece["rows"] for piece in pieces), sum(piece["bytes"] for piece in pieces)
+
+    everything, narrow = volume("admin"), volume("narrow")
+
+    assert narrow[0] == 400
+    assert narrow[0] < everything[0]
+    assert 0 < narrow[1] < everything[1] // 2
+    assert ask(clients["sender"], "snapshot").value["pieces"] == []
+
+
 def test_over_http_there_is_the_same_as_by_path(clients: dict[str, Client], data: Path) -> None:
     selection = Selection(
         queues=("mine-*", "other"), first_seq=10, columns=("seq", "message_id", "body", "ts")

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
-from ...errors import Closed, JournalFailed, OpenQError, OutOfRoom, StoreError
+from ...errors import Closed, JournalFailed, OpenQError, OutOfRoom, StoreError, public_text
 from ...names import DEFAULT_ACCOUNT, full_name, owner_of, split_name, split_namespace
-from ...security.errors import Refused, StoreDamaged, TooManyFailures
+from ...security.errors import Refused, StoreDamaged, StoreUnwritable, TooManyFailures
 from ...security.guard import Principal
 from ..facts import facts_of
 from ..http import Request
@@ -91,6 +91,9 @@ def bad(reason: object) -> Answer:
 
 def refused() -> Answer:
     return Answer(401, "not_authorised", "Access refused.")
+
+
+_UNAVAILABLE = (OutOfRoom, StoreError, JournalFailed, StoreDamaged, StoreUnwritable, Closed, NoRoom)
 
 
 class Ask:
@@ -239,14 +242,14 @@ class Ask:
         elif isinstance(error, Answer):
             headers = b"" if error.status != 405 else b"Allow: GET, HEAD\r\n"
             self.answer(error.body, error.status, headers)
-        elif isinstance(error, OutOfRoom | StoreError | JournalFailed | StoreDamaged | Closed | NoRoom):
-            self.answer({"error": "unavailable", "reason": str(error)}, 503)
+        elif isinstance(error, _UNAVAILABLE):
+            self.answer({"error": "unavailable", "reason": public_text(error)}, 503)
         elif isinstance(error, OSError):
-            # Users and policies are files of their own, and the disk refused one. The log tells which.
+            # A file of its own, and the disk refused it. The log tells which.
             log.error("%s %r failed: %s", self.request.method, self.request.path[:200], error)
             self.answer({"error": "unavailable", "reason": error.strerror or "the disk refused"}, 503)
         elif isinstance(error, OpenQError):
-            self.answer({"error": "bad_request", "reason": str(error)}, 400)
+            self.answer({"error": "bad_request", "reason": public_text(error)}, 400)
         else:
             log.error("%s %r failed", self.request.method, self.request.path[:200], exc_info=error)
             self.answer({"error": "internal_error", "reason": "the server failed to answer this"}, 500)

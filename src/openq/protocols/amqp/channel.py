@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import properties
 from ...broker.full import KnownQueue
-from ...errors import OpenQError, OutOfRoom, StoreError
+from ...errors import OpenQError, OutOfRoom, StoreError, public_text
 from ...model import NO_DEADLINE, Delivery
 from ...names import full_name
 from ...properties import is_plain
@@ -414,7 +414,7 @@ class Channel:
             except OpenQError as error:
                 park(connection.site, full, delivery, error)
                 raise AmqpError(
-                    INTERNAL_ERROR, f"a message cannot be read: {error}", ends_connection=False
+                    INTERNAL_ERROR, f"a message cannot be read: {public_text(error)}", ends_connection=False
                 ) from error
             if method.no_ack:
                 broker.ack(full, receipt)

@@ -15,6 +15,7 @@ from ...errors import (
     QueueInUse,
     QueueNotFound,
     StoreError,
+    public_text,
 )
 
 CONTENT_TOO_LARGE = 311
@@ -95,13 +96,13 @@ class AmqpError(Exception):
 def from_openq(error: OpenQError) -> AmqpError:
     """What the broker refused; the doors' own checks speak RabbitMQ's sentences before it comes to that."""
     if isinstance(error, QueueNotFound | ExchangeNotFound):
-        return AmqpError(NOT_FOUND, str(error))
+        return AmqpError(NOT_FOUND, public_text(error))
     if isinstance(error, QueueExists | QueueInUse | ExchangeInUse | InvalidSetting | QueueFull):
-        return AmqpError(PRECONDITION_FAILED, str(error))
+        return AmqpError(PRECONDITION_FAILED, public_text(error))
     if isinstance(error, OutOfRoom):
-        return AmqpError(RESOURCE_ERROR, str(error))
+        return AmqpError(RESOURCE_ERROR, public_text(error))
     if isinstance(error, Closed):
         return AmqpError(CONNECTION_FORCED, "the server is stopping")
     if isinstance(error, JournalFailed | StoreError):
-        return AmqpError(INTERNAL_ERROR, str(error))
-    return AmqpError(PRECONDITION_FAILED, str(error))
+        return AmqpError(INTERNAL_ERROR, public_text(error))
+    return AmqpError(PRECONDITION_FAILED, public_text(error))

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...errors import InvalidSetting
 from ...security.guard import write_secret_file
-from ...security.places import Documents
+from ...security.places import Documents, unharmed
 from .arguments import OVERFLOWS
 
 FILE = "policies.json"
@@ -209,12 +209,13 @@ class Policies:
             return
         with self._writing:
             text = json.dumps([each.to_json() for each in self.all()], indent=1, ensure_ascii=False)
-            write_secret_file(self._path, text + "\n")
-            directory = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            with unharmed():
+                write_secret_file(self._path, text + "\n")
+                directory = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(directory)
+                finally:
+                    os.close(directory)
 
     def set(self, policy: Policy) -> bool:
         """Whether that changed anything."""

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from ...columns.worker import MAX_FRAME, MISSING, frame
-from ...errors import Closed, OpenQError
+from ...errors import Closed, OpenQError, hide_paths
 from ...storage.files import FileJournal
 from ..http import Request
 from ..site import Site, TooManySearches
@@ -502,7 +502,7 @@ def _problem(code: str, detail: str) -> Problem:
     if code == "internal_error":
         log.error("reading history failed: %s", detail)
         detail = ""
-    return Problem(code, detail)
+    return Problem(code, hide_paths(detail))
 
 
 def require_room(site: Site) -> None:

@@ -9,7 +9,13 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ...broker.base import Filter, Receipt
-from ...errors import InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
+from ...errors import (
+    InvalidSetting,
+    MessageNotFoundError,
+    OpenQError,
+    VisibilityTimeoutExpired,
+    public_text,
+)
 from ...model import FORM_BYTES, FORM_TEXT, Death, Delivery, Draft, Entry, Extra
 from .. import polls
 from .browse import MAX_ANSWER_BYTES, fitting, likely_fitting, page
@@ -269,7 +275,7 @@ def _publish_each(call: Call, queue: str, items: list[Any]) -> None:
 def _outcome(call: Call, draft: Draft, result: tuple[str, bool] | OpenQError) -> Outcome:
     if isinstance(result, OpenQError):
         error = _refusal(result, call, len(draft.body))
-        return Outcome(code=error.code, detail=str(error))
+        return Outcome(code=error.code, detail=public_text(error))
     return Outcome(id=result[0], duplicate=True if result[1] else UNSET)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ...errors import OpenQError
+from ...errors import OpenQError, public_text
 
 CONTENT_TYPE = b"application/problem+json"
 
@@ -172,7 +172,7 @@ def document(error: Exception) -> Document:
     if isinstance(error, Problem):
         code, detail, facts = error.code, error.detail, error.facts
     elif isinstance(error, OpenQError):
-        code, detail, facts = error.code, str(error), {}
+        code, detail, facts = error.code, public_text(error), {}
     else:
         code, detail, facts = "internal_error", "", {}
     status, title, hint = KNOWN.get(code, _UNKNOWN)
@@ -201,4 +201,4 @@ class Failure(msgspec.Struct, omit_defaults=True):
 
 
 def failure(error: OpenQError) -> Failure:
-    return Failure(error.code, str(error))
+    return Failure(error.code, public_text(error))

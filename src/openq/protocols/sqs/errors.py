@@ -26,6 +26,7 @@ from ...errors import (
     QueueNotFound,
     StoreError,
     VisibilityTimeoutExpired,
+    public_text,
 )
 from ...security.errors import Refused, SignatureRefused
 
@@ -387,7 +388,7 @@ def from_openq(error: OpenQError, receipt_handle: str | None = None) -> SqsError
         case SignatureRefused():
             return from_sign_in(error.code, error.message)
         case Refused():
-            return access_denied(str(error))
+            return access_denied(public_text(error))
         case QueueNotFound():
             return queue_does_not_exist()
         case MessageNotFoundError():
@@ -395,18 +396,18 @@ def from_openq(error: OpenQError, receipt_handle: str | None = None) -> SqsError
         case VisibilityTimeoutExpired():
             return receipt_handle_expired(receipt_handle) if receipt_handle else message_not_inflight()
         case QueueExists():
-            return SqsError("QueueNameExists", str(error), code="QueueAlreadyExists")
+            return SqsError("QueueNameExists", public_text(error), code="QueueAlreadyExists")
         case QueueFull():
-            return over_limit(str(error))
+            return over_limit(public_text(error))
         case InvalidSetting():
-            return invalid_parameter_value(str(error))
+            return invalid_parameter_value(public_text(error))
         case OutOfRoom() | DirectoryInUse() | Closed() | StoreError():
             # Clients wait and try again after a 503, which is right: it may pass.
-            return service_unavailable(str(error))
+            return service_unavailable(public_text(error))
         case QueueInUse() | ExchangeInUse() | NotOnThisStore():
-            return unsupported_operation(str(error))
+            return unsupported_operation(public_text(error))
         case ExchangeNotFound() | HistoryUnavailable():
-            return resource_not_found(str(error))
+            return resource_not_found(public_text(error))
         case _:
             # A failed or damaged journal, and what nobody thought of: the sentence says what to do.
-            return internal_error(str(error))
+            return internal_error(public_text(error))
