@@ -55,7 +55,13 @@ def _claim(port: int) -> bool:
 class Served:
     """A running `openq serve`. `lines` is what it printed, `log` what it logged."""
 
-    def __init__(self, arguments: list[str], port: int, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        port: int,
+        env: Mapping[str, str] | None = None,
+        descriptors: int | None = None,
+    ) -> None:
         self.port = port
         self.arguments = arguments
         self.url = f"http://127.0.0.1:{port}"
@@ -64,8 +70,9 @@ class Served:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENQ_")}
         if "--amqp-port" not in arguments:
             arguments = [*arguments, "--amqp-port", "off"]  # many servers at once share a machine
+        limit = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "openq", "serve", "--port", str(port), *arguments],
+            [*limit, sys.executable, "-m", "openq", "serve", "--port", str(port), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

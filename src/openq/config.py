@@ -284,7 +284,9 @@ KEYS: dict[str, Key] = {
         "SIZE",
     ),
     "max_connections": Key(
-        _within(read_whole, 1, 10**7, "1 to 10000000"), "more than these are refused", "N"
+        _within(read_whole, 1, 10**7, "1 to 10000000"),
+        "more than these, of all protocols together, are refused",
+        "N",
     ),
     "header_timeout_s": Key(_seconds, "for a client to send the head of a request", "SECONDS"),
     "body_timeout_s": Key(_seconds, "for a client to go on with the body of a request", "SECONDS"),

@@ -120,7 +120,34 @@ class DiskFull(OutOfRoom):
     def __init__(self, detail: str) -> None:
         super().__init__(f"disk full: {detail}; free some space, publishing resumes by itself")
         self.detail = detail
-        self.public = "disk full: publishing is refused, and resumes by itself once the server has room"
+        self.public = "disk full: publishing is refused until there is room; publishing resumes by itself"
+
+
+class Exhausted(OutOfRoom):
+    """This process is out of file descriptors or memory: publishing is refused until some are free."""
+
+    code = "exhausted"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the system refuses more: {what}; raise the limit or close connections, "
+            "publishing resumes by itself"
+        )
+        self.what = what
+        self.public = "the server is out of file descriptors or memory; publishing resumes by itself"
+
+
+class Unconfirmed(OutOfRoom):
+    """Accepted, but the disk takes no more: it is written once there is room, if this process lives on."""
+
+    code = "unconfirmed"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"not on disk yet: {reason}; it is written once that is over, so it may have been done or not"
+        )
+        self.reason = reason
+        self.public = "not on disk yet, the outcome is uncertain: the server's disk takes no more"
 
 
 class JournalFailed(OpenQError):

@@ -99,6 +99,7 @@ class Server:
                 idle_s=config.idle_timeout_s,
             ),
             self.site.buffers,
+            self.site.admission,
         )
         self.site.listener = self.listener
         self.url = ""

@@ -11,7 +11,7 @@ from tests.crash.host import Answer, Caller
 from tests.crash.ledger import Ledger, body_of
 
 # Answers that leave open whether the call took effect: the journal stopped in the middle of it.
-UNCERTAIN = {"JournalFailed", "Closed"}
+UNCERTAIN = {"JournalFailed", "Closed", "Unconfirmed"}
 # One outcome of an ack: the door does not tell whether it came in time.
 UNKNOWN = "Unknown"
 

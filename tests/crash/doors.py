@@ -26,6 +26,8 @@ ERRORS = {
     "journal_failed": "JournalFailed",
     "closed": "Closed",
     "disk_full": "DiskFull",
+    "exhausted": "Exhausted",
+    "unconfirmed": "Unconfirmed",
     "MessageNotInflight": "VisibilityTimeoutExpired",
     "ReceiptHandleIsInvalid": "MessageNotFoundError",
     "PurgeQueueInProgress": "QueueInUse",

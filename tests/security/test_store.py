@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from openq.errors import InvalidSetting
+from openq.errors import DiskFull, InvalidSetting
 from openq.security.errors import StoreDamaged, UnknownName
 from openq.security.guard import Guard, write_secret_file
 from openq.security.policy import Rule
@@ -167,7 +167,7 @@ def test_a_full_disk_changes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(DiskFull, match="nothing was changed"):
         store.add_user("bob")
 
     assert store.user("bob") is None

@@ -34,6 +34,8 @@ class Full:
         self.talk.declare("dead")
         letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
         self.talk.declare("q", arguments=letters)
+        self.talk.declare("held")
+        self.talk.say("queue.bind", queue="q", exchange="amq.fanout")
         self.accepted = 0
         self.sent = 0
         self.fill()
@@ -90,6 +92,12 @@ def test_a_client_that_comes_later_is_told_too_and_one_that_does_not_care_is_not
         assert full.talk.hear("connection.unblocked", 1)
         simple.declare("q", passive=True)
         assert not simple.heard
+
+
+def test_a_queue_cannot_be_made_meanwhile_and_the_connection_lives(full: Full) -> None:
+    with Talk(full.port) as other, pytest.raises(Ended, match="disk full"):
+        other.declare("new")
+    assert names(full.talk) == ["connection.blocked"]
 
 
 def test_publishes_without_confirms_wait_for_room_and_none_is_lost_or_doubled(full: Full) -> None:
@@ -220,7 +228,6 @@ LOOKS = ("overview", "nodes", "queues", "queues/%2F/q", "exchanges", "bindings",
 
 def test_a_publish_by_the_management_api_is_refused_with_503_and_the_reason(full: Full) -> None:
     for exchange in ("amq.default", "amq.fanout"):
-        full.talk.say("queue.bind", queue="q", exchange="amq.fanout")
         status, told = full.api("POST", f"/api/exchanges/%2F/{exchange}/publish", MESSAGE)
 
         assert (status, told["error"]) == (503, "unavailable")

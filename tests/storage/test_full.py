@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openq.errors import DiskFull, JournalFailed
+from openq.errors import DiskFull, Exhausted, JournalFailed, OutOfRoom, Unconfirmed
 from openq.storage import writer
 from openq.storage.files import FileJournal
 from tests.storage.fakedisk import FakeDisk
@@ -146,19 +146,143 @@ def test_space_that_comes_back_within_a_second_is_waited_for(tmp_path: Path) -> 
     journal.close()
 
 
-def test_space_that_does_not_come_back_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "NO_SPACE_PATIENCE_S", 0.05)
-    armed: list[bool] = []
+class Refusing:
+    """A fault that refuses one kind of call for as long as it is armed."""
 
-    def fault(operation: str, count: int) -> str | None:
-        if armed and operation == "pwrite":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def __init__(self, operation: str, error: int) -> None:
+        self.operation = operation
+        self.error = error
+        self.armed = False
+
+    def __call__(self, operation: str, count: int) -> str | None:
+        if self.armed and operation == self.operation:
+            raise OSError(self.error, os.strerror(self.error))
         return None
 
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "NO_SPACE_PATIENCE_S", 0.02)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.ENOMEM])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_write_that_finds_no_room_is_waited_out(tmp_path: Path, error: int, alone: bool) -> None:
+    """Whoever waits is told that it is uncertain, the rest is refused; then it goes on by itself."""
+    fault = Refusing("pwrite", error)
     journal = small(tmp_path / "d", io=FakeDisk(tmp_path, fault=fault))
-    armed.append(True)
-    with pytest.raises(JournalFailed, match="No space"):
+    eventually(lambda: journal._stock.reserve and journal._stock.spares)
+    put(journal, b"before")
+    fault.armed = True
+    if alone:
+        with pytest.raises(Unconfirmed):
+            put(journal, b"in doubt")
+    else:  # the writer commits, and one more waits for it
+        [at] = put(journal, b"in doubt", wait=False)
+        journal.flush()
+        eventually(lambda: journal._stalled)
+        with pytest.raises(Unconfirmed):
+            journal.wait(at)
+
+    assert journal.error is None
+    with journal.lock:
+        assert not journal.can_publish(1)
+        with pytest.raises(OutOfRoom):
+            journal.append(b"refused")
+    with pytest.raises(OutOfRoom):
+        put(journal, b"refused")
+
+    fault.armed = False
+    eventually(lambda: journal._stalled is None)
+    put(journal, b"after")
+    journal.close()
+    assert contents(tmp_path / "d") == [b"before", b"in doubt", b"after"]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EDQUOT])
+@pytest.mark.parametrize("operation", ["create", "fallocate", "rename"])
+def test_a_segment_that_cannot_be_made_is_waited_out(tmp_path: Path, operation: str, error: int) -> None:
+    fault = Refusing(operation, error)
+    journal = small(tmp_path / "d", io=FakeDisk(tmp_path, fault=fault))
+    eventually(lambda: journal._stock.reserve and journal._stock.spares)
+    fault.armed = True
+    kept: list[bytes] = []
+    refusal: OutOfRoom | None = None
+    for record in records(500):
+        try:
+            put(journal, record)
+        except OutOfRoom as error_:
+            refusal = error_
+        if refusal is None or isinstance(refusal, Unconfirmed):
+            kept.append(record)
+        if refusal is not None:
+            break
+    assert isinstance(refusal, Unconfirmed | (DiskFull if error == errno.EDQUOT else Exhausted))
+    assert journal.error is None
+    assert 5 < len(kept) < 500
+
+    fault.armed = False
+    eventually(lambda: journal._stalled is None and not journal._stock.full)
+    put(journal, b"after")
+    journal.close()
+    assert contents(tmp_path / "d") == [*kept, b"after"]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EIO])
+def test_a_failed_sync_is_never_repeated(tmp_path: Path, error: int) -> None:
+    fault = Refusing("fdatasync", error)
+    journal = small(tmp_path / "d", io=FakeDisk(tmp_path, fault=fault))
+    fault.armed = True
+    with pytest.raises(JournalFailed):
         put(journal, b"x")
+    fault.armed = False
+    with pytest.raises(JournalFailed):
+        put(journal, b"y")
+    journal.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_closing_does_not_wait_for_a_disk_that_stays_full(tmp_path: Path) -> None:
+    fault = Refusing("pwrite", errno.ENOSPC)
+    journal = small(tmp_path / "d", io=FakeDisk(tmp_path, fault=fault))
+    put(journal, b"before")
+    fault.armed = True
+    with pytest.raises(Unconfirmed):
+        put(journal, b"in doubt")
+
+    journal.close()
+
+    assert contents(tmp_path / "d") == [b"before"]
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_record_that_cannot_be_read_for_want_of_descriptors_is_not_damaged(
+    tmp_path: Path, error: int
+) -> None:
+    class Closed(FakeDisk):
+        armed = False
+
+        def open(self, path: str, flags: int) -> int:
+            if self.armed:
+                raise OSError(error, os.strerror(error))
+            return super().open(path, flags)
+
+    disk = Closed(tmp_path)
+    journal = small(tmp_path / "d", io=disk)
+    ats = [put(journal, record)[0] for record in records(60)]
+    journal.close()
+    journal = small(tmp_path / "d", io=disk)
+    disk.armed = True
+    with pytest.raises(Exhausted):
+        journal.read(ats[0])
+    with pytest.raises(Exhausted):
+        journal.read_many(ats[:5])
+
+    disk.armed = False
+    assert journal.read_many(ats) == records(60)
     journal.close()
 
 

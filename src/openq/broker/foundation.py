@@ -25,8 +25,9 @@ from ..engine.queue import Queue
 from ..engine.records import ITEM, PUBLISH, ROUTE, RUN, Record, content, decode, encode
 from ..engine.snapshot import decode as load_snapshot
 from ..engine.snapshot import oldest_segment
-from ..errors import Closed, DiskFull, JournalFailed, OpenQError, public_text
+from ..errors import Closed, JournalFailed, OpenQError, OutOfRoom, public_text
 from ..model import Delivery, Entry
+from ..storage.disk import SCARCE
 from ..storage.files import FileJournal
 from ..storage.snapshots import load_newest
 from .base import Health
@@ -182,7 +183,7 @@ class Foundation:
                     seq = delivery.entry.seq
                     try:
                         self.engine.nack(queue, seq, delivery.number, now_ms, 0, "its holder went away")
-                    except DiskFull:
+                    except OutOfRoom:
                         # Opening must not fail for that: the lease ends by a deadline instead, once it can.
                         self.engine._extended(queue, delivery, now_ms + _RETRY_MS, now_ms)
 
@@ -204,7 +205,7 @@ class Foundation:
         if self._journal is not None and not self._journal.can_publish(size + 256):
             if self._housekeeper is not None:
                 self._housekeeper.wake()  # history gives way before publishing does
-            raise DiskFull(f"{self._journal.path} has no room left but the reserve")
+            raise self._journal.refusal(f"{self._journal.path} has no room left but the reserve")
 
     def _room_for_settings(self, detail: object = "") -> None:
         """A change of settings waits for room like a publish: the reserve is for acks and the like.
@@ -386,6 +387,8 @@ class Foundation:
         with self._lock:
             full = not journal.can_publish(256)
         detail = "disk full: publishing is refused" if full else "journal"
+        if full and journal.shortage is not None and journal.shortage.errno in SCARCE:
+            detail = f"publishing is refused: {journal.shortage.strerror}"
         return Health(not full, detail, full, self.damage.reasons())
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:

@@ -17,8 +17,9 @@ from ..engine.lane import Page
 from ..engine.queue import Queue
 from ..engine.records import COPY, LEND, content
 from ..engine.snapshot import Frozen, FrozenQueue, Usage, encode, freeze, usage_of
-from ..errors import DiskFull, OpenQError
+from ..errors import OpenQError, OutOfRoom
 from ..model import Entry
+from ..storage.disk import SCARCE
 from ..storage.files import FileJournal
 from ..storage.journal import SegmentInfo
 from ..storage.snapshots import write as write_snapshot
@@ -84,7 +85,7 @@ class Housekeeper:
             if self._journal.end_at >> 32 != self._snapshot_at >> 32:
                 try:
                     frozen, usage = self._snapshot()
-                except (OSError, DiskFull) as error:
+                except (OSError, OutOfRoom) as error:
                     # No room for a snapshot is no reason to keep what nobody needs.
                     log.warning("no snapshot: %s", error)
                     frozen, usage = self._frozen()
@@ -151,7 +152,10 @@ class Housekeeper:
         """The first segment that history still needs."""
         with self._broker.lock:
             now_ms = self._broker.now_ms()
+            shortage = self._journal.shortage
             full = not self._journal.can_publish(_ROOM)
+            if shortage is not None and shortage.errno in SCARCE:
+                full = False  # less history gives back no descriptors
             queues = list(self._broker.engine.queues.values())
         # Readers that are known by a cursor are waited for, within the limits of each.
         held = None if full else self._broker.cursors.held_from(segments, now_ms)

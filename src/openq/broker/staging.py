@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from .. import packed
 from ..engine import marks
 from ..engine.queue import Queue
-from ..errors import Closed, DiskFull, InvalidSetting, OpenQError
+from ..errors import Closed, InvalidSetting, OpenQError
 from ..model import FORM_BYTES
 from ..names import full_name
 from . import stages
@@ -291,7 +291,7 @@ class Staging:
             with self._broker.lock:
                 has_room = journal.can_publish(size + 256)
             if not has_room:
-                raise DiskFull(f"{journal.path} has no room left but the reserve")
+                raise journal.refusal(f"{journal.path} has no room left but the reserve")
 
     def _wait(self) -> None:
         """Until all so far is on disk, also where answers do not wait for that: the parts go next."""

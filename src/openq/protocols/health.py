@@ -98,6 +98,21 @@ class HealthDoor:
                 ],
             ),
             Family(
+                "openq_connections_max",
+                "gauge",
+                "Connections that may be open, by max_connections and the limit of descriptors.",
+                [({}, self._site.admission.most)],
+            ),
+            Family(
+                "openq_connections_refused_total",
+                "counter",
+                "Connections refused because there were too many.",
+                [
+                    ({"protocol": name}, self._site.admission.refused.get(name, 0))
+                    for name in ("http", "amqp")
+                ],
+            ),
+            Family(
                 "openq_amqp_channels",
                 "gauge",
                 "AMQP channels that are open.",

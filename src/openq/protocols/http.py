@@ -18,6 +18,7 @@ from typing import cast
 
 import httptools
 
+from .admission import MAX_LEAVING, Admission
 from .buffers import SMALL, Buffers
 
 log = logging.getLogger("openq.http")
@@ -176,12 +177,18 @@ class Listener:
     """Everything that the connections of one server share: the handler, limits, a coarse clock."""
 
     def __init__(
-        self, handler: Handler, limits: Limits | None = None, buffers: Buffers | None = None
+        self,
+        handler: Handler,
+        limits: Limits | None = None,
+        buffers: Buffers | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self.handler = handler
         self.limits = limits or Limits()
         self.buffers = buffers or Buffers()
+        self.admission = admission or Admission(self.limits.connections)
         self.connections: set[Connection] = set()
+        self.leaving: set[Connection] = set()  # refused, and told so
         self.draining = False
         self.requests = 0
         self.now = time.monotonic()
@@ -195,7 +202,7 @@ class Listener:
         """Once a second: the clock, the Date header, and whoever is too slow."""
         self.now = now = time.monotonic()
         self.date = b"Date: " + formatdate(usegmt=True).encode() + b"\r\n"
-        late = [each for each in self.connections if 0 < each.deadline < now]
+        late = [each for each in (*self.connections, *self.leaving) if 0 < each.deadline < now]
         for connection in late:
             connection.too_late()
         for connection in list(self.connections):
@@ -216,7 +223,7 @@ class Listener:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        for connection in list(self.connections):
+        for connection in (*self.connections, *self.leaving):
             connection.abort()
 
 
@@ -312,14 +319,35 @@ class Connection(asyncio.Protocol):
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self.is_tls = transport.get_extra_info("sslcontext") is not None
         self._transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_HIGH // 4)
-        if len(listener.connections) >= listener.limits.connections or listener.draining:
-            self._refuse(503, "too many connections" if not listener.draining else "shutting down")
+        if listener.draining:
+            self._refuse(503, "shutting down")
+            return
+        if not listener.admission.enter("http"):
+            self._turn_away()
             return
         listener.connections.add(self)
         self.deadline = listener.now + listener.limits.idle_s
 
+    def _turn_away(self) -> None:
+        """A 503 that the client can read, also if it is still sending; only so many at a time."""
+        listener = self._listener
+        assert self._transport is not None
+        if listener.admission.leaving >= MAX_LEAVING:
+            self._closing = True
+            self._transport.abort()
+            return
+        listener.admission.leaving += 1
+        listener.leaving.add(self)
+        self._refuse(503, "too many connections; try again later", linger=True)
+
     def connection_lost(self, error: Exception | None) -> None:
-        self._listener.connections.discard(self)
+        listener = self._listener
+        if self in listener.connections:
+            listener.connections.discard(self)
+            listener.admission.leave()
+        elif self in listener.leaving:
+            listener.leaving.discard(self)
+            listener.admission.leaving -= 1
         self._closing = True
         self.deadline = 0.0
         # The parser, the transport and this point at each other: half a request, or half an answer, must not
@@ -765,7 +793,7 @@ class Connection(asyncio.Protocol):
 
     # -- the end
 
-    def _refuse(self, status: int, text: str, headers: bytes = b"") -> None:
+    def _refuse(self, status: int, text: str, headers: bytes = b"", *, linger: bool = False) -> None:
         """An answer for what is not a request; afterwards nothing on this connection can be trusted."""
         if self._closing or self._transport is None:
             return
@@ -775,7 +803,7 @@ class Connection(asyncio.Protocol):
                 b"%bContent-Type: %b\r\nContent-Length: %d\r\n%bConnection: close\r\n\r\n%b"
                 % (STATUS[status], _TEXT, len(body), headers, body)
             )
-        if status == 413:
+        if status == 413 or linger:
             # Who has not sent all would be cut off before it reads this.
             self._closing, self._linger = True, LINGER_BYTES
             self._forget()

@@ -19,6 +19,7 @@ from ..broker.local import LocalBroker
 from ..config import Config
 from ..errors import Closed, JournalFailed, OpenQError
 from ..security.guard import Guard
+from .admission import Admission
 from .buffers import Buffers, buffer_bytes
 from .http import Listener, Request
 from .tasks import Tasks
@@ -92,6 +93,7 @@ class Site:
         elif broker.is_durable:
             self.after_commit = Commits(cast(LocalBroker, broker), loop).after
         self.buffers = Buffers(buffer_bytes(config))
+        self.admission = Admission(config.max_connections)
         self.now_ms = broker.now_ms
         self.tasks = Tasks(broker.now_ms)
         self.started_ms = broker.now_ms()

@@ -105,7 +105,7 @@ class BoundsFile:
                 self._create(bounds)
             else:
                 write_all(self._io, self._fd, bounds.pack(), turn % 2 * SECTOR)
-                self._io.fdatasync(self._fd)
+                self._io.fsync(self._fd)
         except OSError as error:
             log.warning("%s cannot be written: %s", self._path, error)
             self._remove()

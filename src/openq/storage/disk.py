@@ -10,6 +10,8 @@ from collections.abc import Callable
 log = logging.getLogger("openq.journal")
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the system, not of the disk; it passes too
+PASSING = FULL + SCARCE
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _ZEROS = 1 << 20
 

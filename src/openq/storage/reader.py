@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 
 from openq.errors import JournalDamaged
-from openq.storage.disk import Io, read_all
+from openq.storage.disk import SCARCE, Io, read_all
 from openq.storage.segment import (
     BLOCK_BYTES,
     FRAME,
@@ -251,7 +251,14 @@ class Reader:
     def _file(self, number: int) -> _File:
         file = self._files.get(number)
         if file is None:
-            file = _File(self._io, self._path_of(number))
+            try:
+                file = _File(self._io, self._path_of(number))
+            except OSError as error:
+                if error.errno not in SCARCE:
+                    raise
+                with self._mutex:
+                    self._files.clear()  # one of ours is enough
+                file = _File(self._io, self._path_of(number))
             with self._mutex:
                 file = self._files.setdefault(number, file)
                 if len(self._files) > OPEN_FILES:

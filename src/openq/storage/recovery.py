@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 from functools import partial
 
-from openq.errors import JournalDamaged
+from openq.errors import Exhausted, JournalDamaged, OpenQError
 from openq.storage import bounds, losses
-from openq.storage.disk import Io
+from openq.storage.disk import SCARCE, Io
 from openq.storage.scan import SegmentScan, numbers_in, read_header, read_headers, segment_path
 from openq.storage.segment import BadHeader, SegmentHeader
 from openq.storage.stock import RESERVE
@@ -114,8 +114,10 @@ def damaged_end(path: str, scan: SegmentScan, next_first: int) -> JournalDamaged
     )
 
 
-def unreadable(path: str, offset: int, error: OSError) -> JournalDamaged:
-    """The disk itself refuses to give back what was stored."""
+def unreadable(path: str, offset: int, error: OSError) -> OpenQError:
+    """The disk itself refuses to give back what was stored. Want of descriptors is no damage: it passes."""
+    if error.errno in SCARCE:
+        return Exhausted(error.strerror or str(error))
     return JournalDamaged(path, offset, f"it cannot be read ({error})")
 
 

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 from threading import Lock, Thread
 
-from openq.storage.disk import FULL, Io, close_quietly, make_file, unlink_quietly
+from openq.errors import DiskFull, Exhausted, OutOfRoom
+from openq.storage.disk import FULL, PASSING, SCARCE, Io, close_quietly, make_file, unlink_quietly
 from openq.storage.flag import Flag
 from openq.storage.segment import SegmentHeader
 
@@ -48,6 +49,7 @@ class Stock:
         self.reserve: Spare | None = None
         self._lent: Spare | None = None  # the last reserve that was taken
         self.full = False
+        self.shortage: OSError | None = None  # why it is full
 
     def make(self, size: int) -> Spare:
         """A new spare, synced under its temporary name. Raises OSError."""
@@ -84,20 +86,34 @@ class Stock:
             if not self.spares:
                 self._make_spare(size)
         except OSError as error:
-            full = error.errno in FULL
-            with self._lock:
-                news = full and not self.full
-                self.full = self.full or full
-            if news:
-                log.warning("disk full: publishing is refused until space returns (%s)", error)
-            elif not full:
+            passing = error.errno in PASSING
+            if passing:
+                with self._lock:
+                    self.run_short(error)
+            else:
                 log.warning("cannot prepare the next segment, trying again: %s", error)
             return RETRY_S
         with self._lock:
             news, self.full = self.full, False
+            self.shortage = None
         if news:
-            log.warning("disk space is back: publishing resumes")
+            log.warning("there is room again: publishing resumes")
         return None
+
+    def run_short(self, error: OSError) -> None:
+        """Lock held: no more files can be made for now."""
+        news = not self.full
+        self.full, self.shortage = True, error
+        if news:
+            what = "disk full" if error.errno in FULL else "out of descriptors or memory"
+            log.warning("%s: publishing is refused until that is over (%s)", what, error)
+
+    def refusal(self, detail: str) -> OutOfRoom:
+        """The error for whoever needs a new file now."""
+        shortage = self.shortage
+        if shortage is not None and shortage.errno in SCARCE:
+            return Exhausted(shortage.strerror or str(shortage))
+        return DiskFull(detail)
 
     def _make_spare(self, size: int) -> None:
         try:

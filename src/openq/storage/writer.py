@@ -12,14 +12,15 @@ while `_room` says so. A commit that was interrupted is repeated by the writer; 
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 
-from openq.errors import Closed, DiskFull, InvalidSetting, JournalFailed, OpenQError
-from openq.storage.disk import FULL, Io, allocate, close_quietly, exists, write_all
+from openq.errors import Closed, InvalidSetting, JournalFailed, OpenQError, OutOfRoom, Unconfirmed
+from openq.storage.disk import PASSING, Io, allocate, close_quietly, exists, write_all
 from openq.storage.flag import Flag
 from openq.storage.pending import Block, Group, Segment
 from openq.storage.scan import segment_path
@@ -39,7 +40,8 @@ log = logging.getLogger("openq.journal")
 LEAST_SEGMENT = 512
 NAP_S = 0.004  # how long a record that nobody waits for may lie before its commit begins
 QUIET_NAPS = 25  # then the writer sleeps until the next append wakes it
-NO_SPACE_PATIENCE_S = 1.0
+NO_SPACE_PATIENCE_S = 1.0  # so long a commit waits for a full disk before those who wait for it are told
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # from opening a folder, never from its sync
 
 _pack = FRAME.pack
 
@@ -78,6 +80,7 @@ class GroupWriter:
         self._waiters: list[Lock] = []
         self._busy: Group | None = None  # the commit under way
         self._handed: Group | None = None  # a commit whose thread was interrupted: the writer repeats it
+        self._stalled: OSError | None = None  # the disk takes no more, and the commit under way waits for it
         self._urgent = False
         self._asleep = False
         self._closing = False
@@ -145,7 +148,7 @@ class GroupWriter:
         self._buffer = block.buffer
         self._origin = block.origin
         self._count = block.tally()
-        if not (self._asleep or self._closing or self.error is not None):
+        if not (self._asleep or self._closing or self.error is not None or self._stalled is not None):
             self._room = block.room
 
     def _roll(self, size: int, record: bytes | None = None) -> int:
@@ -201,10 +204,10 @@ class GroupWriter:
             spare = stock.reserve
             size = spare.size
         else:
-            raise DiskFull("even the reserve for acknowledgements is used up")
+            raise stock.refusal("even the reserve for acknowledgements is used up")
         if need > size:
             if stock.full or self._io.free_bytes(self.directory) < need + self._next_size:
-                raise DiskFull(f"no room for a record of {need} bytes")
+                raise stock.refusal(f"no room for a record of {need} bytes")
             size = need
         number = self._live[-1].segment.number + 1
         return Segment(number, segment_path(self.directory, number), size, spare)
@@ -214,8 +217,21 @@ class GroupWriter:
             raise self._failure()
         if self._closing:
             raise Closed()
+        if self._stalled is not None:
+            raise self._stock.refusal("the disk takes no more")
+
+    def refusal(self, detail: str) -> OutOfRoom:
+        """The error for a publish that `can_publish` does not let in."""
+        return self._stock.refusal(detail)
+
+    @property
+    def shortage(self) -> OSError | None:
+        """Why publishing is refused, where it is."""
+        return self._stalled or self._stock.shortage
 
     def can_publish(self, size: int) -> bool:
+        if self._stalled is not None:
+            return False
         block = self._live[-1]
         fits = len(block.buffer) + size <= block.room
         if not self._stock.full:
@@ -283,6 +299,8 @@ class GroupWriter:
                     raise self._failure()
                 if at >= self.end_at:
                     raise ValueError(f"nothing was appended at {at:#x}")
+                if self._stalled is not None:
+                    raise Unconfirmed(str(self._stalled))
                 # Callbacks are left to the writer: what an interrupted one has done nobody can know.
                 if self._busy is None and self._crowd < 2 and not self._callbacks:
                     self._take(group)
@@ -339,6 +357,10 @@ class GroupWriter:
                     if not block.written:
                         self._write(block)
                         block.written = True  # and its segment may be closed
+                if self._stalled is not None:
+                    self._go_on()
+        except Unconfirmed:
+            raise  # to the thread that committed for itself; the writer takes over
         except OSError as error:
             self._fail(str(error))
         except Exception as error:
@@ -359,11 +381,14 @@ class GroupWriter:
             spare = segment.spare
             assert spare is not None
             if spare.path != segment.path:
-                if not exists(self._io, segment.path):  # it does if an interruption came just then
-                    self._io.rename(spare.path, segment.path)
+                self._patiently(lambda: self._name(spare.path, segment.path))
                 spare.path = segment.path
-            self._io.fsync_dir(self.directory)
+            self._patiently(lambda: self._io.fsync_dir(self.directory), NO_DESCRIPTOR)
             self._advance(segment)
+
+    def _name(self, old: str, new: str) -> None:
+        if not exists(self._io, new):  # it does if an interruption came just then
+            self._io.rename(old, new)
 
     def _procure(self, segment: Segment, first_block: int) -> None:
         """Get the file of a planned segment and write its header."""
@@ -375,11 +400,12 @@ class GroupWriter:
             self._patiently(lambda: allocate(self._io, spare.fd, segment.size))
             spare.size = segment.size
         segment.first_block = first_block
-        write_all(self._io, spare.fd, self._header(segment), 0)
+        header = self._header(segment)
+        self._patiently(lambda: write_all(self._io, spare.fd, header, 0))
         segment.fd = spare.fd
 
     def _find_file(self, segment: Segment) -> None:
-        until = time.monotonic() + NO_SPACE_PATIENCE_S
+        since = time.monotonic()
         while True:
             with self.lock:
                 spares = [spare for spare in self._stock.spares if spare.size >= segment.size]
@@ -390,16 +416,15 @@ class GroupWriter:
                 segment.spare = self._stock.make(segment.size)
                 return
             except OSError as error:
-                if error.errno not in FULL:
+                if error.errno not in PASSING:
                     raise
                 with self.lock:
-                    self._stock.full = True
+                    self._stock.run_short(error)
                     reserve = self._stock.reserve
                     if reserve is not None and reserve.size >= segment.size:
                         self._give(reserve, segment)
                         return
-                if time.monotonic() > until:
-                    raise
+                self._bear(error, since)
             time.sleep(0.02)
 
     def _give(self, spare: Spare, segment: Segment) -> None:
@@ -412,16 +437,49 @@ class GroupWriter:
                 self._stock.put_back(spare)
             raise
 
-    def _patiently(self, write: Callable[[], None]) -> None:
-        """Space was allocated before, so a full disk here is a passing state of the file system, or over."""
-        until = time.monotonic() + NO_SPACE_PATIENCE_S
+    def _patiently(self, write: Callable[[], None], passing: tuple[int, ...] = PASSING) -> None:
+        """Do what can be repeated until it succeeds, as long as what stands in the way can pass.
+
+        Never for a sync of data: what a failed one has left behind nobody knows.
+        """
+        since = time.monotonic()
         while True:
             try:
                 return write()
             except OSError as error:
-                if error.errno not in FULL or time.monotonic() > until:
+                if error.errno not in passing:
                     raise
+                self._bear(error, since)
             time.sleep(0.02)
+
+    def _bear(self, error: OSError, since: float) -> None:
+        """The disk takes no more, in the middle of a commit. After a while nobody is kept waiting: whoever
+        waits is told that it is uncertain, all else is refused, and the writer alone goes on trying.
+        """
+        if time.monotonic() - since < NO_SPACE_PATIENCE_S:
+            return
+        if self._closing:
+            raise error
+        with self.lock:
+            if self._stalled is None:
+                log.error("the disk takes no more (%s): all is refused until it does", error)
+            self._stalled = error
+            self._stock.run_short(error)
+            self._room = -1
+            waiters = [*self._waiters, *(self._busy.waiters if self._busy is not None else ())]
+        for waiter in waiters:
+            if waiter.locked():
+                waiter.release()
+        if current_thread() is not self._writer:
+            raise Unconfirmed(str(error))
+
+    def _go_on(self) -> None:
+        """What was in the way is over."""
+        with self.lock:
+            self._stalled = None
+            self._renew()
+        log.warning("the disk takes more again")
+        self._keeper.wake()
 
     def _advance(self, segment: Segment) -> None:
         """`segment` is on disk under its name: the one before it is complete."""

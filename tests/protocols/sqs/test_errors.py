@@ -175,6 +175,8 @@ OURS: list[tuple[ours.OpenQError, str, int]] = [
     (ours.ExchangeInUse("x"), PREFIX + "UnsupportedOperation", 400),
     (ours.InvalidSetting("no"), "InvalidParameterValue", 400),
     (ours.DiskFull("no space"), "ServiceUnavailable", 503),
+    (ours.Exhausted("Too many open files"), "ServiceUnavailable", 503),
+    (ours.Unconfirmed("no space"), "ServiceUnavailable", 503),
     (ours.JournalFailed("fsync"), "InternalError", 500),
     (ours.JournalDamaged("f", 1, "crc"), "InternalError", 500),
     (ours.DirectoryInUse("/d", 1), "ServiceUnavailable", 503),

@@ -18,6 +18,7 @@ from ...model import Delivery
 from ...names import full_name, owner_of, split_namespace
 from ...security.errors import LoginRefused
 from ...security.guard import Principal
+from ..admission import MAX_LEAVING
 from ..buffers import SMALL
 from ..facts import known_facts
 from ..site import Site
@@ -27,6 +28,7 @@ from .arguments import Declaration
 from .channel import Channel
 from .connection import CLOSING, RUNNING, Connection
 from .errors import CONNECTION_FORCED, AmqpError
+from .frames import method_frame
 from .neighbours import BEAT_S, Found, Presence
 from .outgoing import ALWAYS, NEVER, WHEN_AGAIN
 from .outlet import Outlet
@@ -34,6 +36,8 @@ from .publishing import REPLY_TO
 from .topology import Topology
 
 log = logging.getLogger("openq.amqp")
+
+REFUSAL_S = 5.0  # a refused connection that says nothing is cut then
 
 MAX_FRAME = 131_072
 MAX_CHANNELS = 2047
@@ -549,15 +553,15 @@ class Socket(asyncio.Protocol):
         self._is_waiting = door.site.broker.waits  # for the store, now and then: bytes are kept meanwhile
         self._kept_bytes = 0
         self.is_behind = False  # more of them than may be
+        self._is_refused = False
         self.since_s = self.wrote_s = self.closing_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         door = self._door
         self.since_s = self.wrote_s = self._loop_time()
-        if len(door.connections_open) >= door.site.config.max_connections:
-            log.warning("more than %d AMQP connections; one is refused", len(door.connections_open))
-            self._transport.abort()
+        if not door.site.admission.enter("amqp"):
+            self._turn_away(door.site)
             return
         self._transport.set_write_buffer_limits(high=BUFFER, low=BUFFER // 4)
         address = transport.get_extra_info("peername") or ("", 0)
@@ -571,9 +575,25 @@ class Socket(asyncio.Protocol):
         self._connection.heard_s = self.since_s
         door.connections_open[self._connection] = self
 
+    def _turn_away(self, site: Site) -> None:
+        """The reason is sent once the client has begun to speak; only so many wait for that at a time."""
+        assert self._transport is not None
+        log.warning("too many connections (%d): an AMQP one is refused", site.admission.open)
+        if site.admission.leaving >= MAX_LEAVING:
+            self._transport.abort()
+            return
+        site.admission.leaving += 1
+        self._is_refused = True
+        site.loop.call_later(REFUSAL_S, self._transport.abort)
+
     def data_received(self, data: bytes) -> None:
         connection = self._connection
-        if connection is not None:
+        if self._is_refused and self._transport is not None and not self._transport.is_closing():
+            error = AmqpError(CONNECTION_FORCED, "too many connections; try again later")
+            close = m.ConnectionClose(error.code, error.reply_text, 0, 0)
+            self._transport.write(method_frame(0, m.encode(close)))
+            self._transport.close()
+        elif connection is not None:
             connection.heard_s = self._loop_time()
             if self._is_waiting:
                 self._keep(connection, data)
@@ -605,7 +625,11 @@ class Socket(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         connection, self._connection = self._connection, None
         self._transport = None
+        if self._is_refused:
+            self._is_refused = False
+            self._door.site.admission.leaving -= 1
         if connection is not None:
+            self._door.site.admission.leave()
             del self._door.connections_open[connection]
             self._door.parting += 1
             connection.in_turn(self._part, connection)

@@ -100,7 +100,7 @@ def from_openq(error: OpenQError) -> AmqpError:
     if isinstance(error, QueueExists | QueueInUse | ExchangeInUse | InvalidSetting | QueueFull):
         return AmqpError(PRECONDITION_FAILED, public_text(error))
     if isinstance(error, OutOfRoom):
-        return AmqpError(RESOURCE_ERROR, public_text(error))
+        return AmqpError(RESOURCE_ERROR, public_text(error), ends_connection=False)
     if isinstance(error, Closed):
         return AmqpError(CONNECTION_FORCED, "the server is stopping")
     if isinstance(error, JournalFailed | StoreError):

@@ -115,6 +115,12 @@ KNOWN: dict[str, tuple[int, str, str]] = {
     "queue_full": (429, "The queue is full", "Consume from it or raise its limit; then send again."),
     # The server.
     "disk_full": (507, "The disk is full", "Free some space; publishing resumes by itself."),
+    "exhausted": (
+        503,
+        "The server is out of descriptors",
+        "Close connections, or raise its limit.",
+    ),
+    "unconfirmed": (503, "It is not on disk yet", "The outcome is uncertain: look, or send it again."),
     "store_full": (507, "Redis is full", "Raise its maxmemory, or consume; publishing resumes by itself."),
     "store_unavailable": (
         503,
