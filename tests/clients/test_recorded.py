@@ -141,6 +141,14 @@ def test_two_lists_of_system_attributes(sqs: Any, url: str) -> None:
     assert set(message["Attributes"]) == ({"SenderId"} if is_query else everything)
 
 
+def test_what_the_reference_lists_may_be_asked_for(sqs: Any, url: str) -> None:
+    sqs.send_message(QueueUrl=url, MessageBody="msg")
+
+    [message] = sqs.receive_message(QueueUrl=url, AttributeNames=["SqsManagedSseEnabled"])["Messages"]
+
+    assert "Attributes" not in message
+
+
 # -- batches ------------------------------------------------------------------------------------
 
 

@@ -71,6 +71,9 @@ MESSAGE_SYSTEM_ATTRIBUTES = (
     "DeadLetterQueueSourceArn",
 )
 
+# What else a receiver may ask for. AWS's reference has the second name in its list; no message has it.
+ALSO_ASKED_FOR = ("All", "SqsManagedSseEnabled")
+
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ATTRIBUTE_NAME = re.compile(r"[\w.-]+\Z")  # letters and digits of any script: AWS takes `größe`, not `§`
 _BATCH_ID = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")

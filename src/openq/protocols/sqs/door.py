@@ -36,6 +36,8 @@ XML_TYPE = b"text/xml"
 _PREFIX = b"AmazonSQS."
 MOST_ANONYMOUS = 1 << 20  # bytes of a form from somebody who did not sign in
 MOVE_TASKS = ("StartMessageMoveTask", "ListMessageMoveTasks")
+_MAX_CALLERS = 10_000
+_LONGEST_KEY = 1_000  # bytes
 _CREDENTIAL = b"AWS4-HMAC-SHA256 Credential="
 
 Action = Callable[[Call, Any, "messages.Answer"], None]
@@ -126,6 +128,7 @@ class SqsDoor:
         }
         for name, act in QUEUE_ACTIONS.items():
             self._actions[name] = _answering(act)
+        self._callers: dict[tuple[bytes, bytes | None], tuple[Principal, str | None]] = {}
         self._anyone = {DEFAULT_ACCOUNT: _root_of(DEFAULT_ACCOUNT)}
         self._short = ShortWays(site, self.names, self._json).ways
 
@@ -151,8 +154,7 @@ class SqsDoor:
     def _handle_json(self, request: Request, target: bytes) -> None:
         way = self._short.get(target)
         if way is not None:
-            principal = self.principal(request)
-            region = self._region_of(request)
+            principal, region = self._caller(request)
             if way(request, principal, region):
                 return
             name = target[len(_PREFIX) :].decode()
@@ -186,6 +188,22 @@ class SqsDoor:
         self._act(request, self._query, name, wanted, principal)
 
     # -- who, whether, what
+
+    def _caller(self, request: Request) -> tuple[Principal, str | None]:
+        """Who asks, and for which region. Without users both follow from two headers that a client sends
+        again and again, so they are found out once."""
+        if not self._guard.is_open or request.target != b"/":
+            return self.principal(request), self._region_of(request)
+        fields = request.fields
+        key = (fields.get(b"authorization", b"")[:-64], fields.get(b"host"))
+        caller = self._callers.get(key)
+        if caller is None:
+            caller = self.principal(request), self._region_of(request)
+            if len(key[0]) + len(key[1] or b"") <= _LONGEST_KEY:
+                if len(self._callers) >= _MAX_CALLERS:
+                    self._callers.clear()
+                self._callers[key] = caller
+        return caller
 
     def principal(self, request: Request) -> Principal:
         guard = self._guard

@@ -230,7 +230,7 @@ class Wanted:
 
     def __init__(self, system: Sequence[str], attributes: Sequence[str] | None) -> None:
         for name in system:
-            if name not in attrs.MESSAGE_SYSTEM_ATTRIBUTES and name != "All":
+            if name not in attrs.MESSAGE_SYSTEM_ATTRIBUTES and name not in attrs.ALSO_ASKED_FOR:
                 raise errors.invalid_attribute_name(name)
         self.system = frozenset(attrs.MESSAGE_SYSTEM_ATTRIBUTES if "All" in system else system)
         self.attributes = attributes
