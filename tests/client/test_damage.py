@@ -1,11 +1,12 @@
-"""A message whose bytes on disk are damaged stops nobody, and ends among the dead letters."""
+"""A message whose bytes on disk are damaged stops nobody, and is set aside."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from openq import Consumer, JournalDamaged, OpenQ, VirtualClock, aio
+from openq import Consumer, OpenQ, VirtualClock, aio
+from openq.storage.doctor import repair
 from tests.client.helpers import ended, until
 
 pytest_plugins = "tests.client.fixtures"
@@ -28,45 +29,45 @@ def with_damage(path: Path, clock: VirtualClock, max_receives: int = 2) -> OpenQ
     return queue
 
 
-def test_an_unreadable_message_is_given_back_and_reaches_the_dead_letters(
-    tmp_path: Path, clock: VirtualClock
+def test_an_unreadable_message_is_set_aside_and_its_neighbours_are_not_counted(
+    tmp_path: Path, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with with_damage(tmp_path, clock) as queue:
-        first = queue.receive(timeout=0)
-        assert first is not None
-        assert first.body == "first"
-        first.ack()
-
-        with pytest.raises(JournalDamaged):
-            queue.receive(timeout=0)
-        last = queue.receive(timeout=0)
-        assert last is not None
-        assert last.body == "last"
-        last.ack()
-
-        clock.advance(1)
-        with pytest.raises(JournalDamaged):
-            queue.receive(timeout=0)
-        assert queue.stats().in_flight == queue.stats().ready == queue.stats().delayed == 0
-        assert OpenQ("dead", path=tmp_path).stats().ready == 1
-
-
-def test_those_who_came_with_an_unreadable_message_are_not_counted(
-    tmp_path: Path, clock: VirtualClock
-) -> None:
-    with with_damage(tmp_path, clock) as queue:
-        with pytest.raises(JournalDamaged):
-            queue.receive_many(10, timeout=0)
-
         received = queue.receive_many(10, timeout=0)
 
         assert [(message.body, message.receive_count) for message in received] == [("first", 1), ("last", 1)]
-        assert queue.stats().delayed == 1
+        assert queue.stats().in_flight == 2
+        assert queue.stats().ready == queue.stats().delayed == 0
+        [damage] = queue.broker.damage.listed()
+        assert (damage.kind, damage.queue) == ("set_aside", "jobs")
+        for part in ("jobs", damage.message_id, damage.file, str(damage.offset)):
+            assert part in caplog.text
+        assert queue.broker.health().status == "degraded"
+    repair(tmp_path)  # the damage is in the last segment: it must be sound to be written on
+    with OpenQ("jobs", path=tmp_path, clock=clock) as queue:
+        clock.advance(60)
+        assert sorted(message.body for message in queue.receive_many(10, timeout=0)) == ["first", "last"]
+        assert queue.broker.damage.listed() == [damage]
+        assert OpenQ("dead", path=tmp_path).stats().ready == 0
 
 
-def test_a_consumer_goes_on_after_an_unreadable_message(
-    tmp_path: Path, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+def test_who_waits_for_one_message_gets_the_one_behind_an_unreadable_one(
+    tmp_path: Path, clock: VirtualClock
 ) -> None:
+    with with_damage(tmp_path, clock) as queue:
+        bodies = [queue.receive(timeout=0), queue.receive(timeout=0), queue.receive(timeout=0)]
+
+        assert [message and message.body for message in bodies] == ["first", "last", None]
+
+
+def test_looking_at_a_queue_shows_what_can_be_read(tmp_path: Path, clock: VirtualClock) -> None:
+    with with_damage(tmp_path, clock) as queue:
+        assert [message.body for message in queue.peek_many(10)] == ["first", "last"]
+        assert queue.broker.damage.set_aside() == {"jobs": 1}
+        assert queue.stats().ready == 2
+
+
+def test_a_consumer_goes_on_after_an_unreadable_message(tmp_path: Path, clock: VirtualClock) -> None:
     with with_damage(tmp_path, clock) as queue:
         seen: list[str] = []
         consumer = Consumer(queue, lambda message: seen.append(message.body), idle_timeout=None)
@@ -76,28 +77,19 @@ def test_a_consumer_goes_on_after_an_unreadable_message(
 
         consumer.stop()
         assert ended(consumer)
-        assert "could not receive" in caplog.text
+        assert queue.broker.damage.set_aside() == {"jobs": 1}
 
 
-def test_a_task_that_meets_an_unreadable_message_gives_it_back_counted(
-    tmp_path: Path, clock: VirtualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_goes_on_after_an_unreadable_message(tmp_path: Path, clock: VirtualClock) -> None:
     async def main() -> None:
         queue = aio.OpenQ("jobs", path=tmp_path, clock=clock)
-        seen: list[str] = []
-        done = asyncio.Event()
-
-        async def handle(message: aio.Message) -> None:
-            seen.append(message.body)
-            if message.body == "last":
-                done.set()
-
-        async with aio.Consumer(queue, handle):
-            await asyncio.wait_for(done.wait(), 30)
-        assert seen == ["first", "last"]
-        assert (await queue.stats()).delayed == 1
+        first = await queue.receive(timeout=0)
+        second = await queue.receive(timeout=0)
+        assert first is not None
+        assert second is not None
+        assert [first.body, second.body] == ["first", "last"]
+        assert await queue.receive_many(10, timeout=0) == []
         await queue.close()
 
     with with_damage(tmp_path, clock):
         asyncio.run(main())
-    assert "could not receive" in caplog.text

@@ -111,7 +111,7 @@ class Host:
     def do_receive(self, call: Call) -> list[list[Any]]:
         deliveries = self.broker.receive(call["queue"], call.get("limit", 1), call.get("lease_ms"))
         if deliveries:
-            self.broker.load(deliveries)
+            deliveries = self.broker.load(deliveries)
         for delivery in deliveries:
             info = delivery.entry.info
             assert info is None or info.wire is None or info == INFO

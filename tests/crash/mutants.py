@@ -266,7 +266,7 @@ class _Patient:
         return open_broker(self.path, VirtualClock(self.specimen.clock.now_ms()))
 
     def _open_broker(self) -> None:
-        """Whatever is handed out is right; whatever is not is refused by name."""
+        """Whatever is handed out is right; whatever is not is refused by name, or set aside."""
         copy = self.path.with_name(self.path.name + "-served")
         shutil.copytree(self.path, copy)
         try:
@@ -295,7 +295,8 @@ class _Patient:
         if wanted:
             raise Complaint(f"{len(wanted)} intact records are missing after repair")
         try:
-            _serve(self.path, self.specimen)
+            if aside := _serve(self.path, self.specimen):
+                raise Complaint(f"not readable after repair: {aside}")
         except OpenQError as error:
             raise Complaint(f"not served after repair: {error!r}") from error
 
@@ -309,21 +310,21 @@ def _is_broken(data: bytes) -> bool:
     return False
 
 
-def _serve(path: Path, specimen: Specimen) -> None:
-    """Take everything out and compare it. Raises what the broker raises."""
+def _serve(path: Path, specimen: Specimen) -> dict[str, int]:
+    """Take everything out and compare it. What was set aside, by queue. Raises what the broker raises."""
     clock = VirtualClock(specimen.clock.now_ms())
     broker = open_broker(path, clock)
     try:
         for _ in range(40):
             for queue in broker.queues():
                 while deliveries := broker.receive(queue, 100):
-                    broker.load(deliveries)
-                    for delivery in deliveries:
+                    readable = broker.load(deliveries)
+                    for delivery in readable:
                         _is_right(queue, delivery.entry.body, specimen)
-                    broker.ack(queue, [(each.entry.seq, each.number) for each in deliveries])
+                    broker.ack(queue, [(each.entry.seq, each.number) for each in readable])
             stats = [broker.stats(queue) for queue in broker.queues()]
             if not any(each.ready + each.delayed + each.in_flight for each in stats):
-                return
+                return dict(broker.damage.set_aside())
             clock.advance(600)
         raise Complaint(f"messages do not come out: {stats}")
     finally:

@@ -301,10 +301,11 @@ class Queue(Hooks):
             deliveries = inner._take(inner.name, 1, None, inner._label)
             if deliveries:
                 if inner._loads:
-                    await self._load(deliveries)
+                    deliveries = await self._load(deliveries)
                 if inner._broker.observed:
                     self._tell()
-                return Message(self, deliveries[0])
+                if deliveries:
+                    return Message(self, deliveries[0])
         elif visibility_timeout is None and types is None and consumer is None and self._loops is not None:
             soon = self._loops.here()._view.receive_soon(inner.name, 1, inner._label)
             try:
@@ -359,27 +360,31 @@ class Queue(Hooks):
         return Wait(broker, loop, inner.name, limit, lease_ms, consumer, types, inner._waits)
 
     async def _received(self, wait: AnyWait, timeout: float | None) -> list[Message]:
-        deliveries = await wait.wait(timeout)
-        if deliveries:
-            await self._load(deliveries)
+        while True:
+            deliveries = await wait.wait(timeout)
+            if not deliveries:
+                return []
+            deliveries = await self._load(deliveries)
             self._tell()
-        return [Message(self, delivery) for delivery in deliveries]
+            if deliveries:
+                return [Message(self, delivery) for delivery in deliveries]
+            # None of them can be read, and all are set aside: what stands behind them is next.
 
-    async def _load(self, deliveries: list[Delivery]) -> None:
+    async def _load(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Nothing is seen before its publish is on disk. If that fails or we are cancelled, back it goes."""
         if self._away is not None:
             if self._loops is not None:
                 await self._loops.load(deliveries)
-            return  # what a server shows is safe
+            return deliveries  # what a server shows is safe
         broker = cast(LocalBroker, self.inner.broker)
         try:
             if not broker.is_loaded(deliveries):
                 promise = self._on_loop(asyncio.get_running_loop()).promise()
                 if promise is not None:
                     await promise
-            broker.load(deliveries)
-        except BaseException as error:
-            self.inner._give_back(deliveries, error)
+            return broker.load(deliveries)
+        except BaseException:
+            self.inner._give_back(deliveries)
             raise
 
     async def ack(self, target: AnyMessage | str) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
@@ -37,6 +38,7 @@ FOUND: Kind = "found"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MAX_LISTED = 10_000  # reports that are kept one by one; later ones are only counted
+_SHORT = 100  # so many reports are written whenever there is a new one
 _MAX_NUMBER = 1 << 62
 
 
@@ -75,6 +77,7 @@ class DamageRegister:
             KINDS, 0
         )  # since the last `clear`, with those that are not listed
         self._changed = False
+        self._saved = 0.0
         self._load()
 
     def report(
@@ -131,16 +134,23 @@ class DamageRegister:
             self._listed.clear()
             self._open = dict.fromkeys(KINDS, 0)
             self._changed = True
-        self.save()
+        self.save(at_once=True)
         return count
 
-    def save(self) -> None:
-        """Never raises: the log has it, and what a queue needs to know is in its own records."""
+    def save(self, at_once: bool = False) -> None:
+        """Never raises: the log has it, and what a queue needs to know is in its own records.
+
+        A long list is written once a second at most, and by `close`: damage may come by the thousand.
+        """
         with self._saving:
             with self._lock:
                 if not self._changed:
                     return
+                now = time.monotonic()
+                if not at_once and len(self._listed) > _SHORT and now < self._saved + 1:
+                    return
                 self._changed = False
+                self._saved = now
                 state = {
                     "listed": [asdict(each) for each in self._listed.values()],
                     "totals": dict(self._totals),

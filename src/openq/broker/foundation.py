@@ -25,19 +25,28 @@ from ..engine.queue import Queue
 from ..engine.records import ITEM, PUBLISH, ROUTE, RUN, Record, content, decode, encode
 from ..engine.snapshot import decode as load_snapshot
 from ..engine.snapshot import oldest_segment
-from ..errors import Closed, JournalFailed, OpenQError, OutOfRoom, public_text
-from ..model import Delivery, Entry
+from ..errors import (
+    Closed,
+    HistoryUnavailable,
+    JournalDamaged,
+    JournalFailed,
+    OpenQError,
+    OutOfRoom,
+    public_text,
+)
+from ..model import Delivery, Entry, Info
 from ..storage.disk import SCARCE
 from ..storage.files import FileJournal
 from ..storage.snapshots import load_newest
 from .base import Health
 from .cursors import Cursors
-from .damage import DamageRegister
+from .damage import FOUND, DamageRegister
 from .history import FileHistory, History, MemoryHistory
 from .housekeeping import Housekeeper
 from .state_file import StateFile
 from .subscriptions import Subscriptions
 from .ticker import Ticker
+from .unreadable import UnreadableMessages, unloaded
 from .waiters import Waiter, Waiters
 
 log = logging.getLogger("openq")
@@ -85,6 +94,7 @@ class Foundation:
         self._housekeeper: Housekeeper | None = None
         data_path, io = (None, None) if journal is None else (journal.path, journal.io)
         self.damage = DamageRegister(StateFile(data_path, "damage.json", io))
+        self.unreadable = UnreadableMessages(self)
         if journal is None:
             self._lock = threading.Lock()
             self._clock: Clock = clock or SystemClock()
@@ -149,13 +159,26 @@ class Foundation:
         self._append = journal.append
         journal.opening = self._opening
         engine.log = self._log
-        engine.load_info = lambda at: content(journal.read(at))[2]
-        self._history = FileHistory(journal, engine)
+        engine.load_info = self._load_info
+        self._history = FileHistory(journal, self._found_damage)
         with self._lock:
             if not count and newest is None:
                 journal.append(encode(checkpoint(engine, now_ms)))
             self._release_bound(now_ms)
             engine.advance(now_ms)
+
+    def _load_info(self, at: int) -> Info | None:
+        """Lock held. What cannot be read says nothing of itself: damage must not stop the verb that asks."""
+        assert self._journal is not None
+        try:
+            return content(self._journal.read(at))[2]
+        except JournalDamaged as error:
+            self._found_damage(error, save=False)
+            return None
+
+    def _found_damage(self, error: JournalDamaged, save: bool = True) -> None:
+        """Somebody met it who can do without what is damaged."""
+        self.damage.report(FOUND, error.detail, self._now(), file=error.file, offset=error.offset, save=save)
 
     def _recover(self, journal: FileJournal, newest: tuple[int, list[bytes]] | None) -> tuple[int, int]:
         """The state from a snapshot and the records after it. Their latest time, and their number."""
@@ -295,12 +318,15 @@ class Foundation:
         return self.engine.id_of(entry)
 
     def filled(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The same with bodies, in copies where they are only on disk: looking must not fill the memory."""
-        copies = [
-            Entry(e.seq, e.sent_ms, e.at, e.size, e.form, None, None, e.extra) if e.body is None else e
-            for e in entries
-        ]
-        self.fill(copies)
+        """The same with bodies, in copies where they are only on disk: looking must not fill the memory.
+
+        What cannot be read is left out: it is set aside.
+        """
+        copies = [unloaded(entry) if entry.body is None else entry for entry in entries]
+        try:
+            self.fill(copies)
+        except (JournalDamaged, HistoryUnavailable):
+            return self.unreadable.fill_each(copies)
         return copies
 
     def fill(self, entries: Sequence[Entry]) -> None:
@@ -454,6 +480,7 @@ class Foundation:
         self._ticker.stop()
         if self._housekeeper is not None:
             self._housekeeper.stop()
+        self.damage.save(at_once=True)
         if self._journal is not None:
             self._journal.close()
 

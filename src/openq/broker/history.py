@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,7 +30,7 @@ from ..engine.records import (
     touched,
 )
 from ..engine.routing import is_default
-from ..errors import HistoryUnavailable
+from ..errors import HistoryUnavailable, JournalDamaged
 from ..model import Draft, Extra, Info, QueueSettings
 from ..storage.files import FileJournal
 from . import timelines
@@ -112,8 +112,10 @@ class MemoryHistory:
 class FileHistory:
     """The records in the journal's segments, found through their sidecar indexes."""
 
-    def __init__(self, journal: FileJournal, engine: Engine) -> None:
+    def __init__(self, journal: FileJournal, found: Callable[[JournalDamaged], None]) -> None:
+        """`found` hears of damage. What is damaged is left out: the rest of the past is as good as before."""
         self._journal = journal
+        self._found = found
 
     def timeline(self, engine: Engine, queue: Queue, message_id: str) -> list[Step]:
         # A message that moved has one sequence number per queue it was in; each is looked up
@@ -142,10 +144,12 @@ class FileHistory:
     def _about(self, seq: int) -> Iterator[tuple[int, Record]]:
         """Every record that touches a message, with its location."""
         for segment in self._journal.segments():
-            index = self._journal.index(segment.number)
+            index = self._journal.index(segment.number, self._found)
             for row in index.rows_for_seq(seq):
                 at = segment.number << 32 | index.offsets[row]
-                data = self._journal.read(at)
+                data = self._read(at)
+                if data is None:
+                    continue
                 if data[0] in ITEMS:  # one message of a batch: as if it had been published alone
                     head = (PUBLISH, index.times[row], index.queues[row], seq)
                     yield at, (*head, *item_content(data))
@@ -184,7 +188,7 @@ class FileHistory:
         """What follows those found `before`, as far as the span has room for it."""
         limit = span.limit - len(before)
         room = (span.max_bytes or _NO_LIMIT) - sum(len(each.body) for each in before)
-        index = self._journal.index(segment)
+        index = self._journal.index(segment, self._found)
         seqs, times, queues, kinds = index.seqs, index.times, index.queues, index.kinds
         first = index.first_at_or_after(span.since_ms)
         if span.after_seq:
@@ -198,21 +202,35 @@ class FileHistory:
                     break
                 rows.append(row)
                 room -= index.lengths[row]
-        data = self._journal.read_many([segment << 32 | index.offsets[row] for row in rows])
+        ats = [segment << 32 | index.offsets[row] for row in rows]
+        data: Sequence[bytes | None]
+        try:
+            data = self._journal.read_many(ats)
+        except JournalDamaged:
+            data = [self._read(at) for at in ats]
         found: list[PastMessage] = []
         for row, each in zip(rows, data, strict=True):
+            if each is None:
+                continue
             if each[0] in ITEMS:
                 found.append(PastMessage(seqs[row], times[row], *item_content(each)))
             else:
                 found += (past for past in _past(decode(each), number) if past.seq == seqs[row])
         return found
 
+    def _read(self, at: int) -> bytes | None:
+        try:
+            return self._journal.read(at)
+        except JournalDamaged as error:
+            self._found(error)
+            return None
+
     def _records(self, since_ms: int) -> Iterator[tuple[int, Record]]:
         start = 0
         for segment in self._journal.segments():
             if segment.last_ms is not None and segment.last_ms < since_ms:
                 start = segment.number + 1 << 32
-        for at, data in self._journal.replay(start):
+        for at, data in self._journal.replay(start, self._found):
             yield at, decode(data)
 
 

@@ -17,7 +17,7 @@ from ..engine.lane import Page
 from ..engine.queue import Queue
 from ..engine.records import COPY, LEND, content
 from ..engine.snapshot import Frozen, FrozenQueue, Usage, encode, freeze, usage_of
-from ..errors import OpenQError, OutOfRoom
+from ..errors import JournalDamaged, OpenQError, OutOfRoom
 from ..model import Entry
 from ..storage.disk import SCARCE
 from ..storage.files import FileJournal
@@ -192,7 +192,10 @@ class Housekeeper:
         """A page as a whole: looking up its messages one by one would unpack it for each."""
         entries = page.entries()
         old = [i for i, entry in enumerate(entries) if entry.at >> 32 == segment]
-        contents = [content(data) for data in self._journal.read_many([entries[i].at for i in old])]
+        try:
+            contents = [content(data) for data in self._journal.read_many([entries[i].at for i in old])]
+        except JournalDamaged:
+            return self._copy_loose(frozen, entries, segment)
         with self._broker.lock:
             queue = self._broker.engine.numbered.get(frozen.number)
             if queue is not None and any(lane.swap(page, page) for lane in queue.ready.lanes()):
@@ -208,7 +211,12 @@ class Housekeeper:
         copied = 0
         for start in range(0, len(old), _COPY_BATCH):
             part = old[start : start + _COPY_BATCH]
-            contents = [content(data) for data in self._journal.read_many([entry.at for entry in part])]
+            try:
+                contents = [content(data) for data in self._journal.read_many([entry.at for entry in part])]
+            except JournalDamaged:
+                # What cannot be read is set aside: it must not keep its segment, and all after it, for ever.
+                part = self._broker.filled(part)
+                contents = [(entry.form, entry.body or b"", entry.info) for entry in part]
             with self._broker.lock:
                 queue = self._broker.engine.numbered.get(frozen.number)
                 if queue is None:

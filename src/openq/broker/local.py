@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from ..engine import admin
 from ..engine.queue import Queue
 from ..engine.records import run_step
-from ..errors import Closed, HistoryUnavailable, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
+from ..errors import (
+    Closed,
+    HistoryUnavailable,
+    JournalDamaged,
+    MessageNotFoundError,
+    OpenQError,
+    VisibilityTimeoutExpired,
+)
 from ..model import Delivery, Draft, Entry, Extra, Info, QueueSettings
 from .base import QueueStats, Receipt
 from .batches import check_consumer
@@ -305,19 +312,22 @@ class LocalBroker(Carrying):
                 found.watched = self._waiters.count(queue) > 0
             return left
 
-    def load(self, deliveries: Sequence[Delivery]) -> None:
-        """Bodies from disk, where needed; and nothing leaves before its publish is durable."""
+    def load(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Bodies from disk, where needed; and nothing leaves before its publish is durable.
+
+        Returns what may be shown. The same list, unless a body cannot be read: that message is set aside.
+        """
         journal = self._journal
         if journal is None or not deliveries:
-            return
+            return deliveries
         newest = max(delivery.entry.at for delivery in deliveries)
         if newest >= journal.durable_at and not self.relaxed:
             journal.wait(newest)
         try:
             self.fill([delivery.entry for delivery in deliveries])
-        except HistoryUnavailable:
-            # Copied out of an old segment and that freed, all in this moment: the entries are others now.
-            self.fill([delivery.entry for delivery in deliveries])
+        except (JournalDamaged, HistoryUnavailable):
+            return self.unreadable.load_each(deliveries)
+        return deliveries
 
     def is_loaded(self, deliveries: Sequence[Delivery]) -> bool:
         """Whether `load` would return at once, without waiting for a commit."""

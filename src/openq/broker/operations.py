@@ -13,7 +13,7 @@ from ..engine import admin
 from ..engine.queue import Queue
 from ..engine.routing import Binding, Exchange, Removed
 from ..engine.why import Why
-from ..errors import OpenQError
+from ..errors import MessageNotFoundError, OpenQError
 from ..model import Delivery, Draft, Entry
 from . import sweeps
 from .base import Filter, Found, Step
@@ -45,13 +45,19 @@ class Operations(Views):
             self.engine.advance(self._now())
             self._after()
             deliveries = list(self._queue(queue).leases.values())
-        self.fill([delivery.entry for delivery in deliveries])
-        return deliveries
+        filled = {entry.seq: entry for entry in self.filled([delivery.entry for delivery in deliveries])}
+        return [
+            Delivery(filled[d.entry.seq], d.number, d.lent_ms, d.until_ms, d.count, d.consumer)
+            for d in deliveries
+            if d.entry.seq in filled
+        ]
 
     def find(self, queue: str, message_id: str) -> Entry:
         with self._lock, self._watch:
             entry = self.engine.locate(self._queue(queue), message_id)
-        return self.filled([entry])[0]
+        for filled in self.filled([entry]):
+            return filled
+        raise MessageNotFoundError(message_id, queue)  # set aside just now: its body cannot be read
 
     def lease_of(self, queue: str, message_id: str) -> Delivery | None:
         """The live delivery of a message, for callers that know only its id."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ..engine.lending import SLICE
 from ..engine.queue import Queue
-from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
+from ..errors import HistoryUnavailable, InvalidSetting, JournalDamaged, OpenQError
 from ..model import Delivery, Entry, check_name
 from .base import Receipt
 from .batches import (
@@ -41,6 +41,7 @@ from .batches import (
     read_consumer,
 )
 from .state_file import StateFile
+from .unreadable import unloaded
 
 if TYPE_CHECKING:
     from .foundation import Foundation
@@ -322,16 +323,23 @@ class Subscriptions:
         if not self._is_open(batch, self._broker.now_ms()):
             return Rows((), (), expired=True)
         check_part_size(sum([each.entry.size for each in deliveries]), len(deliveries), parts)
-        entries = self._filled(deliveries)
+        deliveries, entries = self._filled(deliveries)
         return Rows(deliveries, entries, expired=False, lost=len(receipts) - len(deliveries))
 
-    def _filled(self, deliveries: Sequence[Delivery]) -> list[Entry]:
-        """Bodies in copies: what is on loan for minutes must not stay in memory."""
+    def _filled(self, deliveries: list[Delivery]) -> tuple[list[Delivery], list[Entry]]:
+        """Bodies in copies: what is in flight for minutes must not stay in memory. What cannot be read is
+        left out of both."""
+        broker = self._broker
+        copies = [unloaded(each.entry) for each in deliveries]
         try:
-            return self._broker.filled([each.entry for each in deliveries])
-        except HistoryUnavailable:
-            # Copied out of an old segment and that freed, all in this moment: the entries are others now.
-            return self._broker.filled([each.entry for each in deliveries])
+            broker.fill(copies)
+        except (JournalDamaged, HistoryUnavailable):
+            deliveries = broker.unreadable.load_each(deliveries)
+            copies = [each.entry for each in deliveries]
+            with broker.lock:
+                for each in deliveries:
+                    each.entry = unloaded(each.entry)
+        return deliveries, copies
 
     # -- keeping and ending
 

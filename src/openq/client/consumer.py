@@ -87,7 +87,7 @@ class ConsumerLoop:
         # `stop` sets its flag before it looks for a wait to cancel, so one of us sees the other.
         if self._stopping.is_set():
             return []
-        messages = self.queue._received(self._wait.wait(self.idle_timeout))
+        messages = self.queue._received(self._wait, self.idle_timeout)
         self._wait = None
         return messages
 

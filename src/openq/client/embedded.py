@@ -18,7 +18,6 @@ from ..clock import Clock
 from ..errors import (
     Closed,
     InvalidSetting,
-    JournalFailed,
     MessageNotFoundError,
     OpenQError,
     VisibilityTimeoutExpired,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 RECEIVE_TIMEOUT = environment_number("receive_timeout", 10.0)
 _objects = count(1)
-_UNREADABLE_DELAY_MS = 1000  # a message whose bytes are damaged must not spin through its consumers
 T = TypeVar("T")
 
 
@@ -278,10 +276,11 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
             deliveries = self._take(self.name, 1, None, self._label)
             if deliveries:
                 if self._loads:
-                    self._load(deliveries)
+                    deliveries = self._load(deliveries)
                 if self._broker.observed:
                     self._broker.announce()
-                return Received(self, deliveries[0])
+                if deliveries:
+                    return Received(self, deliveries[0])
         received = self._receive(1, timeout, visibility_timeout, types, consumer)
         return received[0] if received else None
 
@@ -306,8 +305,7 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         consumer: str | None,
     ) -> list[Received]:
         patience = checks.patience(timeout)
-        wait = self._wait_for(limit, visibility_timeout, types, consumer)
-        return self._received(wait.look() if patience is not None and patience <= 0 else wait.wait(patience))
+        return self._received(self._wait_for(limit, visibility_timeout, types, consumer), patience)
 
     def _wait_for(
         self,
@@ -326,38 +324,29 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
             self._labels.add(checks.text(consumer, "consumer"))
         return self._new_wait(self._broker, self.name, limit, lease_ms, consumer, types, self._waits)
 
-    def _received(self, deliveries: list[Delivery]) -> list[Received]:
-        if deliveries:
-            self._load(deliveries)
+    def _received(self, wait: Wait, patience: float | None) -> list[Received]:
+        """What came within `patience` seconds (None: wait for ever)."""
+        while True:
+            deliveries = wait.look() if patience is not None and patience <= 0 else wait.wait(patience)
+            if not deliveries:
+                return []
+            deliveries = self._load(deliveries)
             if self._broker.observed:
                 self._broker.announce()
-        return [Received(self, delivery) for delivery in deliveries]
+            if deliveries:
+                return [Received(self, delivery) for delivery in deliveries]
+            # None of them can be read, and all are set aside: what stands behind them is next.
 
-    def _load(self, deliveries: list[Delivery]) -> None:
+    def _load(self, deliveries: list[Delivery]) -> list[Delivery]:
         try:
-            self._broker.load(deliveries)
-        except BaseException as error:
-            self._give_back(deliveries, error)
+            return self._broker.load(deliveries)
+        except BaseException:
+            self._give_back(deliveries)
             raise
 
-    def _give_back(self, deliveries: list[Delivery], error: BaseException) -> None:
-        """Nobody has seen them. Those that cannot be read come back counted and later, so that they
-        reach the dead letters in the end; the others at once and uncounted."""
-        broker = self._shared.broker  # ours may be the stand-in of a closed queue by now
-        if not isinstance(error, OpenQError) or isinstance(error, Closed | JournalFailed):
-            give_back(broker, self.name, deliveries)
-            return
-        for delivery in deliveries:
-            try:
-                broker.load([delivery])
-            except OpenQError as problem:
-                receipt = (delivery.entry.seq, delivery.number)
-                try:
-                    broker.nack(self.name, receipt, _UNREADABLE_DELAY_MS, f"unreadable: {problem}")
-                except OpenQError:
-                    pass  # its lease is over: it is back already
-            else:
-                give_back(broker, self.name, [delivery])
+    def _give_back(self, deliveries: list[Delivery]) -> None:
+        """Nobody has seen them: at once and uncounted."""
+        give_back(self._shared.broker, self.name, deliveries)  # ours may be that of a closed queue by now
 
     def ack(self, target: Message | str) -> None:
         """Done: the message is never delivered again. Takes a message, a receipt id or a message id."""
@@ -569,7 +558,7 @@ class Processing:
         self._message: Received | None = None
 
     def __enter__(self) -> Received | None:
-        received = self._queue._received(self._wait.wait(self._timeout))
+        received = self._queue._received(self._wait, self._timeout)
         if not received:
             return None
         self._message = received[0]

@@ -291,8 +291,8 @@ class RemoteBroker:
     def leave(self, queue: str, waiter: Waiter) -> bool:
         return False
 
-    def load(self, deliveries: Sequence[Delivery]) -> None:
-        pass  # what a server shows is whole
+    def load(self, deliveries: list[Delivery]) -> list[Delivery]:
+        return deliveries  # what a server shows is whole
 
     def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
         self._let_go(receipts)

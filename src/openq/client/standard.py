@@ -63,7 +63,7 @@ class StandardQueue:
         if timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         wait = this._wait_for(1, lease_ms=NO_DEADLINE)
-        received = this._received(wait.wait(timeout if block else 0))
+        received = this._received(wait, timeout if block else 0)
         if not received:
             raise Empty
         with self._got_lock:

@@ -25,6 +25,7 @@ from .records import (
     EDIT,
     EXCHANGE,
     EXTEND,
+    GONE_DAMAGED,
     LEND,
     MARK,
     MOVE,
@@ -166,6 +167,8 @@ def _remove(engine: Engine, queue: Queue, record: Record, at: int) -> None:
         delivery = queue.leases.pop(seq, None)
         entry = delivery.entry if delivery is not None else queue.take_waiting(seq)
         if entry is not None:
+            if delivery is not None and why == GONE_DAMAGED:
+                engine._undelivered(queue, delivery)
             engine._removed(queue, entry, why, now_ms)
             if delivery is not None:
                 engine._settled(queue, entry, now_ms)

@@ -33,6 +33,7 @@ from .records import (
     DEAD_REJECTED,
     EXPIRED,
     EXTEND,
+    GONE_DAMAGED,
     GONE_EXPIRED,
     GONE_RECEIVES,
     GONE_REJECTED,
@@ -423,10 +424,10 @@ class Lending(Core):
                 found[seq] = delivery
         return list(found.values())
 
-    def release(self, queue: Queue, seq: int, number: int, now_ms: int) -> None:
+    def release(self, queue: Queue, seq: int, number: int, now_ms: int, delay_ms: int = 0) -> None:
         """Give a delivery back as if it had never been made (its holder is gone)."""
         delivery = queue.lease(seq, number, now_ms)
-        self._give_back(queue, delivery, RELEASED, None, 0, now_ms)
+        self._give_back(queue, delivery, RELEASED, None, delay_ms, now_ms)
 
     def reject(self, queue: Queue, seq: int, number: int, now_ms: int, reason: str | None = None) -> str:
         """To the dead letters at once; without any, the message is removed."""
@@ -434,6 +435,27 @@ class Lending(Core):
         targets = self._dead_targets(queue, delivery.entry, DEAD_REJECTED) or []
         self._bury_lent(queue, delivery, targets, DEAD_REJECTED, reason, now_ms)
         return "dead-lettered" if targets else "removed"
+
+    def set_aside(self, queue: Queue, seq: int, now_ms: int) -> None:
+        """Take out a message whose body cannot be read, wherever it is; a delivery of it never was."""
+        entry = queue.find(seq)
+        if entry is None:
+            return
+        self.tell((REMOVE, now_ms, queue.number, 0, GONE_DAMAGED, [seq]))
+        delivery = queue.leases.pop(seq, None)
+        if delivery is None:
+            self.take_out(queue, entry)
+        else:
+            self._undelivered(queue, delivery)
+        self._removed(queue, entry, GONE_DAMAGED, now_ms)
+        if delivery is not None:
+            self._settled(queue, entry, now_ms)
+
+    def _undelivered(self, queue: Queue, delivery: Delivery) -> None:
+        """Nobody saw this delivery: it does not count."""
+        queue.counters.delivered -= 1
+        if delivery.count > 1:
+            queue.counters.redelivered -= 1
 
     def extend(self, queue: Queue, seq: int, number: int, now_ms: int, lease_ms: int) -> int:
         """A new deadline, counted from now. Returns it."""

@@ -92,12 +92,14 @@ GONE_OVERFLOW = 2
 GONE_CANCELLED = 3
 GONE_REJECTED = 4
 GONE_RECEIVES = 5
+GONE_DAMAGED = 6  # its body cannot be read; see broker/unreadable.py
 REMOVE_NAMES = {
     GONE_EXPIRED: "expired",
     GONE_OVERFLOW: "overflow",
     GONE_CANCELLED: "cancelled",
     GONE_REJECTED: "rejected",
     GONE_RECEIVES: "max_receives",
+    GONE_DAMAGED: "damaged",
 }
 
 Record = tuple[Any, ...]

@@ -41,17 +41,33 @@ def receive(
         # Messages may be on their way from now on: a client that hangs up is one that leaves.
         request.on_gone = _nothing
     deliveries = broker.receive(queue, limit, lease_ms, consumer, types)
+
+    def again() -> None:
+        try:
+            receive(site, request, queue, limit, lease_ms, consumer, types, wait_s, then, fit)
+        except OpenQError as error:
+            request.later(then, [], error)
+
     if deliveries or wait_s <= 0:
-        show(site, request, queue, deliveries, then, fit)
+        show(site, request, queue, deliveries, then, fit, again)
     else:
         waiter = Waiter(limit, lease_ms, consumer, types, _nobody)
-        Poll(site, request, queue, waiter, then, fit).start(wait_s)
+        Poll(site, request, queue, waiter, then, fit, again).start(wait_s)
 
 
 def show(
-    site: Site, request: Request, queue: str, deliveries: list[Delivery], then: Then, fit: Fit | None = None
+    site: Site,
+    request: Request,
+    queue: str,
+    deliveries: list[Delivery],
+    then: Then,
+    fit: Fit | None = None,
+    again: Callable[[], None] | None = None,
 ) -> None:
-    """Bodies from disk, and no message before its publish is durable."""
+    """Bodies from disk, and no message before its publish is durable.
+
+    `again` is called instead of `then` if not one of them can be read: what stands behind them is next.
+    """
     broker = site.broker
     if fit is not None and len(deliveries) > 1:
         count = fit(deliveries)
@@ -63,13 +79,20 @@ def show(
         if request.gone:
             give_back(site, queue, deliveries)
             return
+        readable: list[Delivery] = []
         if error is None:
             try:
-                broker.load(deliveries)
+                readable = broker.load(deliveries)
             except OpenQError as failure:
                 error = failure
-        if not request.later(then, deliveries if error is None else [], error):
+        if error is not None:
+            # Nobody has seen them, and a client that gets an error does not know of them.
             give_back(site, queue, deliveries)
+            request.later(then, [], error)
+        elif deliveries and not readable and again is not None:
+            again()
+        elif not request.later(then, readable, None):
+            give_back(site, queue, readable)
 
     if broker.is_loaded(deliveries):
         loaded()
@@ -97,12 +120,20 @@ def _nobody(deliveries: list[Delivery]) -> None:
 class Poll:
     """One request that stands in line."""
 
-    __slots__ = ("_fit", "_over", "_queue", "_request", "_site", "_then", "_timer", "_waiter")
+    __slots__ = ("_again", "_fit", "_over", "_queue", "_request", "_site", "_then", "_timer", "_waiter")
 
     def __init__(
-        self, site: Site, request: Request, queue: str, waiter: Waiter, then: Then, fit: Fit | None
+        self,
+        site: Site,
+        request: Request,
+        queue: str,
+        waiter: Waiter,
+        then: Then,
+        fit: Fit | None,
+        again: Callable[[], None],
     ) -> None:
         self._fit = fit
+        self._again = again
         self._site = site
         self._request = request
         self._queue = queue
@@ -117,7 +148,7 @@ class Poll:
         deliveries = site.broker.attend(self._queue, self._waiter)
         if deliveries is not None:
             self._over = True
-            show(site, self._request, self._queue, deliveries, self._then, self._fit)
+            show(site, self._request, self._queue, deliveries, self._then, self._fit, self._again)
             return
         if self._over:
             return  # served before the line was reached, by a broker that waits
@@ -136,7 +167,7 @@ class Poll:
 
     def _served(self, deliveries: list[Delivery]) -> None:
         self._finish()
-        show(self._site, self._request, self._queue, deliveries, self._then, self._fit)
+        show(self._site, self._request, self._queue, deliveries, self._then, self._fit, self._again)
 
     def end(self) -> None:
         """The time is up, the client is gone, or the server stops."""

@@ -270,7 +270,7 @@ def _rebuild_sidecars(io: Io, directory: str, rows_of: index.RowsOf) -> None:
             fd = io.open(path, os.O_RDONLY)
             try:
                 scan = SegmentScan(io, fd, number, header.salt, header.first_block)
-                index.save(io, index.index_path(path), index.build(scan, rows_of))
+                index.save(io, index.index_path(path), index.build(scan.blocks(), rows_of))
             finally:
                 io.close(fd)
 

@@ -31,7 +31,7 @@ from openq.storage.lockfile import DirectoryLock
 from openq.storage.pending import Segment
 from openq.storage.reader import Reader
 from openq.storage.recovery import Recovered, damaged_end, recover, unreadable
-from openq.storage.scan import SegmentScan, segment_path
+from openq.storage.scan import Block, SegmentScan, segment_path
 from openq.storage.segment import (
     BLOCK_BYTES,
     FRAME,
@@ -215,7 +215,10 @@ class FileJournal(GroupWriter):
             raise HistoryUnavailable(f"segment {number} of the journal is not kept (any more)")
         return segment.path
 
-    def replay(self, start_at: int = 0) -> Iterator[tuple[int, bytes]]:
+    def replay(
+        self, start_at: int = 0, damaged: Callable[[JournalDamaged], None] | None = None
+    ) -> Iterator[tuple[int, bytes]]:
+        """Every record from `start_at` on. Damage is raised, or told to `damaged` and skipped."""
         with self.lock:
             end_at = self.durable_at
             segments = [s for s in self._segments.values() if s.number <= segment_of(end_at)]
@@ -227,9 +230,15 @@ class FileJournal(GroupWriter):
             path = segment_path(self.directory, segment_of(start_at))
             raise JournalDamaged(path, 0, "this segment is missing")
         segments = [s for s in segments if s.number >= segment_of(start_at)]
-        return self._replay(segments, start_at, end_at)
+        return self._replay(segments, start_at, end_at, damaged)
 
-    def _replay(self, segments: list[Segment], start_at: int, end_at: int) -> Iterator[tuple[int, bytes]]:
+    def _replay(
+        self,
+        segments: list[Segment],
+        start_at: int,
+        end_at: int,
+        damaged: Callable[[JournalDamaged], None] | None,
+    ) -> Iterator[tuple[int, bytes]]:
         last = segments[-1]
         for segment, following in zip(segments, [*segments[1:], last], strict=True):
             stop = offset_of(end_at) - BLOCK_BYTES if segment is last else None
@@ -239,8 +248,9 @@ class FileJournal(GroupWriter):
                 self._path_of(segment.number)  # dropped meanwhile: raises
                 raise
             scan = SegmentScan(self._io, fd, segment.number, self._salt, segment.first_block)
+            next_first = None if segment is last else following.first_block
             try:
-                for block in scan.blocks(stop):
+                for block in self._blocks(segment, scan, stop, next_first, damaged):
                     base = location(segment.number, block.base)
                     if block.count and base + block.end > start_at:
                         records = frames(block.data, block.pos, block.end, base)
@@ -252,12 +262,31 @@ class FileJournal(GroupWriter):
                 raise unreadable(segment.path, scan.offset, error) from error
             finally:
                 self._io.close(fd)
-            whole = scan.offset >= stop if stop is not None else scan.next_number == following.first_block
-            if not whole:
-                self._path_of(segment.number)  # its file may have been dropped and used again
-                if stop is None:
-                    raise damaged_end(segment.path, scan, following.first_block)
-                raise JournalDamaged(segment.path, scan.offset, f"block {scan.next_number} is unreadable")
+
+    def _blocks(
+        self,
+        segment: Segment,
+        scan: SegmentScan,
+        stop: int | None,
+        next_first: int | None,
+        damaged: Callable[[JournalDamaged], None] | None,
+    ) -> Iterator[Block]:
+        """Up to `stop`, or else up to the next segment. Damage is raised, or told and skipped."""
+
+        def is_damage() -> bool:
+            if scan.offset >= stop if stop is not None else scan.next_number == next_first:
+                return False
+            self._path_of(segment.number)  # its file may have been dropped and used again
+            if next_first is not None:
+                error = damaged_end(segment.path, scan, next_first)
+            else:
+                error = JournalDamaged(segment.path, scan.offset, f"block {scan.next_number} is unreadable")
+            if damaged is None:
+                raise error
+            damaged(error)
+            return True
+
+        return scan.blocks_beyond(stop, is_damage)
 
     # -- segments
 
@@ -268,10 +297,11 @@ class FileJournal(GroupWriter):
             for s in self._segments.values()
         ]
 
-    def index(self, number: int) -> SegmentIndex:
+    def index(self, number: int, damaged: Callable[[JournalDamaged], None] | None = None) -> SegmentIndex:
         """The messages of a segment. Raises HistoryUnavailable when it is not kept.
 
-        That of the current segment is made anew each time and covers what is durable by now.
+        That of the current segment is made anew each time and covers what is durable by now. Damage is
+        raised, or told to `damaged` and left out.
         """
         path = self._path_of(number)
         segment = self._segments.get(number)
@@ -295,13 +325,16 @@ class FileJournal(GroupWriter):
             # Not for a sealed one: for a moment the next segment is known and durable_at still in this.
             current = following is None and segment_of(end_at) == number
             stop = offset_of(end_at) - BLOCK_BYTES if current else None
-            index = build_index(scan, self._rows_of, stop, self._pause)
+            if segment is not None and (following is not None or (current and damaged is not None)):
+                next_first = None if following is None else following.first_block
+                blocks = self._blocks(segment, scan, stop, next_first, damaged)
+            else:
+                blocks = scan.blocks(stop)
+            index = build_index(blocks, self._rows_of, self._pause)
         except OSError as error:
             raise unreadable(path, scan.offset, error) from error
         finally:
             self._io.close(fd)
-        if following is not None and scan.next_number != following.first_block:
-            raise damaged_end(path, scan, following.first_block)
         return index
 
     def _pause(self) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from zlib import crc32
 
 from openq.storage.disk import Io, read_all, write_all
-from openq.storage.scan import SUFFIX, SegmentScan
+from openq.storage.scan import SUFFIX, Block
 from openq.storage.segment import frames
 
 log = logging.getLogger("openq.journal")
@@ -83,13 +83,11 @@ def engine_rows(record: bytes, offset: int) -> bytes:
     return index_rows(record, offset)
 
 
-def build(
-    scan: SegmentScan, rows_of: RowsOf, stop: int | None = None, pause: Callable[[], None] | None = None
-) -> SegmentIndex:
-    """From the blocks themselves; they end where `scan` finds no further valid one."""
+def build(blocks: Iterable[Block], rows_of: RowsOf, pause: Callable[[], None] | None = None) -> SegmentIndex:
+    """From the blocks themselves, as far as they go."""
     rows = bytearray()
     since = odd = 0
-    for block in scan.blocks(stop):
+    for block in blocks:
         if block.count == 0:
             continue
         for offset, record in frames(block.data, block.pos, block.end, block.base):

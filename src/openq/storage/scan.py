@@ -80,6 +80,17 @@ class SegmentScan:
             self.next_number = last + 1
             yield block
 
+    def blocks_beyond(self, stop: int | None, is_damage: Callable[[], bool]) -> Iterator[Block]:
+        """The same, and what is intact behind damage: asked for each place where the blocks end."""
+        while True:
+            yield from self.blocks(stop)
+            if not is_damage():
+                return
+            later = self.find_later()
+            if later is None:
+                return
+            self.offset, self.next_number = later
+
     def _read(self, size: int) -> bytes:
         # A file cut inside its header ends before its first block begins.
         return read_all(self._io, self._fd, max(0, min(size, self._size - self.offset)), self.offset)

@@ -36,7 +36,7 @@ from .errors import (
 )
 from .frames import CONTENT_OVERHEAD, END_BYTE, FRAME_OVERHEAD, content_frames, content_head
 from .outgoing import Route, fitted, route_of, wire_of
-from .outlet import UNLIMITED, Consumer, park
+from .outlet import UNLIMITED, Consumer
 from .publishing import MAX_KEPT_BYTES, REPLY_TO, NoRoom, Stamp, Target
 from .topology import is_built_in, stripped
 
@@ -400,22 +400,30 @@ class Channel:
         connection.topology.check_access(connection.vhost, name, connection)
         full = full_name(connection.account, name)
         connection.topology.touch(full)
+        while not self._get_one(method, name, full):
+            pass  # what could not be read is set aside: the next one, then
+
+    def _get_one(self, method: m.BasicGet, name: str, full: str) -> bool:
+        """The answer is given or on its way. False: the message cannot be read."""
+        connection = self.connection
         broker = connection.broker
         deliveries = broker.receive(full, 1, NO_DEADLINE, f"{connection.label}/{self.number}")
         if not deliveries:
             self.send(m.BasicGetEmpty())
-            return
+            return True
         [delivery] = deliveries
         receipt = [(delivery.entry.seq, delivery.number)]
 
-        def show() -> None:
+        def show() -> bool:
             try:
-                broker.load(deliveries)
+                readable = broker.load(deliveries)
             except OpenQError as error:
-                park(connection.site, full, delivery, error)
+                lost()
                 raise AmqpError(
                     INTERNAL_ERROR, f"a message cannot be read: {public_text(error)}", ends_connection=False
                 ) from error
+            if not readable:
+                return False
             if method.no_ack:
                 broker.ack(full, receipt)
             ready = broker.ready_count(full)
@@ -431,6 +439,11 @@ class Channel:
             if not method.no_ack and (len(self.unacked) > _MAX_LOADED or delivery.entry.size > _HEAVY):
                 broker.unload(deliveries)  # as `deliver` does
             connection.ease()
+            return True
+
+        def show_or_next() -> None:
+            if not show():
+                self._get(method)
 
         def lost() -> None:
             try:
@@ -441,9 +454,9 @@ class Channel:
                 pass  # the queue is gone, and the message with it
 
         if broker.is_loaded(deliveries):
-            show()
-        else:
-            connection.answer_when_safe(self, show, lost)
+            return show()
+        connection.answer_when_safe(self, show_or_next, lost)
+        return True
 
     def _new_delivery_tag(self) -> int:
         self._next_tag += 1

@@ -507,7 +507,7 @@ class Management:
             deliveries, rest = _lightest(deliveries)
             broker.release(full, [(each.entry.seq, each.number) for each in rest])
             left = broker.ready_count(full)
-            broker.load(deliveries)
+            deliveries = broker.load(deliveries)
             is_quorum = queue_type(declaration_of(broker.settings(full)).arguments) == "quorum"
             counting = ALWAYS if is_quorum else NEVER
             found: list[Json] = []

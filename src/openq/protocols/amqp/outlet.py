@@ -24,7 +24,6 @@ CHUNKS = 4  # of them before others have their turn
 CHUNK_BYTES = 4 * 1024 * 1024  # and no more than this, or one: they are all in memory at once
 UNLIMITED = 1 << 30
 RETRY_S = 0.5
-PARK_MS = 60_000
 
 log = logging.getLogger("openq.amqp")
 
@@ -107,16 +106,6 @@ class Consumer:
         if not self.no_ack:
             self.unacked += count
             self.channel.lent += count
-
-
-def park(site: Site, full: str, delivery: Delivery, error: OpenQError) -> None:
-    """Keep a message out of the way that cannot be read, until somebody may have mended the disk."""
-    name = site.broker.message_id(delivery.entry)
-    log.error("queue %r: message %s cannot be read and is kept back for a minute: %s", full, name, error)
-    try:
-        site.broker.extend(full, (delivery.entry.seq, delivery.number), PARK_MS)
-    except OpenQError:
-        pass  # the queue is gone, or the broker is
 
 
 class Outlet:
@@ -364,9 +353,13 @@ class Outlet:
     def _give(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         broker = self.site.broker
         try:
-            broker.load(deliveries)
-        except OpenQError:
-            readable = [each for each in deliveries if self._is_readable(each)]
+            readable = broker.load(deliveries)
+        except OpenQError as error:
+            consumer.reserve(-len(deliveries))
+            self._give_back(deliveries)
+            self._try_later(error)
+            return
+        if len(readable) < len(deliveries):  # the others are set aside
             consumer.reserve(len(readable) - len(deliveries))
             deliveries = readable
         if consumer.no_ack and deliveries and broker.waits:
@@ -391,16 +384,6 @@ class Outlet:
         except OpenQError as error:
             self._spent += spent
             self._try_later(error)
-
-    def _is_readable(self, delivery: Delivery) -> bool:
-        """Whether its body can be had. One that cannot is not tried again for a while: it must not stand in
-        the way of the others."""
-        try:
-            self.site.broker.load([delivery])
-        except OpenQError as error:
-            park(self.site, self.full, delivery, error)
-            return False
-        return True
 
     def _give_back(self, deliveries: list[Delivery]) -> None:
         receipts = [(each.entry.seq, each.number) for each in deliveries]

@@ -84,5 +84,6 @@ def page(
             break
         chosen.append((entry, state_of))
         last = mark
-    filled = broker.filled([entry for entry, _ in chosen])
-    return [(entry, state_of) for entry, (_, state_of) in zip(filled, chosen, strict=True)], following
+    states = {entry.seq: state_of for entry, state_of in chosen}
+    filled = broker.filled([entry for entry, _ in chosen])  # without what cannot be read
+    return [(entry, states[entry.seq]) for entry in filled], following
