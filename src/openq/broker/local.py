@@ -320,7 +320,7 @@ class LocalBroker(Carrying):
         journal = self._journal
         if journal is None or not deliveries:
             return deliveries
-        newest = max(delivery.entry.at for delivery in deliveries)
+        newest = self.safe_at(deliveries)
         if newest >= journal.durable_at and not self.relaxed:
             journal.wait(newest)
         try:
@@ -329,12 +329,25 @@ class LocalBroker(Carrying):
             return self.unreadable.load_each(deliveries)
         return deliveries
 
+    def safe_at(self, deliveries: Sequence[Delivery]) -> int:
+        """What is stored here must be on disk before anybody sees these: their publishes, and the record of
+        their lease where an earlier delivery may have been forgotten."""
+        newest = max(delivery.entry.at for delivery in deliveries)
+        guarded = self.engine.guarded
+        if not guarded:
+            return newest
+        with self._lock:
+            journal = self._journal
+            if journal is not None and self.engine.guard_at < journal.durable_at:
+                guarded.clear()
+            return max(newest, *[guarded.get(delivery.number, 0) for delivery in deliveries])
+
     def is_loaded(self, deliveries: Sequence[Delivery]) -> bool:
         """Whether `load` would return at once, without waiting for a commit."""
         journal = self._journal
         if journal is None or self.relaxed or not deliveries:
             return True
-        return max(delivery.entry.at for delivery in deliveries) < journal.durable_at
+        return self.safe_at(deliveries) < journal.durable_at
 
     def unload(self, deliveries: Sequence[Delivery]) -> None:
         """Forget bodies that are on disk: somebody has them, and may keep them for long.

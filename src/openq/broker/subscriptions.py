@@ -294,6 +294,8 @@ class Subscriptions:
                 if not lent and not receipts and waiter is not None:
                     broker._waiters.add(known.queue, waiter)
                     queue.watched = True
+                for each in lent:
+                    engine.guarded.pop(each.number, None)  # a batch is shown after a sync, all of it
                 broker._after()
             if not lent:
                 break

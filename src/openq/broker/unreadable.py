@@ -12,7 +12,6 @@ is tried again after a minute.
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -28,15 +27,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("openq")
 
 RETRY_MS = 60_000
-
-# The machine is short of something, and no other message could be read either.
-_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
-
-
-def _is_about_one(error: JournalDamaged) -> bool:
-    cause = error.__cause__
-    return not (isinstance(cause, OSError) and cause.errno in _SHORT_OF)
-
 
 def unloaded(entry: Entry) -> Entry:
     """A copy without what can be read from disk; the same where there is none."""
@@ -59,8 +49,6 @@ class UnreadableMessages:
             try:
                 self._broker.fill([delivery.entry])
             except JournalDamaged as error:
-                if not _is_about_one(error):
-                    raise
                 damaged.append((delivery.entry, delivery.number, error))
             except HistoryUnavailable:
                 # Copied out of an old segment in this moment: the delivery has another entry now. Or somebody
@@ -83,8 +71,6 @@ class UnreadableMessages:
             try:
                 self._broker.fill([entry])
             except JournalDamaged as error:
-                if not _is_about_one(error):
-                    raise
                 damaged.append((entry, 0, error))
             except HistoryUnavailable:
                 moved = self._moved(entry)

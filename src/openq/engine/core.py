@@ -82,6 +82,11 @@ class Core:
         self.marks: dict[str, Mark] = {}  # job -> how far it is; see marks.py
         self.held: list[Queue] | None = None  # queues to look at for overflow later; None: at once
         self.observer: Event | None = None
+        # Deliveries that nobody may see before the record of their lease is on disk: number -> its location.
+        # They are those of messages delivered before, for all that is known: see `Lending`.
+        self.guarded: dict[int, int] = {}
+        self.guard_at = 0  # the last of these locations
+        self.suspects_below = 0  # messages of earlier sequence were there when a process died
         self.load_info: Callable[[int], Info | None] | None = None  # what is stored at a location
 
     def id_of(self, entry: Entry) -> str:

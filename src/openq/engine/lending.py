@@ -2,6 +2,11 @@
 
 A delivery is a lease with one receipt. It ends by ack, by being given back, or by its deadline; a receipt
 whose lease is over never touches another consumer's delivery.
+
+Nobody waits for the record of a lease, with one exception: `guarded` names deliveries that must not be seen
+before it is on disk. These are redeliveries, and all deliveries of messages that were there when an earlier
+process died (`suspects_below`), for it may have delivered them unrecorded. So crashes forget one delivery of
+a message at most, whatever dies and how often: its first, in the process that published or moved it.
 """
 
 from __future__ import annotations
@@ -94,10 +99,12 @@ class Lending(Core):
         seq = entry.seq
         if self.log is not None:
             try:
-                self.log((LEND, now_ms, queue.number, number, until_ms, consumer, (seq,)))
+                at = self.log((LEND, now_ms, queue.number, number, until_ms, consumer, (seq,)))
             except BaseException:
                 queue.ready.put_back(entry)
                 raise
+            if seq < self.suspects_below and at:
+                self.guarded[number] = self.guard_at = at
         self.next_number = number + 1
         delivery = queue.leases[seq] = Delivery(entry, number, now_ms, until_ms, 1, consumer)
         queue.waiting_bytes -= entry.size
@@ -120,11 +127,13 @@ class Lending(Core):
         seqs = [entry.seq for entry in entries]
         if self.log is not None:
             try:
-                self.log((LEND, now_ms, queue.number, number, until_ms, consumer, tuple(seqs)))
+                at = self.log((LEND, now_ms, queue.number, number, until_ms, consumer, tuple(seqs)))
             except BaseException:
                 for entry in entries:
                     queue.ready.put_back(entry)
                 raise
+            if self.suspects_below and at:
+                self._guard(seqs, number, at)
         self.next_number = number + len(entries)
         numbers = range(number, self.next_number)
         each = repeat(now_ms), repeat(until_ms), repeat(1), repeat(consumer)
@@ -158,6 +167,7 @@ class Lending(Core):
         deliveries: list[Delivery] = []
         pop = queue.ready.pop
         entry: Entry | None = None
+        at: int | None = 0
         try:
             while len(deliveries) < limit:
                 if taken is not None:
@@ -189,7 +199,9 @@ class Lending(Core):
                 number += 1
             if deliveries and self.log is not None:
                 seqs = tuple([delivery.entry.seq for delivery in deliveries])
-                self.log((LEND, now_ms, queue.number, self.next_number, until_ms, consumer, seqs))
+                at = self.log((LEND, now_ms, queue.number, self.next_number, until_ms, consumer, seqs))
+                if self.suspects_below and at:
+                    self._guard(seqs, self.next_number, at)
         except BaseException:
             # The log refused: nothing was lent, all go back to their places.
             back = [delivery.entry for delivery in deliveries] + entries[::-1]
@@ -201,13 +213,22 @@ class Lending(Core):
             queue.ready.end_batch()
         if deliveries:
             self.next_number = number
-            self._lend(queue, deliveries, until_ms, now_ms)
+            self._lend(queue, deliveries, until_ms, now_ms, at or 0)
             if self.observer is not None:
                 for delivery in deliveries:
                     self.observer("received", queue.name, self.id_of(delivery.entry), now_ms, consumer or "")
         return deliveries
 
-    def _lend(self, queue: Queue, deliveries: list[Delivery], until_ms: int, now_ms: int) -> None:
+    def _guard(self, seqs: Sequence[int], number: int, at: int) -> None:
+        """Of consecutive deliveries recorded at `at`, those of suspects."""
+        for i, seq in enumerate(seqs):
+            if seq < self.suspects_below:
+                self.guarded[number + i] = self.guard_at = at
+
+    def _lend(
+        self, queue: Queue, deliveries: list[Delivery], until_ms: int, now_ms: int, at: int = 0
+    ) -> None:
+        """Their record is at `at`, if it is one that may still be on its way to the disk."""
         leases = queue.leases
         counters = queue.counters
         for delivery in deliveries:
@@ -216,6 +237,8 @@ class Lending(Core):
             queue.waiting_bytes -= entry.size
             if delivery.count > 1:
                 counters.redelivered += 1
+                if at:
+                    self.guarded[delivery.number] = self.guard_at = at
                 if delivery.count == STUCK_RECEIVES and queue.settings.max_receives is None:
                     counters.stuck += 1
         counters.delivered += len(deliveries)

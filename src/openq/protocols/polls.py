@@ -99,7 +99,7 @@ def show(
     else:
         # It holds messages now: a client that hangs up meanwhile is one that leaves, not one that listens.
         request.on_gone = _nothing
-        site.after_commit(loaded, max(each.entry.at for each in deliveries))
+        site.after_commit(loaded, broker.safe_at(deliveries))
 
 
 def give_back(site: Site, queue: str, deliveries: list[Delivery]) -> None:

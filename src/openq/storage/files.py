@@ -20,6 +20,7 @@ from openq.errors import (
     JournalFailed,
     keep_private,
 )
+from openq.storage import clean_end
 from openq.storage.bounds import BoundsFile
 from openq.storage.disk import FULL, Io, close_quietly, write_all
 from openq.storage.index import RowsOf, SegmentIndex, engine_rows, index_path
@@ -97,6 +98,8 @@ class FileJournal(GroupWriter):
                 self._resume(found)
                 self._bounds.adopt()
             self._record_bounds()
+            # Nothing was handed out from a new journal, nor from one whose last process closed it.
+            self.was_clean = clean_end.take(io, self.path, salt, self.end_at) or found is None
         except BaseException as error:
             if hasattr(self, "_bounds"):
                 self._bounds.close()
@@ -451,8 +454,16 @@ class FileJournal(GroupWriter):
                 fd, self._writing.fd = self._writing.fd, -1
                 if fd >= 0:
                     close_quietly(self._io, fd)
+                self._leave_clean()
                 self._folder_lock.release()
                 self._ended = True
+
+    def _leave_clean(self) -> None:
+        if self.error is None and self.durable_at == self.end_at:
+            try:
+                clean_end.leave(self._io, self.path, self._salt, self.end_at)
+            except OSError as error:
+                log.warning("%s is closed, but that cannot be noted: %s", self.path, error)
 
     def _after_fork(self) -> None:
         """In a forked child: two processes must not write the same files. The parent goes on unharmed."""

@@ -296,7 +296,7 @@ class Outlet:
                 self._hand_out(deliveries)
                 self.pump()
 
-        self.site.after_commit(committed, max([each.entry.at for each in deliveries]))
+        self.site.after_commit(committed, self.site.broker.safe_at(deliveries))
 
     def _hand_out(self, deliveries: list[Delivery]) -> None:
         """The store is not waited for before all of it is given: in between, consumers might go."""

@@ -1,0 +1,57 @@
+"""`CLEAN`: whether the last process that had the directory closed its journal.
+
+Leases are not waited for, so a process that dies may have handed out messages of which the journal knows
+nothing. One that closes its journal leaves nothing unwritten, and says so here: it notes where the journal
+ends. The next process takes the note back, on disk, before it hands out anything. So a note that fits the end
+of the journal means that every delivery is known; anything else means that some may be missing.
+
+The file keeps its size: taking the note back works on a full disk.
+"""
+
+from __future__ import annotations
+
+import os
+from struct import Struct
+from zlib import crc32
+
+from openq.storage.disk import Io, exists, read_all, write_all
+
+NAME = "CLEAN"
+_NOTE = Struct("<8sQQI")  # magic, salt of the journal, location of its end, crc of all before
+_MAGIC = b"OPENQC01"
+_NOTHING = bytes(_NOTE.size)
+
+
+def take(io: Io, path: str, salt: int, end_at: int) -> bool:
+    """Take the note back, durably. Whether it said that this journal was closed with this end."""
+    file = os.path.join(path, NAME)
+    if not exists(io, file):
+        return False
+    fd = io.open(file, os.O_RDWR)
+    try:
+        found = read_all(io, fd, _NOTE.size, 0)
+        if found != _NOTHING:
+            write_all(io, fd, _NOTHING, 0)
+            io.fdatasync(fd)
+    finally:
+        io.close(fd)
+    return found == _note(salt, end_at)
+
+
+def leave(io: Io, path: str, salt: int, end_at: int) -> None:
+    """Everything up to here is on disk, and nothing will be handed out any more. Raises OSError."""
+    file = os.path.join(path, NAME)
+    is_new = not exists(io, file)
+    fd = io.open(file, os.O_WRONLY | os.O_CREAT)
+    try:
+        write_all(io, fd, _note(salt, end_at), 0)
+        io.fsync(fd)
+    finally:
+        io.close(fd)
+    if is_new:
+        io.fsync_dir(path)
+
+
+def _note(salt: int, end_at: int) -> bytes:
+    data = _NOTE.pack(_MAGIC, salt, end_at, 0)[:-4]
+    return data + crc32(data).to_bytes(4, "little")
