@@ -28,6 +28,7 @@ log = logging.getLogger("openq")
 
 RETRY_MS = 60_000
 
+
 def unloaded(entry: Entry) -> Entry:
     """A copy without what can be read from disk; the same where there is none."""
     if not entry.at:
