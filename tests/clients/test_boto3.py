@@ -313,18 +313,6 @@ def test_a_receipt_that_is_none_and_one_that_is_over(sqs: Any) -> None:
     assert late == ("InvalidParameterValue", 400)
 
 
-def test_changing_the_visibility_of_what_is_not_lent_is_refused(sqs: Any) -> None:
-    url = make(sqs)
-    sqs.send_message(QueueUrl=url, MessageBody="x")
-    [got] = take(sqs, url, VisibilityTimeout=0)
-
-    change = {"QueueUrl": url, "ReceiptHandle": got["ReceiptHandle"], "VisibilityTimeout": 5}
-    assert refusal(sqs.change_message_visibility, **change) == (
-        "AWS.SimpleQueueService.MessageNotInflight",
-        400,
-    )
-
-
 def test_a_long_poll_wakes_when_a_message_comes_and_not_when_its_time_is_up(sqs: Any) -> None:
     quiet, url = make(sqs), make(sqs)
     sender = boto.client(sqs.meta.endpoint_url)

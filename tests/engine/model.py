@@ -31,6 +31,7 @@ class Item:
     deaths: list[Death] = field(default_factory=list)
     route: tuple[str, str] | None = None
     lease: tuple[int, int] | None = None  # delivery number, deadline (0 = none)
+    number: int = 0  # of the last delivery that came back
 
     def is_over(self, retention_ms: int, now_ms: int) -> bool:
         if self.expires_ms and self.expires_ms <= now_ms:
@@ -356,12 +357,27 @@ class Model:
             delay_ms = q.settings.retry.delay_ms(item.count, 0.0)
         if why == "released":
             item.count -= 1
+        elif item.lease is not None:
+            item.number = item.lease[0]
         item.lease = None
         item.due_ms = self.now_ms + delay_ms if delay_ms > 0 else 0
         if item.due_ms:
             q.delayed.add(item.seq)
         q.refresh_turns()
         return "returned"
+
+    def extend_late(self, q: ModelQueue, seq: int, number: int, lease_ms: int) -> int | None:
+        item = self.live(q, seq, number)
+        if item is None:
+            item = self.find(q.name, seq)
+            if item is None or item.lease is not None or item.number != number:
+                return None
+        until_ms = self.now_ms + lease_ms
+        if lease_ms or item.lease is not None:
+            item.lease = (number, until_ms)
+            q.delayed.discard(seq)
+            q.refresh_turns()
+        return until_ms
 
     def take(self, q: ModelQueue, item: Item) -> None:
         q.items.remove(item)

@@ -436,6 +436,14 @@ class EngineAndModel(RuleBasedStateMachine):
         assert until == (0 if lease_ms == NO_DEADLINE else self.now + lease_ms)
         item.lease = (number, until)
 
+    @precondition(lambda self: self.receipts)
+    @rule(which=index, lease_ms=st.sampled_from((1, 30)))
+    def extend_late(self, which: int, lease_ms: int) -> None:
+        queue, real, seq, number, _ = self.receipt(which)
+        if queue.name in self.model.queues:
+            wanted = self.model.extend_late(queue, seq, number, lease_ms)
+            assert self.engine.extend_late(real, seq, number, self.now, lease_ms) == wanted
+
     # -- mending ------------------------------------------------------------------------------
 
     def pick(self, name: str, which: int) -> tuple[ModelQueue, Queue, Item] | None:

@@ -75,6 +75,7 @@ VERBS: dict[str, Verb] = {
     "ack": lambda w, q, n: w.engine.ack(q, *w.receipt(q, n), w.now_ms),
     "ack many": lambda w, q, n: w.engine.ack_many(q, [w.receipt(q, n), w.receipt(q, n + 1)], w.now_ms),
     "ack late": lambda w, q, n: w.engine.ack_late(q, *w.receipt(q, n), w.now_ms),
+    "extend late": lambda w, q, n: w.engine.extend_late(q, *w.receipt(q, n), w.now_ms, 50),
     "nack": lambda w, q, n: w.engine.nack(q, *w.receipt(q, n), w.now_ms, None, "bad"),
     "reject": lambda w, q, n: w.engine.reject(q, *w.receipt(q, n), w.now_ms),
     "nack many": lambda w, q, n: w.engine.nack_many(q, [w.receipt(q, n), w.receipt(q, n + 1)], w.now_ms),

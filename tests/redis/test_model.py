@@ -396,6 +396,15 @@ class RedisAndModel(Life):
         assert until == (0 if lease_ms == NO_DEADLINE else self.now + lease_ms)
         item.lease = (receipt.number, until)
 
+    @precondition(lambda self: self.receipts)
+    @rule(which=index, lease_ms=st.sampled_from((0, 1, 30)))
+    def extend_late(self, which: int, lease_ms: int) -> None:
+        found = self.receipt(which)
+        if found is not None:
+            queue, receipt, _ = found
+            wanted = self.model.extend_late(queue, receipt.seq, receipt.number, lease_ms)
+            assert self.broker.extend_late(queue.name, receipt.real, lease_ms) == wanted
+
     # -- mending ------------------------------------------------------------------------------
 
     def pick(self, name: str, which: int) -> tuple[ModelQueue, Item, str] | None:

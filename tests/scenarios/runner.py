@@ -225,6 +225,10 @@ class Story:
     def do_ack_late(self, queue: str, name: str) -> str:
         return "ok" if self._broker.ack_late(queue, self._receipt(queue, name)) else "too late"
 
+    def do_extend_late(self, queue: str, name: str, lease_ms: int) -> str:
+        extended = self._broker.extend_late(queue, self._receipt(queue, name), lease_ms)
+        return "too late" if extended is None else "ok"
+
     def do_nack(self, queue: str, name: str, **options: Any) -> str:
         return str(self._broker.nack(queue, self._receipt(queue, name), **options))
 

@@ -388,6 +388,12 @@ class LocalBroker(Carrying):
             self._after()
             return done
 
+    def extend_late(self, queue: str, receipt: Receipt, lease_ms: int) -> int | None:
+        with self._lock, self._watch:
+            until_ms = self.engine.extend_late(self._queue(queue), *receipt, self._now(), lease_ms)
+            self._after()
+            return until_ms
+
     def nack(
         self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None
     ) -> str:

@@ -95,20 +95,13 @@ def _lend(engine: Engine, queue: Queue, record: Record, at: int) -> None:
     engine.next_number = max(engine.next_number, number + len(seqs))
     deliveries = []
     for i, seq in enumerate(seqs):
-        entry = None if seq in queue.leases else _take(queue, seq, now_ms)
+        entry = None if seq in queue.leases else queue.take_to_lend(seq, now_ms)
         if entry is not None:
             count = 1 if entry.extra is None else entry.extra.count + 1
             deliveries.append(Delivery(entry, number + i, now_ms, until_ms, count, consumer))
     queue.ready.end_batch()
     if deliveries:
         engine._lend(queue, deliveries, until_ms, now_ms)
-
-
-def _take(queue: Queue, seq: int, now_ms: int) -> Entry | None:
-    delayed = queue.delayed.pop(seq, None)
-    if delayed is not None and not queue.settings.fifo:
-        return delayed
-    return queue.ready.take(seq, now_ms)
 
 
 def _ack(engine: Engine, queue: Queue, record: Record, at: int) -> None:
@@ -139,6 +132,8 @@ def _extend(engine: Engine, queue: Queue, record: Record, at: int) -> None:
         delivery = queue.leases.get(seq)
         if delivery is not None:
             engine._extended(queue, delivery, until_ms, now_ms)
+        else:
+            engine._lend_again(queue, seq, until_ms, now_ms)
 
 
 def _move(engine: Engine, queue: Queue, record: Record, at: int) -> None:

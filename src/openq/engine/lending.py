@@ -490,6 +490,42 @@ class Lending(Core):
         self._extended(queue, delivery, until_ms, now_ms)
         return until_ms
 
+    def extend_late(self, queue: Queue, seq: int, number: int, now_ms: int, lease_ms: int) -> int | None:
+        """`extend` by the last receipt of a message, whose lease may be over: it is in flight again.
+
+        The delivery keeps its number and count. Returns the deadline; None: the message is gone, or
+        was handed out again since. A lease of no time leaves a waiting message where it is.
+        """
+        if not 0 <= lease_ms <= MAX_SPAN_MS:
+            raise _bad_span("lease", lease_ms)
+        delivery = queue.leases.get(seq)
+        if delivery is not None and 0 < delivery.until_ms <= now_ms:
+            self.advance(now_ms)
+        elif delivery is not None:
+            return self.extend(queue, seq, number, now_ms, lease_ms) if delivery.number == number else None
+        entry = None if seq in queue.leases else queue.find(seq)
+        if entry is None or entry.extra is None or not 0 < number == entry.extra.number:
+            return None
+        until_ms = now_ms + lease_ms
+        if lease_ms:
+            self.tell((EXTEND, now_ms, queue.number, seq, until_ms, (seq,)))
+            self._lend_again(queue, seq, until_ms, now_ms)
+        return until_ms
+
+    def _lend_again(self, queue: Queue, seq: int, until_ms: int, now_ms: int) -> None:
+        """A waiting message under the delivery it had last."""
+        known = queue.find(seq)
+        if known is None or known.extra is None or not known.extra.number:
+            return
+        entry = queue.take_to_lend(seq, now_ms)
+        queue.ready.end_batch()
+        if entry is not None and entry.extra is not None:
+            extra = entry.extra
+            queue.leases[seq] = Delivery(entry, extra.number, now_ms, until_ms, extra.count, None)
+            queue.waiting_bytes -= entry.size
+            if until_ms:
+                self._arm_leases(queue, (seq,), until_ms, now_ms)
+
     def extend_many(
         self, queue: Queue, receipts: Iterable[tuple[int, int]], now_ms: int, until_ms: int
     ) -> int:

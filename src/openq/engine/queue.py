@@ -150,6 +150,13 @@ class Queue:
             self.waiting_bytes -= entry.size
         return entry
 
+    def take_to_lend(self, seq: int, now_ms: int) -> Entry | None:
+        """Out of the waiting or delayed ones, into somebody's hands; `ready.end_batch` follows."""
+        delayed = self.delayed.pop(seq, None)
+        if delayed is not None and not self.settings.fifo:
+            return delayed
+        return self.ready.take(seq, now_ms)
+
     def clear(self) -> None:
         """Nothing left but settings and counters."""
         self.leases.clear()

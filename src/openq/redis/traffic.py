@@ -439,6 +439,12 @@ class Traffic(Transfers):
     def ack_late(self, queue: str, receipt: Receipt) -> bool:
         return bool(self._on(self._view(queue), "ack_late", *receipt))
 
+    def extend_late(self, queue: str, receipt: Receipt, lease_ms: int) -> int | None:
+        if not 0 <= lease_ms <= MAX_SPAN_MS:
+            raise InvalidSetting(f"a lease of {lease_ms} ms; it must be 0 to {MAX_SPAN_MS}")
+        until_ms = int(self._on(self._view(queue), "extend_late", *_whole(receipt), lease_ms))
+        return until_ms or None
+
     def _given_back(
         self, view: QueueView, name: str, head: tuple[Any, ...], receipts: Sequence[Receipt]
     ) -> list[str | OpenQError]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ...errors import MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ...model import FORM_TEXT, Delivery, Draft, Entry
@@ -20,6 +20,9 @@ ENCODING = "openq.encoding"  # shown with a body that is no text and goes out as
 _HEX = frozenset("0123456789abcdef")
 ATTEMPT_MS = 300_000  # how long a ReceiveRequestAttemptId is remembered
 MAX_ATTEMPTS = 1_000
+
+# Sequence numbers of SQS have twenty digits from the first one on: this and the position of the message.
+FIRST_SEQUENCE = 18_800_000_000_000_000_000
 
 text_md5 = attrs.md5_of_body
 
@@ -129,13 +132,17 @@ def outgoing(
 
 
 def sequence_number(call: Call, message_id: str) -> str | None:
-    """FIFO queues tell the place in line: twenty digits that grow."""
+    """FIFO queues tell the place in line: twenty digits that grow. None: the id says nothing of it."""
     prefix = call.site.broker.id_prefix
     digits = message_id[len(prefix) :]
     # A publisher may have chosen an id that only begins like ours.
     if not message_id.startswith(prefix) or len(digits) != 12 or not set(digits) <= _HEX:
         return None
-    return f"{int(digits, 16):020d}"
+    return sequence_text(int(digits, 16))
+
+
+def sequence_text(seq: int) -> str:
+    return str(FIRST_SEQUENCE + seq)
 
 
 def send_message(call: Call, message: sqs.SendMessage, answer: Answer) -> None:
@@ -240,16 +247,16 @@ class Attempts:
     """FIFO receives that may be repeated: the same messages again, as long as nothing happened to them."""
 
     def __init__(self) -> None:
-        # By queue and attempt: until when, and which deliveries. Not the messages: they may be large.
-        self._known: dict[tuple[str, str], tuple[int, list[tuple[int, int]]]] = {}
+        # By queue and attempt: until when, and which deliveries: sequence, number, end of the lease. Not the
+        # messages: they may be large.
+        self._known: dict[tuple[str, str], tuple[int, list[tuple[int, int, int]]]] = {}
 
     def note(self, full: str, attempt: str, deliveries: list[Delivery], now_ms: int) -> None:
         if len(self._known) >= MAX_ATTEMPTS:
             self._known = {key: value for key, value in self._known.items() if value[0] > now_ms}
             if len(self._known) >= MAX_ATTEMPTS:
                 self._known.clear()
-        receipts = [(each.entry.seq, each.number) for each in deliveries]
-        self._known[full, attempt] = (now_ms + ATTEMPT_MS, receipts)
+        self._known[full, attempt] = (now_ms + ATTEMPT_MS, _leases(deliveries))
 
     def again(self, call: Call, view: View, attempt: str, lease_ms: int) -> list[Delivery] | None:
         """Their leases begin anew; None if there is nothing to repeat."""
@@ -257,20 +264,25 @@ class Attempts:
         found = self._known.get((full, attempt))
         if found is None:
             return None
-        expires_ms, receipts = found
+        expires_ms, leases = found
         broker = call.site.broker
-        if expires_ms <= call.now_ms:
-            del self._known[full, attempt]
-            return None
+        seqs = [seq for seq, _, _ in leases]
+        del self._known[full, attempt]
+        if expires_ms <= call.now_ms or _leases(broker.leases_of(full, seqs).values()) != leases:
+            return None  # or one was deleted, changed or handed to somebody else: that attempt is history
         try:
-            for receipt in receipts:
-                broker.extend(full, receipt, lease_ms)
-            found_now = broker.leases_of(full, [seq for seq, _ in receipts])
-            return [found_now[seq] for seq, _ in receipts]
+            for seq, number, _ in leases:
+                broker.extend(full, (seq, number), lease_ms)
+            now = broker.leases_of(full, seqs)
+            deliveries = [now[seq] for seq in seqs]
         except (OpenQError, KeyError):
-            # One was deleted, changed or handed to somebody else: that attempt is history.
-            del self._known[full, attempt]
             return None
+        self._known[full, attempt] = (expires_ms, _leases(deliveries))
+        return deliveries
+
+
+def _leases(deliveries: Iterable[Delivery]) -> list[tuple[int, int, int]]:
+    return [(each.entry.seq, each.number, each.until_ms) for each in deliveries]
 
 
 def receive_message(call: Call, wanted: sqs.ReceiveMessage, attempts: Attempts, answer: Answer) -> None:
@@ -416,9 +428,9 @@ def system_attributes(
         # A death in this very queue is of an earlier life: the message was sent back since.
         if "DeadLetterQueueSourceArn" in wanted and extra.deaths and extra.deaths[0][0] != view.full:
             found["DeadLetterQueueSourceArn"] = call.names.arn_of(extra.deaths[0][0])
-        if "SequenceNumber" in wanted and view.fifo:
-            number = sequence_number(call, call.site.broker.message_id(entry))
-            found["SequenceNumber"] = number or f"{entry.seq:020d}"
+    if "SequenceNumber" in wanted and view.fifo:
+        # The place in this queue: a message that was moved here stands behind those that were here before.
+        found["SequenceNumber"] = sequence_text(entry.seq)
     if attrs.TRACE_HEADER in wanted and info is not None:
         trace = attrs.trace_header(info.attributes)
         if trace is not None:
@@ -508,7 +520,9 @@ def change_one(call: Call, view: View, handle: str, seconds: int) -> None:
         else:
             broker.extend(view.full, (seq, number), seconds * 1000)
     except VisibilityTimeoutExpired:
-        raise errors.message_not_inflight() from None
+        # In time as long as nobody else has been given the message.
+        if broker.extend_late(view.full, (seq, number), seconds * 1000) is None:
+            raise errors.message_not_inflight() from None
     except MessageNotFoundError:
         raise errors.receipt_handle_is_stale(handle) from None
 

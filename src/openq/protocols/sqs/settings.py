@@ -32,6 +32,7 @@ _REDRIVE = PREFIX + "RedrivePolicy"
 _REDRIVE_ALLOW = PREFIX + "RedriveAllowPolicy"
 _SIZE = PREFIX + "MaximumMessageSize"
 _WAIT = PREFIX + "ReceiveMessageWaitTimeSeconds"
+_SCOPE = PREFIX + "DeduplicationScope"  # where it was changed
 _THROUGHPUT = PREFIX + "FifoThroughputLimit"
 _KMS_KEY = PREFIX + "KmsMasterKeyId"
 _KMS_REUSE = PREFIX + "KmsDataKeyReusePeriodSeconds"
@@ -359,7 +360,16 @@ def _fifo_choice(draft: _Draft, attribute: str, text: str, choices: tuple[str, s
 
 def _read_dedup_scope(draft: _Draft, text: str) -> None:
     _fifo_choice(draft, "DeduplicationScope", text, ("messageGroup", "queue"))
-    draft.fields["dedup_per_group"] = text == "messageGroup"
+    per_group = text == "messageGroup"
+    if draft.is_new:
+        draft.fields["dedup_per_group"] = per_group
+    else:
+        # SQS shows the new scope and goes on deduplicating in the one that the queue was created with.
+        draft.note(_SCOPE, "" if per_group == draft.base.dedup_per_group else text)
+
+
+def _scope(settings: QueueSettings) -> str:
+    return settings.notes.get(_SCOPE) or ("messageGroup" if settings.dedup_per_group else "queue")
 
 
 def _read_throughput(draft: _Draft, text: str) -> None:
@@ -410,7 +420,7 @@ def with_attributes(
     for name, text in attributes.items():
         _READERS[name](draft, text)
     changed = draft.done()
-    if changed.notes.get(_THROUGHPUT) == "perMessageGroupId" and not changed.dedup_per_group:
+    if changed.notes.get(_THROUGHPUT) == "perMessageGroupId" and _scope(changed) != "messageGroup":
         raise errors.invalid_attribute_value(
             "FifoThroughputLimit",
             "To set FifoThroughputLimit to perMessageGroupId, the DeduplicationScope must be messageGroup.",
@@ -471,7 +481,7 @@ def described(call: Call, full: str, settings: QueueSettings, limits: Limits) ->
         values |= {
             "FifoQueue": "true",
             "ContentBasedDeduplication": "true" if settings.dedup_by_content else "false",
-            "DeduplicationScope": "messageGroup" if settings.dedup_per_group else "queue",
+            "DeduplicationScope": _scope(settings),
             "FifoThroughputLimit": notes.get(_THROUGHPUT, "perQueue"),
         }
     return {name: value for name in ATTRIBUTES if (value := values.get(name)) is not None}

@@ -403,7 +403,9 @@ end
 
 local ack = once(ack_all)
 
-local ack_late = up_to_date(function(Q, args)
+local overdue = {}  -- by receipts whose lease may be over
+
+overdue.ack = up_to_date(function(Q, args)
   local seq, number = args[2], args[3]
   local lease = lease_of(Q, seq)
   local done = 0
@@ -499,6 +501,31 @@ local extend = on_queue(function(Q, args)
   end)
   if #done > 0 then event(Q, 'X', S(till), concat(done, ',')) end
   return answers
+end)
+
+-- By the last receipt of a message, whose lease may be over. now, seq, number, lease: the new deadline, or 0
+overdue.extend = up_to_date(function(Q, args)
+  local seq, number, till = args[2], args[3], Q.now + tonumber(args[4])
+  local lease = lease_of(Q, seq)
+  if lease then
+    if lease.number ~= number then return '0' end
+    set_lease(Q, seq, lease, till)
+  else
+    local state, x = state_of(Q, seq)
+    if not state or not x or x.n ~= number then return '0' end
+    if till == Q.now then return S(till) end  -- it waits already
+    local rec, sent = record_of(Q, seq, x)
+    leave_line(Q, seq, x, rec)
+    if Q.c.fifo then
+      groups.lend(Q, group_of(x), seq)
+      offer(Q, group_of(x))
+    end
+    lease = {number = number, count = x.c, lent = Q.now, sent = sent, consumer = '', holder = '-'}
+    set_lease(Q, seq, lease, till)
+  end
+  deadline(Q, till)
+  event(Q, 'X', S(till), seq)
+  return S(till)
 end)
 
 -- A server that is alive says so for all that its connections hold. now, holder, its heartbeat
