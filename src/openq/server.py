@@ -23,6 +23,7 @@ from .broker.full import FullBroker
 from .broker.local import LocalBroker
 from .config import DEFAULT_AMQP_PORT, KEYS, Config, declared_settings, flag_of
 from .errors import InvalidSetting, OpenQError
+from .names import split_name, split_namespace
 from .protocols.amqp.definitions import apply_at_start
 from .protocols.amqp.door import AmqpDoor
 from .protocols.amqp.management import Management
@@ -139,8 +140,21 @@ class Server:
                 "`--insecure` listens anyway"
             )
 
+    def _warn_of_regions(self) -> None:
+        """Queues of a region that has become the server's own are not those of its own region."""
+        region = self.config.region
+        namespaces = {split_name(full)[0] for full in self.broker.queues() if full.startswith("@")}
+        hidden = sorted(each for each in namespaces if split_namespace(each)[0] == region)
+        if hidden:
+            log.warning(
+                "SQS does not show the queues of %s: they were made when %s was not the server's own region. "
+                "AMQP has them in vhosts of these names, REST and the command line in accounts (--account)",
+                *(", ".join(hidden[:10]), region),
+            )
+
     async def start(self) -> None:
         self._declare_queues()
+        self._warn_of_regions()
         config = self.config
         self._tls_context = context = tls_context(config)
         try:

@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.clients import boto
-from tests.serving import Served, served_amqp
+from tests.serving import Served, served, served_amqp, until
 
 WEST = "eu-west-1"
 NAMESPACE = f"{WEST}.{boto.ACCOUNT}"
@@ -151,6 +151,16 @@ def test_the_other_protocols_know_a_region_as_a_namespace(regional: Regional) ->
     assert bodies(regional.west, url) == ["by AMQP"]
 
 
+def test_a_url_is_enough_for_who_does_not_sign(regional: Regional) -> None:
+    name = boto.fresh()
+    regional.own.create_queue(QueueName=name)
+    url = regional.west.create_queue(QueueName=name)["QueueUrl"]
+    regional.west.send_message(QueueUrl=url, MessageBody="only in the west")
+
+    with urllib.request.urlopen(f"{url}?Action=ReceiveMessage", timeout=30) as answer:
+        assert "<Body>only in the west</Body>" in answer.read().decode()
+
+
 def test_the_look_without_receiving_names_the_region(regional: Regional) -> None:
     name = boto.fresh()
     regional.own.create_queue(QueueName=name)
@@ -166,3 +176,16 @@ def test_the_look_without_receiving_names_the_region(regional: Regional) -> None
     for where in (f"?QueueUrl={url}", f"/{WEST}/{boto.ACCOUNT}/{name}"):
         assert "only in the west" in look(where)
     assert "only in the west" not in look(f"/us-east-1/{boto.ACCOUNT}/{name}")
+
+
+def test_a_region_that_becomes_the_servers_own_hides_its_older_queues(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        sqs = boto.client(server.url, region=WEST)
+        sqs.create_queue(QueueName="orders")
+        sqs.close()
+    with served(tmp_path, "--region", WEST) as server:
+        sqs = boto.client(server.url, region=WEST)
+
+        assert "QueueUrls" not in sqs.list_queues()
+        until(lambda: any(f"SQS does not show the queues of {NAMESPACE}" in line for line in server.log))
+        sqs.close()

@@ -213,6 +213,20 @@ def test_looking_for_a_queue_in_a_region_creates_nothing(sqs: Service) -> None:
     assert len(sqs.names._views) <= 1
 
 
+def test_a_client_in_the_wrong_region_is_named_once_in_the_log(
+    sqs: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    made(sqs, "orders")
+    with caplog.at_level("INFO", "openq.sqs"):
+        for name in ("orders", "orders", "nothing"):
+            refused(sqs, "GetQueueUrl", WEST, queue_name=name)
+        refused(sqs, "GetQueueUrl", queue_name="nothing")
+
+    [record] = caplog.records
+    assert f"region {WEST}" in record.getMessage()
+    assert f"--region {WEST}" in record.getMessage()
+
+
 def test_a_deleted_name_waits_in_its_own_region_only(sqs: Service) -> None:
     url = made(sqs, "orders", WEST)
     do(sqs, "DeleteQueue", WEST, queue_url=url)
