@@ -72,6 +72,9 @@ class Pipe(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closed
 
+    def get_write_buffer_size(self) -> int:
+        return 0  # whoever reads from it is never behind
+
     def pause_reading(self) -> None:
         self.reading = False
 
