@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ..engine.apply import checkpoint
+from ..engine.delayed import live_entries
 from ..engine.lane import Page
 from ..engine.queue import Queue
 from ..engine.records import COPY, LEND, content
@@ -184,7 +185,12 @@ class Housekeeper:
                         return
                     if page.ats is not None and any(at >> 32 == segment for at in page.ats):
                         copied += self._copy_page(queue, page, segment)
-            copied += self._copy_loose(queue, queue.delayed, segment)
+            copied += self._copy_loose(queue, queue.delayed.loose, segment)
+            for packed, gone in queue.delayed.pages:
+                if self._stopping:
+                    return
+                if packed.page.ats is not None and any(at >> 32 == segment for at in packed.page.ats):
+                    copied += self._copy_loose(queue, list(live_entries(packed, gone)), segment)
             copied += self._copy_loose(queue, [lease[0] for lease in queue.leases], segment)
         log.info("copied %d messages out of segment %d", copied, segment)
 

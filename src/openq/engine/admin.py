@@ -174,9 +174,10 @@ def browse(engine: Engine, queue: Queue, state: str = "all") -> Iterator[Entry]:
     """Entries in hand-out order, changing nothing. States: ready, delayed, in_flight, all."""
     check_state(state)
     if state in ("ready", "all"):
-        yield from (entry for entry in queue.ready if entry.seq not in queue.delayed)
+        ready = iter(queue.ready)
+        yield from (each for each in ready if each.seq not in queue.delayed) if queue.fifo else ready
     if state in ("delayed", "all"):
-        yield from sorted(queue.delayed.values(), key=_due)
+        yield from queue.delayed.in_due_order()
     if state in ("in_flight", "all"):
         yield from sorted((d.entry for d in queue.leases.values()), key=_seq)
 
@@ -189,9 +190,9 @@ def survey(queue: Queue, state: str = "all") -> Iterator[Entry]:
     """
     check_state(state)
     lanes = queue.ready.freeze() if state in ("ready", "all") else []
-    delayed = sorted(queue.delayed.values(), key=_due) if state in ("ready", "delayed", "all") else []
+    delayed = queue.delayed.in_due_order() if state in ("delayed", "all") else ()
     lent = sorted((d.entry for d in queue.leases.values()), key=_seq) if state in ("in_flight", "all") else []
-    not_due = {entry.seq for entry in delayed} if queue.fifo else frozenset()
+    not_due = set(queue.delayed) if queue.fifo else frozenset()
     ranks = queue.ready.rank
 
     def rank(entry: Entry) -> tuple[int, int]:
@@ -201,17 +202,13 @@ def survey(queue: Queue, state: str = "all") -> Iterator[Entry]:
     walks = [_walk(lane) for lane in lanes]
     waiting = walks[0] if len(walks) == 1 else merge(*walks, key=_seq if queue.fifo else rank)
     ready = (entry for entry in waiting if entry.seq not in not_due)
-    return chain(ready, () if state == "ready" else delayed, lent)
+    return chain(ready, delayed, lent)
 
 
 def _walk(lane: tuple[list[Entry], list[Page]]) -> Iterator[Entry]:
     loose, pages = lane
     packed = (entry for page in pages for entry in page.entries())
     return merge(sorted(loose, key=_seq), packed, key=_seq)
-
-
-def _due(entry: Entry) -> tuple[int, int]:
-    return (entry.extra.due_ms if entry.extra is not None else 0, entry.seq)
 
 
 def _seq(entry: Entry) -> int:

@@ -51,6 +51,7 @@ LEASE = 1  # queue, sequences of messages on loan
 LEASES = 5  # queue, bucket of such sequences
 WAKE = 6  # queue whose waiters could not be served
 DELAY = 2  # queue, sequence
+DELAYS = 7  # queue, bucket of such sequences
 TTL = 3  # queue, sequence
 RETENTION = 4  # queue
 
@@ -205,8 +206,7 @@ class Core:
             if extra.due_ms > now_ms:
                 if entry.at:  # on disk, and not needed for a while
                     entry.body = entry.info = None
-                queue.delayed[entry.seq] = entry
-                self.timers.add(extra.due_ms, (DELAY, queue, entry.seq))
+                self._delay(queue, entry, extra.due_ms, now_ms, in_order and not queue.settings.fifo)
                 if queue.settings.fifo:
                     add(entry)
                 return
@@ -215,6 +215,18 @@ class Core:
             self._arm_retention(queue, now_ms)
         if queue.watched:
             self.woken.append(queue)
+
+    def _delay(self, queue: Queue, entry: Entry, due_ms: int, now_ms: int, in_order: bool) -> None:
+        queue.delayed.add(entry, in_order)
+        self.arm_delay(queue, entry.seq, due_ms, now_ms)
+        if queue.delayed.has_dead_numbers:
+            queue.delayed.thin()
+
+    def arm_delay(self, queue: Queue, seq: int, due_ms: int, now_ms: int) -> None:
+        timer = queue.delayed.arm(seq, due_ms, now_ms)
+        if timer is not None:
+            time_ms, bucket = timer
+            self.timers.add(time_ms, (DELAY, queue, seq) if bucket is None else (DELAYS, queue, bucket))
 
     def _offer_briefly(self, queue: Queue, entry: Entry, now_ms: int) -> None:
         """With no time to live it is for who waits at this very moment; `end_brief` comes after them."""
@@ -228,8 +240,7 @@ class Core:
         queue.waiting_bytes += entry.size
         due_ms = 0 if entry.extra is None else entry.extra.due_ms
         if due_ms > now_ms:
-            queue.delayed[entry.seq] = entry
-            self.timers.add(due_ms, (DELAY, queue, entry.seq))
+            self._delay(queue, entry, due_ms, now_ms, False)
             if not queue.settings.fifo:
                 return
         queue.ready.put_back(entry)
@@ -247,7 +258,7 @@ class Core:
             delivery.entry = entry
             return
         if entry.seq in queue.delayed:
-            queue.delayed[entry.seq] = entry
+            queue.delayed.replace(entry)
             if not queue.settings.fifo:
                 return
         queue.ready.replace(entry)
@@ -285,7 +296,7 @@ class Core:
             entry = queue.ready.lowest()
             if entry is None:
                 # Everything waiting is delayed: the newest goes.
-                entry = queue.delayed[max(queue.delayed)]
+                entry = queue.delayed.newest()
             try:
                 self._let_go(queue, entry, now_ms, cascade)
             except OpenQError:

@@ -60,9 +60,9 @@ class Page:
         stored = ats[0] != 0
         return cls(
             seqs,
-            _narrow(sents),
+            narrow(sents),
             ats if stored else None,
-            _narrow(sizes),
+            narrow(sizes),
             forms[0] if forms.count(forms[0]) == len(forms) else forms,
             # A tuple of bytes is of no concern to the cyclic collector; a list would be walked each time.
             None if stored else tuple([entry.body for entry in entries]),
@@ -109,7 +109,7 @@ class Page:
         return self.extras is None or self.extras.light
 
 
-def _narrow(column: array[int]) -> int | array[int]:
+def narrow(column: array[int]) -> int | array[int]:
     """One number if all are equal, else the narrowest array that holds them."""
     low, high = min(column), max(column)
     if low == high:

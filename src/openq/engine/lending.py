@@ -28,7 +28,8 @@ from ..model import (
     Entry,
     Extra,
 )
-from .core import DELAY, LEASE, LEASES, TTL, WAKE, Core, with_extra
+from .core import DELAY, DELAYS, LEASE, LEASES, TTL, WAKE, Core, with_extra
+from .delayed import Bucket
 from .order import Shared
 from .queue import Queue
 from .records import (
@@ -53,6 +54,7 @@ from .timers import Timers
 STUCK_RECEIVES = 10
 SLICE = 1000  # deadlines dealt with before others get their turn
 _RETRY_MS = 200
+_SPREAD = 4096  # delayed messages of a far bucket that are spread at a time, before others have their turn
 _BUCKET = 10  # leases are kept by bits of their deadline: 1,024 ms together
 
 
@@ -703,17 +705,34 @@ class Lending(Core):
         elif kind == LEASES:
             self._open_bucket(queue, data, now_ms)
         elif kind == DELAY:
-            entry = queue.delayed.get(data)
-            if entry is not None and entry.extra is not None and entry.extra.due_ms <= now_ms:
-                self._come_due(queue, entry, now_ms)
+            queue.delayed.near.pop(data, None)
+            due_ms = queue.delayed.due(data)
+            if due_ms is not None and due_ms <= now_ms:
+                self._come_due(queue, data, now_ms)
+        elif kind == DELAYS:
+            self._open_delays(queue, data, now_ms)
         elif kind == TTL:
             self._expire_waiting(queue, data, now_ms)
         elif data == queue.retention_armed:
             self._expire_old(queue, now_ms)
         return expired
 
-    def _come_due(self, queue: Queue, entry: Entry, now_ms: int) -> None:
-        del queue.delayed[entry.seq]
+    def _open_delays(self, queue: Queue, bucket: Bucket, now_ms: int) -> None:
+        """Exact deadlines for what is due in this second, narrower buckets for what is due in this hour.
+
+        What is due already gets its deadline too: it comes due in its order among all other deadlines.
+        """
+        width, number = bucket
+        is_early = now_ms < number << width
+        for seq, due_ms in queue.delayed.open(bucket, _SPREAD if is_early else 1 << 60):
+            self.arm_delay(queue, seq, due_ms, now_ms)
+        if bucket in queue.delayed.buckets:
+            self.timers.add(now_ms + 1, (DELAYS, queue, bucket))
+
+    def _come_due(self, queue: Queue, seq: int, now_ms: int) -> None:
+        entry = queue.delayed.pop(seq)
+        if entry is None:
+            return
         queue.ready.due(entry)
         if entry.extra is not None and 0 < entry.extra.expires_ms <= now_ms:
             self._offer_briefly(queue, entry, now_ms)
@@ -782,13 +801,15 @@ class Lending(Core):
             for delivery in queue.leases.values():
                 if delivery.until_ms:
                     self._arm_leases(queue, (delivery.entry.seq,), delivery.until_ms, 0)
-            for seq, entry in queue.delayed.items():
-                due_ms = entry.extra.due_ms if entry.extra is not None else 0
-                self.timers.add(due_ms, (DELAY, queue, seq))
+            queue.delayed.forget_times()
+            for seq, due_ms in queue.delayed.dues():
+                self.arm_delay(queue, seq, due_ms, 0)
+            for seq, expires_ms in queue.delayed.expiries():
+                self.timers.add(expires_ms, (TTL, queue, seq))
             for lane in queue.ready.lanes():
                 for seq, expires_ms in lane.expiries():
                     self.timers.add(expires_ms, (TTL, queue, seq))
-            for entry in (*queue.delayed.values(), *(d.entry for d in queue.leases.values())):
+            for entry in (delivery.entry for delivery in queue.leases.values()):
                 if entry.extra is not None and entry.extra.expires_ms:
                     self.timers.add(entry.extra.expires_ms, (TTL, queue, entry.seq))
             self._arm_retention(queue, 0)

@@ -26,9 +26,9 @@ def _mend_queue(queue: Queue) -> None:
             waiting[entry.seq] = entry
     for seq in queue.leases:
         waiting.pop(seq, None)
-        queue.delayed.pop(seq, None)
+        queue.delayed.pop(seq)
     if queue.fifo:
-        waiting.update(queue.delayed)
+        waiting.update(queue.delayed.items())
     else:
         for seq in queue.delayed:
             waiting.pop(seq, None)
@@ -40,4 +40,4 @@ def _mend_queue(queue: Queue) -> None:
     queue.ready.offer_all()
     queue.waiting_bytes = sum(entry.size for entry in waiting.values())
     if not queue.fifo:
-        queue.waiting_bytes += sum(entry.size for entry in queue.delayed.values())
+        queue.waiting_bytes += queue.delayed.size()

@@ -10,6 +10,7 @@ from collections.abc import Container
 
 from ..errors import MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import MAX_PRIORITY, Delivery, Entry, QueueSettings
+from .delayed import Delayed
 from .order import Grouped, Shared
 
 
@@ -91,7 +92,7 @@ class Queue:
         self.name = name
         self.number = number
         self.created_ms = created_ms
-        self.delayed: dict[int, Entry] = {}  # on FIFO queues these also stand in `ready`
+        self.delayed = Delayed()  # on FIFO queues these also stand in `ready`
         self.ready = self.new_order(settings)
         self.leases: dict[int, Delivery] = {}  # sequence -> the live delivery
         # Deadlines of leases by the second, as bare sequences: an acked one must not keep its message alive.
@@ -143,7 +144,7 @@ class Queue:
 
     def take_waiting(self, seq: int, hint: Entry | None = None) -> Entry | None:
         """Out of the waiting or delayed ones, for good; `hint`, if known, is the entry and tells its lane."""
-        entry = self.delayed.pop(seq, None)
+        entry = self.delayed.pop(seq)
         if entry is None or self.settings.fifo:
             entry = self.ready.remove(seq, entry or hint)
         if entry is not None:
@@ -152,7 +153,7 @@ class Queue:
 
     def take_to_lend(self, seq: int, now_ms: int) -> Entry | None:
         """Out of the waiting or delayed ones, into somebody's hands; `ready.end_batch` follows."""
-        delayed = self.delayed.pop(seq, None)
+        delayed = self.delayed.pop(seq)
         if delayed is not None and not self.settings.fifo:
             return delayed
         return self.ready.take(seq, now_ms)

@@ -15,12 +15,13 @@ from typing import Any
 from ..errors import InvalidSetting
 from ..model import Delivery, Entry, Extra, QueueSettings
 from . import marks
+from .delayed import DelayedPage, live_entries
 from .engine import Engine
 from .lane import Page
 from .queue import Queue
 from .records import pack_extra, pack_value, unpack_extra, unpack_value
 
-FORMAT = 1
+FORMATS = (1, 2)  # 2: delayed messages in pages
 
 _ENTRY = Struct("<QQQQBI")  # seq, sent, at, size, form, length of extra
 _LEASE = Struct("<QQQII")  # number, lent, until, count, length of consumer
@@ -42,7 +43,7 @@ class FrozenQueue:
             queue.counters.as_dict(),
         ]
         self.lanes = queue.ready.freeze()
-        self.delayed = list(queue.delayed.values())
+        self.delayed = queue.delayed.freeze()
         self.leases = [
             (d.entry, d.number, d.lent_ms, d.until_ms, d.count, d.consumer) for d in queue.leases.values()
         ]
@@ -56,7 +57,7 @@ class Frozen:
 
     def __init__(self, engine: Engine, now_ms: int) -> None:
         self.head: dict[str, Any] = {
-            "format": FORMAT,
+            "format": FORMATS[-1],
             "now": now_ms,
             "prefix": engine.id_prefix,
             "seq": engine.next_seq,
@@ -103,7 +104,9 @@ def oldest_segment(engine: Engine) -> int:
         for entries, pages in queue.ready.freeze():
             ats += [entry.at for entry in entries]
             ats += [min(page.ats) for page in pages if page.ats]
-        ats += [entry.at for entry in queue.delayed.values()]
+        delayed = queue.delayed.freeze()
+        ats += [entry.at for entry in delayed.loose]
+        ats += [min(packed.page.ats) for packed, _ in delayed.pages if packed.page.ats]
         ats += [delivery.entry.at for delivery in queue.leases.values()]
     return min(ats, default=1 << 63) >> 32
 
@@ -116,7 +119,9 @@ def usage_of(frozen: Frozen) -> Usage:
             _count(usage, loose)
             for page in pages:
                 usage.add_page(page)
-        _count(usage, queue.delayed)
+        _count(usage, queue.delayed.loose)
+        for packed, gone in queue.delayed.pages:
+            _count_delayed(usage, packed, gone)
         _count(usage, [lease[0] for lease in queue.leases])
     return usage
 
@@ -129,7 +134,7 @@ def encode(frozen: Frozen, usage: Usage | None = None) -> Iterator[bytes]:
         for start in range(0, len(queue.dedup), 4096):
             yield b"U" + pack_value(queue.dedup[start : start + 4096])
         loose = [entry for entries, _ in queue.lanes for entry in entries]
-        for kind, entries in ((b"R", loose), (b"D", queue.delayed)):
+        for kind, entries in ((b"R", loose), (b"D", queue.delayed.loose)):
             for start in range(0, len(entries), 4096):
                 part = entries[start : start + 4096]
                 yield kind + b"".join(_pack_entry(entry) for entry in part)
@@ -143,6 +148,9 @@ def encode(frozen: Frozen, usage: Usage | None = None) -> Iterator[bytes]:
                 if usage is not None:
                     usage.add_page(page)
                 yield b"P" + _pack_page(page)
+        for packed, gone in queue.delayed.pages:
+            _count_delayed(usage, packed, gone)
+            yield b"W" + _pack_delayed(packed, gone)
     yield b"E"
 
 
@@ -150,6 +158,15 @@ def _count(usage: Usage | None, entries: Iterable[Entry]) -> None:
     if usage is not None:
         for entry in entries:
             usage.add(entry.at, entry.size)
+
+
+def _count_delayed(usage: Usage | None, packed: DelayedPage, gone: bytes | None) -> None:
+    if usage is None:
+        return
+    if gone is None:
+        usage.add_page(packed.page)
+    else:
+        _count(usage, live_entries(packed, gone))
 
 
 def decode(chunks: Iterable[bytes], engine: Engine) -> int:
@@ -192,11 +209,13 @@ def live_locations(chunks: Iterable[bytes]) -> Iterator[int]:
                 yield entry.at
         elif kind == b"P":
             yield from _unpack_page(data).ats or ()
+        elif kind == b"W":
+            yield from _unpack_delayed(data).page.ats or ()
 
 
 def _load_head(engine: Engine, head: dict[str, Any]) -> int:
-    if head["format"] != FORMAT:
-        raise InvalidSetting(f"snapshot format {head['format']}; this version reads {FORMAT}")
+    if head["format"] not in FORMATS:
+        raise InvalidSetting(f"snapshot format {head['format']}; this version reads {FORMATS}")
     engine.id_prefix = head["prefix"]
     engine.next_seq = head["seq"]
     engine.next_number = head["number"]
@@ -239,7 +258,7 @@ def _load_ready(queue: Queue, data: bytes) -> None:
 
 def _load_delayed(queue: Queue, data: bytes) -> None:
     for entry in _unpack_entries(data):
-        queue.delayed[entry.seq] = entry
+        queue.delayed.add(entry, False)
         if not queue.settings.fifo:  # there, it came with the ready ones already
             _remember(queue, entry)
             queue.waiting_bytes += entry.size
@@ -269,7 +288,24 @@ def _load_page(queue: Queue, data: bytes) -> None:
         queue.ready.append(entry)
 
 
-_LOADERS = {b"U": _load_dedup, b"R": _load_ready, b"D": _load_delayed, b"L": _load_leases, b"P": _load_page}
+def _load_delayed_page(queue: Queue, data: bytes) -> None:
+    packed = _unpack_delayed(data)
+    queue.delayed.append_page(packed)
+    sizes = packed.page.sizes
+    queue.waiting_bytes += sizes * len(packed) if isinstance(sizes, int) else sum(sizes)
+    if not packed.page.is_light():
+        for entry in packed.page.entries():
+            _remember(queue, entry)
+
+
+_LOADERS = {
+    b"U": _load_dedup,
+    b"R": _load_ready,
+    b"D": _load_delayed,
+    b"W": _load_delayed_page,
+    b"L": _load_leases,
+    b"P": _load_page,
+}
 
 
 def _pack_entry(entry: Entry) -> bytes:
@@ -339,6 +375,18 @@ def _pack_page(page: Page) -> bytes:
             *packed,
         )
     )
+
+
+def _pack_delayed(packed: DelayedPage, gone: bytes | None) -> bytes:
+    if gone is not None:
+        packed = DelayedPage.pack(list(live_entries(packed, gone)))
+    return _pack_column(packed.dues) + _pack_page(packed.page)
+
+
+def _unpack_delayed(data: bytes) -> DelayedPage:
+    dues, position = _unpack_column(data, 0)
+    assert not isinstance(dues, range)
+    return DelayedPage(_unpack_page(data[position:]), dues)
 
 
 def _unpack_page(data: bytes) -> Page:

@@ -1,0 +1,439 @@
+"""Messages that are not due yet: found by sequence number, opened by time, packed like ready ones.
+
+New messages gather in a short tail; a full tail becomes a page of number columns, about 40 bytes a message.
+A message taken out of a page is only marked there, so pages never change and a snapshot copies references;
+a page that is half empty is packed again. Messages that come back (a retry, another due time) stay loose.
+
+Due times are kept as bare sequence numbers in buckets, 70 minutes wide where they are far and a second wide
+where they are near, with one timer for each bucket. A number whose message is gone or has another due time is
+recognised when its bucket opens.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+
+from ..model import Entry, Extra, light_extra
+from .lane import PAGE, PAGE_BYTES, Page, narrow
+
+FAR, NEAR = 22, 10  # widths of buckets, as powers of two in milliseconds
+LEAD_MS = 60_000  # a far bucket opens so long before its time: spreading it must not make anybody late
+
+Bucket = tuple[int, int]  # width and number
+
+
+class DelayedPage:
+    """Packed entries with their due times beside them: extras that differ only there are one object."""
+
+    __slots__ = ("dues", "page")
+
+    def __init__(self, page: Page, dues: int | array[int]) -> None:
+        self.page = page
+        self.dues = dues
+
+    @classmethod
+    def pack(cls, entries: list[Entry]) -> DelayedPage:
+        plain: list[Entry] = []
+        last: Extra | None = None
+        for entry in entries:
+            extra = _without_due(entry.extra)
+            if extra is not None and extra == last:
+                extra = last
+            last = extra
+            plain.append(_with_extra(entry, extra))
+        return cls(Page.pack(plain), narrow(array("Q", [due_of(entry) for entry in entries])))
+
+    def __len__(self) -> int:
+        return len(self.page)
+
+    def due(self, i: int) -> int:
+        return self.dues if isinstance(self.dues, int) else self.dues[i]
+
+    def entry(self, i: int) -> Entry:
+        entry = self.page.entry(i)
+        entry.extra = _with_due(entry.extra, self.due(i))
+        return entry
+
+    def moved(self, i: int, at: int) -> DelayedPage:
+        """The same with one message elsewhere on disk."""
+        page = self.page
+        assert page.ats is not None
+        ats = page.ats[:]
+        ats[i] = at
+        columns = (page.seqs, page.sents, ats, page.sizes, page.forms, page.bodies, page.infos, page.extras)
+        return DelayedPage(Page(*columns), self.dues)
+
+
+def due_of(entry: Entry) -> int:
+    return 0 if entry.extra is None else entry.extra.due_ms
+
+
+def _without_due(extra: Extra | None) -> Extra | None:
+    if extra is None:
+        return None
+    rest = extra.copy()
+    rest.due_ms = 0
+    if not rest.lighten().light:
+        return rest
+    return None if rest.route is None and rest.type is None else light_extra(rest.route, rest.type)
+
+
+def _with_due(extra: Extra | None, due_ms: int) -> Extra:
+    made = Extra() if extra is None else extra.copy()
+    made.due_ms = due_ms
+    return made
+
+
+def _with_extra(entry: Entry, extra: Extra | None) -> Entry:
+    return Entry(entry.seq, entry.sent_ms, entry.at, entry.size, entry.form, entry.body, entry.info, extra)
+
+
+class _Slot:
+    """A page in its place, and which of its messages were taken out."""
+
+    __slots__ = ("gone", "last", "live", "page")
+
+    def __init__(self, page: DelayedPage) -> None:
+        self.page = page
+        self.last = page.page.seqs[-1]
+        self.live = len(page)
+        self.gone: bytearray | None = None
+
+    def index(self, seq: int) -> int | None:
+        seqs = self.page.page.seqs
+        i = bisect_left(seqs, seq)
+        if i == len(seqs) or seqs[i] != seq or (self.gone is not None and self.gone[i]):
+            return None
+        return i
+
+    def take(self, i: int) -> None:
+        if self.gone is None:
+            self.gone = bytearray(len(self.page))
+        self.gone[i] = 1
+        self.live -= 1
+
+    def entries(self) -> Iterator[Entry]:
+        return live_entries(self.page, self.gone)
+
+    def frozen(self) -> tuple[DelayedPage, bytes | None]:
+        return self.page, None if self.gone is None else bytes(self.gone)
+
+
+def live_entries(page: DelayedPage, gone: bytes | bytearray | None) -> Iterator[Entry]:
+    for i in range(len(page)):
+        if gone is None or not gone[i]:
+            yield page.entry(i)
+
+
+class Delayed:
+    __slots__ = ("_loose", "_packed", "_slots", "_tail", "_tail_bytes", "armed", "buckets", "near")
+
+    def __init__(self) -> None:
+        self._slots: list[_Slot] = []  # with rising sequence numbers
+        self._packed = 0  # messages in them
+        self._tail: dict[int, Entry] = {}  # in order, behind all slots
+        self._tail_bytes = 0
+        self._loose: dict[int, Entry] = {}
+        self.buckets: dict[Bucket, array[int]] = {}
+        self.near: dict[int, int] = {}  # those with a timer of their own -> its time
+        self.armed = 0  # sequence numbers in buckets, dead ones included
+
+    # -- like a dictionary ------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._loose) + len(self._tail) + self._packed
+
+    def __contains__(self, seq: object) -> bool:
+        if seq in self._loose or seq in self._tail:
+            return True
+        return bool(self._slots) and isinstance(seq, int) and self._place(seq) is not None
+
+    def __iter__(self) -> Iterator[int]:
+        return (entry.seq for entry in self.values())
+
+    def __getitem__(self, seq: int) -> Entry:
+        entry = self.get(seq)
+        if entry is None:
+            raise KeyError(seq)
+        return entry
+
+    def get(self, seq: int) -> Entry | None:
+        entry = self._loose.get(seq) or self._tail.get(seq)
+        if entry is not None or not self._slots:
+            return entry
+        place = self._place(seq)
+        return None if place is None else place[0].page.entry(place[1])
+
+    def due(self, seq: int) -> int | None:
+        """When a message is due; None if it is not here."""
+        entry = self._loose.get(seq) or self._tail.get(seq)
+        if entry is not None:
+            return due_of(entry)
+        place = self._place(seq) if self._slots else None
+        return None if place is None else place[0].page.due(place[1])
+
+    def values(self) -> Iterator[Entry]:
+        """By sequence number, but for the loose ones, which come last."""
+        for slot in list(self._slots):
+            yield from slot.entries()
+        yield from list(self._tail.values())
+        yield from list(self._loose.values())
+
+    def items(self) -> Iterator[tuple[int, Entry]]:
+        return ((entry.seq, entry) for entry in self.values())
+
+    def add(self, entry: Entry, in_order: bool) -> None:
+        """`in_order`: its sequence number is higher than all here, so that it may be packed."""
+        if not in_order:
+            self._loose[entry.seq] = entry
+            return
+        self._tail[entry.seq] = entry
+        self._tail_bytes += entry.size
+        if len(self._tail) >= PAGE or self._tail_bytes > PAGE_BYTES:
+            self.append_page(DelayedPage.pack(list(self._tail.values())))
+            self._tail = {}
+            self._tail_bytes = 0
+
+    def append_page(self, page: DelayedPage) -> None:
+        self._slots.append(_Slot(page))
+        self._packed += len(page)
+
+    def replace(self, entry: Entry) -> None:
+        """Another entry under the same sequence number."""
+        for part in (self._loose, self._tail):
+            if entry.seq in part:
+                part[entry.seq] = entry
+                return
+        slot, i = self._find(entry.seq)
+        old = slot.page.entry(i)
+        if old.at and entry.at and (old.size, old.form, old.extra) == (entry.size, entry.form, entry.extra):
+            slot.page = slot.page.moved(i, entry.at)
+        else:
+            self._take(slot, i)
+            self._loose[entry.seq] = entry
+
+    def pop(self, seq: int) -> Entry | None:
+        entry = self._loose.pop(seq, None)
+        if entry is not None:
+            return entry
+        entry = self._tail.pop(seq, None)
+        if entry is not None:
+            self._tail_bytes -= entry.size
+            return entry
+        place = self._place(seq) if self._slots else None
+        if place is None:
+            return None
+        slot, i = place
+        entry = slot.page.entry(i)
+        self._take(slot, i)
+        return entry
+
+    def clear(self) -> None:
+        self._slots = []
+        self._packed = 0
+        self._tail = {}
+        self._tail_bytes = 0
+        self._loose = {}
+        self.forget_times()
+
+    # -- pages ------------------------------------------------------------------------------------
+
+    def _slot_of(self, seq: int) -> int:
+        return bisect_left(self._slots, seq, key=_last_of)
+
+    def _place(self, seq: int) -> tuple[_Slot, int] | None:
+        number = self._slot_of(seq)
+        if number == len(self._slots):
+            return None
+        slot = self._slots[number]
+        i = slot.index(seq)
+        return None if i is None else (slot, i)
+
+    def _find(self, seq: int) -> tuple[_Slot, int]:
+        place = self._place(seq)
+        if place is None:
+            raise KeyError(seq)
+        return place
+
+    def _take(self, slot: _Slot, i: int) -> None:
+        slot.take(i)
+        self._packed -= 1
+        if slot.live > len(slot.page) // 2:
+            return
+        number = self._slot_of(slot.last)
+        left = list(slot.entries())
+        if left:
+            self._slots[number] = _Slot(DelayedPage.pack(left))
+        else:
+            del self._slots[number]
+
+    def newest(self) -> Entry:
+        """The one that was published last; only if there is one."""
+        ends = [max(part) for part in (self._loose, self._tail) if part]
+        if self._slots:
+            slot = self._slots[-1]
+            i = len(slot.page) - 1
+            while slot.gone is not None and slot.gone[i]:
+                i -= 1
+            ends.append(slot.page.page.seqs[i])
+        return self[max(ends)]
+
+    def size(self) -> int:
+        """Bytes of all bodies."""
+        return sum(entry.size for entry in self.values())
+
+    def expiries(self) -> Iterator[tuple[int, int]]:
+        """Sequence number and end of life of each message that has its own."""
+        for slot in self._slots:
+            if not slot.page.page.is_light():
+                yield from _expiries(slot.entries())
+        yield from _expiries((*self._tail.values(), *self._loose.values()))
+
+    def dues(self) -> Iterator[tuple[int, int]]:
+        """Sequence number and due time of each message, without unpacking any."""
+        for slot in self._slots:
+            for i, seq in enumerate(slot.page.page.seqs):
+                if slot.gone is None or not slot.gone[i]:
+                    yield seq, slot.page.due(i)
+        for entry in (*self._tail.values(), *self._loose.values()):
+            yield entry.seq, due_of(entry)
+
+    def freeze(self) -> FrozenDelayed:
+        loose = [*self._tail.values(), *self._loose.values()]
+        return FrozenDelayed(loose, [slot.frozen() for slot in self._slots])
+
+    # -- due times --------------------------------------------------------------------------------
+
+    def arm(self, seq: int, due_ms: int, now_ms: int) -> tuple[int, Bucket | None] | None:
+        """The timer that is needed for this message: its time, and its bucket or None for the message alone.
+
+        None if the bucket has its timer already.
+        """
+        if due_ms >> FAR > (now_ms + LEAD_MS) >> FAR:
+            bucket, opens_ms = (FAR, due_ms >> FAR), (due_ms >> FAR << FAR) - LEAD_MS
+        elif due_ms >> NEAR > now_ms >> NEAR:
+            bucket, opens_ms = (NEAR, due_ms >> NEAR), due_ms >> NEAR << NEAR
+        else:
+            self.near[seq] = due_ms
+            return due_ms, None
+        self.armed += 1
+        known = self.buckets.get(bucket)
+        if known is not None:
+            known.append(seq)
+            return None
+        self.buckets[bucket] = array("Q", (seq,))
+        return opens_ms, bucket
+
+    def open(self, bucket: Bucket, most: int) -> list[tuple[int, int]]:
+        """Take up to `most` of a bucket: those that are still here and due in it, with their due times."""
+        seqs = self.buckets.get(bucket)
+        if seqs is None:
+            return []
+        part = seqs[-most:]
+        del seqs[-most:]
+        self.armed -= len(part)
+        if not seqs:
+            del self.buckets[bucket]
+        width, number = bucket
+        dues = {seq: self.due(seq) for seq in part}
+        return [(seq, due) for seq, due in dues.items() if due is not None and due >> width == number]
+
+    @property
+    def has_dead_numbers(self) -> bool:
+        """Whether most numbers in the buckets are of messages that are gone."""
+        return self.armed > 8192 and self.armed > 4 * len(self)
+
+    def thin(self) -> None:
+        """Messages that were cancelled long before they were due must not be remembered until then."""
+        self.armed = 0
+        for bucket, seqs in list(self.buckets.items()):
+            width, number = bucket
+            kept = [seq for seq in dict.fromkeys(seqs) if (self.due(seq) or 0) >> width == number]
+            if kept:
+                self.buckets[bucket] = array("Q", kept)
+                self.armed += len(kept)
+            else:
+                del self.buckets[bucket]
+
+    def forget_times(self) -> None:
+        """All timers are made anew."""
+        self.buckets = {}
+        self.near = {}
+        self.armed = 0
+
+    def in_due_order(self) -> Iterator[Entry]:
+        """The next to be due first. Pages and times are those of now, whatever changes on the way."""
+        chunks = [(0, max(self.near.values(), default=0) + 1, list(self.near))]
+        for begin, minus_end, bucket in sorted((*_span(bucket), bucket) for bucket in self.buckets):
+            end = -minus_end
+            if end <= chunks[-1][1]:
+                chunks[-1][2].extend(self.buckets[bucket])  # the far bucket around it is being spread
+            else:
+                chunks.append((begin, end, list(self.buckets[bucket])))
+        return self.freeze().in_due_order(chunks)
+
+
+class FrozenDelayed:
+    """The delayed messages of one moment, by reference."""
+
+    __slots__ = ("loose", "pages")
+
+    def __init__(self, loose: list[Entry], pages: list[tuple[DelayedPage, bytes | None]]) -> None:
+        self.loose = loose
+        self.pages = pages
+
+    def __iter__(self) -> Iterator[Entry]:
+        for page, gone in self.pages:
+            yield from live_entries(page, gone)
+        yield from self.loose
+
+    def in_due_order(self, chunks: Iterable[tuple[int, int, list[int]]]) -> Iterator[Entry]:
+        """`chunks` are spans of time, one after the other, and the numbers of messages that are due in them.
+
+        Only one chunk is unpacked at a time. A message that got another due time is in the chunk of each; it
+        counts in the one that its due time lies in.
+        """
+        loose = {entry.seq: entry for entry in self.loose}
+        for begin, end, seqs in chunks:
+            found = [self._find(seq, loose) for seq in dict.fromkeys(seqs)]
+            entries = [entry for entry in found if entry is not None and begin <= due_of(entry) < end]
+            yield from sorted(entries, key=by_due)
+
+    def _find(self, seq: int, loose: dict[int, Entry]) -> Entry | None:
+        entry = loose.get(seq)
+        if entry is not None:
+            return entry
+        number = bisect_left(self.pages, seq, key=_last_in)
+        if number == len(self.pages):
+            return None
+        page, gone = self.pages[number]
+        i = bisect_left(page.page.seqs, seq)
+        if page.page.seqs[i] != seq or (gone is not None and gone[i]):
+            return None
+        return page.entry(i)
+
+
+def by_due(entry: Entry) -> tuple[int, int]:
+    return due_of(entry), entry.seq
+
+
+def _expiries(entries: Iterable[Entry]) -> Iterator[tuple[int, int]]:
+    for entry in entries:
+        if entry.extra is not None and entry.extra.expires_ms:
+            yield entry.seq, entry.extra.expires_ms
+
+
+def _last_of(slot: _Slot) -> int:
+    return slot.last
+
+
+def _last_in(pair: tuple[DelayedPage, bytes | None]) -> int:
+    return pair[0].page.seqs[-1]
+
+
+def _span(bucket: Bucket) -> tuple[int, int]:
+    """From when until when, the end below zero: of two that begin together the wider one comes first."""
+    width, number = bucket
+    return number << width, -(number + 1 << width)
