@@ -7,7 +7,7 @@ beginning was dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -61,6 +61,14 @@ maybe_ms = st.none() | st.integers(1, 12)
 
 settings_of_queues = queue_settings(names, limits=3)
 any_draft = drafts(info=st.sampled_from((None, None, WIRE_INFO)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_pages() -> Iterator[None]:
+    """Few messages fill a page of delayed ones, so that every rule meets pages too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("openq.engine.delayed.PAGE", 3)
+        yield
 
 
 class Watched(Engine):

@@ -29,7 +29,7 @@ from ..model import (
     Extra,
 )
 from .core import DELAY, DELAYS, LEASE, LEASES, TTL, WAKE, Core, with_extra
-from .delayed import Bucket
+from .delayed import Bucket, due_of
 from .order import Shared
 from .queue import Queue
 from .records import (
@@ -706,9 +706,9 @@ class Lending(Core):
             self._open_bucket(queue, data, now_ms)
         elif kind == DELAY:
             queue.delayed.near.pop(data, None)
-            due_ms = queue.delayed.due(data)
-            if due_ms is not None and due_ms <= now_ms:
-                self._come_due(queue, data, now_ms)
+            entry = queue.delayed.get(data)
+            if entry is not None and due_of(entry) <= now_ms:
+                self._come_due(queue, entry, now_ms)
         elif kind == DELAYS:
             self._open_delays(queue, data, now_ms)
         elif kind == TTL:
@@ -729,10 +729,8 @@ class Lending(Core):
         if bucket in queue.delayed.buckets:
             self.timers.add(now_ms + 1, (DELAYS, queue, bucket))
 
-    def _come_due(self, queue: Queue, seq: int, now_ms: int) -> None:
-        entry = queue.delayed.pop(seq)
-        if entry is None:
-            return
+    def _come_due(self, queue: Queue, entry: Entry, now_ms: int) -> None:
+        queue.delayed.pop(entry.seq)
         queue.ready.due(entry)
         if entry.extra is not None and 0 < entry.extra.expires_ms <= now_ms:
             self._offer_briefly(queue, entry, now_ms)
