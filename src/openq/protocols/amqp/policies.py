@@ -7,18 +7,20 @@ remembers in its notes which one it follows.
 from __future__ import annotations
 
 import json
+import logging
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from ...errors import InvalidSetting
 from ...security.guard import write_secret_file
 from ...security.places import Documents, unharmed
 from .arguments import OVERFLOWS
+from .patterns import UnsupportedPattern, compiled
+
+log = logging.getLogger("openq.amqp")
 
 FILE = "policies.json"
 DOCUMENT = "policies"
@@ -69,6 +71,8 @@ class Policy:
     definition: Mapping[str, Any] = field(hash=False)
     apply_to: str = "all"
     priority: int = 0
+    # Read from where policies are kept: a pattern that cannot be used keeps no server from starting.
+    is_stored: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         where = f"policy {self.name!r}"
@@ -76,10 +80,12 @@ class Policy:
             raise InvalidPolicy("a policy has a name")
         if not isinstance(self.pattern, str):
             raise InvalidPolicy(f"{where}: the pattern is text")
-        try:
-            re.compile(self.pattern)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise InvalidPolicy(f"{where}: {self.pattern!r} is no regular expression: {error}") from None
+        if not self.is_stored:
+            try:
+                compiled(self.pattern)
+            except UnsupportedPattern as error:
+                text = f"{where}: the pattern {self.pattern[:100]!r} cannot be used: {error}"
+                raise InvalidPolicy(text) from None
         if self.apply_to not in APPLY_TO:
             raise InvalidPolicy(f"{where}: apply-to is one of {', '.join(APPLY_TO)}, not {self.apply_to!r}")
         if not isinstance(self.priority, int) or isinstance(self.priority, bool):
@@ -98,7 +104,7 @@ class Policy:
     def applies(self, kind: str, name: str) -> bool:
         """`kind` is classic, quorum or exchange."""
         targets = ("all", "exchanges") if kind == "exchange" else ("all", "queues", f"{kind}_queues")
-        return self.apply_to in targets and _pattern(self.pattern).search(name) is not None
+        return self.apply_to in targets and _finds(self.pattern, name)
 
     def to_json(self) -> dict[str, Any]:
         """As RabbitMQ writes it."""
@@ -112,7 +118,9 @@ class Policy:
         }
 
     @classmethod
-    def from_json(cls, source: object, *, vhost: str | None = None, name: str | None = None) -> Policy:
+    def from_json(
+        cls, source: object, *, vhost: str | None = None, name: str | None = None, is_stored: bool = False
+    ) -> Policy:
         if not isinstance(source, Mapping):
             raise InvalidPolicy("a policy is an object")
         unknown = [
@@ -135,19 +143,31 @@ class Policy:
             source["definition"],
             source.get("apply-to") or "all",
             source.get("priority", 0),
+            is_stored,
         )
 
 
-@lru_cache(maxsize=1024)
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(text)
+def _finds(pattern: str, name: str) -> bool:
+    try:
+        return compiled(pattern).finds(name)
+    except UnsupportedPattern:
+        return False  # named in the log when it was read
 
 
 def _parsed(data: bytes) -> dict[tuple[str, str], Policy]:
     source = json.loads(data)
     if not isinstance(source, list):
         raise InvalidPolicy("it is no list")
-    found = [Policy.from_json(each) for each in source]
+    found = [Policy.from_json(each, is_stored=True) for each in source]
+    for policy in found:
+        try:
+            compiled(policy.pattern)
+        except UnsupportedPattern as error:
+            log.warning(
+                "policy %r of vhost %r applies to nothing: the pattern %.100r cannot be used: %s; "
+                "give it another one",
+                *(policy.name, policy.vhost, policy.pattern, error),
+            )
     return {(each.vhost, each.name): each for each in found}
 
 
