@@ -108,6 +108,12 @@ class InvalidSetting(OpenQError, ValueError):
     code = "invalid_setting"
 
 
+class InvalidSearch(InvalidSetting):
+    """A key of a search that names no place in a document."""
+
+    code = "invalid_search"
+
+
 class OutOfRoom(OpenQError):
     """Whatever keeps the messages is full: publishing is refused until there is room, the rest goes on."""
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from ..engine.routing import Binding, Exchange
 from ..engine.why import Why
-from ..errors import OpenQError
+from ..errors import InvalidSearch, OpenQError
 from ..model import Delivery, Draft, Entry, QueueSettings
 from .waiters import Waiter
 
@@ -55,6 +55,26 @@ class Filter:
     reason: str | None = None  # of the last failure, or of a dead letter
     state: str = "all"
     dead_in: str | None = None  # only the dead letters in this queue: those that died elsewhere
+
+    def __post_init__(self) -> None:
+        for path in self.json:
+            _check_path(path)
+
+
+_MAX_PATH = 1_000
+_MAX_DIGITS = 100
+
+
+def _check_path(path: str) -> None:
+    """Raises InvalidSearch. A number in a path is a place in a list, or the name of a field."""
+    if len(path) > _MAX_PATH:
+        raise InvalidSearch(f"a key of `json` has at most {_MAX_PATH} characters, not {len(path)}")
+    for part in path.split("."):
+        if part.isdigit() and (not part.isascii() or len(part) > _MAX_DIGITS):
+            raise InvalidSearch(
+                f"{part[:40]!r} in a key of `json` is no place in a list: "
+                f"write it with the digits 0 to 9, at most {_MAX_DIGITS} of them"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,9 @@ def matches(id_of: Callable[[Entry], str], entry: Entry, filter: Filter) -> bool
     if filter.json:
         try:
             document = json.loads(body)
+            return all(_field(document, path) == value for path, value in filter.json.items())
         except (ValueError, RecursionError):
             return False
-        return all(_field(document, path) == value for path, value in filter.json.items())
     return True
 
 
@@ -51,12 +51,17 @@ def _reasons(entry: Entry) -> str:
     return "\n".join([extra.reason or "", *(death[1] for death in extra.deaths)])
 
 
+def _is_index(part: str) -> bool:
+    """`str.isdigit` alone takes `²` for a number, and `int` refuses it."""
+    return part.isascii() and part.isdigit() and len(part) < 20
+
+
 def _field(document: Any, path: str) -> Any:
     """`a.b.0.c` through objects and lists."""
     for part in path.split("."):
         if isinstance(document, Mapping):
             document = document.get(part, _MISSING)
-        elif isinstance(document, list) and part.isdigit() and int(part) < len(document):
+        elif isinstance(document, list) and _is_index(part) and int(part) < len(document):
             document = document[int(part)]
         else:
             return _MISSING

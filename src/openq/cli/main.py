@@ -232,6 +232,7 @@ _OF_SPARK = ("pyspark", "pyarrow", "numpy", "pandas", "py4j", "yaml", "grpc", "g
 _CODES = {
     "invalid_config": USAGE,
     "invalid_setting": USAGE,
+    "invalid_search": USAGE,
     "no_credentials": USAGE,
     "usage": USAGE,
     "queue_not_found": NOT_FOUND,

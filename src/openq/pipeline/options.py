@@ -131,7 +131,7 @@ def one_of(*allowed: str) -> Callable[[str, str], str]:
 def read_as_of(text: str, name: str) -> int | datetime:
     """A version of the archive, or a point in time."""
     text = text.strip()
-    if text.isdigit() and len(text) < 11:
+    if text.isascii() and text.isdigit() and len(text) < 11:
         return int(text)
     try:
         return parse_iso(text, name)

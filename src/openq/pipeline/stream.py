@@ -198,9 +198,9 @@ class Driver:
             return self.end.now()
         if word.startswith("{"):
             return self.position(_json_offset(word))
-        if word.isdigit():
+        if _is_number(word):
             return int(word)
-        if word.lower().startswith("seq:") and word[4:].strip().isdigit():
+        if word.lower().startswith("seq:") and _is_number(word[4:].strip()):
             return self._at_or_after(first_seq=int(word[4:]))
         try:
             return self._at_or_after(since_us=read_time_us(word, "startingOffsets"))
@@ -457,6 +457,10 @@ def _position(offset: Mapping[str, Any]) -> int:
             "give the query a checkpoint of its own"
         )
     return position
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < 20
 
 
 def _json_offset(text: str) -> Mapping[str, Any]:

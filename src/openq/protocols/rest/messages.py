@@ -47,6 +47,7 @@ from .values import iso, moment_ms, read_attributes, span_ms
 from .views import received, stored
 
 _MAX_RECEIVES = (1 << 31) - 1
+_MAX_NUMBER = 16  # hexadecimal digits
 _AT_ONCE = 256 << 10  # bytes of bodies that are encoded in one turn of the loop
 
 # -- in -----------------------------------------------------------------------------------------
@@ -360,7 +361,8 @@ def _nothing() -> None:
 def _read_receipt(text: str, prefix: str, queue: str) -> Receipt:
     """As `receive` wrote it: the sequence's own id, a slash, the number of the delivery."""
     at = len(prefix) + 12
-    if text.startswith(prefix) and text[at : at + 1] == "/" and text.isascii() and text[at + 1 :].isalnum():
+    known = text.startswith(prefix) and text[at : at + 1] == "/" and len(text) <= at + 1 + _MAX_NUMBER
+    if known and text.isascii() and text[at + 1 :].isalnum():
         try:
             return int(text[at - 12 : at], 16), int(text[at + 1 :], 16)
         except ValueError:
