@@ -114,12 +114,16 @@ class Server:
         self._reading_users = False
         self._tls_context: ssl.SSLContext | None = None
         self._amqps_context: ssl.SSLContext | None = None
-        self._reclaimer = Reclaimer(self._activity, self._in_thread)
+        self._reclaimer = Reclaimer(self._activity, self._in_thread, clear_caches=self._clear_caches)
 
     def _activity(self) -> object:
         """Differs from what it was if a client did anything meanwhile."""
         heard = max((each.heard_s for each in self.amqp.connections_open), default=0.0)
         return self.listener.requests, len(self.listener.connections), len(self.amqp.connections_open), heard
+
+    def _clear_caches(self) -> None:
+        if self.broker.journal is not None:
+            self.broker.journal.clear_cache()
 
     def _in_thread(self, work: Callable[[], object]) -> None:
         self.site.run(work, lambda result, error: None)

@@ -41,12 +41,16 @@ def garbage() -> weakref.ref[Cycle]:
 def test_after_a_burst_of_work_cycles_are_collected_and_memory_is_trimmed_once() -> None:
     counts = iter([1, 2, 2, 2, 2])
     trims: list[object] = []
-    reclaimer = Reclaimer(lambda: next(counts), trims.append, Clock())
+    cleared: list[bool] = []
+    reclaimer = Reclaimer(
+        lambda: next(counts), trims.append, Clock(), clear_caches=lambda: cleared.append(True)
+    )
     kept = garbage()
 
     reclaimer.tick()
     reclaimer.tick()
     assert kept() is not None  # clients are at work
+    assert cleared == []
 
     reclaimer.tick()
     assert kept() is None
@@ -55,6 +59,7 @@ def test_after_a_burst_of_work_cycles_are_collected_and_memory_is_trimmed_once()
     reclaimer.tick()
     reclaimer.tick()
     assert later() is not None  # nothing was done since
+    assert cleared == [True]
     assert len(trims) <= 1  # 0 where there is no glibc
 
 

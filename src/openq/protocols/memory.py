@@ -58,8 +58,10 @@ class Reclaimer:
         activity: Callable[[], object],
         run: Callable[[Callable[[], object]], object],
         clock: Callable[[], float] = time.monotonic,
+        clear_caches: Callable[[], object] = lambda: None,
     ) -> None:
         self._activity = activity
+        self._clear_caches = clear_caches
         self._run = run  # in a thread
         self._clock = clock
         self._last: object = None
@@ -99,6 +101,8 @@ class Reclaimer:
 
     def _reclaim(self, generation: int) -> None:
         started = self._clock()
+        if not self._is_due:
+            self._clear_caches()  # nobody has read anything for a while
         gc.collect(generation)
         self._not_before = self._clock() + SHARE * (self._clock() - started)
         if self._libc is not None:

@@ -176,6 +176,10 @@ class FileJournal(GroupWriter):
 
     # -- reading: without the lock
 
+    def clear_cache(self) -> None:
+        """Free the memory that is kept for reading."""
+        self._reader.clear_cache()
+
     def read(self, at: int) -> bytes:
         if at >= self.durable_at:
             record = self._read_live(at)

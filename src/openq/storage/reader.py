@@ -113,13 +113,18 @@ class Reader:
         with self._mutex:
             self._files.pop(number, None)
 
-    def close(self) -> None:
+    def clear_cache(self) -> None:
+        """What was read before is read again when it is needed."""
         with self._mutex:
-            self._files.clear()
             self._spans.clear()
             self._starts.clear()
             self._bytes = 0
             self._last = Span(0, 0, b"")
+
+    def close(self) -> None:
+        self.clear_cache()
+        with self._mutex:
+            self._files.clear()
 
     # -- finding or loading the piece of file around a location
 

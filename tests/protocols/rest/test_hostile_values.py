@@ -1,4 +1,4 @@
-"""Every field of every request with values that no client should send: refused or done, never an error 500."""
+"""Every field of every request with values that no client should send: never an error 500."""
 
 from __future__ import annotations
 
@@ -91,6 +91,11 @@ class Asking:
         self._server = server
         self._wire: Wire | None = None
         self.failed: list[str] = []
+
+    def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
 
     def ask(
         self, route: Route, target: str, body: bytes = b"", kind: str = "application/json"
