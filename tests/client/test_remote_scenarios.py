@@ -23,7 +23,9 @@ NOT_OVER_THE_NETWORK = {
     "exchange_chain": "messages do not show the exchange they came by",
     "exchanges": "the nameless exchange has no address",
     "give_back_many": "many at once is a rule of AMQP",
-    "purge_waiting": "so is a purge that leaves what is with consumers",
+    "extend_late": "extending a lease that ran out is a rule of SQS",
+    "purge_waiting": "a purge that leaves what is with consumers is a rule of AMQP",
+    "purge_waiting_dedup": "the same",
 }
 
 
