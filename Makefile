@@ -8,10 +8,10 @@ RUN    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run sample test check check-pure format bench crash fuzz soak clean
+.PHONY: help setup run sample test test-pythons check check-pure format bench crash fuzz soak clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with everything needed to develop (again only when pyproject.toml changed)
 
@@ -24,6 +24,9 @@ sample: $(STAMP) ## run the sample: a producer, a consumer, ten messages; ends b
 # Three on two cores: half of what a test does is to wait, for a process to start or a disk to sync.
 test: $(STAMP) ## run all tests
 	$(RUN) -m pytest -n 3 --dist loadfile
+
+test-pythons: $(STAMP) ## the core and the library on each other Python that is here (3.11 to 3.14)
+	$(RUN) -m tests.pythons
 
 check: $(STAMP) ## format, lint, types, layers and the pure tests, in seconds
 	$(RUN) -m ruff format --check .
@@ -53,7 +56,7 @@ soak: $(STAMP) ## load by each protocol, then a minute of rest: memory is where 
 	$(RUN) -m tests.soak $(if $(MINUTES),--minutes $(MINUTES))
 
 clean: ## remove .venv and everything built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) $(VENV)-3.* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so a setup that failed half-way is done again by the next call.
@@ -68,7 +71,7 @@ $(STAMP): pyproject.toml
 	fits() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }; \
 	has_venv() { "$$1" -c 'import ensurepip, venv' >/dev/null 2>&1; }; \
 	find_python() { \
-	    for name in "$(PYTHON)" python3 python3.13 python3.12 python3.11; do \
+	    for name in "$(PYTHON)" python3 python3.14 python3.13 python3.12 python3.11; do \
 	        if fits "$$name"; then echo "$$name"; return; fi; \
 	    done; \
 	}; \

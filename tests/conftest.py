@@ -35,14 +35,18 @@ FIRST = (
 )
 
 
-@pytest.hookimpl(trylast=True)  # after those who resolve paths of the command line
 def pytest_configure(config: pytest.Config) -> None:
-    # Where pytest-xdist runs the tests, its workers are isolated: they take their arguments from here.
-    if hasattr(config, "workerinput") or not getattr(config.option, "tx", None):
-        isolation.begin()
     # pytest-xdist would begin with the files that have most tests, and they are the quick ones.
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """After the collection, which resolves paths of the command line."""
+    # Where pytest-xdist runs the tests, its workers leave the checkout: they take their arguments from here.
+    if hasattr(session.config, "workerinput") or not getattr(session.config.option, "tx", None):
+        isolation.begin()
 
 
 @pytest.fixture(autouse=True)

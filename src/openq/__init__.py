@@ -6,6 +6,7 @@ only some of them starts at once.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,16 @@ if TYPE_CHECKING:
     from .errors import StoreUnavailable as StoreUnavailable
     from .errors import VisibilityTimeoutExpired as VisibilityTimeoutExpired
     from .model import RetryPolicy as RetryPolicy
+
+if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():  # Python 3.13 and later
+    import warnings
+
+    # The engine, the journal and the client are tested with the global interpreter lock only.
+    warnings.warn(
+        "OpenQ is not supported on free-threaded Python: run it with PYTHON_GIL=1",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 _HOMES = {
     "client.embedded": ("OpenQ", "Queue"),
