@@ -182,7 +182,7 @@ def test_sequence_numbers_have_twenty_digits_and_are_the_position_everywhere(
     assert int(received[0]["Attributes"]["SequenceNumber"]) == 18_800_000_000_000_000_000 + shown["position"]
 
 
-def test_a_dead_letter_has_a_sequence_number_of_its_new_queue(sqs: Any) -> None:
+def test_a_dead_letter_has_a_sequence_number_and_a_deduplication_id_of_its_new_queue(sqs: Any) -> None:
     dead = made(sqs, FIFO)
     arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
@@ -195,6 +195,7 @@ def test_a_dead_letter_has_a_sequence_number_of_its_new_queue(sqs: Any) -> None:
 
     found = take(sqs, dead)
     assert bodies(found) == ["a0", "a"]
+    assert found[1]["Attributes"]["MessageDeduplicationId"] == found[1]["MessageId"]
     numbers = [each["Attributes"]["SequenceNumber"] for each in found]
     assert numbers == sorted(numbers)
 

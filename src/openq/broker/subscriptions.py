@@ -456,7 +456,7 @@ def _fitting(queue: Queue, step: int, room: int, is_first: bool) -> int:
     if queue.waiting_bytes <= room:
         return step
     count = 0
-    for entry in islice(queue.ready, step):
+    for entry in islice(queue.ready.available(), step):
         room -= entry.size
         if room < 0 and not (is_first and not count):
             break

@@ -272,8 +272,12 @@ class Lending(Core):
                 ]
 
     def _open_bucket(self, queue: Queue, bucket: int, now_ms: int) -> None:
-        """Its second has come: exact deadlines for what is still on loan."""
-        for seq in queue.lease_buckets.pop(bucket, ()):
+        """Its second has come: exact deadlines for what is still on loan.
+
+        Leases that end together end in the order of their messages, as on Redis: FIFO groups stand in line in
+        the order in which they come back.
+        """
+        for seq in sorted(queue.lease_buckets.pop(bucket, ())):
             delivery = queue.leases.get(seq)
             if delivery is not None and delivery.until_ms >> _BUCKET == bucket:
                 self.timers.add(delivery.until_ms, (LEASE, queue, (seq,)))
@@ -694,7 +698,7 @@ class Lending(Core):
             return 0
         expired = 0
         if kind == LEASE:
-            for seq in data:
+            for seq in sorted(data):
                 delivery = queue.leases.get(seq)
                 if delivery is not None and 0 < delivery.until_ms <= now_ms:
                     self._give_back(queue, delivery, EXPIRED, None, None, now_ms)

@@ -284,6 +284,9 @@ class Shared:
 
     # A standard queue never holds a group back; these keep one shape for both.
 
+    def available(self) -> Iterator[Entry]:
+        return iter(self)
+
     def settled(self, entry: Entry, now_ms: int) -> None:
         pass
 
@@ -595,6 +598,17 @@ class Grouped:
         """In hand-out order: group after group, those that wait for something behind the others."""
         for group in self._in_turn():
             yield from group.lane
+
+    def available(self) -> Iterator[Entry]:
+        """What receives would get just now, in their order."""
+        for group in self._in_turn():
+            if not group.ticket:
+                return
+            bound = group.first_out()
+            for entry in group.lane:
+                if entry.seq > bound or entry.seq in self._not_due:
+                    break
+                yield entry
 
     def freeze(self) -> list[tuple[list[Entry], list[Page]]]:
         """Groups by ticket: so the turns are the same when it is restored."""

@@ -425,6 +425,9 @@ def system_attributes(
             found["MessageGroupId"] = extra.group
         if "MessageDeduplicationId" in wanted and extra.dedup is not None:
             found["MessageDeduplicationId"] = extra.dedup
+        elif "MessageDeduplicationId" in wanted and view.fifo and extra.born_ms:
+            # A message that was moved is known by its id there: two may have come with one deduplication id.
+            found["MessageDeduplicationId"] = call.site.broker.message_id(entry)
         # A death in this very queue is of an earlier life: the message was sent back since.
         if "DeadLetterQueueSourceArn" in wanted and extra.deaths and extra.deaths[0][0] != view.full:
             found["DeadLetterQueueSourceArn"] = call.names.arn_of(extra.deaths[0][0])

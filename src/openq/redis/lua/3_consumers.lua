@@ -32,17 +32,19 @@ local function merged(Q, most)
 end
 
 -- The first `most` ready ones, as they would be handed out if every group were free. `all`: with those of
--- FIFO groups that are not due yet, in their places.
-local function in_order(Q, most, all)
+-- FIFO groups that are not due yet, in their places. `free`: only what a receive would get just now.
+local function in_order(Q, most, all, free)
   local p, seqs = Q.p, {}
   if Q.c.fifo then
     -- Group after group, those that wait for something behind the others.
     local function add(g)
       local at, size = 0, min(most, 1000)
+      local held_from = free and groups.first_out(Q, g)
       repeat
         local part = call('ZRANGE', p .. 'r:' .. g, at, at + size - 1)
         for _, seq in ipairs(part) do
           if #seqs == most then return end
+          if free and (tonumber(seq) > held_from or call('ZSCORE', p .. 'd', seq)) then return end
           if all or not call('ZSCORE', p .. 'd', seq) then seqs[#seqs + 1] = seq end
         end
         at = at + size
@@ -52,6 +54,7 @@ local function in_order(Q, most, all)
       for _, g in ipairs(call('ZRANGE', p .. 'gz:' .. rank, 0, most - #seqs - 1)) do add(g) end
       if #seqs == most then return seqs end
     end
+    if free then return seqs end
     -- Of very many groups those that stand longest: more would hold up everybody else.
     for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, max(min(most, 20000), 2000) - 1)) do
       if #seqs == most then break end

@@ -189,7 +189,7 @@ do
       -- Where none was met, the first one is further on.
       return is_first and max(fits, 1) or fits, others
     end
-    for _, seq in ipairs(in_order(Q, most)) do
+    for _, seq in ipairs(in_order(Q, most, false, true)) do
       if fits == most then break end  -- lanes that take turns say a few more
       local rec = record_of(Q, seq, extra_of(Q, seq))
       if rec and not takes(rec) then break end
