@@ -235,7 +235,12 @@ def test_figures_over_http_are_those_of_the_server_itself(
     assert {queue for queue, _ in counted} == {"dead", "mails", "orders", "spared"} == queues.keys()
     windows = rows(results, "windows")
     for (queue, name), value in counted.items():
-        assert sum(row[name] for row in windows if row["queue"] == queue) == value, (queue, name)
+        # History tells the last failure of a message as its death; the server counts it as a failure too.
+        names = ("nacked", "dead_lettered") if name == "nacked" else (name,)
+        assert sum(row[each] for row in windows if row["queue"] == queue for each in names) == value, (
+            queue,
+            name,
+        )
     # The purge found four that waited, and left alone the one on loan.
     assert [row["item"] for row in history.events if row["event"] == "purge"] == [1, 0]
     assert sum(row["purged"] for row in windows if row["queue"] == "spared") == 4

@@ -106,10 +106,13 @@ class Counted(Model):
         self.take(q, item)
 
     def give_back(self, q: ModelQueue, item: Item, why: str, delay_ms: int | None, reason: str | None) -> str:
-        told = super().give_back(q, item, why, delay_ms, reason)
-        if told == "returned" and why != "released":
-            self.count(q, "lease_expired" if why == "expired" else "nacked")
-        return told
+        ends = {"expired": "lease_expired", "released": "released"}
+        self.count(q, ends.get(why, "nacked"))
+        return super().give_back(q, item, why, delay_ms, reason)
+
+    def reject(self, q: ModelQueue, item: Item, reason: str | None) -> str:
+        self.count(q, "nacked")
+        return super().reject(q, item, reason)
 
     def receive(
         self, q: ModelQueue, limit: int, lease_ms: int | None, types: frozenset[str] | None

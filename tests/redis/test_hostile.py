@@ -279,3 +279,31 @@ def test_many_groups_hold_nobody_up(redis_server: Server) -> None:
     assert len(broker.peek("q", 10)) == 10
     assert broker.stats("q").ready == 6000
     broker.close()
+
+
+def test_a_message_that_other_hands_damaged_takes_no_other_with_it(redis_server: Server) -> None:
+    """A record that is gone from the stream, and one that is no record: the others are delivered once."""
+    broker = RedisBroker(redis_server.url, profile="fast")
+    broker.declare("q", QueueSettings())
+    ids = [broker.publish("q", Draft(b"%d" % number)) for number in range(10)]
+    broker.edit("q", ids[6], Draft(b"edited"))
+    [stream] = [key for key in redis_server.ask("KEYS", "*") if key.endswith(":m")]
+    gone = redis_server.ask("XRANGE", stream, "-", "+")[3][0]
+    redis_server.ask("XDEL", stream, gone)
+    edited = stream.removesuffix("m") + "ed"
+    [seq] = redis_server.ask("HKEYS", edited)
+    redis_server.ask("HSET", edited, seq, "\x06\x00\x02\x00\x00\x00{x\x01\x00\x00\x00no")
+
+    peeked = [entry.body for entry in broker.peek("q", 20)]
+    deliveries = broker.load(broker.receive("q", 20))
+
+    good = [b"%d" % number for number in range(10) if number not in (3, 6)]
+    assert peeked == good
+    assert sorted(each.entry.body or b"" for each in deliveries) == good
+    assert {each.count for each in deliveries} == {1}
+    assert broker.damage.set_aside() == {"q": 1}
+    assert broker.health().status == "degraded"
+    stats = broker.stats("q")
+    assert (stats.ready, stats.in_flight) == (0, 8)
+    assert stats.counters["damaged"] == 1  # the one that is gone left nothing that could be named
+    broker.close()

@@ -3,7 +3,7 @@
 A body is read long after it was stored, so damage shows when a message is handed out, looked at or copied.
 The damaged message is *set aside*: one REMOVE record takes it out of its queue for good, the register of
 damage names it (queue, id, file, offset), and everything that came with it goes on. It is in no count of the
-queue any more, and its delivery is taken back from the counters. What a consumer holds is left to that
+queue's messages any more, and its delivery counts as released. What a consumer holds is left to that
 consumer, whose copy of the body may be good: it is set aside when it comes back.
 
 A disk that answers with an error may answer otherwise later. Its message stays in the queue, uncounted, and

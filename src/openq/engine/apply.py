@@ -26,6 +26,9 @@ from .records import (
     EXCHANGE,
     EXTEND,
     GONE_DAMAGED,
+    GONE_EXPIRED,
+    GONE_RECEIVES,
+    GONE_REJECTED,
     LEND,
     MARK,
     MOVE,
@@ -55,6 +58,9 @@ def apply(engine: Engine, record: Record, at: int) -> None:
         _APPLY[kind](engine, queue, record, at)
 
 
+_ENDS = frozenset(
+    (GONE_EXPIRED, GONE_RECEIVES, GONE_REJECTED)
+)  # of a delivery, by its holder or the deadline
 _ARRIVALS = frozenset((PUBLISH, RUN, COPY, EDIT))
 
 
@@ -151,6 +157,8 @@ def _move(engine: Engine, queue: Queue, record: Record, at: int) -> None:
         else:
             entry = queue.take_waiting(seq)
         if entry is not None:
+            if delivery is not None and why in DEATH_NAMES:
+                engine._count_end(queue, delivery, now_ms)
             engine._moved(queue, entry, own, why, reason, now_ms)
             if delivery is not None:
                 engine._settled(queue, entry, now_ms)
@@ -163,7 +171,9 @@ def _remove(engine: Engine, queue: Queue, record: Record, at: int) -> None:
         entry = delivery.entry if delivery is not None else queue.take_waiting(seq)
         if entry is not None:
             if delivery is not None and why == GONE_DAMAGED:
-                engine._undelivered(queue, delivery)
+                queue.counters.released += 1
+            elif delivery is not None and why in _ENDS:
+                engine._count_end(queue, delivery, now_ms)
             engine._removed(queue, entry, why, now_ms)
             if delivery is not None:
                 engine._settled(queue, entry, now_ms)

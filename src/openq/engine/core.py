@@ -33,6 +33,7 @@ from .records import (
     DEAD_OVERFLOW,
     DEAD_REJECTED,
     DEATH_NAMES,
+    GONE_DAMAGED,
     GONE_EXPIRED,
     GONE_OVERFLOW,
     MOVE,
@@ -422,6 +423,8 @@ class Core:
         queue.counters.removed += 1
         if why == GONE_EXPIRED:
             queue.counters.expired += 1
+        elif why == GONE_DAMAGED:
+            queue.counters.damaged += 1
         self._note("removed", queue, entry, now_ms, REMOVE_NAMES[why])
 
     def _arm_retention(self, queue: Queue, now_ms: int) -> None:

@@ -438,6 +438,7 @@ class Lending(Core):
         if gone:
             seqs = [delivery.entry.seq for delivery in gone]
             self.tell((REMOVE, now_ms, queue.number, 0, GONE_REJECTED, seqs))
+        queue.counters.nacked += len(gone)
         for delivery in gone:
             del queue.leases[delivery.entry.seq]
             self._removed(queue, delivery.entry, GONE_REJECTED, now_ms)
@@ -475,16 +476,10 @@ class Lending(Core):
         if delivery is None:
             self.take_out(queue, entry)
         else:
-            self._undelivered(queue, delivery)
+            queue.counters.released += 1
         self._removed(queue, entry, GONE_DAMAGED, now_ms)
         if delivery is not None:
             self._settled(queue, entry, now_ms)
-
-    def _undelivered(self, queue: Queue, delivery: Delivery) -> None:
-        """Nobody saw this delivery: it does not count."""
-        queue.counters.delivered -= 1
-        if delivery.count > 1:
-            queue.counters.redelivered -= 1
 
     def extend(self, queue: Queue, seq: int, number: int, now_ms: int, lease_ms: int) -> int:
         """A new deadline, counted from now. Returns it."""
@@ -597,6 +592,8 @@ class Lending(Core):
                 queue.counters.lease_expired += 1
             else:
                 queue.counters.nacked += 1
+        else:
+            queue.counters.released += 1
         if due_ms or (entry.extra is not None and entry.extra.due_ms):
             extra = entry.extra.copy() if entry.extra is not None else Extra()
             extra.due_ms = due_ms
@@ -620,11 +617,20 @@ class Lending(Core):
         else:
             self.tell((REMOVE, now_ms, queue.number, 0, _gone(why), [entry.seq]))
         del queue.leases[entry.seq]
+        self._count_end(queue, delivery, now_ms)
         if targets:
             self._finish_move(queue, entry, targets, why, reason, now_ms)
         else:
             self._removed(queue, entry, _gone(why), now_ms)
         self._settled(queue, entry, now_ms)
+
+    def _count_end(self, queue: Queue, delivery: Delivery, now_ms: int) -> None:
+        """Its record does not say who ended it. Nobody can end a lease after its deadline, and nothing else
+        before it."""
+        if 0 < delivery.until_ms <= now_ms:
+            queue.counters.lease_expired += 1
+        else:
+            queue.counters.nacked += 1
 
     def _counted(self, delivery: Delivery, reason: str | None) -> Entry:
         """The entry as it goes back: with its deliveries counted and the reason kept."""

@@ -28,10 +28,19 @@ def is_simple(settings: QueueSettings) -> bool:
 
 
 class Counters:
-    """What has happened since the queue was created (kept over restarts by snapshots)."""
+    """What has happened since the queue was created. None of them ever goes down.
+
+    They are kept over restarts: a snapshot holds them, and the records after it are counted again. A journal
+    that is opened without any snapshot counts from its oldest segment on. What a process did not bring to
+    disk before it died is not in them: at most the leases of its last milliseconds.
+
+    Every delivery ends in one of five ways: acked, nacked, lease_expired, released, or with its message
+    (purged, or its queue deleted). So `delivered` less the first four is what is in flight or went that way.
+    """
 
     __slots__ = (
         "acked",
+        "damaged",
         "dead_lettered",
         "deduplicated",
         "delivered",
@@ -42,6 +51,7 @@ class Counters:
         "nacked",
         "published",
         "redelivered",
+        "released",
         "removed",
         "stuck",
     )
@@ -52,8 +62,10 @@ class Counters:
         self.delivered = 0
         self.redelivered = 0
         self.acked = 0
-        self.nacked = 0
+        self.nacked = 0  # also by a reject, a lost connection, or as the last chance of a message
         self.lease_expired = 0
+        self.released = 0  # nobody saw the delivery: the client hung up, or the body cannot be read
+        self.damaged = 0  # set aside: their body cannot be read
         self.dead_lettered = 0
         self.expired = 0
         self.removed = 0

@@ -22,11 +22,31 @@ MAX_QUEUES = 1_000  # series of single queues; totals are always there
 
 _COUNTERS = {
     "published": ("openq_messages_sent_total", "Messages accepted."),
-    "delivered": ("openq_messages_delivered_total", "Messages handed to consumers."),
-    "redelivered": ("openq_messages_redelivered_total", "Deliveries after the first: retries."),
-    "acked": ("openq_messages_acked_total", "Messages completed."),
-    "nacked": ("openq_messages_nacked_total", "Messages given back as failed: errors."),
-    "lease_expired": ("openq_leases_expired_total", "Deliveries that nobody ended in time."),
+    "delivered": (
+        "openq_messages_delivered_total",
+        "Deliveries: every hand-out of a message. Each ends as acked, nacked, expired or released, "
+        "or with its message.",
+    ),
+    "redelivered": (
+        "openq_messages_redelivered_total",
+        "Retries: deliveries of a message that was delivered before.",
+    ),
+    "acked": ("openq_messages_acked_total", "Messages completed: acknowledged or deleted by a consumer."),
+    "nacked": (
+        "openq_messages_nacked_total",
+        "Errors: deliveries that a consumer ended as failed, by nack, reject, visibility timeout 0 or a lost "
+        "connection, whether the message is tried again, dead-lettered or dropped.",
+    ),
+    "lease_expired": (
+        "openq_leases_expired_total",
+        "Timeouts: deliveries that nobody ended before their deadline, whether the message is tried again, "
+        "dead-lettered or dropped.",
+    ),
+    "released": (
+        "openq_messages_released_total",
+        "Deliveries taken back before a consumer saw them; not counted against max_receives.",
+    ),
+    "damaged": ("openq_messages_damaged_total", "Messages set aside because their body cannot be read."),
     "dead_lettered": ("openq_messages_dead_lettered_total", "Messages moved to a dead-letter queue."),
     "expired": ("openq_messages_expired_total", "Messages that outlived their time."),
     "deduplicated": ("openq_messages_deduplicated_total", "Messages accepted as duplicates."),

@@ -11,7 +11,7 @@ from ..broker.history import PastMessage, Span, kept_drafts
 from ..engine.records import EXPIRED
 from ..engine.routing import is_default
 from ..model import Draft
-from .records import is_from_elsewhere, unpack_record
+from .records import MALFORMED, is_from_elsewhere, unpack_record
 from .registry import QueueView
 
 if TYPE_CHECKING:
@@ -41,7 +41,10 @@ class Past:
         for id, record in self._stream(view, "m", str(after_seq + 1)):
             if not is_from_elsewhere(record):
                 seq, _, sent_ms = id.partition(b"-")
-                form, body, info, extra = unpack_record(record)
+                try:
+                    form, body, info, extra = unpack_record(record)
+                except MALFORMED:
+                    continue  # other hands were on it
                 yield PastMessage(int(seq), int(sent_ms), form, body, info, extra)
 
     def past(self, view: QueueView, span: Span) -> list[PastMessage]:

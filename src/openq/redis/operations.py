@@ -10,6 +10,7 @@ from typing import Any
 from ..broker import sweeps
 from ..broker.base import Filter, Found, QueueStats, Step
 from ..broker.browse import Mark, after_mark
+from ..broker.damage import FOUND
 from ..broker.history import PastMessage, Span
 from ..engine.admin import STATES, check_state, in_use
 from ..engine.core import MAX_TIME_MS, difference
@@ -31,7 +32,7 @@ from ..errors import (
 from ..model import Delivery, Draft, Entry, QueueSettings, check_name
 from .drafts import pack_draft
 from .history import Past
-from .records import delivery_of, entry_of, pack_record
+from .records import UNREADABLE, delivery_of, entry_if_sound, pack_record
 from .registry import QueueView
 from .traffic import Traffic
 
@@ -181,15 +182,15 @@ class Operations(Traffic):
     def peek(self, queue: str, limit: int = 1, rear: bool = False) -> list[Entry]:
         view = self._view(queue)
         if rear:
-            return _entries(self._on(view, "rear", limit))
-        return _entries(self._on(view, "browse", "ready", limit))
+            return self._sound(view, self._on(view, "rear", limit))
+        return self._sound(view, self._on(view, "browse", "ready", limit))
 
     def _browse(self, view: QueueView, state: str, most_in_order: int = _MOST) -> Iterator[list[Entry]]:
         """Pages of one state in hand-out order; by sequence, where lanes take turns and more wait."""
         if state != "ready":
             done = 0
             while page := self._on(view, "browse", state, _PAGE, done):
-                yield _entries(page)
+                yield self._sound(view, page)
                 done += _PAGE
             return
         after = 0
@@ -197,12 +198,12 @@ class Operations(Traffic):
             answer = self._on(view, "survey", after, _PAGE)
             if not after and 0 < answer[1] <= most_in_order:
                 # Only the whole tells the order.
-                yield _entries(self._on(view, "browse", "ready", answer[1]))
+                yield self._sound(view, self._on(view, "browse", "ready", answer[1]))
                 return
             if answer[0] == b"":
                 return
             after = int(answer[0])
-            yield _entries(answer[2:])
+            yield self._sound(view, answer[2:])
 
     def entries(self, queue: str, state: str = "all") -> list[Entry]:
         view = self._view(queue)
@@ -214,19 +215,34 @@ class Operations(Traffic):
     def leases(self, queue: str, limit: int) -> list[Delivery]:
         return self._leases(self._view(queue), limit)
 
+    def _sound(self, view: QueueView, answer: Sequence[Any]) -> list[Entry]:
+        """The entries that can be read; of the others the operator hears."""
+        return [entry for entry, _ in self._sound_rows(view, answer)]
+
+    def _sound_rows(self, view: QueueView, answer: Sequence[Any]) -> Iterator[tuple[Entry, int]]:
+        """With the place of each in the answer, which has five parts for each message."""
+        for at in range(0, len(answer), 5):
+            entry = entry_if_sound(answer[at], answer[at + 1], answer[at + 2])
+            if entry is not None:
+                yield entry, at
+                continue
+            self.damage.report(
+                FOUND,
+                UNREADABLE,
+                self.now_ms(),
+                queue=view.name,
+                message_id=self.id_of(int(answer[at].partition(b"-")[0])),
+            )
+
     def _leases(self, view: QueueView, limit: int) -> list[Delivery]:
         answer = self._on(view, "browse", "in_flight", limit)
-        return [
-            delivery_of(entry_of(answer[at], answer[at + 1], answer[at + 2]), answer[at + 4])
-            for at in range(0, len(answer), 5)
-        ]
+        return [delivery_of(entry, answer[at + 4]) for entry, at in self._sound_rows(view, answer)]
 
     def leases_of(self, queue: str, seqs: Sequence[int]) -> dict[int, Delivery]:
         answer = self._on(self._view(queue), "look", *seqs) if seqs else []
         found: dict[int, Delivery] = {}
-        for at in range(0, len(answer), 5):
+        for entry, at in self._sound_rows(self._view(queue), answer):
             if answer[at + 4]:
-                entry = entry_of(answer[at], answer[at + 1], answer[at + 2])
                 found[entry.seq] = delivery_of(entry, answer[at + 4])
         return found
 
@@ -252,8 +268,7 @@ class Operations(Traffic):
         seqs = [seq for seq in self._seqs(view, ids) if seq]
         answer = self._on(view, "look", *seqs) if seqs else []
         found = []
-        for at in range(0, len(answer), 5):
-            entry = entry_of(answer[at], answer[at + 1], answer[at + 2])
+        for entry, at in self._sound_rows(view, answer):
             if self.message_id(entry) in ids:
                 found.append((entry, answer[at + 3].decode(), answer[at + 4]))
         return found
@@ -506,10 +521,6 @@ class Operations(Traffic):
     def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
         self._registry.refresh(self.calls)
         return self.router.bindings(source, destination)
-
-
-def _entries(answer: Sequence[Any]) -> list[Entry]:
-    return [entry_of(answer[at], answer[at + 1], answer[at + 2]) for at in range(0, len(answer), 5)]
 
 
 def _states(state: str) -> tuple[str, ...]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from struct import Struct
+from struct import error as StructError
 from typing import Any
 
 from ..engine.queue import is_simple
 from ..engine.records import pack_info, unpack_info
-from ..errors import InvalidSetting
+from ..errors import InvalidSetting, OpenQError
 from ..model import Death, Delivery, Entry, Extra, Info, QueueSettings, light_extra
 from .url import Address
 
@@ -145,15 +146,33 @@ def entry_of(id: bytes, record: bytes, extra: bytes) -> Entry:
     return Entry(int(seq), int(sent_ms), 0, len(body), form, body, info, own)
 
 
-def deliveries_of(answer: Sequence[Any], now_ms: int, consumer: str | None) -> list[Delivery]:
-    """What `receive` answers to one caller."""
+# What reading a record raises that nobody of ours wrote.
+MALFORMED = (ValueError, IndexError, TypeError, KeyError, AttributeError, StructError, OpenQError)
+UNREADABLE = "its record in Redis cannot be read"
+
+
+def entry_if_sound(id: bytes, record: bytes, extra: bytes) -> Entry | None:
+    """None: other hands were on it, and it cannot be read."""
+    try:
+        return entry_of(id, record, extra)
+    except MALFORMED:
+        return None
+
+
+def deliveries_of(
+    answer: Sequence[Any], now_ms: int, consumer: str | None, damaged: list[tuple[int, int]]
+) -> list[Delivery]:
+    """What `receive` answers to one caller. `damaged` gets sequence and number of what cannot be read."""
     if not answer:
         return []
     number, until_ms, step = int(answer[0]), int(answer[1]), answer[2]
     found = []
     for at in range(3, len(answer), 4):
-        entry = entry_of(answer[at], answer[at + 1], answer[at + 3])
-        found.append(Delivery(entry, number, now_ms, until_ms, answer[at + 2], consumer))
+        entry = entry_if_sound(answer[at], answer[at + 1], answer[at + 3])
+        if entry is None:
+            damaged.append((int(answer[at].partition(b"-")[0]), number))
+        else:
+            found.append(Delivery(entry, number, now_ms, until_ms, answer[at + 2], consumer))
         number += step
     return found
 

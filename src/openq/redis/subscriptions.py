@@ -32,7 +32,7 @@ from ..broker.batches import (
 )
 from ..errors import FunctionError, QueueNotFound, StoreError
 from ..model import Delivery, check_name
-from .records import entry_of
+from .records import entry_if_sound
 from .registry import QueueView
 from .shelf import Shelf
 
@@ -337,7 +337,9 @@ class StreamSubscriptions:
             until_ms, place = int(answer[0]), int(answer[1])
             for at in range(2, len(answer), 6):
                 id, record, extra, delivery, lent_ms, count = answer[at : at + 6]
-                entry = entry_of(id, record, extra)
+                entry = entry_if_sound(id, record, extra)
+                if entry is None:
+                    continue  # left in the batch: it is settled with it
                 size += entry.size
                 deliveries.append(
                     Delivery(entry, int(delivery), int(lent_ms), until_ms, int(count), consumer)

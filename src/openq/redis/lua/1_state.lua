@@ -44,9 +44,10 @@ local CLAIM_MS = 300000  -- for so long a transfer that was claimed may still ar
 
 local NACKED, EXPIRED, RELEASED = 1, 2, 3
 local DEAD_RECEIVES, DEAD_REJECTED, DEAD_EXPIRED, DEAD_OVERFLOW, REDRIVEN, MOVED, ROUTED = 1, 2, 3, 4, 5, 6, 7
-local GONE_EXPIRED, GONE_OVERFLOW, GONE_CANCELLED, GONE_REJECTED, GONE_RECEIVES = 1, 2, 3, 4, 5
-local GONE = {[DEAD_EXPIRED] = GONE_EXPIRED, [DEAD_OVERFLOW] = GONE_OVERFLOW, [DEAD_REJECTED] = GONE_REJECTED,
-  [DEAD_RECEIVES] = GONE_RECEIVES}
+-- Lua allows 200 locals here: what can be named by its place in a table has no name of its own.
+local GONE_EXPIRED, GONE_CANCELLED, GONE_DAMAGED = 1, 3, 6
+local GONE = {[DEAD_EXPIRED] = GONE_EXPIRED, [DEAD_OVERFLOW] = 2, [DEAD_REJECTED] = 4, [DEAD_RECEIVES] = 5}
+local ENDED = {[NACKED] = 'nacked', [EXPIRED] = 'lease_expired', [RELEASED] = 'released'}
 
 -- Lua writes numbers beyond 14 digits as 1e+15.
 local function S(n)

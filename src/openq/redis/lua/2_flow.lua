@@ -41,7 +41,7 @@ end
 local function removed(Q, seq, x, sent, why)
   forget(Q, seq, x, sent)
   count(Q, 'removed')
-  if why == GONE_EXPIRED then count(Q, 'expired') end
+  if why == GONE_EXPIRED then count(Q, 'expired') elseif why == GONE_DAMAGED then count(Q, 'damaged') end
   event(Q, 'D', why, seq)
 end
 
@@ -147,8 +147,10 @@ local function give_back(Q, seq, lease, why, reason, delay)
   local c = Q.c
   local x = extra_of(Q, seq)
   local rec, sent = record_of(Q, seq, x)
+  count(Q, ENDED[why])
   if not rec then
     end_lease(Q, seq, lease)
+    removed(Q, seq, x, 0, GONE_DAMAGED)
     settle(Q, seq, x or {})
     return 'removed'
   end
@@ -171,7 +173,6 @@ local function give_back(Q, seq, lease, why, reason, delay)
     x.W, x.L = why, delay
     return bury(Q, seq, x, sent, rec, DEAD_RECEIVES, reason, 'lent')
   end
-  if why == EXPIRED then count(Q, 'lease_expired') elseif why == NACKED then count(Q, 'nacked') end
   local wait = delay or retry_delay(Q, seq, lease.count)
   local due = wait > 0 and Q.now + wait or 0
   stand_again(Q, seq, x, sent, rec, due)
@@ -391,7 +392,7 @@ local function overflow(Q)
     if c.of == 'dead-letter' then
       bury(Q, seq, x, sent, rec, DEAD_OVERFLOW, nil, 'waiting')
     else
-      removed(Q, seq, x, sent, GONE_OVERFLOW)
+      removed(Q, seq, x, sent, GONE[DEAD_OVERFLOW])
     end
   end
 end

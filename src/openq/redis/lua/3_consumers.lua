@@ -222,8 +222,8 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder, be
       end
       if not seq then break end
       if not rec then
-        -- Its record is gone from history by other hands: nothing to hand out.
-        forget(Q, seq, x, 0)
+        -- Its record is gone from the stream by other hands: nothing to hand out.
+        removed(Q, seq, x, 0, GONE_DAMAGED)
         settle(Q, seq, x or {})
       elseif is_over(Q, x, sent) then
         Q.by = Q.by - size_of(rec)
@@ -462,10 +462,16 @@ local reject = once(function(Q, args)
   return each_lease(Q, args, 4, function(seq, lease)
     local x = extra_of(Q, seq)
     local rec, sent = record_of(Q, seq, x)
+    end_lease(Q, seq, lease)
+    count(Q, 'nacked')
+    if not rec then
+      removed(Q, seq, x, 0, GONE_DAMAGED)
+      settle(Q, seq, x or {})
+      return 'removed'
+    end
     x = x or light_of(rec)
     x.c, x.n, x.f = lease.count, lease.number, x.f or lease.lent
     if reason then x.r = reason end
-    end_lease(Q, seq, lease)
     return bury(Q, seq, x, sent, rec, DEAD_REJECTED, reason, 'lent')
   end)
 end)

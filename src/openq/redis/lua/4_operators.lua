@@ -82,7 +82,6 @@ local revive = on_queue(function(Q, args)
   if meta.o == 'lent' then
     local wait = delay or retry_delay(Q, seq, x.c or 1)
     due = wait > 0 and Q.now + wait or 0
-    count(Q, why == EXPIRED and 'lease_expired' or 'nacked')
     event(Q, 'R', why or NACKED, meta.r or '', seq, S(due))
   end
   stand_again(Q, seq, x, meta.m, rec, due)
