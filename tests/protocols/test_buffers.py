@@ -15,8 +15,9 @@ import pytest
 from openq.broker.local import LocalBroker
 from openq.config import Config
 from openq.protocols.amqp import connection as amqp
+from openq.protocols.amqp import publishing
 from openq.protocols.buffers import Buffers
-from openq.protocols.http import PIECE, Connection, Listener, Request
+from openq.protocols.http import MAX_KNOWN_BYTES, PIECE, Connection, Listener, Request
 from tests.protocols.amqp.dialogue import Ended
 from tests.protocols.amqp.talk import Talk, publish
 from tests.protocols.test_http import START, _Nowhere
@@ -292,3 +293,31 @@ def test_a_client_that_does_not_read_its_answers_is_counted_and_cut_at_the_ceili
         for each in greedy:
             each.close()
     until(lambda: running.server.site.buffers.held == 0)
+
+
+# -- what is remembered
+
+
+def test_a_long_head_is_not_remembered() -> None:
+    listener = Listener(lambda request: request.answer(200, b"", b"text/plain"))
+    connection = listener.make()
+    connection.connection_made(_Nowhere())
+    for size in (10, MAX_KNOWN_BYTES, 30_000):
+        connection.data_received(START + b"X-Long: " + b"x" * size + b"\r\n\r\n")
+
+    assert sum(known.size for known in connection._known.values()) < MAX_KNOWN_BYTES
+
+
+def test_what_publishers_remember_is_bounded_over_all_connections(
+    server: tuple[Indoors, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "MAX_KEPT_IN_ALL", 50)
+    running, port = server
+    kept = running.server.amqp.kept
+    with ExitStack() as stack:
+        for number in range(5):
+            talk = stack.enter_context(Talk(port))
+            talk.send(b"".join(publish(1, f"key-{number}-{n}", b"x") for n in range(40)))
+            talk.declare("q")  # answered when all that is done
+            assert 0 < kept.count <= 50 + 2 * 5  # two of each connection in any case
+    until(lambda: kept.count == 0)

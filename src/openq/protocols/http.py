@@ -46,6 +46,7 @@ _UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 _NONE: list[tuple[bytes, bytes]] = []  # never changed
 _SLASH = ord("/")
 MAX_KNOWN = 4  # heads a connection remembers
+MAX_KNOWN_BYTES = 4 << 10  # of each
 MAX_TRIES = 16
 
 Handler = Callable[["Request"], None]
@@ -653,6 +654,8 @@ class Connection(asyncio.Protocol):
             return
         self._tries += 1
         size = len(data) - len(request.body)
+        if size > MAX_KNOWN_BYTES:
+            return  # a connection must not keep a quarter of a megabyte of heads
         whole = data.find(b"\r\n\r\n") + 4 == size and len(request.body) == self._size
         if whole and _UNUSUAL.isdisjoint(request.fields):
             if len(self._known) == MAX_KNOWN:

@@ -7,16 +7,36 @@ no message with it.
 from __future__ import annotations
 
 from asyncio import TimerHandle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from ..broker.full import FullBroker
 from ..broker.waiters import Waiter
 from ..errors import OpenQError
-from ..model import Delivery
+from ..model import Delivery, Entry
 from .http import Request
 from .site import Site
 
 Then = Callable[[list[Delivery], OpenQError | None], None]
-Fit = Callable[[list[Delivery]], int]
+
+FEW = 10  # so many are taken without a look at how large they are
+
+
+def fitting(entries: Sequence[Entry], max_bytes: int) -> int:
+    """How many of these one answer carries, at least one."""
+    size = 0
+    for count, entry in enumerate(entries):
+        size += entry.size
+        if size > max_bytes and count:
+            return count
+    return len(entries)
+
+
+def likely_fitting(broker: FullBroker, queue: str, limit: int, max_bytes: int) -> int:
+    """The same before they are taken out of the queue, going by the mean size of what waits."""
+    if limit <= FEW:
+        return limit
+    count, size = broker.waiting(queue)
+    return min(limit, max(1, max_bytes * max(count, 1) // size)) if size > max_bytes else limit
 
 
 def receive(
@@ -29,30 +49,31 @@ def receive(
     types: Iterable[str] | None,
     wait_s: float,
     then: Then,
-    fit: Fit | None = None,
+    max_bytes: int,
 ) -> None:
     """Messages as soon as there are any, nothing when the time is up. `queue` is the engine's name.
 
-    `then` is called once, on the loop, with deliveries that may be shown. `fit` says how many of those that
-    came are shown at once; the others return to their places. Raises what the broker raises.
+    `then` is called once, on the loop, with deliveries that may be shown. Their bodies have at most
+    `max_bytes`, unless it is one message; no others are leased. Raises what the broker raises.
     """
     broker = site.broker
     if broker.waits:
         # Messages may be on their way from now on: a client that hangs up is one that leaves.
         request.on_gone = _nothing
+    limit = likely_fitting(broker, queue, limit, max_bytes)
     deliveries = broker.receive(queue, limit, lease_ms, consumer, types)
 
     def again() -> None:
         try:
-            receive(site, request, queue, limit, lease_ms, consumer, types, wait_s, then, fit)
+            receive(site, request, queue, limit, lease_ms, consumer, types, wait_s, then, max_bytes)
         except OpenQError as error:
             request.later(then, [], error)
 
     if deliveries or wait_s <= 0:
-        show(site, request, queue, deliveries, then, fit, again)
+        show(site, request, queue, deliveries, then, max_bytes, again)
     else:
         waiter = Waiter(limit, lease_ms, consumer, types, _nobody)
-        Poll(site, request, queue, waiter, then, fit, again).start(wait_s)
+        Poll(site, request, queue, waiter, then, max_bytes, again).start(wait_s)
 
 
 def show(
@@ -61,7 +82,7 @@ def show(
     queue: str,
     deliveries: list[Delivery],
     then: Then,
-    fit: Fit | None = None,
+    max_bytes: int,
     again: Callable[[], None] | None = None,
 ) -> None:
     """Bodies from disk, and no message before its publish is durable.
@@ -69,11 +90,10 @@ def show(
     `again` is called instead of `then` if not one of them can be read: what stands behind them is next.
     """
     broker = site.broker
-    if fit is not None and len(deliveries) > 1:
-        count = fit(deliveries)
-        if count < len(deliveries):
-            deliveries, rest = deliveries[:count], deliveries[count:]
-            give_back(site, queue, rest)
+    if len(deliveries) > 1 and sum([each.entry.size for each in deliveries]) > max_bytes:
+        count = fitting([each.entry for each in deliveries], max_bytes)
+        deliveries, rest = deliveries[:count], deliveries[count:]
+        give_back(site, queue, rest)
 
     def loaded(error: OpenQError | None = None) -> None:
         if request.gone:
@@ -120,7 +140,7 @@ def _nobody(deliveries: list[Delivery]) -> None:
 class Poll:
     """One request that stands in line."""
 
-    __slots__ = ("_again", "_fit", "_over", "_queue", "_request", "_site", "_then", "_timer", "_waiter")
+    __slots__ = ("_again", "_max_bytes", "_over", "_queue", "_request", "_site", "_then", "_timer", "_waiter")
 
     def __init__(
         self,
@@ -129,10 +149,10 @@ class Poll:
         queue: str,
         waiter: Waiter,
         then: Then,
-        fit: Fit | None,
+        max_bytes: int,
         again: Callable[[], None],
     ) -> None:
-        self._fit = fit
+        self._max_bytes = max_bytes
         self._again = again
         self._site = site
         self._request = request
@@ -148,7 +168,7 @@ class Poll:
         deliveries = site.broker.attend(self._queue, self._waiter)
         if deliveries is not None:
             self._over = True
-            show(site, self._request, self._queue, deliveries, self._then, self._fit, self._again)
+            show(site, self._request, self._queue, deliveries, self._then, self._max_bytes, self._again)
             return
         if self._over:
             return  # served before the line was reached, by a broker that waits
@@ -167,7 +187,7 @@ class Poll:
 
     def _served(self, deliveries: list[Delivery]) -> None:
         self._finish()
-        show(self._site, self._request, self._queue, deliveries, self._then, self._fit, self._again)
+        show(self._site, self._request, self._queue, deliveries, self._then, self._max_bytes, self._again)
 
     def end(self) -> None:
         """The time is up, the client is gone, or the server stops."""

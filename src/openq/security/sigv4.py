@@ -33,6 +33,7 @@ EMPTY_SHA256 = sha256(b"").hexdigest().encode()
 # Long enough for every real scope, so that nobody fills memory with made-up ones.
 _MAX_AUTHORIZATION = 4096
 _MAX_CACHED = 1024
+_LONGEST_NAME = 100  # of a header that is remembered
 _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 _PLAIN_PATH = _UNRESERVED + b"/"
 _PLAIN_QUERY = _UNRESERVED + b"%=&"
@@ -233,7 +234,7 @@ class Verifier:
         self._prove(scope, signature, method, path, query, given, body, stamp, token, now_s)
         if known is not None and len(known.harmless) < _MAX_CACHED:
             # All `x-amz-` headers of this request are signed, and its proof holds.
-            known.harmless.update(given.keys() - _TOLD)
+            known.harmless.update(name for name in given.keys() - _TOLD if len(name) <= _LONGEST_NAME)
         # Only what was proved is remembered: a stranger cannot wash out what honest clients use.
         if known is None and prefix[-10:] == b"Signature=" and signature == authorization[-64:]:
             _remember(self._scopes, prefix, scope)

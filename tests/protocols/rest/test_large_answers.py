@@ -22,7 +22,7 @@ from openq.protocols.rest.schemas import Findings, Message, Messages
 from tests.protocols.test_http import START, _Nowhere
 from tests.redis.servers import single
 from tests.server.inprocess import indoors
-from tests.server.wire import Wire, request_bytes
+from tests.server.wire import Wire, queue_url, request_bytes
 from tests.serving import Served, free_port, start, until
 
 MIB = 1 << 20
@@ -266,3 +266,16 @@ def test_a_large_answer_is_written_piece_by_piece_and_waits_for_its_reader() -> 
         assert listener.buffers.held == 0
 
     asyncio.run(play())
+
+
+def test_sqs_returns_ten_messages_of_a_megabyte_and_fewer_of_larger_ones(server: Served) -> None:
+    fill(server.port, "sqs", MIB - 1000, 10)
+    fill(server.port, "sqs-larger", 3 * MIB, 8)
+    with Wire(server.port) as wire:
+        asked: dict[str, Any] = {"QueueUrl": queue_url("sqs"), "MaxNumberOfMessages": 10}
+        assert len(wire.sqs("ReceiveMessage", **asked).json()["Messages"]) == 10
+
+        asked["QueueUrl"] = queue_url("sqs-larger")
+        for names in ([], ["All"]):  # by the short way and by the long one
+            found = wire.sqs("ReceiveMessage", MessageSystemAttributeNames=names, **asked).json()["Messages"]
+            assert 1 <= len(found) <= 5

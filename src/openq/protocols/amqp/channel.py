@@ -50,7 +50,10 @@ _U64 = Struct(">Q")
 _METHOD_HEAD = Struct(">BHI")
 _DELIVER = b"\x00\x3c\x00\x3c"
 _FLAGS = (b"\x00", b"\x01")
-_MAX_HEADS = 256
+# Remembered for the next delivery like it: by all channels of a connection, and all consumers of a channel.
+_MAX_HEADS = 1024
+_MAX_ROUTES = 256
+_MIN_HEADS = 8
 MAX_CONSUMERS = 10_000
 _MAX_LOADED = 1000  # open deliveries of a channel whose bodies stay in memory
 _HEAVY = 64 * 1024
@@ -489,7 +492,7 @@ class Channel:
                 key = None if extra is None else extra.route
                 route = routes.get(key)
                 if route is None:
-                    if len(routes) >= _MAX_HEADS:
+                    if len(routes) >= max(_MIN_HEADS, _MAX_ROUTES // (len(self.consumers) or 1)):
                         routes.clear()
                     route = routes[key] = Route(*route_of(entry, outlet.queue))
                     self._start_of(consumer, route)
@@ -514,7 +517,7 @@ class Channel:
                 if head is None:
                     head = content_head(self.number, fitted(wire, most - CONTENT_OVERHEAD), size)
                     if len(wire) <= MAX_KEPT_BYTES:
-                        if len(heads) >= _MAX_HEADS:
+                        if len(heads) >= max(_MIN_HEADS, _MAX_HEADS // (len(connection.channels) or 1)):
                             heads.clear()
                         heads[wire, size] = head
                 out += (start, pack(tag), _FLAGS[delivery.count > 1], tail, head, body, END_BYTE)

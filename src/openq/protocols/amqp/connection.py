@@ -115,7 +115,7 @@ class Connection:
         self.vhost = ""
         self.account = ""
         self.label = peer
-        self.publisher: Publisher
+        self.publisher: Publisher  # from `_open` on
         self.channels: dict[int, Channel] = {}
         self.out: list[bytes] = []
         self.can_write = True
@@ -435,7 +435,7 @@ class Connection:
             raise AmqpError(NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{self.user}'")
         self.vhost = vhost_of(account)  # by its one name
         self.account = account
-        self.publisher = Publisher(self.site, self.topology, vhost, account, self.user)
+        self.publisher = Publisher(self.site, self.topology, vhost, account, self.user, self.door.kept)
         self.stage = RUNNING
         self.send(0, m.ConnectionOpenOk())
         self.door.opened(self)
@@ -699,6 +699,8 @@ class Connection:
         self._pump()
         self.to_confirm = {}
         self.transport = _GONE
+        if self.vhost:  # it was opened
+            self.publisher.forget()
         if self._reported:
             self._reported = 0
             self.site.buffers.hold(self, 0)

@@ -32,7 +32,7 @@ from .frames import method_frame
 from .neighbours import BEAT_S, Found, Presence
 from .outgoing import ALWAYS, NEVER, WHEN_AGAIN
 from .outlet import Outlet
-from .publishing import REPLY_TO
+from .publishing import REPLY_TO, Kept
 from .topology import Topology
 
 log = logging.getLogger("openq.amqp")
@@ -80,6 +80,7 @@ class AmqpDoor:
         self.max_body = site.config.max_message_bytes
         self.connections_open: dict[Connection, Socket] = {}
         self.errors: Counter[int] = Counter()
+        self.kept = Kept()
         self.parting = 0  # connections that are gone, and are giving back what they held
         self._outlets: dict[str, Outlet] = {}
         self._replies: dict[str, Channel] = {}

@@ -7,7 +7,7 @@ worked out once and found again by their very bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 from ... import properties
@@ -31,7 +31,8 @@ from .topology import Topology
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 DELAY, OWN_DELAY = properties.DELAY_HEADERS
-_MAX_KEPT = 1000
+_MAX_KEPT = 1000  # by a connection
+MAX_KEPT_IN_ALL = 50_000  # by all of them
 MAX_KEPT_BYTES = 512  # properties of more than that are hardly ever the same again
 _NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
@@ -129,10 +130,19 @@ def _expiration(text: str) -> int:
     raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text[:40]}': {problem}")
 
 
+class Kept:
+    """How many targets and stamps all publishers remember together."""
+
+    count = 0
+
+
 class Publisher:
     """Of one connection: its account's exchanges, its user's permissions."""
 
-    def __init__(self, site: Site, topology: Topology, vhost: str, account: str, user: str) -> None:
+    def __init__(
+        self, site: Site, topology: Topology, vhost: str, account: str, user: str, kept: Kept | None = None
+    ) -> None:
+        self._kept = kept or Kept()
         self._broker = site.broker
         self._topology = topology
         self._vhost = vhost
@@ -148,11 +158,21 @@ class Publisher:
             assert isinstance(decoded, methods.BasicPublish)
             if decoded.immediate:  # RabbitMQ has not had it since 3.0, and clients know its refusal
                 raise AmqpError(NOT_IMPLEMENTED, "immediate=true")
-            if len(self._targets) >= _MAX_KEPT:
-                self._targets.clear()
-                self._stamps.clear()
+            self._make_room(self._targets)
             target = self._targets[method] = Target(decoded, self._account)
         return target
+
+    def _make_room(self, memo: Sized) -> None:
+        """For one more; stamps belong to their targets and go with them."""
+        if len(memo) >= _MAX_KEPT or self._kept.count >= MAX_KEPT_IN_ALL:
+            self.forget()
+        self._kept.count += 1
+
+    def forget(self) -> None:
+        """What was worked out is worked out again when it is needed."""
+        self._kept.count -= len(self._targets) + len(self._stamps)
+        self._targets.clear()
+        self._stamps.clear()
 
     def stamp(self, wire: bytes, target: Target) -> Stamp:
         """Raises AmqpError if the properties are not what they should be."""
@@ -169,8 +189,7 @@ class Publisher:
                 )
             stamp = Stamp(wire, props, target)
             if len(wire) <= MAX_KEPT_BYTES:
-                if len(self._stamps) >= _MAX_KEPT:
-                    self._stamps.clear()
+                self._make_room(self._stamps)
                 self._stamps[wire, target] = stamp
         return stamp
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ...broker.browse import Mark
 from ...broker.full import FullBroker
@@ -11,26 +11,7 @@ from ...model import Entry
 
 # Bodies in one answer: more take long to encode, and a client that does not read them holds the memory.
 MAX_ANSWER_BYTES = 8 << 20
-FEW = 10  # so many are taken without a question to a store that is waited for
 _MAX_MARK = 60
-
-
-def fitting(entries: Sequence[Entry]) -> int:
-    """How many of these one answer carries, at least one."""
-    size = 0
-    for count, entry in enumerate(entries):
-        size += entry.size
-        if size > MAX_ANSWER_BYTES and count:
-            return count
-    return len(entries)
-
-
-def likely_fitting(broker: FullBroker, queue: str, limit: int) -> int:
-    """The same before they are taken out of the queue, going by the mean size of what waits."""
-    if limit == 1 or (broker.waits and limit <= FEW):
-        return limit
-    count, size = broker.waiting(queue)
-    return min(limit, max(1, MAX_ANSWER_BYTES * max(count, 1) // size)) if size > MAX_ANSWER_BYTES else limit
 
 
 def _read_mark(after: str) -> Mark | None:

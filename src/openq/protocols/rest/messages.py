@@ -18,7 +18,7 @@ from ...errors import (
 )
 from ...model import FORM_BYTES, FORM_TEXT, Death, Delivery, Draft, Entry, Extra
 from .. import polls
-from .browse import MAX_ANSWER_BYTES, fitting, likely_fitting, page
+from .browse import MAX_ANSWER_BYTES, page
 from .call import Call
 from .formats import MSGPACK, Format, join_messages
 from .payloads import BINARIES, Body, read_json, read_msgpack
@@ -304,12 +304,10 @@ def receive(call: Call) -> None:
             polls.give_back(call.site, queue, deliveries)
             call.fail(problem)
 
-    def fit(deliveries: list[Delivery]) -> int:
-        return fitting([each.entry for each in deliveries])
-
-    limit = likely_fitting(call.broker, queue, body.max)
-    consumer, wait = body.consumer, body.wait
-    polls.receive(call.site, call.request, queue, limit, lease_ms, consumer, types, wait, then, fit)
+    polls.receive(
+        *(call.site, call.request, queue, body.max, lease_ms, body.consumer, types, body.wait, then),
+        MAX_ANSWER_BYTES,
+    )
 
 
 class Showing:
@@ -482,9 +480,9 @@ def browse(call: Call) -> None:
                 raise InvalidSetting(
                     "front and rear show the first and the last ready messages: one of them, without after"
                 )
-            limit = likely_fitting(broker, queue, query.limit)
+            limit = polls.likely_fitting(broker, queue, query.limit, MAX_ANSWER_BYTES)
             entries = broker.peek(queue, limit, rear=query.rear)
-            count = fitting(entries)
+            count = polls.fitting(entries, MAX_ANSWER_BYTES)
             is_cut = count < len(entries) or (limit < query.limit and len(entries) == limit)
             ready = [(entry, "ready") for entry in entries[:count]]
             shown = _show_all(call, queue, ready, settles)

@@ -20,6 +20,8 @@ ENCODING = "openq.encoding"  # shown with a body that is no text and goes out as
 _HEX = frozenset("0123456789abcdef")
 ATTEMPT_MS = 300_000  # how long a ReceiveRequestAttemptId is remembered
 MAX_ATTEMPTS = 1_000
+# Bodies in one answer. AWS's largest, ten messages of 1 MiB, always fit; what came by AMQP may be larger.
+MAX_ANSWER_BYTES = 16 << 20
 
 # Sequence numbers of SQS have twenty digits from the first one on: this and the position of the message.
 FIRST_SEQUENCE = 18_800_000_000_000_000_000
@@ -332,12 +334,13 @@ def receive_message(call: Call, wanted: sqs.ReceiveMessage, attempts: Attempts, 
     if attempt is not None:
         again = attempts.again(call, view, attempt, lease_ms)
         if again is not None:
-            polls.show(call.site, call.http, view.full, again, then)
+            polls.show(call.site, call.http, view.full, again, then, MAX_ANSWER_BYTES)
             return
     if count == 0:
         then([], None)
         return
-    polls.receive(call.site, call.http, view.full, count, lease_ms, call.http.peer, None, wait_s, then)
+    asked = (count, lease_ms, call.http.peer, None, wait_s)
+    polls.receive(call.site, call.http, view.full, *asked, then, MAX_ANSWER_BYTES)
 
 
 def text_of(body: bytes) -> tuple[str, bool]:

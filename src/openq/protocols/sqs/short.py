@@ -25,7 +25,7 @@ from . import requests as sqs
 from .attributes import TRACE_FIELD, is_valid_batch_id, md5
 from .call import Names, View
 from .errors import SqsError
-from .messages import text_of
+from .messages import MAX_ANSWER_BYTES, text_of
 
 _MAX_VIEWS = 10_000
 # Text of plain characters alone looks the same in JSON, and AWS allows them all. This table marks the
@@ -222,6 +222,7 @@ class ShortWays:
             None,
             wait_s,
             then,
+            MAX_ANSWER_BYTES,
         )
         return True
 
