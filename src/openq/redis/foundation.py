@@ -110,8 +110,10 @@ class Foundation(ABC):
             # A server says it once; programs and commands are many, and asked for it.
             log.log(logging.WARNING if self.is_server else logging.INFO, "%s", line)
         load_functions(self.calls, self._registry.docs_key)
-        self._registry.load_prefix(self.calls, new_prefix())
-        self._registry.refresh(self.calls, always=True)
+        registry = self._registry
+        registry.id_prefix = registry.load_prefix(self.calls, new_prefix())
+        registry.revives = True
+        registry.refresh(self.calls, always=True)
 
     def _now_argument(self) -> int:
         clock = self._shared.clock
@@ -185,9 +187,6 @@ class Foundation(ABC):
 
     def _restore(self, view: QueueView) -> QueueView:
         """Redis lost a queue that was declared: its settings at least are known."""
-        before = self._registry.look_at_store(self.calls, new_prefix())
-        if before is not None:
-            self._make_again(*before)
         self._registry.refresh(self.calls)
         if view.deleted:
             again = self._registry.queues.get(view.name)
@@ -206,15 +205,6 @@ class Foundation(ABC):
     @abstractmethod
     def _drop_readers(self) -> None:
         """The subscriptions of RedisBroker whose queues are gone."""
-
-    def _make_again(self, views: list[QueueView], wiring: dict[str, Any]) -> None:
-        """All that this client knew of a store that was emptied, as far as nobody else has made it by now."""
-        log.warning("%s was emptied, or is another one: its queues are made again", self.address)
-        for view in views:
-            if view.name not in self._registry.queues:
-                self.declare(view.name, view.settings, change=True)
-        if not self.router.dump()["exchanges"] and not self.router.dump()["bindings"]:
-            self._registry.change_router(self.calls, lambda router: router.load(wiring))
 
     @property
     def address(self) -> Address:

@@ -7,9 +7,12 @@ version, so two servers never overwrite each other; the others hear of it and lo
 from __future__ import annotations
 
 import json
+import logging
+import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..broker.foundation import new_prefix
 from ..engine.queue import is_simple
 from ..engine.records import pack_value, unpack_value
 from ..engine.routing import Router
@@ -17,6 +20,8 @@ from ..errors import StoreError
 from ..model import QueueSettings
 from .calls import Calls
 from .library import call_function
+
+log = logging.getLogger("openq.redis")
 
 Result = TypeVar("Result")
 
@@ -26,6 +31,7 @@ _TRIES = 50
 BLOCK = 1 << 20  # sequences that a queue gets at a time
 # Of 13 digits from the first on: Redis sorts what is due at once as text, and so keeps it in order.
 _FIRST_BLOCK = 1 << 20
+_MAX_START = 1 << 22  # of the blocks of a store: as many again are left until sequences have 14 digits
 
 
 class QueueView:
@@ -59,6 +65,8 @@ class Registry:
         self.router = Router()
         self.version = -1
         self.id_prefix = ""
+        self.stores = 0  # how often it turned out to be another one
+        self.revives = False  # whether to make again what a store lost that was emptied; not who only reads
         self._documents: dict[str, tuple[int, bytes]] = {}
 
     def key_of(self, number: int) -> bytes:
@@ -68,38 +76,76 @@ class Registry:
 
     # -- looking --------------------------------------------------------------------------------
 
-    def is_current(self, calls: Calls) -> bool:
-        found = calls.call(self.versions_key, "HGET", self.versions_key, "", idempotent=True)
-        return int(found or 0) == self.version
-
     def refresh(self, calls: Calls, *, always: bool = False) -> bool:
-        """Whether anything was new. May run several times at once: only newer versions count."""
-        if not always and self.is_current(calls):
-            return False
-        if not self.id_prefix:  # of one who only reads
-            found = calls.call(self.counters_key, "HGET", self.counters_key, "id_prefix", idempotent=True)
-            self.id_prefix = "" if found is None else found.decode()
+        """Whether anything was new. May run several times at once: only newer versions count.
+
+        A store under another name than before was emptied, or exchanged. Then what is known here is put into
+        it again, queues without their messages, as far as nobody else has done so.
+        """
         key = self.versions_key
-        pairs = calls.call(key, "HGETALL", key, idempotent=True)
-        versions = {name.decode(): int(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+        if not always:
+            version, store = _replies(calls, (key, ("HGET", key, "")), self._asks_name())
+            if int(version or 0) == self.version and _text(store) == self.id_prefix:
+                return False
+        versions, texts, store = self._read(calls)
+        if not self.id_prefix:  # of one who only reads
+            self.id_prefix = store
+        if store != self.id_prefix:
+            if self.revives:
+                self._revive(calls)
+                versions, texts, store = self._read(calls)
+            if store != self.id_prefix:  # nobody else was faster
+                self._change_store(store)
+        # From here on nothing waits, so nobody sees half of it.
         version = versions.pop("", 0)
         if version < self.version:
-            # Redis went back in time, or was emptied: what it says now is what counts.
+            # Redis went back in time: what it says now is what counts.
             self._documents = dict.fromkeys(self._documents, (0, b""))
             self.version = -1
-        changed = [name for name, value in versions.items() if value > self._documents.get(name, (0, b""))[0]]
-        texts: list[bytes | None] = []
-        if changed:
-            texts = calls.call(self.docs_key, "HMGET", self.docs_key, *changed, idempotent=True)
-        # From here on nothing waits, so nobody sees half of it.
-        for name, data in zip(changed, texts, strict=True):
-            if data is not None and versions[name] > self._documents.get(name, (0, b""))[0]:
+        for name, data in texts.items():
+            if versions[name] > self._documents.get(name, (0, b""))[0]:
                 self._take(name, versions[name], data)
         if version >= self.version:
             for name in [name for name in self._documents if name not in versions]:
                 self._drop(name)
             self.version = version
         return True
+
+    def _asks_name(self) -> tuple[bytes, tuple[Any, ...]]:
+        return self.counters_key, ("HGET", self.counters_key, "id_prefix")
+
+    def _read(self, calls: Calls) -> tuple[dict[str, int], dict[str, bytes], str]:
+        """The versions of all documents, those documents that are newer than what is known, and the name of
+        the store that they are of."""
+        key = self.versions_key
+        pairs, found = _replies(calls, (key, ("HGETALL", key)), self._asks_name())
+        store = _text(found)
+        versions = {name.decode(): int(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+        is_same = store == self.id_prefix and versions.get("", 0) >= self.version
+        known = self._documents if is_same else {}
+        changed = [name for name, value in versions.items() if name and value > known.get(name, (0, b""))[0]]
+        if not changed:
+            return versions, {}, store
+        texts = calls.call(self.docs_key, "HMGET", self.docs_key, *changed, idempotent=True)
+        return versions, {n: d for n, d in zip(changed, texts, strict=True) if d is not None}, store
+
+    def _revive(self, calls: Calls) -> None:
+        """Put what is known into a store that was emptied, as far as nobody else has."""
+        log.warning("Redis was emptied, or is another one: its queues are made again, empty")
+        documents, numbered = dict(self._documents), dict(self.queues)
+        self.load_prefix(calls, new_prefix())
+        for name, (_, data) in documents.items():
+            view = numbered.get(name.removeprefix(_QUEUE)) if name.startswith(_QUEUE) else None
+            if view is not None:
+                data = _queue_data(self.next_number(calls), view)
+            call_function(calls, self.docs_key, "put_document", name, 0, data, idempotent=False)
+
+    def _change_store(self, store: str) -> None:
+        """Versions and numbers of queues begin anew in another store."""
+        self.id_prefix = store
+        self._documents = dict.fromkeys(self._documents, (0, b""))
+        self.version = -1
+        self.stores += 1
 
     def _take(self, name: str, version: int, data: bytes) -> None:
         self._documents[name] = (version, data)
@@ -112,14 +158,13 @@ class Registry:
         known = self.queues.get(name)
         settings = QueueSettings.from_json(fields["settings"])
         number = fields["number"]
-        if known is not None and known.number == number:
+        if known is not None and known.key == self.key_of(number):  # of the same store, too
             if known.settings != settings:
                 known.set_settings(settings)
             known.version = version
             return
         if known is not None:
-            known.deleted = True
-            self.numbered.pop(known.number, None)
+            self._forget(known)
         view = QueueView(name, number, settings, fields["created_ms"], self.key_of(number))
         view.version = version
         self.queues[name] = self.numbered[number] = view
@@ -129,21 +174,20 @@ class Registry:
         if name.startswith(_QUEUE):
             view = self.queues.pop(name.removeprefix(_QUEUE), None)
             if view is not None:
-                view.deleted = True
-                self.numbered.pop(view.number, None)
+                self._forget(view)
         elif name == _EXCHANGES:
             self.router.load({"exchanges": [], "bindings": []})
+
+    def _forget(self, view: QueueView) -> None:
+        view.deleted = True
+        if self.numbered.get(view.number) is view:  # in another store, that number may be another queue's
+            del self.numbered[view.number]
 
     # -- changing -------------------------------------------------------------------------------
 
     def put_queue(self, calls: Calls, view: QueueView) -> bool:
         """As it stands in the view, if nobody changed it meanwhile."""
-        fields = {
-            "number": view.number,
-            "created_ms": view.created_ms,
-            "settings": view.settings.to_json(),
-        }
-        return bool(self.put(calls, _QUEUE + view.name, view.version, json.dumps(fields).encode()))
+        return bool(self.put(calls, _QUEUE + view.name, view.version, _queue_data(view.number, view)))
 
     def drop_queue(self, calls: Calls, view: QueueView) -> None:
         self.put(calls, _QUEUE + view.name, view.version, b"")
@@ -175,22 +219,6 @@ class Registry:
     def next_number(self, calls: Calls) -> int:
         return int(calls.call(self.counters_key, "HINCRBY", self.counters_key, "queues", 1, idempotent=True))
 
-    def look_at_store(self, calls: Calls, proposal: str) -> tuple[list[QueueView], dict[str, Any]] | None:
-        """If it is another one than before, emptied or exchanged: queues and exchanges that it had."""
-        before = self.id_prefix
-        if self.load_prefix(calls, proposal) == before:
-            return None
-        views, wiring = list(self.queues.values()), self.router.dump()
-        for view in views:
-            view.deleted = True
-        self.queues.clear()
-        self.numbered.clear()
-        self._documents.clear()
-        self.router.load({"exchanges": [], "bindings": []})
-        self.version = -1
-        self.refresh(calls, always=True)
-        return views, wiring
-
     def raise_blocks(self, calls: Calls, seq: int) -> None:
         """No block that holds this sequence, or one before it, is given out again."""
         key = self.counters_key
@@ -206,17 +234,35 @@ class Registry:
         return (last - blocks) * BLOCK + 1, last * BLOCK
 
     def load_prefix(self, calls: Calls, proposal: str) -> str:
-        """Of the ids of all messages in this store: the first client chooses it."""
+        """The name of this store, with which the ids of all its messages begin: the first client chooses it.
+
+        Sequences begin anywhere: whoever still holds a receipt of a store that was emptied must not meet
+        another message under it.
+        """
         key = self.counters_key
-        replies = calls.many(
-            [
-                (key, ("HSETNX", key, "id_prefix", proposal)),
-                (key, ("HGET", key, "id_prefix")),
-            ],
-            idempotent=True,
+        start = random.randrange(_MAX_START)
+        replies = _replies(
+            calls,
+            (key, ("HSETNX", key, "id_prefix", proposal)),
+            (key, ("HSETNX", key, "blocks", start)),
+            (key, ("HGET", key, "id_prefix")),
         )
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        self.id_prefix = replies[1].decode()
-        return self.id_prefix
+        return _text(replies[2])
+
+
+def _replies(calls: Calls, *commands: tuple[bytes, tuple[Any, ...]]) -> list[Any]:
+    """Of one round trip; raises what Redis refused."""
+    replies = calls.many(list(commands), idempotent=True)
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode()
+
+
+def _queue_data(number: int, view: QueueView) -> bytes:
+    fields = {"number": number, "created_ms": view.created_ms, "settings": view.settings.to_json()}
+    return json.dumps(fields).encode()

@@ -60,6 +60,7 @@ class Attendant:
         self._thread: threading.Thread | None = None
         self._listening: Listening | None = None
         self._renewed_s = self._beaten_s = self._swept_s = 0.0
+        self._stores = broker.registry.stores
         self._judged_s = self._kept_s = time.monotonic()
 
     # -- waiters --------------------------------------------------------------------------------
@@ -228,6 +229,10 @@ class Attendant:
         broker = self._broker
         now_s = time.monotonic()
         broker.look_at_topology()
+        if broker.registry.stores != self._stores:
+            # Queues that were made again in an emptied store know nobody who waits.
+            self._stores = broker.registry.stores
+            self._renewed_s = 0.0
         with self._lock:
             woken = list(self._woken)
             self._woken.clear()

@@ -1,0 +1,218 @@
+"""A Redis that was emptied (FLUSHALL) under running clients: they go on, their queues empty."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import openq.aio
+from openq import OpenQ
+from openq.engine.routing import Binding, Exchange
+from openq.errors import QueueNotFound
+from openq.model import Draft, QueueSettings
+from openq.redis.broker import RedisBroker
+from openq.security.places import SharedPlace
+from openq.security.store import Store
+from tests.redis.servers import Server
+from tests.redis.test_doors import Door, Opens, opens  # noqa: F401 (a fixture)
+from tests.serving import until
+
+SETTINGS = QueueSettings(visibility_ms=7_000)
+
+
+def _open(server: Server) -> RedisBroker:
+    return RedisBroker(server.url, profile="fast")
+
+
+FIRST: dict[str, Callable[[RedisBroker], object]] = {
+    "listed": lambda broker: broker.queues(),
+    "asked about": lambda broker: broker.settings("q"),
+    "counted": lambda broker: broker.stats("q"),
+    "published to": lambda broker: broker.publish("q", Draft(b"x")),
+    "received from": lambda broker: broker.receive("q", 10),
+    "declared": lambda broker: broker.declare("q", SETTINGS),
+    "looked into": lambda broker: broker.peek("q", 10),
+    "purged": lambda broker: broker.purge("q"),
+    "another is asked for": lambda broker: broker.known("nothing") or _refused(broker, "nothing"),
+    "another is declared": lambda broker: broker.declare("third", QueueSettings()),
+    "an exchange is declared": lambda broker: broker.declare_exchange(Exchange("y", "fanout")),
+    "time goes on": lambda broker: broker.tick(),
+}
+
+
+def _refused(broker: RedisBroker, queue: str) -> None:
+    with pytest.raises(QueueNotFound):
+        broker.settings(queue)
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_whatever_is_asked_first_the_queues_are_there_again(redis_server: Server, first: str) -> None:
+    one, two = _open(redis_server), _open(redis_server)
+    one.declare("q", SETTINGS)
+    one.declare("other", QueueSettings(fifo=True))
+    one.declare_exchange(Exchange("x", "topic"))
+    one.bind(Binding("x", "q", False, "k.*", {}))
+    one.publish("q", Draft(b"lost"))
+    assert sorted(two.queues()) == ["other", "q"]
+    redis_server.ask("FLUSHALL")
+
+    FIRST[first](two)
+
+    for broker in (one, two):
+        assert {"other", "q"} <= set(broker.queues())
+        assert broker.settings("q") == SETTINGS
+        assert broker.settings("other").fifo
+        assert [each.destination for each in broker.bindings("x", None)] == ["q"]
+    two.purge("q")
+    one.route("x", "k.1", Draft(b"routed"))
+    assert [each.entry.body for each in two.receive("q", 10)] == [b"routed"]
+    one.close()
+    two.close()
+
+
+def test_emptied_twice_and_by_many_threads_at_once(redis_server: Server) -> None:
+    brokers = [_open(redis_server) for _ in range(3)]
+    for number in range(5):
+        brokers[0].declare(f"q{number}", QueueSettings())
+    assert all(len(broker.queues()) == 5 for broker in brokers)
+    for _ in range(2):
+        redis_server.ask("FLUSHALL")
+        problems: list[BaseException] = []
+
+        def use(broker: RedisBroker, queue: str, problems: list[BaseException] = problems) -> None:
+            try:
+                broker.publish(queue, Draft(b"x"))
+                assert len(broker.queues()) == 5
+            except BaseException as error:
+                problems.append(error)
+
+        threads = [
+            threading.Thread(target=use, args=(broker, f"q{number}"))
+            for broker in brokers
+            for number in range(5)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert problems == []
+        assert [brokers[1].stats(f"q{number}").ready for number in range(5)] == [3] * 5
+    for broker in brokers:
+        broker.close()
+
+
+def test_a_receipt_from_before_settles_no_message_from_after(redis_server: Server) -> None:
+    old, new = _open(redis_server), _open(redis_server)
+    old.declare("q", QueueSettings())
+    old.publish("q", Draft(b"before"))
+    [held] = old.receive("q")
+    assert new.queues() == ["q"]
+    redis_server.ask("FLUSHALL")
+    new.publish("q", Draft(b"after"))
+    [other] = new.receive("q")
+
+    [refusal] = old.ack("q", [(held.entry.seq, held.number)])
+
+    assert refusal is not None
+    assert new.stats("q").in_flight == 1
+    assert new.ack("q", [(other.entry.seq, other.number)]) == [None]
+    old.close()
+    new.close()
+
+
+def test_users_and_policies_are_there_again_so_that_no_server_opens_itself(redis_server: Server) -> None:
+    broker = _open(redis_server)
+    store = Store(place=SharedPlace(broker, "users", "Redis"))
+    store.add_user("boss", password="secret", role="admin")
+    redis_server.ask("FLUSHALL")
+
+    broker.queues()
+
+    other = _open(redis_server)
+    [user] = Store(place=SharedPlace(other, "users", "Redis")).users()
+    assert user.name == "boss"
+    store.set_role("boss", "viewer")  # and they can be changed
+    broker.close()
+    other.close()
+
+
+def test_the_library_goes_on(redis_server: Server) -> None:
+    url = f"{redis_server.url}?profile=fast"
+    with OpenQ("jobs", url=url) as sender, OpenQ("jobs", url=url) as worker:
+        sender.publish("lost")
+        redis_server.ask("FLUSHALL")
+
+        sender.publish("first")
+
+        message = worker.receive(timeout=30)
+        assert message is not None
+        assert message.body == "first"
+        worker.acknowledge(message)
+        redis_server.ask("FLUSHALL")
+        assert worker.receive(timeout=0) is None
+        sender.publish("second")
+        message = worker.receive(timeout=30)
+        assert message is not None
+        assert message.body == "second"
+
+
+def test_the_library_for_asyncio_goes_on(redis_server: Server) -> None:
+    async def main() -> None:
+        url = f"{redis_server.url}?profile=fast"
+        async with openq.aio.OpenQ("jobs", url=url) as sender, openq.aio.OpenQ("jobs", url=url) as worker:
+            await sender.publish("lost")
+            redis_server.ask("FLUSHALL")
+            await sender.publish("first")
+            message = await worker.receive(timeout=30)
+            assert message is not None
+            assert message.body == "first"
+
+    asyncio.run(main())
+
+
+def test_servers_go_on_at_every_protocol_and_who_waits_is_served(redis_server: Server, opens: Opens) -> None:  # noqa: F811
+    one, two = opens(), opens()
+    url = one.sqs.create_queue(QueueName="jobs")["QueueUrl"]
+    at_two = url.replace(one.server.url, two.server.url)
+    with one.channel() as here, two.channel() as there:
+        for channel, queue in ((here, "tasks"), (there, "polled")):
+            channel.queue_declare(queue, durable=True)
+        here.exchange_declare("x", "fanout", durable=True)
+        here.queue_bind("tasks", "x")
+        got: list[bytes] = []
+        there.basic_consume("tasks", lambda *given: got.append(given[3]), auto_ack=True)
+        received: list[dict[str, Any]] = []
+        polling = threading.Thread(target=lambda: received.append(_poll(two, at_two)))
+        polling.start()
+        until(lambda: one.rest("GET", "queues/jobs/stats") is not None)
+        redis_server.ask("FLUSHALL")
+
+        # The lists first, at the one server; then what the other one was waiting for.
+        assert {"jobs", "tasks", "polled"} <= {each["name"] for each in one.rest("GET", "queues")["queues"]}
+        assert url in one.sqs.list_queues()["QueueUrls"]
+        one.sqs.send_message(QueueUrl=url, MessageBody="by SQS")
+        here.basic_publish("x", "", b"by AMQP")
+        one.rest("POST", "queues/tasks/messages", {"payload": "by REST"})
+
+        def served() -> bool:
+            there.connection.process_data_events(0.05)
+            return len(got) == 2
+
+        until(served, 60)
+        assert sorted(got) == [b"by AMQP", b"by REST"]
+        polling.join(60)
+        assert [each["Body"] for each in received[0]["Messages"]] == ["by SQS"]
+        assert there.queue_declare("polled", passive=True).method.message_count == 0
+
+
+def _poll(door: Door, url: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(3):  # a poll that was under way may end empty-handed
+        found = door.sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20)
+        if found.get("Messages"):
+            break
+    return found
