@@ -29,7 +29,7 @@ from tests.crash.ledger import Ledger, Verdict
 from tests.crash.notes import Notes, Reading, lines_of
 from tests.crash.seeds import chosen_seed
 from tests.isolation import with_tests
-from tests.redis.servers import FORCED, PLAIN, Server, cluster, single, until
+from tests.redis.servers import FORCED, PLAIN, Server, cluster, sentinel, single, until
 
 if TYPE_CHECKING:
     from tests.redis.servers import Cluster
@@ -248,6 +248,29 @@ def cluster_kills(seed: int, rounds: int = 1, *, program: str | None = None) -> 
         return troupe.outcome(f"{rounds} masters killed")
 
 
+def sentinel_kills(seed: int, rounds: int = 1, *, program: str | None = None) -> Outcome:
+    """The master behind sentinels killed: its replica takes over, and has the dead one for a replica."""
+    chance = random.Random(seed)
+    with (
+        sentinel(1, *FORCED, program=program) as servers,
+        playing(servers.url, seed, CAST, QUEUES) as troupe,
+    ):
+        for _ in range(rounds):
+            time.sleep(chance.uniform(0.0, 0.6))
+            master = servers.master
+            troupe.own.leases_count(False)
+            master.kill9()
+            servers.wait_for_another(master)
+            troupe.wait_alive()
+            troupe.own.leases_count(True)
+            master.start()
+            servers.wait_whole()
+            troupe.wait_alive()
+        troupe.stop()
+        troupe.drain()
+        return troupe.outcome(f"{rounds} masters behind sentinels killed")
+
+
 def partition(seed: int, rounds: int = 1, *, program: str | None = None, longest_s: float = 0.5) -> Outcome:
     """A master that stands still until a replica is master, and then goes on as if nothing had happened.
 
@@ -358,11 +381,12 @@ def _has_room(troupe: Troupe) -> bool:
 SCENARIOS: dict[str, Callable[..., Outcome]] = {
     "restarts": restarts,
     "cluster": cluster_kills,
+    "sentinel": sentinel_kills,
     "partition": partition,
     "frozen": frozen,
     "full": full,
 }
-CAMPAIGN_ROUNDS = {"restarts": 100, "cluster": 10, "partition": 10, "frozen": 20, "full": 5}
+CAMPAIGN_ROUNDS = {"restarts": 100, "cluster": 10, "sentinel": 10, "partition": 10, "frozen": 20, "full": 5}
 # How a store that keeps nothing looks: what a judge must convict.
 FORGETFUL: dict[str, Any] = {"options": PLAIN, "profile": "fast"}
 

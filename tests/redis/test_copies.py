@@ -64,6 +64,15 @@ def test_behind_sentinels_a_connection_never_does_with_less() -> None:
     assert copies.replicas == 1
 
 
+def test_after_a_failover_the_master_that_is_gone_is_not_waited_for_and_the_others_are() -> None:
+    floor = Floor()
+    before = Copies(parse("redis+sentinel://localhost/main"), floor)
+    before.new_connection(_seen(2), 0.0)
+    after = Copies(parse("redis+sentinel://localhost/main"), floor.without_one())
+    after.new_connection(_seen(0), 5.0)
+    assert after.replicas == 1
+
+
 @pytest.mark.parametrize("online", [0, 3])
 def test_a_number_that_was_asked_for_stays(online: int) -> None:
     copies = Copies(parse("redis://localhost?replicas=2"))

@@ -491,7 +491,9 @@ def test_with_the_safe_profile_answers_wait_for_the_copies() -> None:
 
 def test_the_safe_profile_refuses_a_redis_that_forgets(redis_server: Server) -> None:
     door = Door(redis_server.url, "safe")
-    with pytest.raises(AssertionError, match="redis-cli config set appendonly yes"):
+    with pytest.raises(
+        AssertionError, match=f"redis-cli -h 127.0.0.1 -p {redis_server.port} config set appendonly yes"
+    ):
         door.__enter__()
 
 

@@ -22,7 +22,7 @@ def test_one_server(scenario: str, kind: Kind) -> None:
 
 
 # One on each kind where there are two: a failover takes its time.
-@pytest.mark.parametrize(("scenario", "which"), [("cluster", 0), ("partition", -1)])
+@pytest.mark.parametrize(("scenario", "which"), [("cluster", 0), ("partition", -1), ("sentinel", 0)])
 def test_a_cluster(scenario: str, which: int) -> None:
     succeed(scenario, versions()[which])
 
@@ -33,6 +33,14 @@ def succeed(scenario: str, kind: Kind) -> None:
 
     assert outcome.verdict.clean, f"{outcome.done}: {outcome.verdict}; {repeat_with(seed)}"
     assert outcome.confirmed > 50  # it did work, however slow the machine
+
+
+def test_a_server_that_syncs_each_second_loses_nothing_by_a_kill() -> None:
+    """What was handed to the system outlives the process; only a power cut takes it."""
+    seed = chosen_seed()
+    outcome = faults.restarts(seed, options=("--appendonly", "yes", "--appendfsync", "everysec"))
+
+    assert outcome.verdict.clean, f"{outcome.done}: {outcome.verdict}; {repeat_with(seed)}"
 
 
 def test_a_server_that_keeps_nothing_is_caught() -> None:

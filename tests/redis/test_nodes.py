@@ -13,7 +13,7 @@ from openq.redis import bridge
 from openq.redis.calls import Calls
 from openq.redis.nodes import slot_of
 from openq.redis.url import parse
-from tests.redis.servers import Cluster, Server, cluster, sentinel
+from tests.redis.servers import Cluster, Sentinel, Server, cluster, sentinel
 from tests.serving import free_port
 
 Tell = Callable[[str, Callable[[Calls], Any]], Any]
@@ -161,5 +161,36 @@ def test_the_sentinels_name_another_master(tell: Tell) -> None:
             made.master.kill9()
             assert calls.call(b"a", "GET", "a") == b"1"
             assert calls.call(b"a", "INCR", "a") == 2
+            calls.durable()  # the copy that the dead master had is not waited for
 
         tell(made.url, story)
+
+
+@pytest.mark.slow
+@either_way
+@pytest.mark.parametrize("kind", ["cluster", "sentinel"])
+def test_a_frozen_master_is_left_when_another_took_its_place_whatever_the_timeout(
+    tell: Tell, kind: str
+) -> None:
+    """A machine that lost its power answers nothing, and nothing ends its connections."""
+    with cluster(3, 1) if kind == "cluster" else sentinel(1) as made:
+
+        def story(calls: Calls) -> None:
+            key = b"a"
+            calls.call(key, "SET", key, 1)
+            calls.durable()
+            master = made.master if isinstance(made, Sentinel) else _master_of(made, key)
+            master.freeze()
+            try:
+                assert calls.call(key, "GET", key) == b"1"
+                assert calls.call(key, "INCR", key, idempotent=True) == 2
+            finally:
+                master.thaw()
+
+        separator = "&" if "?" in made.url else "?"
+        tell(f"{made.url}{separator}timeout=600", story)
+
+
+def _master_of(made: Cluster, key: bytes) -> Server:
+    holding = lambda server: server.ask("CLUSTER", "COUNTKEYSINSLOT", slot_of(key)) == 1  # noqa: E731
+    return next(server for server in made.masters() if holding(server))

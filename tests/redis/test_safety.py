@@ -11,7 +11,7 @@ import pytest
 from openq.errors import InvalidSetting
 from openq.observe.metrics import render
 from openq.redis.safety import Info, Report, check, gather, gauges, loss_window, require
-from openq.redis.survey import survey
+from openq.redis.survey import command_line, survey
 from openq.redis.url import parse
 from tests.cli.helpers import inside
 from tests.redis import servers
@@ -64,10 +64,11 @@ def test_a_server_that_syncs_every_answer_is_safe(forced: Server, kind: Kind) ->
 def test_a_server_without_a_file_is_refused_and_the_command_that_helps_works(kind: Kind) -> None:
     with servers.single(program=kind.path) as server:
         with pytest.raises(InvalidSetting) as refused:
-            require(report_of(server))
+            require(survey(parse(server.url)))
 
         assert "appendonly no" in str(refused.value)
-        assert "`redis-cli config set appendonly yes`" in str(refused.value)
+        assert f"`redis-cli -h 127.0.0.1 -p {server.port} config set appendonly yes`" in str(refused.value)
+        assert f"`redis-cli -h 127.0.0.1 -p {server.port} config rewrite`" in str(refused.value)
         server.ask("CONFIG", "SET", "appendonly", "yes")
         server.ask("CONFIG", "SET", "appendfsync", "always")
         assert require(report_of(server)) == []
@@ -79,7 +80,7 @@ def test_everything_that_is_wrong_is_named_at_once(kind: Kind) -> None:
         require(report_of(server))
 
     assert "appendonly no" in str(refused.value)
-    assert "`redis-cli config set maxmemory-policy noeviction`" in str(refused.value)
+    assert "config set maxmemory-policy noeviction`" in str(refused.value)
 
 
 def test_fast_starts_on_such_a_server_and_says_what_may_be_lost(kind: Kind) -> None:
@@ -293,7 +294,7 @@ def test_doctor_tells_the_loss_window_and_what_to_do(forced: Server) -> None:
     code, text = doctor("--store", forced.url)
     assert code == 1
     assert "failed redis appendonly no" in text
-    assert "`redis-cli config set appendonly yes`" in text
+    assert f"`redis-cli -h 127.0.0.1 -p {forced.port} config set appendonly yes`" in text
     code, text = doctor("--store", forced.url, "--profile", "fast")
     assert code == 0
     assert "warning loss its machine loses power: without bound" in text
@@ -310,3 +311,52 @@ def test_doctor_finds_the_store_in_the_environment_too(forced: Server) -> None:
     assert done.code == 0
     assert "its machine loses power: nothing" in done.out
     assert "disk" not in {line.split()[1] for line in done.out.splitlines()}  # nothing is kept here
+
+
+@pytest.mark.parametrize(
+    ("url", "command"),
+    [
+        ("redis://10.0.0.5", "redis-cli -h 10.0.0.5 -p 6379"),
+        ("redis://:secret@10.0.0.5:7000", "redis-cli -h 10.0.0.5 -p 7000 --askpass"),
+        (
+            "rediss://ann:secret@redis.example",
+            "redis-cli -h redis.example -p 6379 --tls --user ann --askpass",
+        ),
+        ("rediss://redis.example?insecure=yes", "redis-cli -h redis.example -p 6379 --tls --insecure"),
+        ("redis+unix:///run/my redis.sock", "redis-cli -s '/run/my redis.sock'"),
+    ],
+)
+def test_commands_reach_the_server_that_they_are_about_and_show_no_password(url: str, command: str) -> None:
+    address = parse(url)
+
+    assert command_line(address, address.hosts[0] if address.hosts else None) == command
+
+
+def test_the_time_that_a_dead_master_costs_is_named_with_the_command_that_shortens_it(
+    kind: Kind,
+) -> None:
+    with servers.sentinel(1, *FORCED, program=kind.path) as group:
+        first = group.sentinels[0]
+        assert verdicts(survey(parse(group.url)))["down-after-milliseconds"] == "ok"
+        for each in group.sentinels:
+            each.ask("SENTINEL", "SET", servers.SERVICE, "down-after-milliseconds", 30_000)
+        [finding] = [
+            each for each in survey(parse(group.url)).findings if each.setting == "down-after-milliseconds"
+        ]
+
+    assert finding.verdict == "warning"
+    assert "stand still for about 32 s" in finding.text
+    assert finding.command == (
+        f"redis-cli -h 127.0.0.1 -p {first.port} sentinel set {servers.SERVICE} down-after-milliseconds 5000"
+    )
+
+
+def test_a_disk_that_was_too_slow_for_everysec_is_told() -> None:
+    settings = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
+    slow = Info("Valkey", (9, 1), settings, "master", (), False, delayed_syncs=3)
+
+    [finding] = [each for each in check(slow).findings if each.setting == "appendfsync"]
+    [power] = [each for each in loss_window(check(slow)) if each.fault == "power_loss"]
+
+    assert "as it was 3 times since its start (aof_delayed_fsync)" in finding.text
+    assert "so long and a second more" in power.text

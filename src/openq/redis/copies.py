@@ -57,6 +57,13 @@ class Floor:
         self.replicas = 0
         self._seen_s = float("-inf")
 
+    def without_one(self) -> Floor:
+        """After one of the replicas was made master: the former master is not among them yet."""
+        floor = Floor()
+        floor.replicas = max(self.replicas - 1, 0)
+        floor._seen_s = self._seen_s
+        return floor
+
     def note(self, online: int, now_s: float) -> int:
         if online >= self.replicas or now_s - self._seen_s >= FEWER_AFTER_S:
             self.replicas = online

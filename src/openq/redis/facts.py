@@ -36,6 +36,9 @@ class Info:
     aof_error: bool = False  # its last write to the append-only file failed
     hidden: str = ""  # why CONFIG was refused
     node: str = ""  # its address, where there are several
+    cli: str = "redis-cli"  # how an operator reaches it
+    sentinel_cli: str = ""  # and the sentinels that watch it
+    delayed_syncs: int = 0  # how often a sync of the append-only file took longer than writes could wait
 
     def number(self, setting: str, default: float) -> float:
         try:
@@ -44,7 +47,7 @@ class Info:
             return default
 
 
-def gather(call: Callable[..., Any], node: str = "") -> Info:
+def gather(call: Callable[..., Any], node: str = "", cli: str = "redis-cli") -> Info:
     """Ask one server. `call` sends one command to it and returns the answer, or raises what it refuses.
 
     A refused CONFIG (an ACL, a managed service) is no error: what INFO tells is taken instead.
@@ -76,6 +79,8 @@ def gather(call: Callable[..., Any], node: str = "") -> Info:
         about.get("aof_last_write_status", "ok") != "ok",
         hidden,
         node,
+        cli,
+        delayed_syncs=int(about.get("aof_delayed_fsync", "0")),
     )
 
 

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from openq.errors import NotReplicated, StoreError, StoreUnavailable
@@ -26,6 +27,8 @@ from openq.redis.url import Address, Host
 from openq.redis.wire import NOTHING_YET, greeting, new_reader, pack
 
 CONNECT_S = 2.0
+# After so long without an answer a server may have been replaced: whoever knows others asks them.
+STALL_S = 1.0
 RECEIVE_BYTES = 64 * 1024
 
 _LINKS: weakref.WeakSet[ThreadLink] = weakref.WeakSet()
@@ -35,7 +38,7 @@ class Pause:
     """How long to leave a server alone that could not be reached: longer each time, never in step."""
 
     SHORTEST_S = 0.02
-    LONGEST_S = 1.0
+    LONGEST_S = 0.5
 
     def __init__(self) -> None:
         self._next_s = self.SHORTEST_S
@@ -81,11 +84,15 @@ class ThreadLink:
         host: Host | None,
         context: ssl.SSLContext | None = None,
         floor: Floor | None = None,
+        stalled: Callable[[], None] | None = None,
     ) -> None:
+        """`stalled` is called, and may block, while an answer is late: it closes this link if another server
+        has taken the place of this one."""
         self.address = address
         self.host = host
         self.copies = Copies(address, floor)
         self._context = context
+        self._stalled = stalled
         self._closed = False
         self._fresh()
         _LINKS.add(self)
@@ -262,7 +269,10 @@ class ThreadLink:
             for _ in range(turn.count):
                 reply = reader.gets()
                 while reply is NOTHING_YET:
-                    received = connection.recv(RECEIVE_BYTES)
+                    try:
+                        received = connection.recv(RECEIVE_BYTES)
+                    except (BlockingIOError, TimeoutError):
+                        received = self._wait_longer(connection)
                     if not received:
                         raise ConnectionError("the server closed the connection")
                     reader.feed(received)
@@ -270,6 +280,17 @@ class ThreadLink:
                 replies.append(reply)
             if turn.writes:
                 turn.mark = self.copies.mark()
+
+    def _wait_longer(self, connection: socket.socket) -> bytes:
+        """After the first time-out, up to the one of the address."""
+        end_s = time.monotonic() + self.address.timeout_s - STALL_S
+        while self._stalled is not None and time.monotonic() < end_s:
+            self._stalled()
+            try:
+                return connection.recv(RECEIVE_BYTES)
+            except (BlockingIOError, TimeoutError):
+                continue
+        raise TimeoutError
 
     def _ready_socket(self) -> socket.socket:
         if self._closed:
@@ -292,7 +313,8 @@ class ThreadLink:
         return connection
 
     def _open(self) -> socket.socket:
-        connection = open_socket(self.address, self.host, self._context)
+        wait_s = None if self._stalled is None else STALL_S
+        connection = open_socket(self.address, self.host, self._context, wait_s)
         self._socket = connection
         self._ends = select.poll()
         self._ends.register(connection, select.POLLIN)
@@ -316,19 +338,23 @@ class ThreadLink:
                 connection.close()
 
 
-def open_socket(address: Address, host: Host | None, context: ssl.SSLContext | None) -> socket.socket:
-    """A connected socket that gives up waiting after the time-out of the address."""
+def open_socket(
+    address: Address, host: Host | None, context: ssl.SSLContext | None, wait_s: float | None = None
+) -> socket.socket:
+    """A connected socket that gives up waiting after the time-out of the address, or after `wait_s`."""
+    connect_s = min(CONNECT_S, address.timeout_s)
+    wait_s = address.timeout_s if wait_s is None else min(wait_s, address.timeout_s)
     if address.path is not None:
         connection = socket.socket(socket.AF_UNIX)
         try:
-            connection.settimeout(CONNECT_S)
+            connection.settimeout(connect_s)
             connection.connect(address.path)
         except BaseException:
             connection.close()
             raise
     else:
         assert host is not None
-        connection = socket.create_connection(host, timeout=CONNECT_S)
+        connection = socket.create_connection(host, timeout=connect_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     try:
@@ -338,16 +364,19 @@ def open_socket(address: Address, host: Host | None, context: ssl.SSLContext | N
         if context is None and sys.platform == "linux":
             # The kernel keeps the time: Python's own time-outs cost a poll() before each send and receive.
             connection.settimeout(None)
-            whole = int(address.timeout_s)
-            limit = struct.pack("@ll", whole, int((address.timeout_s - whole) * 1_000_000))
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(wait_s))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(address.timeout_s))
         else:
-            connection.settimeout(address.timeout_s)
+            connection.settimeout(wait_s)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _timeval(seconds: float) -> bytes:
+    whole = int(seconds)
+    return struct.pack("@ll", whole, int((seconds - whole) * 1_000_000))
 
 
 def reason(lost: OSError) -> str:

@@ -16,7 +16,7 @@ from .wire import NOTHING_YET, greeting, new_reader, pack
 log = logging.getLogger("openq.redis")
 
 _CHANNELS = ("wake", "due", "topology")
-_QUIET_S = 15.0  # then the other side is asked whether it is still there
+_QUIET_S = 2.0  # then the other side is asked whether it is still there
 _PAUSE_S = 0.2
 
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from openq.errors import StoreError, StoreUnavailable
 from openq.redis.copies import Copies, Floor
-from openq.redis.link import CONNECT_S, Pause
+from openq.redis.link import CONNECT_S, STALL_S, Pause
 from openq.redis.url import Address, Host
 from openq.redis.wire import NOTHING_YET, greeting, new_reader, pack
 
@@ -82,12 +82,16 @@ class LoopLink:
         loop: asyncio.AbstractEventLoop,
         context: ssl.SSLContext | None = None,
         floor: Floor | None = None,
+        stalled: Callable[[], None] | None = None,
     ) -> None:
+        """`stalled` is called in a thread while an answer is late: see `ThreadLink`."""
         self.address = address
         self.host = host
         self.copies = Copies(address, floor)
         self._loop = loop
         self._context = context
+        self._stalled = stalled
+        self._is_looking = False
         self._closed = False
         self._pause = Pause()
         self._connection: _Connection | None = None
@@ -236,8 +240,11 @@ class LoopLink:
         if self._closed or self._pause.lasts(self._loop.time()):
             self._lose("closed" if self._closed else self._why_lost)
             return
+        self._asked_s = self._loop.time()
         self._connecting = self._loop.create_task(self._open())
         self._connecting.add_done_callback(self._opened)
+        if self._watch is None:
+            self._look_after()
 
     async def _open(self) -> None:
         async with asyncio.timeout(CONNECT_S):
@@ -323,12 +330,23 @@ class LoopLink:
 
     def _look_after(self) -> None:
         """Drop a connection that has owed an answer for too long."""
-        if self._closed or self._connection is None:
+        if self._closed or (self._connection is None and self._connecting is None):
             self._watch = None
             return
         limit_s = self.address.timeout_s
-        if self._sent and self._loop.time() - self._asked_s > limit_s:
+        waited_s = self._loop.time() - self._asked_s if self._sent or self._connecting else 0.0
+        if waited_s > limit_s and self._connecting is None:
             self._watch = None
             self._lose("no answer in time")
             return
+        if self._stalled is not None:
+            limit_s = min(limit_s, 2 * STALL_S)
+            if waited_s > STALL_S and not self._is_looking:
+                self._is_looking = True
+                self._loop.run_in_executor(None, self._stalled).add_done_callback(self._looked)
         self._watch = self._loop.call_later(limit_s / 4, self._look_after)
+
+    def _looked(self, looked: asyncio.Future[None]) -> None:
+        self._is_looking = False
+        if not looked.cancelled() and (error := looked.exception()) is not None:
+            log.error("looking for another server failed", exc_info=error)

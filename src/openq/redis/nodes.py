@@ -11,6 +11,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from binascii import crc_hqx
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from openq.errors import StoreError, StoreUnavailable
@@ -24,6 +26,7 @@ from openq.redis.wire import Refused
 SLOTS = 16384
 # Many callers fail at the same moment, and one look is enough for them all.
 LOOK_GAP_S = 0.05
+LOOK_S = 1.0  # for each server that is asked: one that is slow to tell is passed over
 _MOST_KEYS = 20_000
 
 
@@ -36,12 +39,13 @@ class Node:
         host: Host | None,
         loop: asyncio.AbstractEventLoop | None,
         floor: Floor | None = None,
+        stalled: Callable[[], None] | None = None,
     ) -> None:
         self.host = host
         context = address.ssl_context()
         floor = floor or Floor()
-        self.threads = ThreadLink(address, host, context, floor)
-        self.on_loop = LoopLink(address, host, loop, context, floor) if loop is not None else None
+        self.threads = ThreadLink(address, host, context, floor, stalled)
+        self.on_loop = LoopLink(address, host, loop, context, floor, stalled) if loop is not None else None
 
     def close(self) -> None:
         self.threads.close()
@@ -122,6 +126,7 @@ class SentinelNodes(_Looking):
         super().__init__(address, loop)
         self._node: Node | None = None
         self._floor = Floor()
+        self._epoch = -1
 
     def of(self, key: bytes) -> Node:
         node = self._node
@@ -142,12 +147,16 @@ class SentinelNodes(_Looking):
 
     def _find(self) -> None:
         address = self._address
-        host = named_master(address)
+        host, epoch = named_master(address)
         former = self._node
         if former is None or former.host != host:
-            self._node = Node(address, host, self._loop, self._floor)
+            if former is not None and epoch > self._epoch:
+                # Most sentinels agreed on it: it is rightly one server short.
+                self._floor = self._floor.without_one()
+            self._node = Node(address, host, self._loop, self._floor, self.look)
             if former is not None:
                 former.close()
+        self._epoch = max(self._epoch, epoch)
 
 
 class ClusterNodes(_Looking):
@@ -156,6 +165,7 @@ class ClusterNodes(_Looking):
         self._nodes: dict[Host, Node] = {}
         self._slots: list[Node | None] = [None] * SLOTS
         self._slot_of: dict[bytes, int] = {}
+        self._silent: set[Host] = set()  # who did not answer when last asked: the others first
 
     def of(self, key: bytes) -> Node:
         slot = self._slot_of.get(key)
@@ -191,11 +201,13 @@ class ClusterNodes(_Looking):
         node = self._nodes.get(host)
         if node is None:
             # Of two threads that make one, one loses: `setdefault` says which.
-            node = self._nodes.setdefault(host, Node(self._address, host, self._loop))
+            node = self._nodes.setdefault(host, Node(self._address, host, self._loop, None, self.look))
         return node
 
     def _find(self) -> None:
-        ranges = slots_of(self._address, dict.fromkeys([*self._nodes, *self._address.hosts]))
+        hosts = sorted(dict.fromkeys([*self._nodes, *self._address.hosts]), key=self._silent.__contains__)
+        impatient = replace(self._address, timeout_s=min(LOOK_S, self._address.timeout_s))
+        ranges = slots_of(impatient, hosts, self._silent)
         if not ranges:
             raise StoreUnavailable("its nodes know no slots")
         slots: list[Node | None] = [None] * SLOTS

@@ -20,6 +20,8 @@ PROFILES = ("safe", "fast")
 OLDEST = (7, 0)  # the first with Functions
 
 EVERYSEC_S = 2.0  # a sync each second, and writes held back for up to two while one takes long
+FAILOVER_S = 2.0  # for an election, and for clients to find the new master
+LONG_PATIENCE_S = 5.0
 KERNEL_S = 30.0  # how long Linux keeps a written page before it goes to disk by itself
 FAULTS = {
     "process_killed": "the Redis process is killed",
@@ -111,7 +113,7 @@ def require(report: Report) -> list[str]:
         wrong = "\n".join(f"  {finding}" for finding in report.wrong)
         raise InvalidSetting(
             f"this Redis may lose acknowledged messages, which the profile safe does not allow:\n{wrong}\n"
-            "(`redis-cli config rewrite` makes changes stay.) The profile fast starts anyway, with that risk"
+            f"(`{_rewrite(report)}` makes changes stay.) The profile fast starts anyway, with that risk"
         )
     warnings = [str(finding) for finding in report.doubtful]
     if report.profile == "fast":
@@ -119,6 +121,11 @@ def require(report: Report) -> list[str]:
         if risks:
             warnings.append("profile fast; acknowledged messages may be lost when " + "; when ".join(risks))
     return warnings
+
+
+def _rewrite(report: Report) -> str:
+    """For one server as a whole command; for several, what is to be said to each."""
+    return f"{report.nodes[0].cli if len(report.nodes) == 1 else 'redis-cli -h ... -p ...'} config rewrite"
 
 
 def refuse_old(info: Info) -> None:
@@ -165,12 +172,13 @@ def _findings(info: Info, report: Report) -> list[Finding]:
     _judge_disk(notes)
     _judge_memory(notes)
     _judge_replicas(notes)
+    _judge_failover(notes)
     return notes.found
 
 
 def _judge_disk(notes: _Notes) -> None:
     info, add, strict = notes.info, notes.add, notes.strict
-    command = "redis-cli config set appendonly yes"
+    command = f"{info.cli} config set appendonly yes"
     appendonly = info.settings.get("appendonly")
     if appendonly is None:
         add("appendonly", "unknown", "it must be yes", command)
@@ -182,21 +190,28 @@ def _judge_disk(notes: _Notes) -> None:
         add("appendonly", "ok", "every change is written to a file")
     if appendonly == "no":
         return  # appendfsync has no say then
-    always = "redis-cli config set appendfsync always"
+    always = f"{info.cli} config set appendfsync always"
     match info.settings.get("appendfsync"):
         case None:
             add("appendfsync", "unknown", "it must be always or everysec", always)
         case "always":
             add("appendfsync", "ok", "every change is on disk before it is answered")
         case "everysec":
-            add("appendfsync", "warning", f"a power cut may take up to {EVERYSEC_S:g} s", always)
+            add("appendfsync", "warning", f"a power cut may take up to {EVERYSEC_S:g} s{_slow(info)}", always)
         case _:
             add("appendfsync", strict, "the system alone decides when it goes to disk", always)
 
 
+def _slow(info: Info) -> str:
+    if not info.delayed_syncs:
+        return ""
+    times = "once" if info.delayed_syncs == 1 else f"{info.delayed_syncs} times"
+    return f", and more while its disk is slow, as it was {times} since its start (aof_delayed_fsync)"
+
+
 def _judge_memory(notes: _Notes) -> None:
     info, add, strict = notes.info, notes.add, notes.strict
-    command = "redis-cli config set maxmemory-policy noeviction"
+    command = f"{info.cli} config set maxmemory-policy noeviction"
     policy, most = info.settings.get("maxmemory-policy"), info.settings.get("maxmemory")
     if policy is None:
         add("maxmemory-policy", "unknown", "it must be noeviction", command)
@@ -229,7 +244,7 @@ def _judge_replicas(notes: _Notes) -> None:
     least = info.settings.get("min-replicas-to-write")
     if info.in_cluster:
         return  # there a master that is cut off stops by itself
-    command = "redis-cli config set min-replicas-to-write 1"
+    command = f"{info.cli} config set min-replicas-to-write 1"
     if least is None:
         add(
             "min-replicas-to-write",
@@ -241,6 +256,28 @@ def _judge_replicas(notes: _Notes) -> None:
         add("min-replicas-to-write", "warning", "a master that is cut off goes on taking writes", command)
     else:
         add("min-replicas-to-write", "ok", "a master that is cut off stops taking writes")
+
+
+def _judge_failover(notes: _Notes) -> None:
+    """How long queues stand still when a master dies: nearly all of it is the servers' own patience."""
+    info = notes.info
+    if info.in_cluster and info.lags_s:
+        setting, command = "cluster-node-timeout", f"{info.cli} config set cluster-node-timeout"
+    elif info.sentinel_cli:
+        setting, command = (
+            "down-after-milliseconds",
+            f"{info.sentinel_cli} down-after-milliseconds",
+        )
+    else:
+        return
+    if setting not in info.settings:
+        return
+    patience_s = info.number(setting, 15_000.0) / 1000
+    text = f"queues of a master that dies stand still for about {patience_s + FAILOVER_S:g} s"
+    if patience_s > LONG_PATIENCE_S:
+        notes.add(setting, "warning", text, f"{command} {LONG_PATIENCE_S * 1000:.0f}")
+    else:
+        notes.add(setting, "ok", text)
 
 
 # -- the loss window ----------------------------------------------------------------------------
@@ -316,7 +353,12 @@ def _power(info: Info, report: Report) -> Line:
             return Line(fault, 0.0, "every change was on disk before its answer (appendfsync always)")
         case _, "everysec":
             # WAITAOF does not change that: with everysec it was seen to answer before the sync.
-            return Line(fault, EVERYSEC_S, "the file is synced each second (appendfsync everysec)")
+            return Line(
+                fault,
+                EVERYSEC_S,
+                "the file is synced each second (appendfsync everysec); while a sync takes longer than that, "
+                "so long and a second more",
+            )
         case _, None:
             return Line(fault, math.nan, f"appendfsync is not known: {EVERYSEC_S:g} s if it is everysec")
         case _:
@@ -355,7 +397,7 @@ def _split_safe(info: Info) -> Line:
         fault,
         math.inf,
         f"nothing for the first {repl_s:g} s: {refused}; then the master drops its replicas and goes on "
-        "alone: `redis-cli config set min-replicas-to-write 1`",
+        f"alone: `{info.cli} config set min-replicas-to-write 1`",
     )
 
 

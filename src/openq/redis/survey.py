@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 from ..errors import InvalidSetting, StoreError, StoreUnavailable
 from .safety import Info, Report, check, gather
-from .topology import asking, named_master, slots_of
+from .topology import asking, named_master, sentinel_settings, slots_of
 from .url import Address, Host
 
 _ANSWER_S = 5.0  # who starts a server wants to hear soon what is wrong
+_WATCHED = ("down-after-milliseconds",)
 _NOT_LET_IN = ("WRONGPASS", "NOAUTH", "ERR AUTH")
 
 
@@ -33,7 +35,7 @@ def _infos(address: Address) -> list[Info]:
         if address.kind == "cluster":
             return [_ask(impatient, host, f"{host[0]}:{host[1]}") for host in _masters(impatient)]
         if address.kind == "sentinel":
-            return [_ask(impatient, named_master(address))]
+            return [_watched(address, _ask(impatient, named_master(address).host))]
         return [_ask(impatient, address.hosts[0] if address.hosts else None)]
     except StoreUnavailable as error:
         hint = "; if it speaks no TLS, the URL begins with redis://" if address.tls else ""
@@ -46,7 +48,33 @@ def _infos(address: Address) -> list[Info]:
 
 def _ask(address: Address, host: Host | None, node: str = "") -> Info:
     with asking(address, host) as ask:
-        return gather(ask, node)
+        return gather(ask, node, command_line(address, host))
+
+
+def _watched(address: Address, info: Info) -> Info:
+    """With how the sentinels watch it."""
+    host, said = sentinel_settings(address)
+    settings = {name: said[name] for name in _WATCHED if name in said}
+    own = replace(address, user=address.sentinel_user, password=address.sentinel_password)
+    cli = f"{command_line(own, host)} sentinel set {shlex.quote(address.service or '')}"
+    return replace(info, settings={**info.settings, **settings}, sentinel_cli=cli)
+
+
+def command_line(address: Address, host: Host | None) -> str:
+    """How an operator reaches a server with redis-cli; it asks for the password."""
+    words = ["redis-cli"]
+    if address.path is not None:
+        words += ["-s", address.path]
+    elif host is not None:
+        words += ["-h", host[0], "-p", str(host[1])]
+    if address.tls:
+        words += [
+            "--tls",
+            *(["--cacert", address.ca] if address.ca else ["--insecure"] if address.insecure else []),
+        ]
+    if address.password is not None:
+        words += [*(["--user", address.user] if address.user else []), "--askpass"]
+    return shlex.join(words)
 
 
 def _masters(address: Address) -> list[Host]:

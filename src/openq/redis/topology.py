@@ -1,18 +1,19 @@
-"""Who serves what, as sentinels and the nodes of a cluster tell it. Blocks.
-
-redis-py is here and nowhere else: it knows how several sentinels are asked and which of them to believe.
-"""
+"""Who serves what, as sentinels and the nodes of a cluster tell it. Blocks."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..errors import StoreError, StoreUnavailable
-from .link import CONNECT_S, ThreadLink
+from .link import ThreadLink
 from .url import Address, Host
 from .wire import pack
+
+SENTINEL_S = 1.0  # for a sentinel to answer
 
 
 class Slots(NamedTuple):
@@ -21,52 +22,78 @@ class Slots(NamedTuple):
     master: Host
 
 
-def named_master(address: Address) -> Host:
-    """The master that the sentinels name; they are asked over TLS if the servers are."""
-    import redis.backoff
-    import redis.exceptions
-    import redis.retry
-    import redis.sentinel
+class Master(NamedTuple):
+    host: Host
+    epoch: int  # grows with every failover
 
-    options: dict[str, Any] = {"username": address.sentinel_user, "password": address.sentinel_password}
-    options = {name: value for name, value in options.items() if value is not None}
-    # Who asks us tries again by itself.
-    options |= {
-        "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
-        "socket_timeout": CONNECT_S,
-        "socket_connect_timeout": CONNECT_S,
-    }
-    if address.tls:
-        options |= {
-            "ssl": True,
-            "ssl_ca_certs": address.ca,
-            "ssl_cert_reqs": "none" if address.insecure else "required",
-            "ssl_check_hostname": not address.insecure,
-        }
-    sentinels = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
-        list(address.hosts),
-        sentinel_kwargs=options,
-    )
+
+def named_master(address: Address) -> Master:
+    """The master that the sentinels name, by the newest of their views; asked over TLS if the servers are.
+
+    All of them are asked at once: one that is down must not hold up the others, and one that was cut off
+    may not know yet of a master that most have agreed on.
+    """
+    assert address.service is not None
+    answers: list[Master | StoreError] = []
+    threads = [
+        threading.Thread(target=lambda host=host: answers.append(_ask_sentinel(address, host)), daemon=True)
+        for host in address.hosts
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    named = [answer for answer in answers if isinstance(answer, Master)]
+    if named:
+        return max(named, key=lambda master: master.epoch)
+    asked = ", ".join(f"{host}:{port}" for host, port in address.hosts)
+    why = str(answers[0]) if answers else ""
+    raise StoreUnavailable(f"no sentinel at {asked} answers and names a master of {address.service!r}: {why}")
+
+
+def _ask_sentinel(address: Address, host: Host) -> Master | StoreError:
     try:
-        found: Any = sentinels.discover_master(address.service)  # type: ignore[no-untyped-call]
-    except redis.sentinel.MasterNotFoundError as error:
-        # Its own words show all the settings of a connection.
-        asked = ", ".join(f"{host}:{port}" for host, port in address.hosts)
-        raise StoreUnavailable(
-            f"no sentinel at {asked} answers and names a master of {address.service!r}"
-        ) from error
-    except redis.exceptions.RedisError as error:
-        raise StoreUnavailable(f"the sentinels name no master of {address.service!r}: {error}") from error
-    finally:
-        for sentinel in sentinels.sentinels:
-            sentinel.close()
-    return str(found[0]), int(found[1])
+        said = _service(address, host)
+    except StoreError as error:
+        return error
+    flags = said["flags"].split(",")
+    if "master" not in flags or "s_down" in flags or "o_down" in flags:
+        return StoreUnavailable(
+            f"{said['ip']}:{said['port']} is down for the sentinel at {host[0]}:{host[1]}"
+        )
+    return Master((said["ip"], int(said["port"])), int(said.get("config-epoch", 0)))
 
 
-def slots_of(address: Address, hosts: Iterable[Host]) -> list[Slots]:
+def _service(address: Address, host: Host) -> dict[str, str]:
+    """What one sentinel says of the service that it watches."""
+    own = replace(
+        address,
+        kind="single",
+        profile="fast",
+        db=0,
+        user=address.sentinel_user,
+        password=address.sentinel_password,
+        timeout_s=min(SENTINEL_S, address.timeout_s),
+    )
+    with asking(own, host) as ask:
+        flat = ask("SENTINEL", "MASTER", address.service or "")
+    return {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def sentinel_settings(address: Address) -> tuple[Host | None, dict[str, str]]:
+    """The first sentinel that answers, and how it watches the service."""
+    for host in address.hosts:
+        try:
+            return host, _service(address, host)
+        except StoreError:
+            continue
+    return None, {}
+
+
+def slots_of(address: Address, hosts: Iterable[Host], silent: set[Host] | None = None) -> list[Slots]:
     """As the first of these nodes sees it that answers and knows some; none: those that answer know none.
 
-    Raises StoreUnavailable if nobody answers.
+    Who does not answer is noted in `silent`. Raises StoreUnavailable if nobody answers.
     """
     why = "no node is named"
     answered = False
@@ -77,7 +104,11 @@ def slots_of(address: Address, hosts: Iterable[Host]) -> list[Slots]:
         except StoreError as error:
             detail = error.detail if isinstance(error, StoreUnavailable) else error
             why = f"{host[0]}:{host[1]}: {detail}"
+            if silent is not None:
+                silent.add(host)
             continue
+        if silent is not None:
+            silent.discard(host)
         if ranges:
             return [Slots(first, last, _host_of(master, host)) for first, last, master, *_ in ranges]
         answered = True
