@@ -329,7 +329,9 @@ class Story:
     def do_redrive(self, queue: str, to: str | None = None, **options: Any) -> str:
         return str(self._broker.redrive(queue, to, self._filter(options) if options else None))
 
-    def do_replay(self, queue: str, since: str = "0s", to: str | None = None) -> str:
+    def do_replay(self, queue: str, since: str = "0s", to: str | None = None, purged: str = "no") -> str:
+        include = purged == "yes"
         if since in self._ids:
-            return str(self._broker.replay(queue, None, self._ids[since], to))
-        return str(self._broker.replay(queue, self._start_ms + milliseconds(since), None, to))
+            return str(self._broker.replay(queue, None, self._ids[since], to, include_purged=include))
+        since_ms = self._start_ms + milliseconds(since)
+        return str(self._broker.replay(queue, since_ms, None, to, include_purged=include))

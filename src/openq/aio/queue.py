@@ -595,10 +595,16 @@ class Queue(Hooks):
         return count
 
     async def replay_from(
-        self, point: datetime | float | str, to: Queue | embedded.Queue | str | None = None
+        self,
+        point: datetime | float | str,
+        to: Queue | embedded.Queue | str | None = None,
+        *,
+        include_purged: bool = False,
     ) -> int:
         """Publish again what was published from `point` on; see `openq.Queue.replay_from`."""
-        count = await asyncio.to_thread(self.inner.replay_from, point, _inner(to))
+        count = await asyncio.to_thread(
+            self.inner.replay_from, point, _inner(to), include_purged=include_purged
+        )
         self._tell()
         return count
 

@@ -156,7 +156,13 @@ class Broker(Protocol):
         progress: Callable[[int], bool] | None = None,
     ) -> int: ...
     def replay(
-        self, queue: str, since_ms: int | None, since_id: str | None, to: str | None = None
+        self,
+        queue: str,
+        since_ms: int | None,
+        since_id: str | None,
+        to: str | None = None,
+        *,
+        include_purged: bool = False,
     ) -> int: ...
 
     # Exchanges.

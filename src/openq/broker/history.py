@@ -19,6 +19,7 @@ from ..engine.records import (
     LEND,
     MOVE,
     PUBLISH,
+    PURGE,
     REMOVE,
     RESCHEDULE,
     RETURN,
@@ -68,9 +69,18 @@ class History(Protocol):
     def timeline(self, engine: Engine, queue: Queue, message_id: str) -> list[Step]: ...
 
     def published(
-        self, engine: Engine, queue: Queue, since_ms: int | None, since_id: str | None, now_ms: int
+        self,
+        engine: Engine,
+        queue: Queue,
+        since_ms: int | None,
+        since_id: str | None,
+        now_ms: int,
+        include_purged: bool = False,
     ) -> Iterator[Draft]:
-        """What was published to the queue from the point on, oldest first, each message once."""
+        """What was published to the queue from the point on, oldest first, each message once.
+
+        What a purge removed is left out, unless it is asked for.
+        """
         ...
 
     def past(self, number: int, span: Span) -> list[PastMessage]:
@@ -91,9 +101,23 @@ class MemoryHistory:
         return _timeline(engine, queue, message_id, list(self._records))
 
     def published(
-        self, engine: Engine, queue: Queue, since_ms: int | None, since_id: str | None, now_ms: int
+        self,
+        engine: Engine,
+        queue: Queue,
+        since_ms: int | None,
+        since_id: str | None,
+        now_ms: int,
+        include_purged: bool = False,
     ) -> Iterator[Draft]:
-        return _published(engine, queue, list(self._records), since_ms, since_id, now_ms)
+        records = list(self._records)
+        purged = PurgedMessages()
+        if not include_purged:
+            for record in records:
+                if record[0] == PURGE:
+                    purged.add(PURGE, record[2] == queue.number, record[3])
+                for number, seq in touched(record):
+                    purged.add(record[0], number == queue.number, seq)
+        return _published(engine, queue, lambda: records, since_ms, since_id, now_ms, purged.seqs)
 
     def past(self, number: int, span: Span) -> list[PastMessage]:
         found: list[PastMessage] = []
@@ -139,6 +163,7 @@ class FileHistory:
                 if wanted:
                     known = {at: each for seq in wanted for at, each in self._about(seq)}
                     break
+        known.update(self._purges({number for each in known.values() for number, _ in touched(each)}))
         return _timeline(engine, queue, message_id, [known[at] for at in sorted(known)])
 
     def _about(self, seq: int) -> Iterator[tuple[int, Record]]:
@@ -157,10 +182,45 @@ class FileHistory:
                     yield at, decode(data)
 
     def published(
-        self, engine: Engine, queue: Queue, since_ms: int | None, since_id: str | None, now_ms: int
+        self,
+        engine: Engine,
+        queue: Queue,
+        since_ms: int | None,
+        since_id: str | None,
+        now_ms: int,
+        include_purged: bool = False,
     ) -> Iterator[Draft]:
-        records = (record for _, record in self._records(since_ms or 0))
-        return _published(engine, queue, records, since_ms, since_id, now_ms)
+        purged = set() if include_purged else self._purged(queue.number, since_ms or 0)
+
+        def records() -> Iterator[Record]:
+            return (record for _, record in self._records(since_ms or 0))
+
+        return _published(engine, queue, records, since_ms, since_id, now_ms, purged)
+
+    def _purged(self, number: int, since_ms: int) -> set[int]:
+        """Messages that a purge of the queue removed, by the indexes alone."""
+        found = PurgedMessages()
+        for segment in self._journal.segments():
+            if segment.last_ms is not None and segment.last_ms < since_ms:
+                continue
+            try:
+                index = self._journal.index(segment.number)
+            except HistoryUnavailable:
+                continue  # freed while we were on our way to it
+            for kind, queue, seq in zip(index.kinds, index.queues, index.seqs, strict=True):
+                if queue == number:
+                    found.add(kind, True, seq)
+        return found.seqs
+
+    def _purges(self, numbers: set[int]) -> Iterator[tuple[int, Record]]:
+        for segment in self._journal.segments():
+            index = self._journal.index(segment.number)
+            if PURGE not in index.kinds.tobytes():
+                continue
+            for row in range(index.count):
+                if index.kinds[row] == PURGE and index.queues[row] in numbers:
+                    at = segment.number << 32 | index.offsets[row]
+                    yield at, decode(self._journal.read(at))
 
     def past(self, number: int, span: Span) -> list[PastMessage]:
         """Through the indexes: only what is asked for is read from the segments themselves."""
@@ -256,14 +316,35 @@ def _arrivals(record: Record) -> list[tuple[int, Extra | None]]:
 def _published(
     engine: Engine,
     queue: Queue,
-    records: Iterable[Record],
+    records: Callable[[], Iterable[Record]],
     since_ms: int | None,
     since_id: str | None,
     now_ms: int,
+    purged: set[int],
 ) -> Iterator[Draft]:
-    past = (each for record in records if record[0] in _PUBLISHES for each in _past(record, queue.number))
+    def past() -> Iterator[PastMessage]:
+        for record in records():
+            if record[0] in _PUBLISHES:
+                yield from _past(record, queue.number)
+
     oldest_ms = max(since_ms or 0, now_ms - queue.settings.history_ms)
-    return kept_drafts(past, queue.name, queue.settings, engine.id_prefix, oldest_ms, since_id)
+    kept = without_purged(past, engine.id_prefix, purged.__contains__) if purged else past()
+    return kept_drafts(kept, queue.name, queue.settings, engine.id_prefix, oldest_ms, since_id)
+
+
+def without_purged(
+    past: Callable[[], Iterator[PastMessage]], id_prefix: str, is_purged: Callable[[int], bool]
+) -> Iterator[PastMessage]:
+    """A message that was replayed was published several times: what became of it last counts for all."""
+    last = {each.extra.id: each.seq for each in past() if each.extra is not None and each.extra.id}
+    for message in past():
+        if not is_purged(last.get(_id_of(message, id_prefix), message.seq)):
+            yield message
+
+
+def _id_of(message: PastMessage, id_prefix: str) -> str:
+    extra = message.extra
+    return extra.id if extra is not None and extra.id else f"{id_prefix}{message.seq:012x}"
 
 
 def kept_drafts(
@@ -281,8 +362,7 @@ def kept_drafts(
     from_seq = 0 if since_id is None else own_seq(id_prefix, since_id)
     seen: set[str] = set()
     for message in past:
-        extra = message.extra
-        message_id = extra.id if extra is not None and extra.id else f"{id_prefix}{message.seq:012x}"
+        message_id = _id_of(message, id_prefix)
         begun = begun or message_id == since_id or 0 < from_seq <= message.seq
         if begun and message.time_ms >= oldest_ms and message_id not in seen:
             seen.add(message_id)
@@ -319,6 +399,39 @@ def _messages(record: Record, number: int) -> Iterator[tuple[int, int, bytes, In
 
 
 _PUBLISHES = (PUBLISH, RUN, ROUTE)
+_SETTLES = (ACK, REMOVE, MOVE)
+
+
+class PurgedMessages:
+    """Which messages of one queue its purges removed. Fed with what happened there, in order.
+
+    What was settled before a purge, or came after it, was not removed by it.
+    """
+
+    def __init__(self) -> None:
+        self.seqs: set[int] = set()
+        self._here: set[int] = set()
+        self._lent: set[int] = set()
+
+    def add(self, kind: int, is_here: bool, seq: int) -> None:
+        """`seq` of a purge is 1 if it left alone what was in flight."""
+        if not is_here:
+            return
+        if kind in _PUBLISHES:
+            self._here.add(seq)
+        elif kind == LEND:
+            self._lent.add(seq)
+        elif kind == RETURN:
+            self._lent.discard(seq)
+        elif kind in _SETTLES:
+            self._here.discard(seq)
+            self._lent.discard(seq)
+        elif kind == PURGE:
+            gone = self._here - self._lent if seq else self._here
+            self.seqs |= gone
+            self._here = self._here - gone
+            if not seq:
+                self._lent.clear()
 
 
 def _within(time_ms: int, span: Span) -> bool:
@@ -336,15 +449,34 @@ def _past(record: Record, number: int) -> Iterator[PastMessage]:
 def _timeline(engine: Engine, queue: Queue, message_id: str, records: Iterable[Record]) -> list[Step]:
     seqs = _seqs(engine, queue, message_id)
     steps: list[Step] = []
+    places: dict[int, PurgedMessages] = {}  # by queue
     for record in records:
+        if record[0] == PURGE:
+            place = places.get(record[2])
+            before = len(place.seqs) if place is not None else 0
+            if place is not None:
+                place.add(PURGE, True, record[3])
+                if len(place.seqs) > before:
+                    steps.append(Step(record[1], "purged", _name(engine, record[2])))
+            continue
         for seq, extra in _arrivals(record):
             if extra is not None and extra.id == message_id:
                 seqs.add(seq)
         if record[0] == MOVE:
             seqs.update(new for old, _, new in record[6] if old in seqs)
-        if record[0] != COPY and any(seq in seqs for _, seq in touched(record)):
+        about = [(number, seq) for number, seq in touched(record) if seq in seqs]
+        if record[0] != COPY and about:
             steps.append(_step(engine, record, seqs))
+            for number, seq in about:
+                arrives = record[0] == MOVE and any(new == seq for _, _, new in record[6])
+                place = places.setdefault(number, PurgedMessages())
+                place.add(PUBLISH if arrives else record[0], True, seq)
     return steps
+
+
+def _name(engine: Engine, number: int) -> str:
+    found = engine.numbered.get(number)
+    return found.name if found is not None else f"(deleted queue {number})"
 
 
 def _through(route: tuple[str, str]) -> str:
@@ -353,8 +485,7 @@ def _through(route: tuple[str, str]) -> str:
 
 def _step(engine: Engine, record: Record, seqs: set[int]) -> Step:
     kind, now_ms, number = record[:3]
-    found = engine.numbered.get(number)
-    queue = found.name if found is not None else f"(deleted queue {number})"
+    queue = _name(engine, number)
     if kind in (PUBLISH, RUN):
         publisher = None if record[6] is None else record[6].publisher
         route = None if record[7] is None else record[7].route

@@ -208,9 +208,11 @@ class Operations(Views):
         rate: float | None = None,
         progress: Callable[[int], bool] | None = None,
         dry_run: bool = False,
+        include_purged: bool = False,
     ) -> int:
         """Publish again what was published to `queue` from a point on and is no longer in it.
 
+        A purge is final: what it removed is left out, unless `include_purged` asks for it.
         What is still waiting or with a consumer is not doubled; ids stay, so a replay can be repeated.
         `progress` is called with the number so far; returning False stops. A dry run only counts.
         """
@@ -221,7 +223,7 @@ class Operations(Views):
             now_ms = self._now()
         self.sync()
         act = self._count_missing if dry_run else self._replay_batch
-        past = self._history.published(self.engine, source, since_ms, since_id, now_ms)
+        past = self._history.published(self.engine, source, since_ms, since_id, now_ms, include_purged)
         chosen = sweeps.chosen_drafts(past, self.engine.id_of, filter)
         count = sweeps.replay(chosen, partial(act, target), rate, progress, dry_run=dry_run)
         self.sync()

@@ -134,6 +134,7 @@ def _add_replay(name: str, verbs: Verbs, help: str) -> None:
     replay.add_argument("--since-id", metavar="ID", help="from this message on")
     replay.add_argument("--to", metavar="QUEUE", help="into another queue")
     replay.add_argument("--rate", metavar="N", type=rate, help="the most per second")
+    replay.add_argument("--include-purged", action="store_true", help="also messages that a purge removed")
     add_filter(replay)
     _finish(replay)
 
@@ -248,6 +249,7 @@ def _replay(options: Namespace) -> int:
         "filter": wanted,
         "to": options.to,
         "rate": options.rate,
+        "include_purged": options.include_purged,
     }
     return _work(options, "replay", request, f"publish {{}} again to {options.to or options.queue}")
 

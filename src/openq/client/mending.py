@@ -102,15 +102,22 @@ class Mending(Base):
         target = None if to is None else self._name_of(to)
         return self._broker.redrive(self.name, target, wanted, rate, progress)
 
-    def replay_from(self, point: datetime | float | str, to: Queue | str | None = None) -> int:
+    def replay_from(
+        self,
+        point: datetime | float | str,
+        to: Queue | str | None = None,
+        *,
+        include_purged: bool = False,
+    ) -> int:
         """Publish again what was published from `point` on and is no longer in the queue.
 
         A point is a datetime, epoch seconds, ISO-8601 text, or the id of a message (text that
         parses as a UUID always is one). Ids stay, so a replay can be repeated. Returns how many.
+        Messages that `purge` removed are left out; `include_purged=True` brings them back too.
         """
         since_ms, since_id = self._point(point)
         target = None if to is None else self._name_of(to)
-        return self._broker.replay(self.name, since_ms, since_id, target)
+        return self._broker.replay(self.name, since_ms, since_id, target, include_purged=include_purged)
 
     replayFrom = replay_from
 

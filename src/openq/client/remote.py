@@ -508,9 +508,19 @@ class RemoteBroker:
             body["filter"] = wire.wanted_of(filter)
         return self._follow(queue, self._post(queue, "redrive", body).value, progress)
 
-    def replay(self, queue: str, since_ms: int | None, since_id: str | None, to: str | None = None) -> int:
+    def replay(
+        self,
+        queue: str,
+        since_ms: int | None,
+        since_id: str | None,
+        to: str | None = None,
+        *,
+        include_purged: bool = False,
+    ) -> int:
         since = None if since_ms is None else wire.time_text(max(since_ms, 0))
-        body = {"since": since, "since_id": since_id, "to": to}
+        body: Document = {"since": since, "since_id": since_id, "to": to}
+        if include_purged:
+            body["include_purged"] = True
         return self._follow(queue, self._post(queue, "replay", body).value, None)
 
     def _follow(self, queue: str, task: Document, progress: Callable[[int], bool] | None) -> int:

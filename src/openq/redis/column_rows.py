@@ -142,7 +142,7 @@ def read_event(id: Id, value: bytes) -> list[Event]:
         return [Event(ms, number, 0, "edit", int(rest))]
     if kind == "P":
         # As in a journal, 1 says that what was on loan stayed.
-        return [Event(ms, number, int(rest == "1"), "purge")]
+        return [Event(ms, number, int(rest.partition("\x1f")[0] == "1"), "purge")]
     return []
 
 

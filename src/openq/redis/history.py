@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..broker import timelines
 from ..broker.base import Step
-from ..broker.history import PastMessage, Span, kept_drafts
+from ..broker.history import PastMessage, Span, kept_drafts, without_purged
 from ..engine.records import EXPIRED
 from ..engine.routing import is_default
 from ..model import Draft
@@ -60,11 +61,37 @@ class Past:
                     break
         return found
 
-    def published(self, view: QueueView, since_ms: int | None, since_id: str | None) -> Iterator[Draft]:
+    def published(
+        self, view: QueueView, since_ms: int | None, since_id: str | None, include_purged: bool = False
+    ) -> Iterator[Draft]:
         broker = self._broker
         oldest_ms = max(since_ms or 0, broker.now_ms() - view.settings.history_ms)
         past = self.messages(view)
+        if not include_purged:
+            purges = self._purges(view)
+            if purges:
+                past = without_purged(
+                    lambda: self.messages(view), broker.id_prefix, lambda seq: _is_purged(seq, purges)
+                )
         return kept_drafts(past, view.name, view.settings, broker.id_prefix, oldest_ms, since_id)
+
+    def _purges(self, view: QueueView) -> list[_Purge]:
+        """The purges of a queue, each with those it spared: settled before, or in flight where it says so."""
+        found: list[_Purge] = []
+        settled: set[int] = set()
+        lent: set[int] = set()
+        for _, value in self._stream(view, "h", "-"):
+            kind, _, rest = value.partition(b"\x1f")
+            if kind == b"P":
+                spares, _, last = rest.partition(b"\x1f")
+                spared = settled | lent if spares == b"1" else set(settled)
+                found.append(_Purge(int(last or 0), spared))
+            elif kind in _ABOUT:
+                seqs = _about(kind, value)
+                (settled if kind in b"AMD" else lent).update(seqs)
+                if kind == b"R":
+                    lent.difference_update(seqs)
+        return found
 
     def expired_leases(self, view: QueueView) -> list[int]:
         """Sequences whose lease ran out since this was last asked."""
@@ -136,7 +163,16 @@ class Past:
                 steps.append((sent_ms, life, 0, Step(sent_ms, "published", view.name, _by(fields[1]))))
         own = str(seq).encode()
         numbered = self._broker._registry.numbered
+        is_here, is_lent = True, False
         for place, (id, value) in enumerate(self._stream(view, "h", since), 1):
+            if value[:2] == b"P\x1f":
+                _, spares, *last = value.split(b"\x1f")
+                was_there = bool(last) and int(last[0]) >= seq
+                if is_here and was_there and not (is_lent and spares == b"1"):
+                    is_here = False
+                    time_ms = int(id.partition(b"-")[0])
+                    steps.append((time_ms, life, place, Step(time_ms, "purged", view.name)))
+                continue
             if own not in value:
                 continue
             time_ms = int(id.partition(b"-")[0])
@@ -149,6 +185,8 @@ class Past:
                 continue
             step = _step(view, seq, time_ms, parts)
             if step is not None:
+                is_lent = parts[0] in ("L", "X")
+                is_here = is_here and parts[0] not in ("A", "M", "D")
                 steps.append((time_ms, life, place, step))
                 if parts[0] == "M":
                     went = self._went_to(view, seq, parts[4], id)
@@ -169,6 +207,29 @@ class Past:
                 if parts[0] == "I" and parts[1] == origin:
                     found.append((target, int(parts[2])))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Purge:
+    last_seq: int  # of what was in the queue then
+    spared: set[int]
+
+
+_ABOUT = (b"L", b"A", b"R", b"M", b"D")
+
+
+def _about(kind: bytes, value: bytes) -> list[int]:
+    """The messages that an event is about. Texts of strangers stand between parts that cannot hold them."""
+    parts = value.split(b"\x1f")
+    if kind == b"R":
+        return [int(parts[-2])]
+    if kind == b"M":
+        return [int(parts[-2])]
+    return [int(each) for each in parts[-1].split(b",")]
+
+
+def _is_purged(seq: int, purges: list[_Purge]) -> bool:
+    return any(seq <= purge.last_seq and seq not in purge.spared for purge in purges)
 
 
 def _step(view: QueueView, seq: int, time_ms: int, parts: list[str]) -> Step | None:

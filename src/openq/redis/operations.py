@@ -452,12 +452,13 @@ class Operations(Traffic):
         rate: float | None = None,
         progress: Callable[[int], bool] | None = None,
         dry_run: bool = False,
+        include_purged: bool = False,
     ) -> int:
         sweeps.check_rate(rate)
         source = self._view(queue)
         target = source if to is None else self._view(to)
         act = self._count_missing if dry_run else self._replay_batch
-        past = list(Past(self).published(source, since_ms, since_id))
+        past = list(Past(self).published(source, since_ms, since_id, include_purged))
         chosen = sweeps.chosen_drafts(past, self.message_id, filter)
         count = sweeps.replay(chosen, partial(act, target), rate, progress, dry_run=dry_run)
         self.sync()

@@ -278,6 +278,7 @@ def replay(call: Call) -> None:
             rate=body.rate,
             progress=progress,
             dry_run=dry_run,
+            include_purged=body.include_purged,
         )
 
     if body.dry_run:

@@ -479,7 +479,10 @@ class Discard(Request, kw_only=True):
 
 
 class Replay(Request, kw_only=True):
-    """From a time, from a message, or all that history holds and `filter` matches."""
+    """From a time, from a message, or all that history holds and `filter` matches.
+
+    Messages that a purge removed are left out, unless `include_purged` asks for them.
+    """
 
     since: Moment | float | None = None
     since_id: str | None = None
@@ -487,6 +490,7 @@ class Replay(Request, kw_only=True):
     to: Name | None = None
     rate: Annotated[float, Meta(gt=0)] | None = None
     dry_run: bool = False
+    include_purged: bool = False
 
 
 class TaskView(Reply, kw_only=True):

@@ -457,6 +457,7 @@ end
 local purge = up_to_date(function(Q, args)
   local n = clear(Q, args[2] == '1')
   count(Q, 'removed', n)
-  event(Q, 'P', args[2])
+  -- With the last message that was there: which ones were removed is worked out from the events before.
+  event(Q, 'P', args[2], S(Q.cur))
   return n
 end)
