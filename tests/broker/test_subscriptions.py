@@ -602,3 +602,67 @@ def test_a_file_that_somebody_edited_stops_nobody(
     assert "subscription 's'" in caplog.text
     durable.form(0)
     assert file.with_name("subscriptions.json.unreadable").read_text() == edited
+
+
+# -- numbers that were acknowledged -----------------------------------------------------------------------
+
+
+def test_a_number_that_was_acked_is_never_used_for_other_rows(place: Place) -> None:
+    place.publish(b"a", b"b")
+    assert place.form(limit=1) == (1, 1)
+    assert place.form(1, limit=1) == (2, 1)
+    place.broker.subscriptions.ack("s", 2, None)
+    place.publish(b"c")
+
+    # A reader that lost its place asks for what was acknowledged.
+    assert place.form(0) == (3, 1)
+    assert place.bodies(1) is None
+    assert place.bodies(3) == [b"c"]
+    assert place.form(2) == (3, 1)
+    assert place.form(0) == (3, 1)
+
+
+def test_nor_is_it_after_a_crash_in_the_middle_of_an_ack(durable: Place, tmp_path: Path) -> None:
+    durable.publish(b"a")
+    assert durable.form(4) == (5, 1)
+    durable.broker.subscriptions.ack("s", 5, None)
+    durable.broker.sync()
+    durable.publish(b"b")
+    again = durable.crashed(tmp_path / "copy")
+
+    assert again.form(4) == (6, 1)
+    assert again.bodies(6) == [b"b"]
+
+
+def test_nor_for_a_subscription_that_was_deleted_and_made_again(durable: Place, tmp_path: Path) -> None:
+    durable.publish(b"a", b"b")
+    assert durable.form(6, limit=1) == (7, 1)
+    durable.broker.subscriptions.ack("s", 7, None)
+    assert durable.form(7, limit=1) == (8, 1)
+    durable.broker.subscriptions.delete("s")
+
+    assert durable.form(0) == (9, 1)  # 8 was given back, and may be in the hands of its reader still
+    again = durable.crashed(tmp_path / "copy")
+    again.broker.subscriptions.delete("s")
+    assert again.form(0) == (10, 1)
+
+
+def test_nor_where_the_queue_was_deleted_meanwhile(place: Place) -> None:
+    place.publish(b"a")
+    assert place.form(2) == (3, 1)
+    place.broker.subscriptions.ack("s", 3, None)
+    place.broker.delete("q")
+    place.broker.declare("q", QueueSettings())
+    place.publish(b"b")
+
+    assert place.form(0) == (4, 1)
+    assert place.bodies(4) == [b"b"]
+
+
+def test_a_batch_whose_lease_ran_out_was_not_acked_and_keeps_its_number(place: Place) -> None:
+    place.publish(b"a")
+    assert place.form(0, lease_ms=1000) == (1, 1)
+    place.clock.advance(5)
+    place.broker.tick()
+
+    assert place.form(0) == (1, 1)

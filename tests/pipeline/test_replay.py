@@ -118,6 +118,27 @@ def test_a_plan_is_carried_out_once_and_copies_say_what_they_are(
     assert third.attributes["openq.replay_count"] == 2
 
 
+def test_what_was_purged_is_not_replayed_unless_asked_for(
+    spark: SparkSession, server: Served, data: Path, tmp_path: Path
+) -> None:
+    with OpenQ("swept", url=server.url, codec="raw") as swept:
+        for n in range(6):
+            swept.publish(json.dumps({"n": n}).encode())
+        for message in swept.receive_many(2):
+            swept.ack(message)
+        swept.purge()
+        swept.publish(json.dumps({"n": 6}).encode())
+    make_queue(server, "kept")
+    make_queue(server, "everything")
+
+    places = {"path": data, "url": server.url}
+    replay(spark, "swept", "kept", plan=tmp_path / "kept.json", **places)
+    replay(spark, "swept", "everything", plan=tmp_path / "all.json", include_purged=True, **places)
+
+    assert numbers(server, "kept") == [0, 1, 6]
+    assert numbers(server, "everything") == list(range(7))
+
+
 def test_a_pace_goes_in_steps_and_goes_on_in_the_middle_of_a_slice(
     spark: SparkSession, server: Served, data: Path, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ subscription S is nothing but leases whose consumer is `batch:S:n`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +25,7 @@ MAX_OPEN = 100  # batches of one subscription
 MAX_PART_BYTES = 64 << 20  # of bodies, in one answer
 MAX_SUBSCRIPTIONS = 10_000
 MAX_OF_ONE = 1_000  # made by the same user
+MAX_RETIRED = 10_000  # names of deleted subscriptions whose numbers are remembered
 _MAX_PAST = 100  # owners that are remembered as replaced
 _PREFIX = "batch:"
 
@@ -108,6 +109,18 @@ class Terms:
     owner: str | None = None  # who reads it
     past: tuple[str, ...] = ()  # owners that were replaced, the last one last
     lease_ms: int = LEASE_MS
+    acked: int = 0  # the highest number of a batch that was acknowledged: it never stands for other rows
+
+    def acked_through(self, number: int) -> Terms:
+        return self if number <= self.acked else replace(self, acked=number)
+
+    def number_for(self, wanted: int, is_open: Callable[[int], bool]) -> int:
+        """The number of the batch that a reader gets who asks for this one.
+
+        A reader that lost its place may ask for a number again that was acknowledged. What waits by now is
+        another batch, and a sink that knows the number would take it for the old one.
+        """
+        return wanted if wanted > self.acked or is_open(wanted) else check_number(self.acked + 1)
 
     def owned_by(self, owner: str | None, name: str) -> Terms:
         """A new owner takes over, one of the past is refused; who says nothing changes nothing."""
@@ -128,6 +141,7 @@ class Terms:
             "past": list(self.past),
             "lease_ms": self.lease_ms,
             "maker": self.maker,
+            "acked": self.acked,
         }
 
     @classmethod
@@ -138,7 +152,9 @@ class Terms:
         owner, past = told(fields, "owner", (str, type(None))), told(fields, "past", list)
         if not all(isinstance(each, str) for each in past):
             raise InvalidSetting("past owners must be texts")
-        return cls(queue, maker, owner, tuple(past), told_number(fields, "lease_ms", MAX_LEASE_MS, 1))
+        lease_ms = told_number(fields, "lease_ms", MAX_LEASE_MS, 1)
+        acked = told_number(fields, "acked", MAX_NUMBER, default=0)
+        return cls(queue, maker, owner, tuple(past), lease_ms, acked)
 
 
 class KnownSubscription(Protocol):

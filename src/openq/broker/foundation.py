@@ -117,7 +117,11 @@ class Foundation:
         self._ticker = Ticker(self._tick)
         self._clock.on_advance(self.tick)
         self.cursors = Cursors(StateFile(data_path, "cursors.json", io), journal, self._now)
-        self.subscriptions = Subscriptions(self, StateFile(data_path, "subscriptions.json", io))
+        self.subscriptions = Subscriptions(
+            self,
+            StateFile(data_path, "subscriptions.json", io),
+            StateFile(data_path, "retired.json", io),
+        )
         if journal is not None:
             self._housekeeper = Housekeeper(self, journal, history_bytes)
             self._ticker.start()

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 
 from ..engine.lending import SLICE
 from ..engine.queue import Queue
-from ..errors import HistoryUnavailable, InvalidSetting, JournalDamaged, OpenQError
+from ..errors import HistoryUnavailable, InvalidSetting, JournalDamaged, OpenQError, OutOfRoom
 from ..model import Delivery, Entry, check_name
 from .base import Receipt
 from .batches import (
     MAX_MESSAGES,
+    MAX_RETIRED,
     Formed,
     Rows,
     SubscriptionInUse,
@@ -83,9 +84,12 @@ class Subscription:
 
 
 class Subscriptions:
-    def __init__(self, broker: Foundation, file: StateFile) -> None:
+    def __init__(self, broker: Foundation, file: StateFile, retired: StateFile) -> None:
         self._broker = broker
         self._file = file
+        # By the name of a deleted subscription: the numbers up to which its batches went.
+        self._retired_file = retired
+        self._retired = {name: number for name, number in retired.read().items() if isinstance(number, int)}
         self._lock = threading.Lock()
         self._known: dict[str, Subscription] = {}
         # A subscription is on disk before its first lease, so nothing is missed where there is no file.
@@ -192,6 +196,7 @@ class Subscriptions:
                 raise SubscriptionNotFound(name)  # deleted in this moment
             self._tidy(known)
             self._claim(known, queue, owner, lease_ms)
+            number = known.terms.number_for(number, known.batches.__contains__)
             for later, other in known.batches.items():
                 # Numbers of somebody who counted otherwise: this reader never gets to them.
                 other.abandoned = later > number
@@ -213,8 +218,10 @@ class Subscriptions:
             return
         with self._lock:
             rest = {name: known for name, known in self._known.items() if known.queue in queues}
+            gone = [known for name, known in self._known.items() if name not in rest]
             self._known = rest
             try:
+                self._retire(gone)
                 self._save(rest)
             except OpenQError as error:  # the next start drops them again
                 log.warning("subscriptions of deleted queues stay in their file: %s", error)
@@ -232,7 +239,7 @@ class Subscriptions:
             known = self._known.get(name)
             if known is None:
                 check_room([each.terms.maker for each in self._known.values()], maker)
-                known = Subscription(name, Terms(queue, maker))
+                known = Subscription(name, Terms(queue, maker, acked=self._retired.get(name, 0)))
                 self._save({**self._known, name: known})
                 self._known = {**self._known, name: known}
         return known
@@ -261,6 +268,17 @@ class Subscriptions:
         except OpenQError:
             known.terms = before
             raise
+
+    def _retire(self, gone: Sequence[Subscription]) -> None:
+        """Locked. A subscription of the same name goes on behind the numbers of this one."""
+        numbers = {known.name: max(known.terms.acked, *known.batches, 0) for known in gone}
+        used = {name: number for name, number in numbers.items() if number}
+        if not used:
+            return
+        others = {name: number for name, number in self._retired.items() if name not in used}
+        all_retired = dict([*others.items(), *used.items()][-MAX_RETIRED:])
+        self._retired_file.write(all_retired)
+        self._retired = all_retired
 
     def _save(self, all_known: dict[str, Subscription]) -> None:
         self._file.write({name: known.terms.to_json() for name, known in all_known.items()})
@@ -391,13 +409,26 @@ class Subscriptions:
         acked = lost = 0
         with known.lock:
             self._check_owner(known, owner)
-            for number in [each for each in known.batches if each <= through]:
+            done_with = [each for each in known.batches if each <= through]
+            if done_with:
+                self._note_acked(known, done_with[-1])
+            for number in done_with:
                 batch = known.batches[number]
                 done = self._ack(batch)
                 acked += done
                 lost += len(batch.receipts) - done
                 known.batches = {n: each for n, each in known.batches.items() if n != number}
         return acked, lost
+
+    def _note_acked(self, known: Subscription, number: int) -> None:
+        """Subscription locked. Before the first ack: a crash in between leaves the same batch open."""
+        terms = known.terms.acked_through(number)
+        try:
+            self._agree(known, terms)
+        except OutOfRoom as error:
+            # Acks go on while the disk is full. This process knows the number all the same.
+            log.warning("subscription %r: number %d is not on disk: %s", known.name, number, error)
+            known.terms = terms
 
     def _ack(self, batch: Batch) -> int:
         broker = self._broker
@@ -421,6 +452,7 @@ class Subscriptions:
         with known.lock:
             with self._lock:
                 rest = {each: other for each, other in self._known.items() if each != name}
+                self._retire([known])
                 self._save(rest)
                 self._known = rest
             for batch in known.batches.values():

@@ -88,6 +88,7 @@ def _add_replay(verbs: Verbs) -> None:
         "--where", metavar="SQL", help="a condition on the columns of `messages`, and body_json"
     )
     replay.add_argument("--again", action="store_true", help="also what the same words have published before")
+    replay.add_argument("--include-purged", action="store_true", help="also messages that a purge removed")
     replay.add_argument("--rate", metavar="N", type=rate, help="the most per second")
     replay.add_argument(
         "--speed", metavar="N", type=_speed, help="as they came, but so many times as fast: 1, 10x"
@@ -313,6 +314,7 @@ def _replay(options: Namespace) -> int:
             where=options.where,
             rate=options.rate,
             speed=options.speed,
+            include_purged=options.include_purged,
             plan=plan_path,
         )
         plan, left = chosen.plan, chosen.left

@@ -101,11 +101,13 @@ def replay(
     speed: float | None = None,
     plan: StrPath | None = None,
     progress: Progress | None = None,
+    include_purged: bool = False,
 ) -> Replayed:
     """Choose and send. With a `plan` that exists, go on where it stands; nothing is sent twice.
 
     `queues` are names or patterns, `where` is SQL over the columns of `messages` (and `body_json`). `rate`
-    is messages per second; `speed` keeps the original distances in time: 10 is ten times as fast.
+    is messages per second; `speed` keeps the original distances in time: 10 is ten times as fast. What a
+    purge removed is left out, unless `include_purged` asks for it.
     """
     with Site(path, url, token, archive) as site:
         chosen = choose(
@@ -120,6 +122,7 @@ def replay(
             rate=rate,
             speed=speed,
             plan=plan,
+            include_purged=include_purged,
         )
         return run(spark, site, chosen.plan, progress)
 
@@ -137,6 +140,7 @@ def choose(
     rate: float | None = None,
     speed: float | None = None,
     plan: StrPath | None = None,
+    include_purged: bool = False,
 ) -> Chosen:
     """The plan of that name, or a new one, which is not on disk yet. Sends nothing."""
     check_rate(rate)
@@ -156,6 +160,7 @@ def choose(
         "where": where,
         "rate": rate,
         "speed": speed,
+        "include_purged": include_purged or None,
     }
     if known is not None:
         # "2h" means another moment by now; whoever goes on with a plan goes on with its times.
@@ -201,8 +206,46 @@ def _frame(spark: SparkSession, site: Site, plan: Plan, first: int | None, end: 
     if body or speaks_of(asked["where"], BODIES):
         frame = read(**words)
         is_json = speaks_of(asked["where"], ("body_json",))
-        return matching(with_json(frame) if is_json else frame, asked["where"])
-    return matching(read(**words, body=False), asked["where"])
+        frame = matching(with_json(frame) if is_json else frame, asked["where"])
+    else:
+        frame = matching(read(**words, body=False), asked["where"])
+    if asked.get("include_purged"):
+        return frame
+    return _without_purged(frame, site.reader(spark, plan.end_position), asked["from"])
+
+
+def _without_purged(frame: DataFrame, read: Any, queues: Sequence[str]) -> DataFrame:
+    """Without the messages that a purge of their queue found there: published before, settled not before."""
+    from pyspark.sql import functions as F
+
+    from .lives import ENDS, RETURNS
+
+    columns = ("position", "item", "queue", "event")
+    purges = read(table="events", queues=queues, events=("purge",), columns=columns).collect()
+    if not purges:
+        return frame
+    listed: dict[str, list[tuple[int, bool]]] = {}
+    for row in purges:
+        # The item of a purge says whether it left alone what was in flight.
+        listed.setdefault(row["queue"], []).append((row["position"], row["item"] == 1))
+    schema = "queue STRING, _purges ARRAY<STRUCT<at: BIGINT, spares: BOOLEAN>>"
+    table = frame.sparkSession.createDataFrame(list(listed.items()), schema)
+    events = ("deliver", *RETURNS, *ENDS[:-1])
+    steps = read(table="events", queues=queues, events=events, columns=("position", "seq", "queue", "event"))
+    what = F.when(F.col("event") == "deliver", 1).when(F.col("event").isin(*RETURNS), 0).otherwise(2)
+    step = F.struct(F.col("position").alias("at"), what.alias("what"))  # 1: in flight, 0: waiting, 2: settled
+    told = steps.where(F.col("queue").isin(list(listed))).groupBy("queue", "seq")
+    rows = frame.join(F.broadcast(table), "queue", "left")
+    rows = rows.join(told.agg(F.collect_list(step).alias("_steps")), ["queue", "seq"], "left")
+
+    def removes(purge: Any) -> Any:
+        before = F.filter("_steps", lambda step: step["at"] < purge["at"])
+        settled = F.coalesce(F.exists(before, lambda step: step["what"] == 2), F.lit(False))
+        in_flight = F.coalesce(F.array_max(before)["what"] == 1, F.lit(False))
+        return (purge["at"] > F.col("position")) & ~settled & ~(purge["spares"] & in_flight)
+
+    is_purged = F.coalesce(F.exists("_purges", removes), F.lit(False))
+    return rows.where(~is_purged).select(*frame.columns)
 
 
 def _count(

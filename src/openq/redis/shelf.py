@@ -35,6 +35,9 @@ class Shelf:
         texts = zip(pairs[::2], pairs[1::2], strict=True)
         return {name.decode(): json.loads(text) for name, text in texts}
 
+    def count(self) -> int:
+        return int(self._calls.call(self._key, "HLEN", self._key, idempotent=True))
+
     def change(self, name: str, change: Callable[[Any], Any]) -> Any:
         """What `change` makes of it, None for none; tried again on a newer one if somebody was faster."""
         for _ in range(_TRIES):

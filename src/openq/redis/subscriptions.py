@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..broker.batches import (
     MAX_MESSAGES,
     MAX_OPEN,
+    MAX_RETIRED,
     Formed,
     Rows,
     SubscriptionInUse,
@@ -85,6 +86,8 @@ class StreamSubscriptions:
     def __init__(self, broker: RedisBroker) -> None:
         self._broker = broker
         self._shelf = Shelf(broker, "subscriptions")
+        # By the name of a deleted subscription: the number up to which its batches went.
+        self._retired = Shelf(broker, "retired_subscriptions")
 
     # -- looking
 
@@ -156,7 +159,8 @@ class StreamSubscriptions:
             others = [self._alive(*each) for each in self._shelf.all().items()]
             check_room([other.terms.maker for other in others if other is not None], maker)
             # By the clock: later than any term of one that had this name before.
-            return Known(name, Terms(queue, maker), view.number, now_ms).to_json()
+            terms = Terms(queue, maker, acked=int(self._retired.get(name) or 0))
+            return Known(name, terms, view.number, now_ms).to_json()
 
         self._shelf.change(name, make)
 
@@ -237,7 +241,8 @@ class StreamSubscriptions:
         room = _NO_LIMIT if max_bytes is None else max_bytes
 
         def take(known: Known) -> Formed | None:
-            return self._take(known, number, limit, room)
+            mine = known.terms.number_for(number, lambda wanted: wanted in self._numbers(known))
+            return self._take(known, mine, limit, room)
 
         def agree() -> Known:
             if self._find(name) is None:
@@ -295,6 +300,9 @@ class StreamSubscriptions:
                 self._drop_orphan(name)
 
     def _drop_orphan(self, name: str) -> None:
+        fields = self._shelf.get(name)
+        if fields is not None:
+            self._retire(Known.from_json(name, fields))
         self._shelf.change(name, lambda fields: None if self._alive(name, fields) is None else fields)
 
     # -- reading
@@ -392,8 +400,15 @@ class StreamSubscriptions:
         A crash in the middle leaves the rest open; the same call again ends that too.
         """
         check_number(through)
+
+        def note(known: Known) -> Known:
+            """Before the first ack: a crash in between leaves the same batch open."""
+            known = known.on(known.terms.owned_by(owner, name), known.number)
+            done_with = [number for number in self._numbers(known) if number <= through]
+            return replace(known, terms=known.terms.acked_through(max(done_with, default=0)))
+
         _, counts = self._in_term(
-            lambda: self._owned(name, owner), lambda known: self._end(known, "ack_batches", through)
+            lambda: self._agree(name, note), lambda known: self._end(known, "ack_batches", through)
         )
         self._broker.sync()
         return counts
@@ -407,9 +422,22 @@ class StreamSubscriptions:
             lost += more_lost
         return ended, lost
 
+    def _numbers(self, known: Known) -> list[int]:
+        return [batch.formed.batch for batch in self._open([known])[0]]
+
+    def _retire(self, known: Known) -> None:
+        """A subscription of the same name goes on behind the numbers of this one."""
+        last = max([known.terms.acked, *self._numbers(known)])
+        if last:
+            self._retired.change(known.name, lambda before: max(int(before or 0), last))
+            if self._retired.count() > MAX_RETIRED:
+                oldest = min(self._retired.all().items(), key=lambda item: int(item[1]))[0]
+                self._retired.change(oldest, lambda before: None)
+
     def delete(self, name: str) -> int:
         """Its batches go back to the queue, counted as a delivery. How many messages that were."""
         known = self.get(name)
+        self._retire(known)
 
         def take(fields: Any) -> None:
             nonlocal known
