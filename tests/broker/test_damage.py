@@ -9,7 +9,11 @@ from openq.broker.base import Health
 from openq.broker.damage import FOUND, LOST, MAX_LISTED, SET_ASIDE, DamageRegister
 from openq.broker.local import LocalBroker
 from openq.broker.state_file import StateFile
+from openq.model import Draft, QueueSettings
 from openq.observe.metrics import render
+from openq.storage.files import FileJournal
+from openq.storage.index import index_path
+from tests.serving import until
 
 
 def test_a_report_is_logged_once_and_degrades_the_health(caplog: pytest.LogCaptureFixture) -> None:
@@ -81,3 +85,62 @@ def test_a_broker_opens_with_what_its_directory_remembers(tmp_path: Path) -> Non
 
     assert again.health() == Health(True, "journal", False, ("3 records lost",))
     again.close()
+
+
+def small_broker(path: Path) -> LocalBroker:
+    return LocalBroker(journal=FileJournal(path, segment_bytes=4096, first_segment_bytes=4096))
+
+
+def filled(path: Path) -> None:
+    """Several full segments, each with its index, and a snapshot."""
+    broker = small_broker(path)
+    broker.declare("jobs", QueueSettings())
+    for _ in range(60):
+        broker.publish("jobs", Draft(b"x" * 200))
+    broker.sync()
+    journal = broker.journal
+    assert journal is not None
+    sealed = [each for each in journal.segments() if each.sealed]
+    assert len(sealed) > 2
+    until(lambda: all(Path(index_path(each.path)).exists() for each in sealed))
+    broker.close()
+
+
+@pytest.mark.parametrize("what", ["index", "snapshot"])
+def test_what_is_found_damaged_in_the_background_degrades_the_health(tmp_path: Path, what: str) -> None:
+    """Both are made anew; a disk that changes files needs an operator all the same."""
+    filled(tmp_path)
+    if what == "index":
+        file = sorted((tmp_path / "journal").glob("*.idx"))[1]
+    else:
+        file = max((tmp_path / "snapshots").glob("*.snap"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+    broker = small_broker(tmp_path)
+    try:
+        until(lambda: broker.damage.listed())
+        [found] = broker.damage.listed()
+        assert (found.kind, found.file) == (FOUND, str(file))
+        assert broker.health().status == "degraded"
+        assert broker.stats("jobs").ready == 60
+    finally:
+        broker.close()
+
+
+def test_messages_that_only_a_snapshot_knows_of_are_lost_and_counted(tmp_path: Path) -> None:
+    """A journal without bounds, as of an earlier version, whose oldest segment somebody removed."""
+    filled(tmp_path)
+    first = min((tmp_path / "journal").glob("*.seg"))
+    first.unlink()
+    first.with_suffix(".idx").unlink()
+    (tmp_path / "journal" / "bounds").unlink()
+
+    broker = small_broker(tmp_path)
+    try:
+        [lost] = broker.damage.listed()
+        assert lost.kind == LOST
+        assert lost.count == 60 - broker.stats("jobs").ready > 0
+    finally:
+        broker.close()

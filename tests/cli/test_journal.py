@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from openq.broker.damage import LOST
 from openq.broker.local import LocalBroker
 from openq.errors import JournalDamaged
 from openq.model import Draft, QueueSettings
@@ -383,6 +384,13 @@ def test_a_missing_segment_is_named_with_its_messages_and_refused(
     assert done.code == 0
     assert f"{lost} not settled at the last snapshot" in done.out
     assert waiting(long) == whole - lost
+    broker = LocalBroker(long)
+    try:
+        [reported] = [each for each in broker.damage.listed() if each.kind == LOST]
+        assert (reported.file, reported.count) == (str(gone), lost)
+        assert broker.health().status == "degraded"
+    finally:
+        broker.close()
 
 
 def test_swapped_segments_are_put_in_their_order_and_nothing_is_lost(long: Path) -> None:

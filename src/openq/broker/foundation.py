@@ -24,7 +24,7 @@ from ..engine.mend import mend
 from ..engine.queue import Queue
 from ..engine.records import ITEM, PUBLISH, ROUTE, RUN, Record, content, decode, encode
 from ..engine.snapshot import decode as load_snapshot
-from ..engine.snapshot import oldest_segment
+from ..engine.snapshot import live_locations, oldest_segment
 from ..errors import (
     Closed,
     HistoryUnavailable,
@@ -37,10 +37,11 @@ from ..errors import (
 from ..model import Delivery, Entry, Info
 from ..storage.disk import SCARCE
 from ..storage.files import FileJournal
+from ..storage.snapshots import list_all as list_snapshots
 from ..storage.snapshots import load_newest
 from .base import Health
 from .cursors import Cursors
-from .damage import FOUND, DamageRegister
+from .damage import FOUND, LOST, DamageRegister
 from .history import FileHistory, History, MemoryHistory
 from .housekeeping import Housekeeper
 from .state_file import StateFile
@@ -114,6 +115,8 @@ class Foundation:
         # What is known of a queue, without the lock and at the price of a lookup. Only to be read.
         self.known: Callable[[str], Queue | None] = self.engine.queues.get
         self._now = self._clock.now_ms
+        if journal is not None:
+            journal.on_damage(self._found_damage)
         self._ticker = Ticker(self._tick)
         self._clock.on_advance(self.tick)
         self.cursors = Cursors(StateFile(data_path, "cursors.json", io), journal, self._now)
@@ -133,16 +136,21 @@ class Foundation:
 
     def _open(self, journal: FileJournal, clock: Clock | None) -> None:
         self._lock = journal.lock
-        newest = load_newest(os.path.join(journal.path, "snapshots"), journal.io)
+        snapshots = os.path.join(journal.path, "snapshots")
+        newest = load_newest(snapshots, journal.io)
+        known_at = 0 if newest is None else newest[0]
+        skipped = [path for at, path in list_snapshots(snapshots, journal.io) if at > known_at]
         first = journal.segments()[0].number
         if newest is not None and newest[0] >> 32 < first:
             # An older one, because the newest is damaged. What is left of the journal is enough.
             log.warning("the snapshot is older than the journal; all records are read again")
             newest = None
+        gone = 0
         latest_ms, count = self._recover(journal, newest)
         if newest is not None and oldest_segment(self.engine) < first:
             # A damaged end of the journal held the copies of messages whose old segment is freed.
             log.warning("the snapshot names messages that are gone; all records are read again")
+            gone = sum(at >> 32 < first for at in live_locations(newest[1]))
             self.engine = Engine(self.engine.id_prefix, self.engine.seed)
             newest = None
             latest_ms, count = self._recover(journal, None)
@@ -157,6 +165,7 @@ class Foundation:
             )
         self._clock = clock or SystemClock(latest_ms)
         now_ms = self._clock.now_ms()
+        self._register_findings(journal, skipped, gone, now_ms)
         # Loans are not waited for, so the last ones before a crash may be unknown here. Their receipts
         # must not fit a delivery of this run: it numbers from beyond anything they can have had.
         engine.next_number = max(engine.next_number, now_ms << 20)
@@ -172,6 +181,20 @@ class Foundation:
                 journal.append(encode(checkpoint(engine, now_ms)))
             self._release_bound(now_ms)
             engine.advance(now_ms)
+
+    def _register_findings(self, journal: FileJournal, skipped: list[str], gone: int, now_ms: int) -> None:
+        """What opening found: it goes on without it, and says so."""
+        for path in skipped:
+            detail = "this snapshot cannot be read; the records were read instead"
+            self.damage.report(FOUND, detail, now_ms, file=path)
+        if gone:
+            detail = "a snapshot names messages in a segment that is not there any more"
+            first = journal.segments()[0].path
+            self.damage.report(LOST, detail, now_ms, file=first, count=gone)
+        for number in self.engine.orphans:
+            name = self.engine.numbered[number].name
+            detail = f"the name of queue {number} is lost to damage; its messages are in {name!r}"
+            self.damage.report(FOUND, detail, now_ms, queue=name)
 
     def _load_info(self, at: int) -> Info | None:
         """Lock held. What cannot be read says nothing of itself: damage must not stop the verb that asks."""

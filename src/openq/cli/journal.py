@@ -10,6 +10,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
+from ..broker import repairs
 from ..storage import doctor, losses
 from ..storage.disk import Io
 from ..storage.scan import SUFFIX
@@ -150,7 +151,7 @@ def repair(directory: str, dry_run: bool, yes: bool, *, as_json: bool) -> int:
         return USAGE
     progress = Progress("repairing", 3 * report.bytes)  # looked at before, while and after
     try:
-        report = doctor.repair(directory, io=WatchedIo(progress))
+        report = repairs.repair(directory, io=WatchedIo(progress))
     finally:
         progress.end()
     orphans = _orphans(directory) if report.damages else 0

@@ -18,6 +18,7 @@ from openq.errors import (
     InvalidSetting,
     JournalDamaged,
     JournalFailed,
+    OutOfRoom,
     keep_private,
 )
 from openq.storage import clean_end
@@ -50,6 +51,7 @@ log = logging.getLogger("openq.journal")
 
 MIB = 1 << 20
 MOST_SEGMENT = 1 << 30
+MAX_MET = 100
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _frame = FRAME.unpack_from
@@ -116,6 +118,8 @@ class FileJournal(GroupWriter):
                 raise JournalFailed(f"cannot open {self.path}: {error}") from error
             raise
         self._folder_lock = folder_lock
+        self._on_damage: Callable[[JournalDamaged], None] | None = None
+        self._met: list[JournalDamaged] = []  # before anybody asked to be told
         self._rows_of = rows_of or engine_rows
         self._reader = Reader(io, salt, self._path_of)
         self._dropping = Lock()
@@ -173,6 +177,19 @@ class FileJournal(GroupWriter):
     def announce(self, url: str) -> None:
         """Tell those who find the folder taken how to connect to this process instead."""
         self._folder_lock.announce(url)
+
+    def on_damage(self, callback: Callable[[JournalDamaged], None]) -> None:
+        """Tell of damage that is met in the background, where nobody gets an error for it."""
+        self._on_damage = callback
+        met, self._met = self._met, []
+        for error in met:
+            callback(error)
+
+    def _meet(self, error: JournalDamaged) -> None:
+        if self._on_damage is not None:
+            self._on_damage(error)
+        elif len(self._met) < MAX_MET:
+            self._met.append(error)
 
     # -- reading: without the lock
 
@@ -319,7 +336,11 @@ class FileJournal(GroupWriter):
                 return load_index(index_path(path), self._io)
             except FileNotFoundError:
                 pass
-            except (ValueError, OSError) as error:
+            except ValueError as error:
+                log.warning("%s; it is built again", error)
+                detail = "this index does not match its checksum; it is built again"
+                self._meet(JournalDamaged(index_path(path), 0, detail))
+            except OSError as error:
                 log.warning("%s; it is built again", error)
         try:
             fd = self._io.open(path, os.O_RDONLY)
@@ -382,7 +403,11 @@ class FileJournal(GroupWriter):
                         save_index(self._io, path, index)
         except (HistoryUnavailable, Closed):
             return
-        except (OSError, JournalDamaged) as error:
+        except JournalDamaged as error:
+            log.warning("no index for %s: %s", segment.path, error)
+            self._meet(error)
+            return
+        except (OSError, OutOfRoom) as error:
             log.warning("no index for %s: %s", segment.path, error)
             return
         segment.first_ms, segment.last_ms = index.first_ms, index.last_ms
