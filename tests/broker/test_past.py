@@ -115,7 +115,7 @@ def test_a_replay_stops_when_it_is_told_to(broker: LocalBroker) -> None:
         told.append(done)
         return len(told) < 2
 
-    assert broker.replay("q", 0, None, progress=progress) == 200
+    assert broker.replay("q", 0, None, progress=progress, include_purged=True) == 200
     assert told == [100, 200]
 
 

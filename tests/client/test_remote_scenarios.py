@@ -26,6 +26,7 @@ NOT_OVER_THE_NETWORK = {
     "extend_late": "extending a lease that ran out is a rule of SQS",
     "purge_waiting": "a purge that leaves what is with consumers is a rule of AMQP",
     "purge_waiting_dedup": "the same",
+    "replay_purged_waiting": "the same",
 }
 
 
