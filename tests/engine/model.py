@@ -76,11 +76,19 @@ class ModelQueue:
     def rank(self, item: Item) -> int:
         return min(item.priority, self.top())
 
-    def change(self, settings: QueueSettings) -> None:
-        before, self.settings = self.top(), settings
+    def change(self, settings: QueueSettings, now_ms: int) -> None:
+        before, delay_ms, self.settings = self.top(), self.settings.delay_ms, settings
         if self.top() != before:
             self.turns.clear()
             self.refresh_turns()
+        if settings.fifo and settings.delay_ms != delay_ms:
+            for item in [i for i in self.waiting() if i.seq in self.delayed]:
+                if not item.count and not item.expires_ms and item.due_ms == item.sent_ms + delay_ms:
+                    due_ms = item.sent_ms + settings.delay_ms
+                    item.due_ms = due_ms if due_ms > now_ms else 0
+                    if not item.due_ms:
+                        self.delayed.remove(item.seq)
+                    self.refresh_turns()
 
     def refresh_turns(self) -> None:
         """A group that has something waiting again goes to the end; one that has nothing goes away."""

@@ -137,7 +137,7 @@ class EngineAndModel(RuleBasedStateMachine):
         wanted = wanted.with_(fifo=queue.settings.fifo)
         changes = queue.settings != wanted
         self.engine.change_queue(name, wanted, self.now)
-        queue.change(wanted)
+        queue.change(wanted, self.now)
         if changes:
             self.model.overflow(queue)  # a lower limit counts at once
         self.tick(1)  # a shorter retention takes effect with the next moment

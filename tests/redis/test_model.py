@@ -71,7 +71,7 @@ class RedisAndModel(Life):
         wanted = wanted.with_(fifo=queue.settings.fifo)
         changes = queue.settings != wanted
         self.broker.declare(name, wanted, change=True)
-        queue.change(wanted)
+        queue.change(wanted, self.now)
         self.note_history(name, wanted)
         self.settle_queue(queue)
         if changes:

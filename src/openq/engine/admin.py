@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueInUse
 from ..model import Draft, Entry, Extra
-from .core import MAX_TIME_MS, with_extra
+from .core import MAX_TIME_MS
 from .engine import Engine, make_info
 from .lane import Page
 from .order import Grouped, Shared
@@ -99,14 +99,7 @@ def reschedule(engine: Engine, queue: Queue, message_id: str, due_ms: int, now_m
         raise InvalidSetting("a delay of more than 70 million years")
     due_ms = max(due_ms, 0)
     engine.tell((RESCHEDULE, now_ms, queue.number, entry.seq, due_ms))
-    reschedule_state(engine, queue, entry, due_ms, now_ms)
-
-
-def reschedule_state(engine: Engine, queue: Queue, entry: Entry, due_ms: int, now_ms: int) -> None:
-    queue.take_waiting(entry.seq, entry)
-    extra = entry.extra.copy() if entry.extra is not None else Extra()
-    extra.due_ms = due_ms if due_ms > now_ms else 0
-    engine.put_back(queue, with_extra(entry, extra), now_ms)
+    engine.redelay(queue, entry, due_ms, now_ms)
 
 
 # -- many messages ----------------------------------------------------------------------------

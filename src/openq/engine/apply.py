@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import OpenQError
 from ..model import Delivery, Entry, Extra, Info, QueueSettings
 from . import marks
-from .admin import apply_exchange, purge_state, reschedule_state
+from .admin import apply_exchange, purge_state
 from .engine import Engine
 from .queue import Queue
 from .records import (
@@ -200,7 +200,7 @@ def _rewrite(engine: Engine, queue: Queue, record: Record, at: int) -> None:
 def _reschedule(engine: Engine, queue: Queue, record: Record, at: int) -> None:
     entry = queue.find(record[3])
     if entry is not None:
-        reschedule_state(engine, queue, entry, record[4], record[1])
+        engine.redelay(queue, entry, record[4], record[1])
 
 
 def _unqueue(engine: Engine, queue: Queue, record: Record, at: int) -> None:

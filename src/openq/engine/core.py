@@ -146,10 +146,36 @@ class Core:
         return queue
 
     def _settle_settings(self, queue: Queue, settings: QueueSettings, now_ms: int) -> None:
+        delay_ms = queue.settings.delay_ms
         queue.set_settings(settings)
+        if settings.fifo and settings.delay_ms != delay_ms:
+            self._change_delays(queue, delay_ms, now_ms)
         self._arm_retention(queue, now_ms)
         if queue.watched:
             self.woken.append(queue)
+
+    def _change_delays(self, queue: Queue, before_ms: int, now_ms: int) -> None:
+        """Messages that wait for the delay of their FIFO queue wait for the new one, as on SQS.
+
+        Not those with a delay or a time to live of their own, nor those that are tried again later.
+        """
+
+        def waits(entry: Entry) -> bool:
+            extra = entry.extra
+            if extra is None or extra.count or extra.expires_ms:
+                return False
+            # On a replay some may still be here that had come due by then.
+            return now_ms < extra.due_ms == entry.sent_ms + before_ms
+
+        for entry in sorted(filter(waits, queue.delayed.values()), key=lambda each: each.seq):
+            self.redelay(queue, entry, entry.sent_ms + queue.settings.delay_ms, now_ms)
+
+    def redelay(self, queue: Queue, entry: Entry, due_ms: int, now_ms: int) -> None:
+        """Another time at which a waiting message is due; `now_ms` or less: at once."""
+        queue.take_waiting(entry.seq, entry)
+        extra = entry.extra.copy() if entry.extra is not None else Extra()
+        extra.due_ms = due_ms if due_ms > now_ms else 0
+        self.put_back(queue, with_extra(entry, extra), now_ms)
 
     def delete_queue(self, name: str, now_ms: int, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Returns how many messages went with it."""

@@ -36,6 +36,17 @@ local function configure(keys, args)
     end
     for _, each in ipairs(all) do stand(Q, each[1], each[2]) end
   end
+  if Q.c.fifo and old.delay ~= Q.c.delay then
+    -- What waits for the delay of its queue waits for the new one.
+    for _, seq in ipairs(by_number(call('ZRANGEBYSCORE', p .. 'd', '(' .. S(Q.now), '+inf'))) do
+      local x = extra_of(Q, seq)
+      local rec, sent = record_of(Q, seq, x)
+      if rec and (x.c or 0) == 0 and not x.e and x.d == sent + old.delay then
+        leave_line(Q, seq, x, rec)
+        stand_again(Q, seq, x, sent, rec, sent + Q.c.delay)
+      end
+    end
+  end
   if old.ret ~= Q.c.ret then
     Q.ra = Q.now
     deadline(Q, Q.now)
