@@ -599,6 +599,10 @@ def test_what_was_consumed_is_replayed(cli: Cli, q: str) -> None:
 
     assert "publish 2 messages again" in cli("replay", q, "--since", "1h", "--dry-run").out
     assert cli("replay", q, "--since-id", since, "--yes").out == "replay: 1 message\n"
+    assert cli("queue", "purge", q, "--yes").code == 0
+    assert cli("replay", q, "--since-id", since, "--yes").out == "replay: 0 messages\n"
+    again = cli("replay", q, "--since-id", since, "--include-purged", "--yes")
+    assert again.out == "replay: 1 message\n"
     assert (
         cli("replay", q, "--since", "1h", "--yes").out == "replay: 1 message\n"
     )  # the other is there already

@@ -328,18 +328,19 @@ def _published(
                 yield from _past(record, queue.number)
 
     oldest_ms = max(since_ms or 0, now_ms - queue.settings.history_ms)
-    kept = without_purged(past, engine.id_prefix, purged.__contains__) if purged else past()
-    return kept_drafts(kept, queue.name, queue.settings, engine.id_prefix, oldest_ms, since_id)
+    left_out = purged_messages(past(), engine.id_prefix, purged.__contains__) if purged else None
+    return kept_drafts(past(), queue.name, queue.settings, engine.id_prefix, oldest_ms, since_id, left_out)
 
 
-def without_purged(
-    past: Callable[[], Iterator[PastMessage]], id_prefix: str, is_purged: Callable[[int], bool]
-) -> Iterator[PastMessage]:
-    """A message that was replayed was published several times: what became of it last counts for all."""
-    last = {each.extra.id: each.seq for each in past() if each.extra is not None and each.extra.id}
-    for message in past():
-        if not is_purged(last.get(_id_of(message, id_prefix), message.seq)):
-            yield message
+def purged_messages(
+    past: Iterable[PastMessage], id_prefix: str, is_purged: Callable[[int], bool]
+) -> Callable[[PastMessage], bool]:
+    """Whether a message was purged, by its sequence in the queue.
+
+    A message that was replayed was published several times: what became of it last counts for all.
+    """
+    last = {each.extra.id: each.seq for each in past if each.extra is not None and each.extra.id}
+    return lambda message: is_purged(last.get(_id_of(message, id_prefix), message.seq))
 
 
 def _id_of(message: PastMessage, id_prefix: str) -> str:
@@ -354,6 +355,7 @@ def kept_drafts(
     id_prefix: str,
     oldest_ms: int,
     since_id: str | None,
+    left_out: Callable[[PastMessage], bool] | None = None,
 ) -> Iterator[Draft]:
     """What of the past of a queue can be published again, oldest first, each message once."""
     if not settings.history_ms:
@@ -364,6 +366,8 @@ def kept_drafts(
     for message in past:
         message_id = _id_of(message, id_prefix)
         begun = begun or message_id == since_id or 0 < from_seq <= message.seq
+        if left_out is not None and left_out(message):
+            continue
         if begun and message.time_ms >= oldest_ms and message_id not in seen:
             seen.add(message_id)
             yield _draft(message_id, message)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..broker import timelines
 from ..broker.base import Step
-from ..broker.history import PastMessage, Span, kept_drafts, without_purged
+from ..broker.history import PastMessage, Span, kept_drafts, purged_messages
 from ..engine.records import EXPIRED
 from ..engine.routing import is_default
 from ..model import Draft
@@ -66,14 +66,13 @@ class Past:
     ) -> Iterator[Draft]:
         broker = self._broker
         oldest_ms = max(since_ms or 0, broker.now_ms() - view.settings.history_ms)
-        past = self.messages(view)
-        if not include_purged:
-            purges = self._purges(view)
-            if purges:
-                past = without_purged(
-                    lambda: self.messages(view), broker.id_prefix, lambda seq: _is_purged(seq, purges)
-                )
-        return kept_drafts(past, view.name, view.settings, broker.id_prefix, oldest_ms, since_id)
+        purges = [] if include_purged else self._purges(view)
+        left_out = None
+        if purges:
+            past = self.messages(view)
+            left_out = purged_messages(past, broker.id_prefix, lambda seq: _is_purged(seq, purges))
+        past, settings = self.messages(view), view.settings
+        return kept_drafts(past, view.name, settings, broker.id_prefix, oldest_ms, since_id, left_out)
 
     def _purges(self, view: QueueView) -> list[_Purge]:
         """The purges of a queue, each with those it spared: settled before, or in flight where it says so."""

@@ -247,6 +247,17 @@ def test_a_dry_run_is_refused_as_the_deletion_would_be(client: Client) -> None:
     assert client.delete(f"{path}?dry_run=true").value["messages"] == 1
 
 
+def test_a_replay_leaves_out_what_was_purged_unless_asked_for_it(client: Client) -> None:
+    path = client.queue("swept")
+    client.post(f"{path}/messages/batch", ["a", "b", "c"])
+    assert client.post(f"{path}/purge").status == 200
+
+    assert finished(client, client.post(f"{path}/replay", {"since": 0}))["done"] == 0
+    wanted = {"since": 0, "include_purged": True}
+    assert client.post(f"{path}/replay", {**wanted, "dry_run": True}).value["total"] == 3
+    assert finished(client, client.post(f"{path}/replay", wanted))["done"] == 3
+
+
 def test_a_replay_publishes_the_past_again_and_can_be_tried_before(client: Client) -> None:
     path, copy = client.queue("past"), client.queue("past-copy")
     client.post(
