@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from .client.simple import SimpleQueue as SimpleQueue
     from .clock import SystemClock as SystemClock
     from .clock import VirtualClock as VirtualClock
+    from .errors import CannotOpen as CannotOpen
     from .errors import Closed as Closed
     from .errors import DirectoryInUse as DirectoryInUse
     from .errors import DiskFull as DiskFull
     from .errors import ExchangeInUse as ExchangeInUse
     from .errors import ExchangeNotFound as ExchangeNotFound
+    from .errors import Forked as Forked
     from .errors import HistoryUnavailable as HistoryUnavailable
     from .errors import InvalidSetting as InvalidSetting
     from .errors import JournalDamaged as JournalDamaged
@@ -81,9 +83,11 @@ _HOMES = {
         "DiskFull",
         "JournalFailed",
         "JournalDamaged",
+        "CannotOpen",
         "DirectoryInUse",
         "HistoryUnavailable",
         "Closed",
+        "Forked",
         "StoreError",
         "StoreUnavailable",
         "StoreFull",

@@ -310,16 +310,18 @@ KEYS: dict[str, Key] = {
 
 def _read_retry(value: object) -> RetryPolicy:
     if isinstance(value, str):
-        value = {"kind": value}
+        return RetryPolicy.named(value)
     if not isinstance(value, Mapping):
-        raise ValueError("none, fixed, exponential or a table with kind, base, max, factor, jitter")
+        raise ValueError(
+            "default, none, fixed, exponential or a table with kind, base, max, factor, jitter and on_expiry"
+        )
     known = {"base": "base_ms", "max": "max_ms"}
     chosen: dict[str, Any] = {"kind": "exponential"}
     for name, each in value.items():
         target = known.get(name, name)
         if target not in RetryPolicy.__slots__:
             raise ValueError(
-                f"kind, base, max, factor and jitter, not {name!r}{_near(name, [*known, 'kind'])}"
+                f"kind, base, max, factor, jitter and on_expiry, not {name!r}{_near(name, [*known, 'kind'])}"
             )
         if name in known:
             each = read_ms(each)

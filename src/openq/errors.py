@@ -169,6 +169,17 @@ class JournalFailed(OpenQError):
         self.reason = reason
 
 
+class CannotOpen(JournalFailed):
+    """The directory for the data cannot be used as it is; nothing was changed in it."""
+
+    code = "cannot_open"
+
+    def __init__(self, path: str, reason: str) -> None:
+        OpenQError.__init__(self, f"cannot open {path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
 class JournalDamaged(OpenQError):
     """Stored data does not match its checksum, and intact data follows it."""
 
@@ -224,6 +235,22 @@ class Closed(OpenQError):
 
     def __init__(self) -> None:
         super().__init__("this queue is closed")
+
+
+class Forked(Closed):
+    """The queue was opened by the process that this one was forked from."""
+
+    code = "forked"
+
+    def __init__(self, queue: str, path: str | None) -> None:
+        if path is None:
+            what = (
+                "a queue in memory is not shared with a child: open it with the url of a server or of Redis"
+            )
+        else:
+            what = f"one process at a time can use {path}: share it by `openq serve --data {path}` and url="
+        OpenQError.__init__(self, f"queue {queue!r} was opened before this process was forked; {what}")
+        self.queue = queue
 
 
 class StoreError(OpenQError):

@@ -76,6 +76,35 @@ class Death(NamedTuple):
         return details
 
 
+# Where a failure is written as one text, the traceback follows the reason behind this line.
+_TRACE_MARK = "\n\nTraceback:\n"
+MAX_TRACE_BYTES = 4096
+_MAX_TRACES = 1024
+_traces: dict[str, str] = {}
+
+
+def failure_text(reason: str | None, trace: str | None) -> str | None:
+    """Why a delivery failed, as records and stores keep it. Of a long traceback the end is kept."""
+    if not trace:
+        return reason
+    data = trace.encode("utf-8", "surrogatepass")
+    if len(data) > MAX_TRACE_BYTES:
+        end = data[4 - MAX_TRACE_BYTES :].decode("utf-8", "ignore")
+        trace = "...\n" + (end.partition("\n")[2] or end)  # whole lines, where there are some
+    return f"{reason or ''}{_TRACE_MARK}{trace}"
+
+
+def split_failure(text: str | None) -> tuple[str | None, str | None]:
+    """The reason and the traceback of a failure."""
+    if text is None or _TRACE_MARK not in text:
+        return text, None
+    reason, _, trace = text.partition(_TRACE_MARK)
+    # Failures of one kind have one traceback: a million dead letters hold it once.
+    if len(_traces) >= _MAX_TRACES:
+        _traces.clear()
+    return reason, _traces.setdefault(trace, trace)
+
+
 class Info:
     """What a message says about itself and the engine never needs: stays on disk with the body.
 
@@ -142,6 +171,7 @@ class Extra:
         "priority",
         "reason",
         "route",
+        "trace",
         "type",
         "unique",
     )
@@ -164,6 +194,7 @@ class Extra:
         reason: str | None = None,
         deaths: tuple[Death, ...] = (),
         route: tuple[str, str] | None = None,
+        trace: str | None = None,
     ) -> None:
         self.priority = priority
         self.group = group
@@ -178,6 +209,7 @@ class Extra:
         self.first_ms = first_ms  # first delivery
         self.born_ms = born_ms  # first sent, where it came from another queue
         self.reason = reason  # of its last return
+        self.trace = trace  # the traceback that came with it
         self.deaths = deaths  # newest first
         self.route = route  # exchange and key it was published with
         self.light = False
@@ -201,6 +233,15 @@ class Extra:
             or self.reason is not None
         )
         return self
+
+    @property
+    def failure(self) -> str | None:
+        """The reason and its traceback as one text."""
+        return self.reason if self.trace is None else failure_text(self.reason, self.trace)
+
+    @failure.setter
+    def failure(self, text: str | None) -> None:
+        self.reason, self.trace = split_failure(text)
 
     def copy(self) -> Extra:
         """One to be changed: what was worked out from the values is not carried over."""
@@ -288,13 +329,18 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long a message waits after a failed delivery, unless the nack itself says so."""
+    """How long a message waits after a failed delivery, unless the nack itself says so.
+
+    `on_expiry`: a lease that ends unsettled counts as such a failure. Otherwise its message is back at the
+    deadline, whatever the policy.
+    """
 
     kind: str = "none"  # none | fixed | exponential
     base_ms: int = 1_000
     factor: float = 2.0
     max_ms: int = 3_600_000
     jitter: float = 0.0  # 0..1: the share of the delay that is random
+    on_expiry: bool = True
 
     def __post_init__(self) -> None:
         if self.kind not in ("none", "fixed", "exponential"):
@@ -302,8 +348,15 @@ class RetryPolicy:
         fits = 0 <= self.base_ms <= MAX_SPAN_MS and 0 <= self.max_ms <= MAX_SPAN_MS
         if not fits or not 1 <= self.factor <= 1000 or not 0 <= self.jitter <= 1:
             raise InvalidSetting(
-                "retry needs base_ms >= 0, max_ms >= 0, factor from 1 to 1000 and jitter from 0 to 1"
+                "retry needs base and max from 0 seconds on, a factor from 1 to 1000 and a jitter from 0 to 1"
             )
+        if not isinstance(self.on_expiry, bool):
+            raise InvalidSetting(f"retry: on_expiry must be true or false, not {self.on_expiry!r}")
+
+    @classmethod
+    def named(cls, kind: str) -> RetryPolicy:
+        """The policy of that kind; "default" is the one of queues for which nobody chose any."""
+        return DEFAULT_RETRY if kind == "default" else cls(kind)
 
     def delay_ms(self, count: int, chance: float) -> int:
         """The delay after the `count`-th failed delivery; `chance` in [0, 1) comes from outside."""
@@ -314,6 +367,21 @@ class RetryPolicy:
             # Bounded exponent: 2.0 ** 2000 would raise instead of being capped.
             delay = min(delay * self.factor ** min(count - 1, 100), float(self.max_ms))
         return int(delay * (1.0 - self.jitter * chance))
+
+    def to_json(self) -> dict[str, object]:
+        out: dict[str, object] = {name: getattr(self, name) for name in RetryPolicy.__slots__}
+        if self.on_expiry:
+            del out["on_expiry"]  # as versions without that field wrote it, which can then read it too
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RetryPolicy:
+        return cls(**{name: value for name, value in data.items() if name in cls.__slots__})
+
+
+# Of a queue for which nobody chose a policy: a message that fails does not keep others from their turn.
+# A lease that ends says nothing about the message, so its message returns at once.
+DEFAULT_RETRY = RetryPolicy("exponential", 1_000, 2.0, 900_000, 0.2, on_expiry=False)
 
 
 DAY_MS = 86_400_000
@@ -343,7 +411,7 @@ class QueueSettings:
     dedup_window_ms: int = 300_000
     dedup_by_content: bool = False
     dedup_per_group: bool = False
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: RetryPolicy = DEFAULT_RETRY
     history_ms: int = DAY_MS
     paused: bool = False
     relaxed: bool = False  # answers before the sync; at most 50 ms at risk
@@ -353,11 +421,11 @@ class QueueSettings:
     def __post_init__(self) -> None:
         for name in ("visibility_ms", "delay_ms", "retention_ms", "dedup_window_ms", "history_ms"):
             if not 0 <= getattr(self, name) <= MAX_SPAN_MS:
-                raise InvalidSetting(f"{name} must be 0 to {MAX_SPAN_MS}")
+                raise _out_of_bounds(name, getattr(self, name))
         for name in ("ttl_ms", "max_length", "max_bytes", "max_body"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= MAX_SPAN_MS:
-                raise InvalidSetting(f"{name} must be 0 to {MAX_SPAN_MS}")
+                raise _out_of_bounds(name, value)
         if self.max_receives is not None and self.max_receives < 1:
             raise InvalidSetting("max_receives must be at least 1")
         if self.max_priority is not None and not 0 <= self.max_priority <= MAX_PRIORITY:
@@ -377,11 +445,7 @@ class QueueSettings:
         for name in QueueSettings.__slots__:
             value = getattr(self, name)
             if value != getattr(default, name):
-                out[name] = (
-                    {key: getattr(value, key) for key in RetryPolicy.__slots__}
-                    if isinstance(value, RetryPolicy)
-                    else value
-                )
+                out[name] = value.to_json() if isinstance(value, RetryPolicy) else value
         return out
 
     @classmethod
@@ -389,8 +453,49 @@ class QueueSettings:
         values = {name: value for name, value in data.items() if name in cls.__slots__}
         retry = values.get("retry")
         if isinstance(retry, Mapping):
-            values["retry"] = RetryPolicy(**retry)
+            values["retry"] = RetryPolicy.from_json(retry)
         return cls(**values)  # type: ignore[arg-type]
+
+
+# Settings as users name them; times are seconds there.
+_SHOWN_NAMES = {
+    "visibility_ms": "visibility_timeout",
+    "delay_ms": "delay",
+    "retention_ms": "retention",
+    "ttl_ms": "message_ttl",
+    "dedup_window_ms": "dedup_window",
+    "history_ms": "history",
+    "dead_letter": "dlq",
+}
+
+
+def shown_setting(name: str, value: Any) -> tuple[str, str]:
+    """A setting for the text of an error: its name and value as users write them."""
+    if name.endswith("_ms") and isinstance(value, int | float):
+        text = "for ever" if value == FOREVER_MS else seconds_text(value)
+        return _SHOWN_NAMES.get(name, name), text
+    if isinstance(value, RetryPolicy):
+        value = "default" if value == DEFAULT_RETRY else value.kind
+    return _SHOWN_NAMES.get(name, name), repr(value)
+
+
+def seconds_text(ms: float) -> str:
+    return f"{ms // 1000 if ms % 1000 == 0 else ms / 1000} seconds"
+
+
+def settings_difference(name: str, old: Any, new: Any) -> str:
+    shown, then = shown_setting(name, old)
+    return f"{shown} is {then}, not {shown_setting(name, new)[1]}"
+
+
+def bad_span(what: str, ms: int) -> InvalidSetting:
+    return InvalidSetting(f"a {what} of {seconds_text(ms)}; it must be from 0 to {seconds_text(MAX_SPAN_MS)}")
+
+
+def _out_of_bounds(name: str, value: int) -> InvalidSetting:
+    shown, text = shown_setting(name, value)
+    most = seconds_text(MAX_SPAN_MS) if name.endswith("_ms") else MAX_SPAN_MS
+    return InvalidSetting(f"{shown} must be from 0 to {most}, not {text}")
 
 
 @dataclass(slots=True)

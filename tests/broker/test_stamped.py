@@ -107,7 +107,7 @@ def test_a_message_that_is_given_back_is_counted_and_keeps_its_properties(broker
     broker.publish_bodies("q", [b"a", b"b"], 0, INFO, EXTRA)
     first, second = broker.receive("q", 2)
 
-    broker.nack("q", (first.entry.seq, first.number))
+    broker.nack("q", (first.entry.seq, first.number), 0)
     broker.release("q", [(second.entry.seq, second.number)])
 
     again = broker.receive("q", 2)

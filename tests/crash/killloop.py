@@ -211,7 +211,7 @@ def _finish(actor: Actor, delivery: Received) -> None:
     client, chance = actor.client, actor.random
     what = chance.randrange(10)
     if what == 0:
-        client.nack(delivery)
+        client.nack(delivery, 0)
     elif what == 1:
         client.nack(delivery, chance.choice((10, 200)))
     elif what == 2 and delivery.queue == "work":
@@ -244,7 +244,7 @@ def consume_fifo(actor: Actor) -> None:
     for delivery in client.receive("fifo", chance.choice((1, 3)), chance.choice(LEASES_MS)):
         what = chance.randrange(8)
         if what == 0:
-            client.nack(delivery)
+            client.nack(delivery, 0)
             break  # the rest of the batch is left to its lease: order would be ours to break
         if what == 1:
             break

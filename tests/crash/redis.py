@@ -363,7 +363,7 @@ def _empty_by_hand(troupe: Troupe) -> None:
     try:
         for delivery in client.receive("heap", 3):
             client.extend(delivery, 30_000)
-            client.nack(delivery)
+            client.nack(delivery, 0)
         while found := client.receive("heap", 10):
             client.ack(*found)
     except (Refused, Uncertain, Died) as error:

@@ -262,7 +262,7 @@ def test_a_message_buried_while_handing_out_is_not_also_put_back(engine: Engine,
         engine.release(queue, delivery.entry.seq, delivery.number, 1_000)
     for delivery in engine.receive(queue, 2, 1_000):
         engine.change_queue("q", queue.settings.with_(max_receives=None), 1_000)
-        engine.nack(queue, delivery.entry.seq, delivery.number, 1_000)
+        engine.nack(queue, delivery.entry.seq, delivery.number, 1_000, 0)
     engine.change_queue("q", queue.settings.with_(max_receives=1), 1_000)
     tape.refuse_from = len(tape.records) + 2
 
@@ -430,7 +430,7 @@ def test_everything_that_happens_to_a_message_is_told_with_its_own_id(engine: En
     engine.publish(queue, Draft(b"x", id="mine"), 1_000)
     engine.receive(queue, 1, 1_000)
     engine.advance(1_010)
-    engine.nack(queue, *_at(engine, queue, 1_010), 1_010)
+    engine.nack(queue, *_at(engine, queue, 1_010), 1_010, 0)
     engine.reject(queue, *_at(engine, queue, 1_010), 1_010)
     admin.redrive(engine, dead, list(dead.ready), None, 1_010)
     engine.ack(queue, *_at(engine, queue, 1_010), 1_010)
@@ -598,7 +598,7 @@ def test_dead_letters_for_an_exchange_that_is_not_there_are_kept(engine: Engine)
     queue = queue_of(engine, max_receives=1, dead_letter_exchange="graves")
     engine.publish(queue, Draft(b"x"), 1_000)
 
-    assert engine.nack(queue, *_at(engine, queue, 1_000), 1_000) == "returned"
+    assert engine.nack(queue, *_at(engine, queue, 1_000), 1_000, 0) == "returned"
     assert queue.ready_count == 1
 
 
@@ -684,7 +684,7 @@ def test_a_message_that_is_delivered_again_and_again_without_dead_letters_is_cou
 
     for attempt in range(12):
         [delivery] = engine.receive(queue, 1, attempt)
-        engine.nack(queue, delivery.entry.seq, delivery.number, attempt)
+        engine.nack(queue, delivery.entry.seq, delivery.number, attempt, 0)
 
     assert queue.counters.stuck == 1
 

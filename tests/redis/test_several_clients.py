@@ -62,7 +62,7 @@ def test_a_message_is_kept_when_another_client_has_just_deleted_its_dead_letter_
     mine = receipt(second, "orders")
     first.delete("dead")
 
-    assert second.nack("orders", mine) == "returned"
+    assert second.nack("orders", mine, 0) == "returned"
     assert [entry.body for entry in second.peek("orders")] == [b"x"]
 
 

@@ -41,6 +41,7 @@ class Step:
     what: str
     queue: str
     detail: str = ""
+    traceback: str = ""  # of the failure that this step is about
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from typing import cast
 
 from ..engine import admin
 from ..engine.queue import Queue
@@ -20,6 +21,7 @@ from .base import Filter, Found, Step
 from .filters import needs_body
 from .history import PastMessage, Span
 from .views import Views
+from .whereabouts import Places, why_elsewhere
 
 
 class Operations(Views):
@@ -120,7 +122,8 @@ class Operations(Views):
             now_ms = self._now()
             self.engine.advance(now_ms)
             self._after()
-            return admin.why(self.engine, found, message_id, now_ms, self._waiters.count(queue))
+            why = admin.why(self.engine, found, message_id, now_ms, self._waiters.count(queue))
+        return why if why.code != "not_found" else why_elsewhere(cast(Places, self), queue, message_id) or why
 
     def past(self, queue: str, span: Span) -> list[PastMessage]:
         """What was published to a queue, as it was published, as far as history is kept."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ..engine.records import MOVE_NAMES, REMOVE_NAMES, RETURN_NAMES
+from ..model import split_failure
 from .base import Step
 
 
@@ -15,10 +16,11 @@ def delivered(time_ms: int, queue: str, consumer: str | None, until_ms: int) -> 
 
 
 def returned(time_ms: int, queue: str, kind: int, reason: str | None, due_ms: int) -> Step:
+    reason, trace = split_failure(reason)
     details = [reason] if reason else []
     if due_ms:
         details.append(f"again at {_clock_time(due_ms)}")
-    return Step(time_ms, RETURN_NAMES[kind], queue, "; ".join(details))
+    return Step(time_ms, RETURN_NAMES[kind], queue, "; ".join(details), trace or "")
 
 
 def extended(time_ms: int, queue: str, until_ms: int) -> Step:
@@ -28,8 +30,11 @@ def extended(time_ms: int, queue: str, until_ms: int) -> Step:
 def moved(time_ms: int, queue: str, kind: int, reason: str | None, where: str) -> Step:
     why = MOVE_NAMES[kind]
     what = why if why in ("redriven", "moved") else "dead-lettered"
+    if what == why:
+        return Step(time_ms, what, queue, f"to {where}")
+    reason, trace = split_failure(reason)
     told = f": {reason}" if reason else ""
-    return Step(time_ms, what, queue, f"to {where}" if what == why else f"to {where} ({why}{told})")
+    return Step(time_ms, what, queue, f"to {where} ({why}{told})", trace or "")
 
 
 def removed(time_ms: int, queue: str, kind: int) -> Step:

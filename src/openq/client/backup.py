@@ -111,6 +111,8 @@ def _line(queue: Queue, entry: Entry, lent: Mapping[int, int]) -> dict[str, Any]
         line["expires_at"] = iso(from_ms(extra.expires_ms))
     if extra.reason is not None:
         line["reason"] = extra.reason
+    if extra.trace is not None:
+        line["traceback"] = extra.trace
     if extra.deaths:
         line["deaths"] = [
             {
@@ -193,6 +195,7 @@ def _draft(data: Any, queue: Queue, limit: int | None) -> Draft:
         count=_receive_count(message.receive_count),
         born_ms=_time_ms(message.timestamp, "timestamp") if message.timestamp is not None else 0,
         reason=text_or_none(data.get("reason"), "reason"),
+        trace=text_or_none(data.get("traceback"), "traceback"),
         deaths=_deaths(data.get("deaths", [])),
     )
     publisher = word_or_none(data.get("publisher"), "publisher")

@@ -30,7 +30,17 @@ from ..errors import (
     QueueNotFound,
     VisibilityTimeoutExpired,
 )
-from ..model import FORM_BYTES, FORM_TEXT, NO_DEADLINE, Delivery, Draft, Entry, QueueSettings, check_name
+from ..model import (
+    FORM_BYTES,
+    FORM_TEXT,
+    NO_DEADLINE,
+    Delivery,
+    Draft,
+    Entry,
+    QueueSettings,
+    check_name,
+    split_failure,
+)
 from . import wire
 from .heartbeat import Heartbeat
 from .http import Connection, Refused
@@ -335,8 +345,11 @@ class RemoteBroker:
         self._let_go([receipt])
         [text] = self._texts([receipt])
         body["receipts"] = [text]
+        reason, trace = split_failure(reason)
         if reason is not None:
             body["reason"] = reason[: wire.MAX_REASON]
+        if trace is not None:
+            body["traceback"] = trace
         reply = self._post(queue, "nack", body, again=True)
         if not reply.value["failed"]:
             outcome: str = reply.value["outcomes"][0]
@@ -455,7 +468,14 @@ class RemoteBroker:
     def timeline(self, queue: str, message_id: str) -> list[Step]:
         steps = self._about(queue, message_id, "timeline")["steps"]
         return [
-            Step(wire.time_ms(each["time"]), each["what"], each["queue"], each["detail"]) for each in steps
+            Step(
+                wire.time_ms(each["time"]),
+                each["what"],
+                each["queue"],
+                each["detail"],
+                each.get("traceback", ""),
+            )
+            for each in steps
         ]
 
     def _about(self, queue: str, message_id: str, what: str) -> Document:

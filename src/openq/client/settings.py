@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
 from ..errors import InvalidSetting
@@ -84,13 +84,13 @@ _RETRY_SECONDS = {"base": "base_ms", "max": "max_ms"}
 
 
 def retry_policy(value: Any, name: str = "retry") -> RetryPolicy:
-    """A policy, its kind alone, or a dict with kind, base and max (seconds), factor and jitter."""
+    """A policy, its kind alone, or a dict with kind, base and max (seconds), factor, jitter and on_expiry."""
     if value is None:
         return RetryPolicy()
     if isinstance(value, RetryPolicy):
         return value
     if isinstance(value, str):
-        return RetryPolicy(value)
+        return RetryPolicy.named(value)
     if not isinstance(value, Mapping):
         raise InvalidSetting(f"{name} must be a RetryPolicy, its kind or a dict, not {value!r}")
     fields: dict[str, Any] = {"kind": "exponential"}
@@ -100,7 +100,7 @@ def retry_policy(value: Any, name: str = "retry") -> RetryPolicy:
         elif key in RetryPolicy.__slots__:
             fields[key] = each
         else:
-            raise InvalidSetting(f"{name} knows kind, base, max, factor and jitter, not {key!r}")
+            raise InvalidSetting(f"{name} knows kind, base, max, factor, jitter and on_expiry, not {key!r}")
     try:
         return RetryPolicy(**fields)
     except TypeError:
@@ -141,6 +141,19 @@ _FLAGS = {
 }
 
 
+# Keywords of the constructor that are no settings.
+PLACE_KEYWORDS = (
+    *("name", "dlq", "path", "url", "broker", "clock", "codec", "storage", "maxsize", "token", "ca"),
+    "reconnect",
+)
+
+
+def unknown_keyword(function: str, keyword: str, known: Iterable[str]) -> TypeError:
+    near = difflib.get_close_matches(keyword, list(known), 1)
+    hint = f"; did you mean {near[0]!r}?" if near else f". It takes {', '.join(sorted(known))}"
+    return TypeError(f"{function}() got an unexpected keyword argument {keyword!r}{hint}")
+
+
 def named_settings(options: Mapping[str, Any], visibility_timeout: float | None = None) -> dict[str, Any]:
     """What the caller named, under the names of `QueueSettings`."""
     named: dict[str, Any] = {}
@@ -148,9 +161,7 @@ def named_settings(options: Mapping[str, Any], visibility_timeout: float | None 
         options = {**options, "visibility_timeout": visibility_timeout}
     for keyword, value in options.items():
         if keyword not in _KNOWN:
-            near = difflib.get_close_matches(keyword, _KNOWN, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"a queue has no setting {keyword!r}{hint}")
+            raise unknown_keyword("OpenQ", keyword, [*_KNOWN, *PLACE_KEYWORDS])
         field, read = _KNOWN[keyword]
         named[field] = read(value, keyword)
     return named

@@ -104,6 +104,8 @@ def _past(past: Extra) -> Document:
         out["timestamp"] = time_text(past.born_ms)
     if past.reason is not None:
         out["reason"] = past.reason
+    if past.trace is not None:
+        out["traceback"] = past.trace
     if past.deaths:
         out["deaths"] = [
             {
@@ -152,6 +154,7 @@ def entry_of(document: Document, seq: int) -> Entry:
         due_ms=time_ms(get("due_at")),
         expires_ms=time_ms(get("expires_at")),
         reason=get("reason"),
+        trace=get("traceback"),
         deaths=tuple(
             Death.told(
                 each["queue"],
@@ -216,6 +219,7 @@ def settings_document(settings: QueueSettings) -> Document:
             "max": retry.max_ms / 1000,
             "factor": retry.factor,
             "jitter": retry.jitter,
+            "on_expiry": retry.on_expiry,
         }
     }
     for name, field in _SECONDS.items():
@@ -242,6 +246,7 @@ def settings_of(document: Document) -> QueueSettings:
         retry["factor"],
         round(retry["max"] * 1000),
         retry["jitter"],
+        retry.get("on_expiry", True),  # an older server has no such field
     )
     return QueueSettings(**values)
 

@@ -24,6 +24,8 @@ from ..model import (
     Info,
     QueueSettings,
     check_name,
+    settings_difference,
+    split_failure,
 )
 from ..names import full_name, split_name
 from .marks import Mark
@@ -397,7 +399,7 @@ class Core:
         self.next_seq += len(targets)
         self._moved(queue, entry, moves, why, reason, now_ms)
         if why in DEATH_NAMES:
-            self._note("dead-lettered", queue, entry, now_ms, reason or DEATH_NAMES[why])
+            self._note("dead-lettered", queue, entry, now_ms, split_failure(reason)[0] or DEATH_NAMES[why])
         else:
             self._note("moved", queue, entry, now_ms, targets[0].name)
         for target in targets:
@@ -528,7 +530,17 @@ def died(queue: Queue, extra: Extra, why: int, reason: str | None, now_ms: int) 
         else:
             others.append(death)
     exchange, key = extra.route or _own_route(queue)
-    new = Death(queue.name, reason or kind, now_ms, extra.count, kind, exchange, key, times, first_ms)
+    new = Death(
+        queue.name,
+        split_failure(reason)[0] or kind,
+        now_ms,
+        extra.count,
+        kind,
+        exchange,
+        key,
+        times,
+        first_ms,
+    )
     return (new, *others)[:MAX_DEATHS]
 
 
@@ -560,7 +572,7 @@ def dedup_key(queue: Queue, extra: Extra) -> str:
 
 def difference(old: QueueSettings, new: QueueSettings) -> str:
     return ", ".join(
-        f"{name} is {getattr(old, name)!r}, not {getattr(new, name)!r}"
+        settings_difference(name, getattr(old, name), getattr(new, name))
         for name in QueueSettings.__slots__
         if getattr(old, name) != getattr(new, name)
     )

@@ -429,6 +429,7 @@ def base_extra(draft: Draft, now_ms: int) -> Extra:
         count=past.count,
         born_ms=past.born_ms,
         reason=past.reason,
+        trace=past.trace,
         deaths=past.deaths,
         priority=draft.priority,
         group=draft.group,

@@ -16,7 +16,6 @@ from itertools import repeat, takewhile
 from typing import Any
 
 from ..errors import (
-    InvalidSetting,
     MessageNotFoundError,
     OpenQError,
 )
@@ -27,6 +26,8 @@ from ..model import (
     Delivery,
     Entry,
     Extra,
+    bad_span,
+    split_failure,
 )
 from .core import DELAY, DELAYS, LEASE, LEASES, TTL, WAKE, Core, with_extra
 from .delayed import Bucket, due_of
@@ -72,7 +73,7 @@ class Lending(Core):
         if now_ms >= self.timers.next_ms:
             self.advance(now_ms, SLICE)
         if lease_ms is not None and not NO_DEADLINE <= lease_ms <= MAX_SPAN_MS:
-            raise _bad_span("lease", lease_ms)  # now, and not only when there is something to lend
+            raise bad_span("lease", lease_ms)  # now, and not only when there is something to lend
         settings = queue.settings
         ready = queue.ready
         if not ready.count or settings.paused or limit < 1:
@@ -388,7 +389,7 @@ class Lending(Core):
         Returns "returned" or, when its receives are used up, "dead-lettered".
         """
         if delay_ms is not None and not 0 <= delay_ms <= MAX_SPAN_MS:
-            raise _bad_span("delay", delay_ms)
+            raise bad_span("delay", delay_ms)
         delivery = queue.lease(seq, number, now_ms)
         return self._give_back(queue, delivery, NACKED, reason, delay_ms, now_ms)
 
@@ -402,7 +403,7 @@ class Lending(Core):
     ) -> int:
         """The same for many, those that simply go back as one record; late ones are passed over."""
         if delay_ms is not None and not 0 <= delay_ms <= MAX_SPAN_MS:
-            raise _bad_span("delay", delay_ms)
+            raise bad_span("delay", delay_ms)
         settings = queue.settings
         horizon_ms = now_ms - settings.retention_ms
         max_receives = settings.max_receives
@@ -414,13 +415,13 @@ class Lending(Core):
             if used_up or _over(entry, horizon_ms, now_ms):
                 self._give_back(queue, delivery, NACKED, reason, delay_ms, now_ms)
             else:
-                back.append((delivery, self._due_again(queue, delivery, delay_ms, now_ms)))
+                back.append((delivery, self._due_again(queue, delivery, NACKED, delay_ms, now_ms)))
         if back:
             pairs = tuple([(delivery.entry.seq, due_ms) for delivery, due_ms in back])
             self.tell((RETURN, now_ms, queue.number, 0, NACKED, reason, pairs))
         for delivery, due_ms in back:
             self._return(queue, delivery, NACKED, reason, due_ms, now_ms)
-            self._note("requeued", queue, delivery.entry, now_ms, reason or "")
+            self._note("requeued", queue, delivery.entry, now_ms, split_failure(reason)[0] or "")
         return len(given)
 
     def reject_many(
@@ -484,7 +485,7 @@ class Lending(Core):
     def extend(self, queue: Queue, seq: int, number: int, now_ms: int, lease_ms: int) -> int:
         """A new deadline, counted from now. Returns it."""
         if lease_ms < NO_DEADLINE or lease_ms > MAX_SPAN_MS:
-            raise _bad_span("lease", lease_ms)
+            raise bad_span("lease", lease_ms)
         delivery = queue.lease(seq, number, now_ms)
         until_ms = 0 if lease_ms == NO_DEADLINE else now_ms + lease_ms
         self.tell((EXTEND, now_ms, queue.number, seq, until_ms, (seq,)))
@@ -566,18 +567,25 @@ class Lending(Core):
             if targets is not None:
                 self._bury_lent(queue, delivery, targets, DEAD_RECEIVES, reason, now_ms)
                 return "dead-lettered" if targets else "removed"
-        due_ms = self._due_again(queue, delivery, delay_ms, now_ms)
+        due_ms = self._due_again(queue, delivery, why, delay_ms, now_ms)
         seq = entry.seq
         self.tell((RETURN, now_ms, queue.number, seq, why, reason, ((seq, due_ms),)))
         self._return(queue, delivery, why, reason, due_ms, now_ms)
-        self._note("expired" if why == EXPIRED else "requeued", queue, entry, now_ms, reason or "")
+        self._note(
+            "expired" if why == EXPIRED else "requeued", queue, entry, now_ms, split_failure(reason)[0] or ""
+        )
         return "returned"
 
-    def _due_again(self, queue: Queue, delivery: Delivery, delay_ms: int | None, now_ms: int) -> int:
+    def _due_again(
+        self, queue: Queue, delivery: Delivery, why: int, delay_ms: int | None, now_ms: int
+    ) -> int:
         """When a message that goes back is tried again; 0: at once."""
         if delay_ms is None:
+            retry = queue.settings.retry
+            if why == EXPIRED and not retry.on_expiry:
+                return 0
             chance = self._chance(delivery.entry.seq, delivery.count)
-            delay_ms = queue.settings.retry.delay_ms(delivery.count, chance)
+            delay_ms = retry.delay_ms(delivery.count, chance)
         return now_ms + delay_ms if delay_ms > 0 else 0
 
     def _return(
@@ -640,7 +648,7 @@ class Lending(Core):
         extra.number = delivery.number
         extra.first_ms = extra.first_ms or delivery.lent_ms
         if reason is not None:
-            extra.reason = reason
+            extra.failure = reason
         return with_extra(entry, extra)
 
     def _chance(self, seq: int, count: int) -> float:
@@ -670,7 +678,7 @@ class Lending(Core):
 
     def _bury_taken(self, queue: Queue, entry: Entry, targets: list[Queue], why: int, now_ms: int) -> None:
         """To the dead letters, or away, straight from the hand-out."""
-        reason = None if entry.extra is None else entry.extra.reason
+        reason = None if entry.extra is None else entry.extra.failure
         if targets:
             self._tell_move(queue, entry, targets, why, reason, now_ms)
         else:
@@ -821,10 +829,6 @@ class Lending(Core):
                 if entry.extra is not None and entry.extra.expires_ms:
                     self.timers.add(entry.extra.expires_ms, (TTL, queue, entry.seq))
             self._arm_retention(queue, 0)
-
-
-def _bad_span(what: str, ms: int) -> InvalidSetting:
-    return InvalidSetting(f"a {what} of {ms} ms; it must be 0 to {MAX_SPAN_MS}")
 
 
 def _over(entry: Entry, horizon_ms: int, now_ms: int) -> bool:

@@ -231,7 +231,7 @@ def unpack_info(data: bytes) -> Info:
     return info
 
 
-_TEXTS = ("group", "type", "dedup", "unique", "id", "reason")
+_TEXTS = ("group", "type", "dedup", "unique", "id", "failure")
 _NUMBERS = ("due_ms", "expires_ms", "number", "first_ms", "born_ms")
 _EXTRA_HEAD = Struct("<HBI")  # which fields follow, priority, receive count
 _DEATHS_BIT = 1 << 11

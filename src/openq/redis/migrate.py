@@ -138,7 +138,7 @@ def _facts(entry: Entry, extra: Extra, now_ms: int) -> tuple[object, ...]:
         extra.born_ms or entry.sent_ms,
         extra.due_ms if extra.due_ms > now_ms else 0,
         *(extra.expires_ms, extra.count, extra.priority, extra.group, extra.type, extra.unique),
-        *(extra.reason, tuple(map(tuple, extra.deaths)), said),
+        *(extra.failure, tuple(map(tuple, extra.deaths)), said),
     )
 
 

@@ -12,6 +12,7 @@ from ..broker.base import Filter, Found, QueueStats, Step
 from ..broker.browse import Mark, after_mark
 from ..broker.damage import FOUND
 from ..broker.history import PastMessage, Span
+from ..broker.whereabouts import why_elsewhere
 from ..engine.admin import STATES, check_state, in_use
 from ..engine.core import MAX_TIME_MS, difference
 from ..engine.engine import make_info
@@ -335,7 +336,7 @@ class Operations(Traffic):
         try:
             entry, state, lease = self._locate(view, message_id)
         except MessageNotFoundError as missing:
-            return Why("not_found", str(missing))
+            return why_elsewhere(self, queue, message_id) or Why("not_found", str(missing))
         held = delivery_of(entry, lease) if state == "in_flight" else None
         away = why_away(entry, held, state == "delayed", self.now_ms())
         if away is not None:

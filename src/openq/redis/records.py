@@ -15,7 +15,7 @@ from typing import Any
 from ..engine.queue import is_simple
 from ..engine.records import pack_info, unpack_info
 from ..errors import InvalidSetting, OpenQError
-from ..model import Death, Delivery, Entry, Extra, Info, QueueSettings, light_extra
+from ..model import DEFAULT_RETRY, Death, Delivery, Entry, Extra, Info, QueueSettings, light_extra
 from .url import Address
 
 _SPECIAL, _HAS_EXTRA, _HAS_INFO, _ELSEWHERE = 1, 2, 4, 8
@@ -23,7 +23,7 @@ _U32 = Struct("<I")
 
 
 # Short names in the JSON of an extra, as the functions know them.
-_TEXTS = (("g", "group"), ("t", "type"), ("k", "dedup"), ("u", "unique"), ("i", "id"), ("r", "reason"))
+_TEXTS = (("g", "group"), ("t", "type"), ("k", "dedup"), ("u", "unique"), ("i", "id"), ("r", "failure"))
 _NUMBERS = (
     ("p", "priority"),
     ("d", "due_ms"),
@@ -221,7 +221,10 @@ def pack_settings(settings: QueueSettings, version: int, address: Address) -> by
     if settings.overflow != "drop-head":
         c["of"] = settings.overflow
     retry = settings.retry
-    if retry.kind != "none":
+    # Without a policy the functions follow DEFAULT_RETRY: so do queues that were packed before there was one.
+    if retry.kind == "none":
+        c["rk"] = "none"
+    elif retry != DEFAULT_RETRY:
         c |= {
             "rk": retry.kind,
             "rb": retry.base_ms,
@@ -229,4 +232,6 @@ def pack_settings(settings: QueueSettings, version: int, address: Address) -> by
             "rm": retry.max_ms,
             "rj": retry.jitter,
         }
+        if not retry.on_expiry:
+            c["rn"] = True
     return dump(c)

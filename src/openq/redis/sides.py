@@ -143,7 +143,13 @@ def draft_of(entry: Entry) -> Draft:
         ttl_ms=max(extra.expires_ms - max(due_ms, entry.sent_ms), 0) if extra.expires_ms else None,
         id=extra.id,
         route=extra.route,
-        past=Extra(count=extra.count, born_ms=extra.born_ms, reason=extra.reason, deaths=extra.deaths),
+        past=Extra(
+            count=extra.count,
+            born_ms=extra.born_ms,
+            reason=extra.reason,
+            trace=extra.trace,
+            deaths=extra.deaths,
+        ),
         info=entry.info,
     )
 

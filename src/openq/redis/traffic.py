@@ -21,7 +21,7 @@ from ..errors import (
     StoreUnavailable,
     VisibilityTimeoutExpired,
 )
-from ..model import MAX_SPAN_MS, NO_DEADLINE, Delivery, Draft, Entry, Extra, Info
+from ..model import MAX_SPAN_MS, NO_DEADLINE, Delivery, Draft, Entry, Extra, Info, bad_span
 from . import bridge
 from .batches import Batches, Work
 from .drafts import content_key, own_fields, pack_draft
@@ -305,7 +305,7 @@ class Traffic(Transfers):
         if consumer is not None:
             check_consumer(consumer)
         if lease_ms is not None and not NO_DEADLINE <= lease_ms <= MAX_SPAN_MS:
-            raise InvalidSetting(f"a lease of {lease_ms} ms; it must be 0 to {MAX_SPAN_MS}")
+            raise bad_span("lease", lease_ms)
         view = self._view(queue)
         wanted = "" if types is None else encoded(json.dumps(list(types), ensure_ascii=False))
         item = (limit, "" if lease_ms is None else lease_ms, _told(consumer), wanted)
@@ -499,7 +499,7 @@ class Traffic(Transfers):
         reason: str | None,
     ) -> list[str | OpenQError]:
         if delay_ms is not None and not 0 <= delay_ms <= MAX_SPAN_MS:
-            raise InvalidSetting(f"a delay of {delay_ms} ms; it must be 0 to {MAX_SPAN_MS}")
+            raise bad_span("delay", delay_ms)
         view = self._view(queue)
         head = (why, "" if delay_ms is None else delay_ms, _told(reason))
         return self._given_back(view, "back", head, receipts)
@@ -524,7 +524,7 @@ class Traffic(Transfers):
 
     def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int:
         if lease_ms < NO_DEADLINE or lease_ms > MAX_SPAN_MS:
-            raise InvalidSetting(f"a lease of {lease_ms} ms; it must be 0 to {MAX_SPAN_MS}")
+            raise bad_span("lease", lease_ms)
         view = self._view(queue)
         shared = self._shared
         answer = self._on(view, "extend", lease_ms, shared.client, shared.beat_ms, *receipt)[0]

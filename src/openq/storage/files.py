@@ -12,6 +12,7 @@ from contextlib import suppress
 from threading import Lock, current_thread
 
 from openq.errors import (
+    CannotOpen,
     Closed,
     DiskFull,
     HistoryUnavailable,
@@ -109,13 +110,8 @@ class FileJournal(GroupWriter):
                 folder_lock.release()
             if isinstance(error, OSError) and error.errno in FULL:
                 raise DiskFull(f"no room for a journal in {self.path}") from error
-            if isinstance(error, OSError) and error.errno in _FORBIDDEN:
-                raise JournalFailed(
-                    f"no permission to write {error.filename or self.path} ({error.strerror}): "
-                    f"{self.path} and all in it must be writable for the user who runs this"
-                ) from error
             if isinstance(error, OSError):
-                raise JournalFailed(f"cannot open {self.path}: {error}") from error
+                raise CannotOpen(self.path, _why_not(self.path, error)) from error
             raise
         self._folder_lock = folder_lock
         self._on_damage: Callable[[JournalDamaged], None] | None = None
@@ -513,6 +509,24 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _why_not(path: str, error: OSError) -> str:
+    """Why a directory cannot be used for a journal, and what to do."""
+    if error.errno in _FORBIDDEN:
+        return (
+            f"no permission to write {error.filename or path} ({error.strerror}); "
+            f"{path} and all in it must be writable for the user who runs this"
+        )
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        above = path
+        while not os.path.lexists(above) and above != os.path.dirname(above):
+            above = os.path.dirname(above)
+        if not os.path.isdir(above):
+            kind = "a file" if os.path.isfile(above) else "not a directory"
+            return f"{above} is {kind}; give a directory, which is made if it is not there"
+    where = error.filename or path
+    return f"{error.strerror or error} ({where}); give a directory on a disk that can be written"
 
 
 def _wall_ms() -> int:

@@ -252,7 +252,7 @@ def test_nack_gives_back_with_a_reason_and_reject_buries(client: Client) -> None
     client.post(f"{path}/messages", {"payload": "x"})
 
     [message] = client.receive(path)
-    answer = client.post(f"{path}/nack", {"receipt_id": message["receipt_id"], "reason": "busy"})
+    answer = client.post(f"{path}/nack", {"receipt_id": message["receipt_id"], "delay": 0, "reason": "busy"})
     [again] = client.receive(path)
     client.post(
         f"{path}/nack", {"receipt_id": again["receipt_id"], "reject": True, "reason": "ValueError: 5"}
@@ -262,6 +262,51 @@ def test_nack_gives_back_with_a_reason_and_reject_buries(client: Client) -> None
     assert (again["receive_count"], again["reason"]) == (2, "busy")
     [letter] = client.get("/queues/buried/dead-letters").value["messages"]
     assert (letter["id"], letter["source"], letter["reason"]) == (message["id"], "nack", "ValueError: 5")
+
+
+def test_a_nack_without_a_delay_waits_as_the_queue_says(client: Client) -> None:
+    for retry, state in ((None, "retry"), ("default", "retry"), ("none", "ready")):
+        chosen = {} if retry is None else {"retry": retry}
+        path = client.queue(f"nack-{retry}", **chosen)
+        client.post(f"{path}/messages", {"payload": "x"})
+        [message] = client.receive(path)
+
+        client.post(f"{path}/nack", {"receipt_id": message["receipt_id"]})
+
+        assert client.get(f"{path}/messages/{message['id']}/why").value["code"] == state
+    assert client.get("/queues/nack-None").value["settings"]["retry"] == {
+        "kind": "exponential",
+        "base": 1,
+        "max": 900,
+        "factor": 2,
+        "jitter": 0.2,
+        "on_expiry": False,
+    }
+
+
+def test_a_nack_takes_a_traceback_along(client: Client) -> None:
+    client.queue("traced-dead")
+    path = client.queue("traced", dlq="traced-dead", max_receives=1)
+    client.post(f"{path}/messages", {"payload": "x"})
+    [message] = client.receive(path)
+    lines = "\n".join(f"  at line {number}" for number in range(2_000))
+
+    failed = {"receipt_id": message["receipt_id"], "reason": "Error: no", "traceback": f"Stack:\n{lines}"}
+    client.post(f"{path}/nack", failed)
+
+    letters = "/queues/traced-dead/dead-letters"
+    [letter] = client.get(f"{letters}?traceback=true").value["messages"]
+    assert letter["reason"] == "Error: no"
+    assert letter["traceback"].startswith("...\n  at line ")
+    assert letter["traceback"].endswith("at line 1999")
+    assert len(letter["traceback"]) <= 4096
+    assert "traceback" not in client.get(letters).value["messages"][0]
+    assert client.get("/queues/traced-dead/messages").value["messages"][0]["traceback"] == letter["traceback"]
+    told = client.get(f"{path}/messages/{message['id']}/timeline").value["steps"][-1]
+    assert (told["what"], told["traceback"]) == ("dead-lettered", letter["traceback"])
+    assert client.get("/queues/traced-dead/dead-letters/groups").value["groups"][0]["sample"] == "Error: no"
+    why = client.get(f"{path}/messages/{message['id']}/why").value
+    assert (why["code"], "'traced-dead'" in why["text"]) == ("dead_lettered", True)
 
 
 def test_extend_moves_the_deadline(client: Client) -> None:

@@ -72,14 +72,14 @@ def list_dead_letters(call: Call) -> None:
             broker, queue, "all", query.after, query.limit, lambda entry: is_dead(entry, queue)
         )
         return DeadLetters(
-            messages=[_letter(call, entry) for entry, _ in entries],
+            messages=[_letter(call, entry, query.traceback) for entry, _ in entries],
             next=UNSET if following is None else following,
         )
 
     call.look(work)
 
 
-def _letter(call: Call, entry: Entry) -> DeadLetter:
+def _letter(call: Call, entry: Entry, with_traceback: bool) -> DeadLetter:
     assert entry.extra is not None
     source, _, died_ms, count, *_ = entry.extra.deaths[0]
     return DeadLetter(
@@ -89,6 +89,7 @@ def _letter(call: Call, entry: Entry) -> DeadLetter:
         time=iso(died_ms),
         receive_count=count,
         message_type=entry.extra.type,
+        traceback=(entry.extra.trace or UNSET) if with_traceback else UNSET,
     )
 
 

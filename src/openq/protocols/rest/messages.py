@@ -16,7 +16,7 @@ from ...errors import (
     VisibilityTimeoutExpired,
     public_text,
 )
-from ...model import FORM_BYTES, FORM_TEXT, Death, Delivery, Draft, Entry, Extra
+from ...model import FORM_BYTES, FORM_TEXT, Death, Delivery, Draft, Entry, Extra, failure_text, split_failure
 from .. import polls
 from .browse import MAX_ANSWER_BYTES, page
 from .call import Call
@@ -74,6 +74,7 @@ def _past(call: Call, message: NewMessage) -> Extra:
         count=message.receive_count or 0,
         born_ms=0 if message.timestamp is None else moment_ms(message.timestamp, "timestamp"),
         reason=message.reason,
+        trace=split_failure(failure_text(message.reason, message.traceback))[1],
         deaths=tuple(
             Death.told(
                 call.full(each.queue),
@@ -437,15 +438,16 @@ def ack(call: Call) -> None:
 def nack(call: Call) -> None:
     body, broker, queue = call.body, call.broker, call.queue
     delay_ms = None if body.delay is None else span_ms(body.delay, "delay")
+    failure = failure_text(body.reason, body.traceback)
     if body.release:
         prefix = call.broker.id_prefix
         receipts = [_read_receipt(text, prefix, queue) for text in _wanted_receipts(body)]
         call.after_commit(Settled(count=broker.release(queue, receipts)))
     elif body.reject:
         call.require("receive", call.args[0], ("DeleteMessage",))
-        _settle(call, lambda receipt: broker.reject(queue, receipt, body.reason))
+        _settle(call, lambda receipt: broker.reject(queue, receipt, failure))
     else:
-        _settle(call, lambda receipt: broker.nack(queue, receipt, delay_ms, body.reason))
+        _settle(call, lambda receipt: broker.nack(queue, receipt, delay_ms, failure))
 
 
 def extend(call: Call) -> None:
@@ -558,7 +560,11 @@ def show_timeline(call: Call) -> None:
             id=message_id,
             steps=[
                 TimelineStep(
-                    time=iso(step.time_ms), what=step.what, queue=call.short(step.queue), detail=step.detail
+                    time=iso(step.time_ms),
+                    what=step.what,
+                    queue=call.short(step.queue),
+                    detail=step.detail,
+                    traceback=step.traceback or UNSET,
                 )
                 for step in steps
             ],

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from ...config import declared_settings
 from ...errors import QueueExists, QueueInUse, QueueNotFound
-from ...model import FOREVER_MS, QueueSettings, RetryPolicy
+from ...model import FOREVER_MS, QueueSettings, RetryPolicy, settings_difference
 from .call import Call
 from .schemas import Lease, Leases, NewQueue, QueueChange, QueueList, QueueView, Removed, Retry
 from .values import iso, iso_or_none, span_ms
@@ -61,13 +61,14 @@ def _retry(value: Retry | str | None) -> RetryPolicy:
     if value is None:
         return RetryPolicy()
     if isinstance(value, str):
-        return RetryPolicy(value)
+        return RetryPolicy.named(value)
     return RetryPolicy(
         value.kind,
         span_ms(value.base, "retry.base"),
         value.factor,
         span_ms(value.max, "retry.max"),
         value.jitter,
+        value.on_expiry,
     )
 
 
@@ -124,7 +125,7 @@ def create_queue(call: Call) -> None:
     if stored is not None:
         for name, value in named.items():
             if getattr(stored, name) != value:
-                raise QueueExists(body.name, f"{name} is {getattr(stored, name)!r}, not {value!r}")
+                raise QueueExists(body.name, settings_difference(name, getattr(stored, name), value))
     else:
         call.broker.declare(queue, declared_settings(None, named))
     _answer_made(call, queue, stored is None)

@@ -45,11 +45,14 @@ class NoQuery(Query, kw_only=True):
 
 
 class Retry(Request, kw_only=True):
+    """How long a message waits after a failed delivery. `on_expiry`: after a lease that ended, too."""
+
     kind: Literal["none", "fixed", "exponential"] = "exponential"
     base: Seconds = 1.0
     max: Seconds = 3600.0
     factor: Annotated[float, Meta(ge=1, le=1000)] = 2.0
     jitter: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    on_expiry: bool = True
 
 
 class QueueChange(Request, kw_only=True):
@@ -77,7 +80,7 @@ class QueueChange(Request, kw_only=True):
     dedup_window: Seconds | UnsetType = UNSET
     dedup_by_content: bool | UnsetType = UNSET
     dedup_per_group: bool | UnsetType = UNSET
-    retry: Retry | Literal["none", "fixed", "exponential"] | UnsetType | None = UNSET
+    retry: Retry | Literal["default", "none", "fixed", "exponential"] | UnsetType | None = UNSET
     history: Seconds | UnsetType | None = UNSET
     paused: bool | UnsetType = UNSET
     relaxed: bool | UnsetType = UNSET
@@ -218,6 +221,7 @@ class NewMessage(Request, kw_only=True):
     deadline: str | None = None
     position: int | None = None
     reason: str | None = None
+    traceback: str | None = None
     deaths: list[Death] | None = None
 
 
@@ -303,6 +307,7 @@ class Message(Struct, kw_only=True, gc=False):
     due_at: str | UnsetType = UNSET
     expires_at: str | UnsetType = UNSET
     reason: str | UnsetType = UNSET
+    traceback: str | UnsetType = UNSET  # of its last failure, where its consumer gave one
     deaths: list[Death] | UnsetType = UNSET
 
 
@@ -326,6 +331,7 @@ class Receipts(Request, kw_only=True):
 class Nack(Receipts, kw_only=True):
     delay: Seconds | None = None
     reason: Annotated[str, Meta(max_length=4096)] | None = None
+    traceback: Annotated[str, Meta(max_length=65536)] | None = None  # its last 4 KiB are kept
     reject: bool = False  # to the dead letters at once
     release: bool = False  # back to its place at once and not counted, as if it had never been handed out
 
@@ -403,6 +409,7 @@ class TimelineStep(Reply, kw_only=True):
     what: str
     queue: str
     detail: str
+    traceback: str | UnsetType = UNSET
 
 
 class Timeline(Reply, kw_only=True):
@@ -436,6 +443,7 @@ class DeadLetter(Reply, kw_only=True):
     time: str
     receive_count: int
     message_type: str | None
+    traceback: str | UnsetType = UNSET
 
 
 class DeadLetters(Reply, kw_only=True):
@@ -446,6 +454,7 @@ class DeadLetters(Reply, kw_only=True):
 class DeadPage(Query, kw_only=True):
     limit: Limit = 100
     after: str = ""
+    traceback: bool = False  # with the tracebacks of their last failures
 
 
 class DeadGroup(Reply, kw_only=True):

@@ -63,6 +63,7 @@ def received(broker: FullBroker, deliveries: list[Delivery], format: Format) -> 
                 deadline=iso_or_none(delivery.until_ms),
                 publisher=UNSET if entry.info is None else _or_unset(entry.info.publisher),
                 reason=UNSET if extra.reason is None else extra.reason,
+                traceback=UNSET if extra.trace is None else extra.trace,
                 deaths=_deaths(extra) if extra.deaths else UNSET,
             )
         )
@@ -114,6 +115,7 @@ def stored(
         due_at=iso(extra.due_ms) if extra.due_ms else UNSET,
         expires_at=iso(extra.expires_ms) if extra.expires_ms else UNSET,
         reason=_or_unset(extra.reason),
+        traceback=_or_unset(extra.trace),
         deaths=_deaths(extra) if extra.deaths else UNSET,
     )
     if lease is not None:
@@ -174,6 +176,7 @@ def settings_view(settings: QueueSettings) -> Settings:
             max=seconds(retry.max_ms),
             factor=retry.factor,
             jitter=retry.jitter,
+            on_expiry=retry.on_expiry,
         ),
         history=seconds_or_forever(settings.history_ms),
         paused=settings.paused,

@@ -110,9 +110,12 @@ local function end_lease(Q, seq, lease)
   end
 end
 
-local function retry_delay(Q, seq, n)
-  local c = Q.c
-  if not c.rk then return 0 end
+-- Of a queue for which nobody chose a policy; DEFAULT_RETRY in model.py.
+local DEFAULT_RETRY = {rk = 'exponential', rb = 1000, rf = 2, rm = 900000, rj = 0.2, rn = true}
+
+local function retry_delay(Q, seq, n, why)
+  local c = Q.c.rk and Q.c or DEFAULT_RETRY
+  if c.rk == 'none' or (c.rn and why == EXPIRED) then return 0 end
   local delay = c.rb
   if c.rk == 'exponential' then delay = min(delay * c.rf ^ min(n - 1, 100), c.rm) end
   if c.rj > 0 then
@@ -173,7 +176,7 @@ local function give_back(Q, seq, lease, why, reason, delay)
     x.W, x.L = why, delay
     return bury(Q, seq, x, sent, rec, DEAD_RECEIVES, reason, 'lent')
   end
-  local wait = delay or retry_delay(Q, seq, lease.count)
+  local wait = delay or retry_delay(Q, seq, lease.count, why)
   local due = wait > 0 and Q.now + wait or 0
   stand_again(Q, seq, x, sent, rec, due)
   settle(Q, seq, x)
@@ -302,7 +305,7 @@ local function drop_holder(Q, holder)
     local lease = lease_of(Q, seq)
     call('SREM', held, seq)
     -- Counted: a message that kills its holder must reach the dead letters some day.
-    if lease then give_back(Q, seq, lease, NACKED, 'its holder went away', nil) end
+    if lease then give_back(Q, seq, lease, NACKED, 'its holder went away', 0) end
   end
   -- The rest the next time: Redis does nothing else meanwhile.
   if call('EXISTS', held) == 0 then call('ZREM', Q.p .. 'hd', holder) end

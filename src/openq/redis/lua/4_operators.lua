@@ -80,7 +80,7 @@ local revive = on_queue(function(Q, args)
   end
   local due = 0
   if meta.o == 'lent' then
-    local wait = delay or retry_delay(Q, seq, x.c or 1)
+    local wait = delay or retry_delay(Q, seq, x.c or 1, why)
     due = wait > 0 and Q.now + wait or 0
     event(Q, 'R', why or NACKED, meta.r or '', seq, S(due))
   end
