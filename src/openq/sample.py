@@ -17,6 +17,7 @@ from openq import Consumer, Message, OpenQ, Producer
 log = logging.getLogger("openq.sample")
 
 _STUMBLES = "Message 3"  # fails once, works the second time
+_RETRY = {"kind": "exponential", "base": 0.1, "on_expiry": False}
 _POISON = "Message 7"  # fails whenever it is tried
 
 
@@ -40,8 +41,8 @@ def main() -> int:
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
-    # The consumer warns of each failure; here the failures are the point, and told already.
-    logging.getLogger("openq").setLevel(logging.ERROR)
+    # The consumer logs each failure; here the failures are the point, and told already.
+    logging.getLogger("openq").setLevel(logging.CRITICAL)
     try:
         return _run()
     finally:
@@ -50,9 +51,9 @@ def main() -> int:
 
 def _run() -> int:
     with (
-        # In memory, also where the environment names a server; the other queue is where its dlq is.
+        # In memory; the other queue is where its dlq is. Retries come sooner than they would by default.
         OpenQ(name="dead-letter-queue", visibility_timeout=30, storage="memory") as dlq,
-        OpenQ(name="main-queue", visibility_timeout=1, dlq=dlq, max_receives=3) as queue,
+        OpenQ(name="main-queue", visibility_timeout=1, dlq=dlq, max_receives=3, retry=_RETRY) as queue,
     ):
         log.info("1. A producer publishes ten messages.")
         producer = Producer(queue, num_tasks=10)

@@ -82,7 +82,8 @@ def test_a_failed_message_goes_back_with_the_reason_and_the_consumer_goes_on(
 
     with caplog.at_level(logging.WARNING, "openq"):
         run(test)
-    assert "failed: ValueError: not yet" in caplog.text
+    assert "of queue 'orders', attempt 1 failed" in caplog.text
+    assert "ValueError: not yet" in caplog.text
 
 
 def test_stop_ends_a_wait_at_once_and_the_line_is_empty() -> None:

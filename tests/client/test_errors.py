@@ -193,7 +193,7 @@ def test_ack_many_acks_all_it_can_before_it_raises(make: Make) -> None:
 
 
 def test_an_exception_in_the_block_gives_the_message_back_with_its_reason(make: Make) -> None:
-    queue = make()
+    queue = make(retry="none")
     queue.publish("x")
 
     with pytest.raises(ValueError, match="once"), queue.processing(timeout=0):

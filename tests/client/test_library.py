@@ -193,7 +193,7 @@ def test_a_process_that_forgets_to_close_loses_nothing(tmp_path: Path) -> None:
         "from openq import OpenQ\n"
         "queue = OpenQ('jobs', path=sys.argv[1], relaxed=True)\n"
         "queue.publish('x')\n"
-        "queue.receive(timeout=0.01).nack()\n"
+        "queue.receive(timeout=0.01).nack(0)\n"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program, str(tmp_path)],

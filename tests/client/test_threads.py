@@ -42,7 +42,7 @@ def test_the_order_of_each_producer_holds_for_a_single_consumer() -> None:
 
 
 def test_threads_that_fail_half_the_time_finish_everything_in_the_end() -> None:
-    with OpenQ("dead") as dlq, OpenQ("jobs", dlq=dlq, max_receives=20) as queue:
+    with OpenQ("dead") as dlq, OpenQ("jobs", dlq=dlq, max_receives=20, retry="none") as queue:
         queue.publish_many(list(range(400)))
         turn = count()
         finished: Counter[int] = Counter()
@@ -255,7 +255,7 @@ def test_a_consumer_with_a_heartbeat_outlives_its_visibility_timeout() -> None:
 
 
 def test_a_heartbeat_stops_with_its_message(clock: VirtualClock) -> None:
-    with OpenQ("jobs", visibility_timeout=0.03) as queue:
+    with OpenQ("jobs", visibility_timeout=0.03, retry="none") as queue:
         queue.publish("x")
         with pytest.raises(RuntimeError), queue.processing(heartbeat=True, timeout=0):
             raise RuntimeError("gone")

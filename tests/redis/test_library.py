@@ -175,7 +175,8 @@ def test_a_lease_belongs_to_the_queue_object_that_has_it(url: str) -> None:
 
 
 def test_the_founding_sample_runs_here_too(durable: Server) -> None:
-    done = run(test_remote.FOUNDING_SAMPLE, OPENQ_URL=durable.url, OPENQ_IDLE_TIMEOUT="2")
+    place = f"visibility_timeout=100, url={durable.url!r})"
+    done = run(test_remote.FOUNDING_SAMPLE.replace("visibility_timeout=100)", place), OPENQ_IDLE_TIMEOUT="2")
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "10 0 0 0\n", "")
 
@@ -201,7 +202,10 @@ def program(text: str, url: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_processes_share_a_queue_by_its_address(url: str) -> None:
     with OpenQ("jobs", url=url) as queue:
-        done = run("from openq import OpenQ; OpenQ('jobs').publish({'from': 'afar'})", OPENQ_URL=url)
+        done = run(
+            "from openq import OpenQ; OpenQ('jobs', url='env:OPENQ_URL').publish({'from': 'afar'})",
+            OPENQ_URL=url,
+        )
         assert done.returncode == 0, done.stderr
 
         with queue.processing() as message:
@@ -217,7 +221,12 @@ def test_who_waits_is_served_by_another_process(url: str) -> None:
         waiting = in_thread(lambda: got.append(queue.receive(timeout=60)))
         until_waiting(queue, 1)
 
-        assert run("from openq import OpenQ; OpenQ('jobs').publish('afar')", OPENQ_URL=url).returncode == 0
+        assert (
+            run(
+                "from openq import OpenQ; OpenQ('jobs', url='env:OPENQ_URL').publish('afar')", OPENQ_URL=url
+            ).returncode
+            == 0
+        )
 
         assert ended(waiting)
         assert [message and message.body for message in got] == ["afar"]
@@ -234,7 +243,11 @@ def test_a_close_beside_a_publish_gives_back_what_was_on_its_way(url: str) -> No
 
 
 def test_the_message_of_a_killed_consumer_comes_back(url: str) -> None:
-    text = "from openq import OpenQ\nprint(OpenQ('jobs').receive().body, flush=True)\ninput()\n"
+    text = (
+        "from openq import OpenQ\n"
+        "print(OpenQ('jobs', url='env:OPENQ_URL').receive().body, flush=True)\n"
+        "input()\n"
+    )
     with OpenQ("jobs", url=url, visibility_timeout=1) as queue:
         queue.publish("x")
         with program(text, url) as consumer:
@@ -254,7 +267,7 @@ def test_the_message_of_a_killed_consumer_comes_back(url: str) -> None:
 def test_a_heartbeat_keeps_a_lease_for_as_long_as_its_process_lives(url: str) -> None:
     text = (
         "from openq import OpenQ\n"
-        "with OpenQ('jobs').processing(heartbeat=True) as message:\n"
+        "with OpenQ('jobs', url='env:OPENQ_URL').processing(heartbeat=True) as message:\n"
         "    print('mine', flush=True)\n"
         "    input()\n"
     )
@@ -279,10 +292,10 @@ def test_a_forked_child_has_connections_of_its_own(durable: Server) -> None:
     text = (
         "import os\n"
         "from openq import OpenQ\n"
-        "queue = OpenQ('jobs')\n"
+        "queue = OpenQ('jobs', url='env:OPENQ_URL')\n"
         "queue.publish('parent')\n"
         "child = os.fork()\n"
-        "own = OpenQ('jobs') if not child else queue\n"
+        "own = OpenQ('jobs', url='env:OPENQ_URL') if not child else queue\n"
         "for i in range(20):\n"
         "    queue.publish(f'{bool(child)} {i}')\n"
         "    own.publish(f'own {bool(child)} {i}')\n"
@@ -304,7 +317,7 @@ def test_a_forked_child_has_connections_of_its_own(durable: Server) -> None:
 def test_every_message_of_two_processes_is_done_once(url: str) -> None:
     text = (
         "from openq import OpenQ, Consumer, Producer\n"
-        "queue = OpenQ('jobs')\n"
+        "queue = OpenQ('jobs', url='env:OPENQ_URL')\n"
         "def tell(message): print(message.id + chr(10), end='', flush=True)\n"
         "work = [Producer(queue, source=[f'{n}' for n in range(100)]),\n"
         "        *(Consumer(queue, tell, idle_timeout=5.0) for _ in range(2))]\n"
@@ -328,7 +341,7 @@ def test_every_message_of_many_threads_is_done_once(url: str) -> None:
 def test_an_interrupted_program_ends(url: str) -> None:
     text = (
         "from openq import OpenQ\n"
-        "queue = OpenQ('jobs')\n"
+        "queue = OpenQ('jobs', url='env:OPENQ_URL')\n"
         "print('up', flush=True)\n"
         "queue.receive(timeout=None)\n"
     )

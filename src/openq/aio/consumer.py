@@ -9,8 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..client import checks
-from ..client.consumer import TROUBLE_PAUSE_S
-from ..client.message import reason_of
+from ..client.consumer import (
+    FROM_ENVIRONMENT,
+    TROUBLE_PAUSE_S,
+    default_idle_timeout,
+    idle_text,
+    log_end,
+)
+from ..client.failures import describe_attempt, retry_delay
 from ..client.times import to_ms
 from ..errors import Closed, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from .queue import Message, Queue
@@ -31,9 +37,11 @@ class Consumer:
         await Consumer(queue, handle).run()       # or until it is stopped
 
     Up to `concurrency` messages are in work at a time, each in one of as many tasks that live as long
-    as the consumer. A handler that raises gives the message back with the reason, and the consumer
-    goes on. It ends by `stop`, or when nothing came for `idle_timeout` seconds (None: never).
-    `heartbeat` keeps leases alive for as long as the handler works.
+    as the consumer. A handler that raises gives the message back with the exception's text and traceback: it
+    is tried again as the queue's retry policy says, and the consumer goes on with the others. It runs until
+    `stop`, or until nothing came for `idle_timeout` seconds (None, the default: it never ends by itself;
+    OPENQ_IDLE_TIMEOUT sets another default). Leases are kept alive for as long as the handler works, unless
+    `heartbeat` is False.
     """
 
     def __init__(
@@ -42,9 +50,9 @@ class Consumer:
         handler: Handler,
         *,
         concurrency: int = 1,
-        idle_timeout: float | None = None,
+        idle_timeout: float | None = FROM_ENVIRONMENT,
         visibility_timeout: float | None = None,
-        heartbeat: bool = False,
+        heartbeat: bool = True,
         types: Iterable[str] | None = None,
         name: str | None = None,
     ) -> None:
@@ -55,6 +63,8 @@ class Consumer:
         checks.text_or_none(name, "name")
         if visibility_timeout is not None:
             to_ms(visibility_timeout, "visibility_timeout")
+        if idle_timeout is FROM_ENVIRONMENT:
+            idle_timeout = default_idle_timeout(None)
         self.queue = queue
         self.handler = handler
         self.name = name or f"consumer-{queue.name}"
@@ -68,14 +78,18 @@ class Consumer:
         self._stopping = asyncio.Event()
         self._waits: set[AnyWait] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._ended = ""
 
     def start(self) -> None:
         """Begin to work on the running loop. A second call changes nothing."""
         if self._tasks:
             return
+        self._ended = "it was stopped"
         self._tasks = [
             asyncio.create_task(self._work(), name=f"{self.name}-{i + 1}") for i in range(self._concurrency)
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._task_done)
 
     async def run(self) -> None:
         """`start`, and return when the consumer has ended."""
@@ -137,12 +151,19 @@ class Consumer:
                     await self._rest()
                     continue
                 if message is None:
+                    if not self._stopping.is_set():
+                        self._ended = idle_text(self.idle_timeout, self.queue.closed)
                     return
                 await self._handle(message)
         except Closed:
-            pass  # the queue was closed under us: there is nothing more to do
-        except Exception:
+            self._ended = "the queue was closed"  # under us: there is nothing more to do
+        except Exception as error:
+            self._ended = f"receiving failed ({type(error).__name__})"
             log.exception("the consumer of queue %r stopped", self.queue.name)
+
+    def _task_done(self, _: asyncio.Task[None]) -> None:
+        if not self.running:
+            log_end(self.name, self.queue.name, self._ended, self.processed, self.failed)
 
     async def _rest(self) -> None:
         try:
@@ -168,7 +189,7 @@ class Consumer:
             await self.handler(message)
         except Exception as error:
             self.failed += 1
-            log.warning("message %s failed: %s", message.id, reason_of(error))
+            log.error("%s failed", describe_attempt(message, self.queue.name), exc_info=error)
             await self._settle(message, error)
         except BaseException as error:
             # Cancelled in the middle of the work: back at once, before the cancel goes on.
@@ -188,7 +209,7 @@ class Consumer:
             if error is None:
                 await message.ack()
             else:
-                await message.nack(reason=reason_of(error))
+                await message.nack(retry_delay(error), error)
         except Closed:
             raise
         except OpenQError as problem:

@@ -19,10 +19,11 @@ from ..broker.base import QueueStats, Step
 from ..broker.local import LocalBroker
 from ..client import checks, embedded
 from ..client.embedded import RECEIVE_TIMEOUT
+from ..client.failures import retry_delay
 from ..client.hooks import Hooks
 from ..client.looking import Findings
 from ..client.message import Message as AnyMessage
-from ..client.message import Peeked, Received, reason_of
+from ..client.message import Peeked, Received
 from ..client.publishing import PublishOptions, make_draft
 from ..client.settings import Options
 from ..client.times import to_ms
@@ -90,10 +91,12 @@ class Message(Received):
     async def ack(self) -> None:  # type: ignore[override]
         await self._owner.ack(self)
 
-    async def nack(self, delay: float | None = None, reason: str | None = None) -> str:  # type: ignore[override]
+    async def nack(  # type: ignore[override]
+        self, delay: float | None = None, reason: str | BaseException | None = None
+    ) -> str:
         return await self._owner.nack(self, delay, reason)
 
-    async def reject(self, reason: str | None = None) -> str:  # type: ignore[override]
+    async def reject(self, reason: str | BaseException | None = None) -> str:  # type: ignore[override]
         return await self._owner.reject(self, reason)
 
     async def extend(self, seconds: float) -> datetime | None:  # type: ignore[override]
@@ -114,7 +117,7 @@ class Message(Received):
             await self.ack()
             return
         try:
-            await self.nack(reason=reason_of(error))
+            await self.nack(retry_delay(error), error)
         except OpenQError:
             pass  # its lease is over: it comes back anyway, and the caller must see the first error
 
@@ -430,12 +433,15 @@ class Queue(Hooks):
             await self._durable()
 
     async def nack(
-        self, target: AnyMessage | str, delay: float | None = None, reason: str | None = None
+        self,
+        target: AnyMessage | str,
+        delay: float | None = None,
+        reason: str | BaseException | None = None,
     ) -> str:
         """Not done: back to its place; see `openq.Queue.nack`."""
         return await self._act(self._here().nack, target, delay, reason)
 
-    async def reject(self, target: AnyMessage | str, reason: str | None = None) -> str:
+    async def reject(self, target: AnyMessage | str, reason: str | BaseException | None = None) -> str:
         """Never again: to the dlq at once, or away if there is none."""
         return await self._act(self._here().reject, target, reason)
 
@@ -450,19 +456,28 @@ class Queue(Hooks):
         visibility_timeout: float | None = None,
         types: Iterable[str] | None = None,
         consumer: str | None = None,
-        heartbeat: bool = False,
+        heartbeat: bool = True,
     ) -> Processing:
         """`async with queue.processing() as message:` acks at the end, nacks on an exception or a cancel.
 
-        The message is None if none came in time. `heartbeat` keeps its lease alive meanwhile.
+        The message is None if none came in time. Its lease is kept alive meanwhile, unless `heartbeat` is
+        False.
         """
         wait = self._wait_for(1, visibility_timeout, types, consumer)
         return Processing(self, wait, checks.patience(timeout), heartbeat)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages, until none comes for as long as `receive` waits. Ack each."""
+        """Messages, until none comes for as long as `receive` waits. Ack each.
+
+        The lease of a message is kept alive until the next one is asked for.
+        """
+        beat = self.inner._shared.heartbeat
         while (message := await self.receive()) is not None:
-            yield message
+            beat.hold(self.name, message._delivery)
+            try:
+                yield message
+            finally:
+                beat.drop(message._delivery)
 
     # -- looking ------------------------------------------------------------------------------
 

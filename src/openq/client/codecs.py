@@ -1,14 +1,17 @@
 """What a program publishes, as bytes; and back.
 
 Each message carries the form of its bytes, so "auto" gives a reader what the writer put in: text as
-`str`, bytes as `bytes`, everything else through JSON. Pickle runs whatever code its bytes name when
-they are read, so it is used only where a queue asks for it by name, and such a queue must never be
-open to writers that are not trusted.
+`str`, bytes as `bytes`, everything else through JSON. What JSON has no word for is written as a reader in any
+language would expect it, and read as that: datetime, date and time as ISO-8601 text, UUID and Decimal as
+text, timedelta as seconds, an Enum as its value, dataclasses and msgspec structs as objects. Pickle runs
+whatever code its bytes name when they are read, so it is used only where a queue asks for it by name, and
+such a queue must never be open to writers that are not trusted.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import InvalidSetting
@@ -61,8 +64,11 @@ class Codec:
         if isinstance(value, bytearray | memoryview):
             return bytes(value), FORM_BYTES
         if self.name == "raw":
-            raise InvalidSetting(f"codec 'raw' takes bytes or text, not {type(value).__name__}")
-        return _to_json(value), FORM_JSON
+            raise InvalidSetting(
+                f"codec 'raw' takes bytes or text, not {type(value).__name__}; "
+                "leave out codec to have it written as JSON"
+            )
+        return _to_json(value, self.name), FORM_JSON
 
     def decode(self, data: bytes, form: int) -> Any:
         if self.own is not None:
@@ -124,25 +130,63 @@ def _to_utf8(text: str) -> bytes:
 MAX_DEPTH = 500
 
 
-def _to_json(value: Any) -> bytes:
+def _to_json(value: Any, codec: str = "json") -> bytes:
     try:
         # NaN and Infinity are no JSON: every other reader would choke on them.
-        data = _to_utf8(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+        text = json.dumps(
+            value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_as_plain
+        )
+        data = _to_utf8(text)
         check_depth(value, data)
         return data
-    except (TypeError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise InvalidSetting(f"the body is nested too deeply: more than {MAX_DEPTH} levels") from None
+    except (TypeError, ValueError) as error:
         if isinstance(error, InvalidSetting):
             raise
         raise InvalidSetting(
-            f"the body cannot be written as JSON ({error}); publish text, bytes or plain values, "
-            "or choose another codec"
+            f"codec {codec!r} cannot write this body as JSON ({error}); publish text, bytes or plain values, "
+            "or open the queue with codec='msgpack', 'pickle' or an object that has encode and decode"
         ) from None
+
+
+def _as_plain(value: Any) -> Any:
+    """The form in JSON of what it has no word for. Asked only for such values."""
+    kind = type(value)
+    if hasattr(kind, "__dataclass_fields__"):
+        return {name: getattr(value, name) for name in kind.__dataclass_fields__}
+    if hasattr(kind, "__struct_fields__"):
+        import msgspec
+
+        return msgspec.to_builtins(value)
+    for base in kind.__mro__:
+        write = _PLAIN.get((base.__module__, base.__qualname__))
+        if write is not None:
+            return write(value)
+    raise TypeError(f"it has no form for {kind.__name__}")
+
+
+# By name: importing uuid and decimal for everybody would cost more than all the rest of the library.
+_PLAIN: dict[tuple[str, str], Callable[[Any], Any]] = {
+    ("datetime", "datetime"): lambda value: value.isoformat(),
+    ("datetime", "date"): lambda value: value.isoformat(),
+    ("datetime", "time"): lambda value: value.isoformat(),
+    ("datetime", "timedelta"): lambda value: value.total_seconds(),
+    ("uuid", "UUID"): str,
+    ("decimal", "Decimal"): str,
+    ("_decimal", "Decimal"): str,
+    ("enum", "Enum"): lambda value: value.value,
+}
 
 
 def check_depth(value: Any, data: bytes) -> None:
     """`data` is the value as JSON; where it has few brackets there is nothing to walk through."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
+    try:
+        value = json.loads(data)  # as it will be read: dataclasses and the like are dicts there
+    except RecursionError:
+        raise InvalidSetting(f"the body is nested too deeply: more than {MAX_DEPTH} levels") from None
     level = [value] if isinstance(value, dict | list | tuple) else []
     depth = 0
     while level:
@@ -167,7 +211,7 @@ def _to_msgpack(value: Any) -> bytes:
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, InvalidSetting):
             raise
-        raise InvalidSetting(f"the body cannot be written as msgpack: {error}") from None
+        raise InvalidSetting(f"codec 'msgpack' cannot write this body: {error}") from None
     return data
 
 
@@ -177,4 +221,4 @@ def _to_pickle(value: Any) -> bytes:
     try:
         return pickle.dumps(value)
     except Exception as error:
-        raise InvalidSetting(f"the body cannot be pickled: {error}") from None
+        raise InvalidSetting(f"codec 'pickle' cannot write this body: {error}") from None

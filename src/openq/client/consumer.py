@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable
 from itertools import count
@@ -11,17 +12,35 @@ from typing import Any
 from ..errors import Closed, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from . import checks
 from .embedded import RECEIVE_TIMEOUT, Queue
-from .message import Message, Received, reason_of
+from .failures import describe_attempt, retry_delay
+from .message import Message, Received
 from .settings import environment_number
 from .times import to_ms
 from .waiting import Wait
 
 log = logging.getLogger("openq")
 
-_FROM_ENVIRONMENT: Any = object()
+FROM_ENVIRONMENT: Any = object()  # an argument that was not given
 _numbers = count(1)
 
 TROUBLE_PAUSE_S = 1.0  # after a receive that failed
+
+
+def default_idle_timeout(otherwise: float | None) -> float | None:
+    """For both kinds of consumers: from the environment, else theirs."""
+    number = environment_number("idle_timeout", math.inf if otherwise is None else otherwise)
+    return None if number == math.inf else number
+
+
+def idle_text(idle_timeout: float | None, is_closed: bool) -> str:
+    """Why a wait came back without a message."""
+    if is_closed or idle_timeout is None:
+        return "the queue was closed"
+    return f"no message came for {idle_timeout:g} s (idle_timeout)"
+
+
+def log_end(name: str, queue: str, why: str, processed: int, failed: int) -> None:
+    log.info("%s of queue %r ended because %s: %d processed, %d failed", name, queue, why, processed, failed)
 
 
 class ConsumerLoop:
@@ -57,6 +76,7 @@ class ConsumerLoop:
         self._wait: Wait | None = None
 
     def run(self) -> None:
+        ended = "it was stopped"
         try:
             while not self._stopping.is_set():
                 try:
@@ -69,12 +89,16 @@ class ConsumerLoop:
                     self._stopping.wait(TROUBLE_PAUSE_S)
                     continue
                 if not messages:
+                    if not self._stopping.is_set():
+                        ended = idle_text(self.idle_timeout, self.queue.closed)
                     break
                 self._work_through(messages)
         except Closed:
-            pass  # the queue was closed under us: there is nothing more to do
-        except Exception:
+            ended = "the queue was closed"  # under us: there is nothing more to do
+        except Exception as error:
+            ended = f"receiving failed ({type(error).__name__})"
             log.exception("the consumer of queue %r stopped", self.queue.name)
+        log_end(self.name, self.queue.name, ended, self.processed, self.failed)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -112,7 +136,7 @@ class ConsumerLoop:
             self._handle(message)
         except Exception as error:
             self.failed += 1
-            log.warning("message %s failed: %s", message.id, reason_of(error))
+            log.error("%s failed", describe_attempt(message, self.queue.name), exc_info=error)
             self._finish(message, error)
         else:
             self.processed += 1
@@ -131,7 +155,7 @@ class ConsumerLoop:
             if error is None:
                 message.ack()
             else:
-                message.nack(reason=reason_of(error))
+                message.nack(retry_delay(error), error)
         except Closed:
             raise
         except OpenQError as problem:
@@ -147,19 +171,23 @@ class ConsumerLoop:
 class Consumer(threading.Thread):
     """Gives each message to `handler` and acks it; without a handler it only logs the message.
 
-    A handler that raises gives the message back with the reason, and the consumer goes on. It ends by
-    itself when nothing came for `idle_timeout` seconds (None: never), or by `stop`.
-    `heartbeat` keeps leases alive for as long as the handler works; `batch` is how many are taken at once.
+    A handler that raises gives the message back with the exception's text and traceback: it is tried again
+    as the queue's retry policy says, and the consumer goes on with the others. It runs until `stop`, or until
+    nothing came for `idle_timeout` seconds (None, the default: it never ends by itself; OPENQ_IDLE_TIMEOUT
+    sets another default). Leases are kept alive for as long as the handler works, unless `heartbeat` is
+    False; `batch` is how many messages are taken at once.
     """
+
+    default_idle_timeout: float | None = None
 
     def __init__(
         self,
         queue: Queue,
         handler: Callable[[Received], object] | None = None,
         *,
-        idle_timeout: float | None = _FROM_ENVIRONMENT,
+        idle_timeout: float | None = FROM_ENVIRONMENT,
         visibility_timeout: float | None = None,
-        heartbeat: bool = False,
+        heartbeat: bool = True,
         batch: int = 1,
         types: Iterable[str] | None = None,
         name: str | None = None,
@@ -170,8 +198,8 @@ class Consumer(threading.Thread):
         if visibility_timeout is not None:
             to_ms(visibility_timeout, "visibility_timeout")
         super().__init__(name=name or f"consumer-{queue.name}-{next(_numbers)}")
-        if idle_timeout is _FROM_ENVIRONMENT:
-            idle_timeout = environment_number("idle_timeout", 10.0)
+        if idle_timeout is FROM_ENVIRONMENT:
+            idle_timeout = default_idle_timeout(self.default_idle_timeout)
         self.__loop = ConsumerLoop(
             queue,
             handler,

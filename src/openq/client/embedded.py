@@ -8,8 +8,10 @@ that is not in use. Everything else lives beside it.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from ..clock import Clock
 from ..errors import (
     Closed,
+    Forked,
     InvalidSetting,
     MessageNotFoundError,
     OpenQError,
@@ -25,6 +28,7 @@ from ..errors import (
 from ..model import FORM_TEXT, NO_DEADLINE, Delivery, Draft
 from . import checks, places
 from .codecs import BodyCodec, Codec
+from .failures import failure_of
 from .hooks import Hooks
 from .looking import Looking
 from .mending import Mending
@@ -48,11 +52,14 @@ T = TypeVar("T")
 class Queue(Hooks, Looking, Mending, StandardQueue):
     """A message queue.
 
-    `OpenQ("jobs")` lives in memory; `OpenQ("jobs", path="./data")` on disk, where every call
-    returns only when what it did is safe; `OpenQ("jobs", url="http://127.0.0.1:9324")` on a server
-    (`openq serve`), signed in by `token`, by OPENQ_TOKEN or by user:password@ in the url;
-    `OpenQ("jobs", url="redis://127.0.0.1:6379")` in Redis or Valkey (`pip install "openq[redis]"`), which any
-    number of processes share without a server of ours. What is away is waited for `reconnect` (30) seconds.
+    `OpenQ("jobs")` lives in memory and belongs to this object: a second `OpenQ("jobs")` is another queue.
+    Share the object, or open the second one with `broker=first.broker`.
+    `OpenQ("jobs", path="./data")` lives on disk, where every call returns only when what it did is safe;
+    `OpenQ("jobs", url="http://127.0.0.1:9324")` on a server (`openq serve`), signed in by `token`, by
+    OPENQ_TOKEN or by user:password@ in the url; `OpenQ("jobs", url="redis://127.0.0.1:6379")` in Redis or
+    Valkey (`pip install "openq[redis]"`), which any number of processes share without a server of ours.
+    `url="env:NAME"` and `path="env:NAME"` take the place from an environment variable; none is used unasked.
+    What is away is waited for `reconnect` (30) seconds.
     Times are seconds, whole or not.
 
     A received message is invisible to others for `visibility_timeout` (30) and comes back to its
@@ -119,6 +126,8 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
             self._closed = True
             self._shared.leave()
             raise
+        if not self._shared.is_network:
+            _local_queues.add(self)
         self.maxsize = maxsize
         self._init_hooks(Queue)
         self._init_standard()
@@ -158,7 +167,10 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
 
     def _unbind(self) -> None:
         """Whatever is asked from here on is refused; what was received can still be read."""
-        closed = cast(Any, _CLOSED)
+        self._stand_in(_CLOSED)
+
+    def _stand_in(self, refusing: _ClosedBroker) -> None:
+        closed = cast(Any, refusing)
         self._broker = closed
         self._publish_body = closed.publish_body
         self._take = closed.receive
@@ -390,19 +402,27 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         if errors:
             raise errors[0]
 
-    def nack(self, target: Message | str, delay: float | None = None, reason: str | None = None) -> str:
-        """Not done: back to its place, after `delay` seconds or as the queue's retry policy says.
+    def nack(
+        self,
+        target: Message | str,
+        delay: float | None = None,
+        reason: str | BaseException | None = None,
+    ) -> str:
+        """Not done: back to its place after `delay` seconds (0: at once) or as the queue's retry policy says.
 
+        The policy of a queue that was given none: 1 s after the first failure, twice as long after each
+        further one, at most 15 minutes. Other messages go on meanwhile; in a FIFO queue those of its group
+        wait with it. `reason` is kept with the message: a text, or an exception, whose traceback is kept too.
         Returns "returned", or "dead-lettered" when that was its last chance.
         """
         delay_ms = None if delay is None else to_ms(delay, "delay")
-        checks.text_or_none(reason, "reason")
-        return self._end(target, lambda receipt: self._broker.nack(self.name, receipt, delay_ms, reason))
+        failure = failure_of(reason)
+        return self._end(target, lambda receipt: self._broker.nack(self.name, receipt, delay_ms, failure))
 
-    def reject(self, target: Message | str, reason: str | None = None) -> str:
+    def reject(self, target: Message | str, reason: str | BaseException | None = None) -> str:
         """Never again: to the dlq at once, or away if there is none. Returns "dead-lettered" or "removed"."""
-        checks.text_or_none(reason, "reason")
-        return self._end(target, lambda receipt: self._broker.reject(self.name, receipt, reason))
+        failure = failure_of(reason)
+        return self._end(target, lambda receipt: self._broker.reject(self.name, receipt, failure))
 
     def extend(self, target: Message | str, seconds: float) -> datetime | None:
         """A longer lease: `seconds` from now. Returns its new end."""
@@ -476,19 +496,28 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         visibility_timeout: float | None = None,
         types: Iterable[str] | None = None,
         consumer: str | None = None,
-        heartbeat: bool = False,
+        heartbeat: bool = True,
     ) -> Processing:
         """`with queue.processing() as message:` acks at the end, nacks with the reason on an exception.
 
-        The message is None if none came in time. `heartbeat` keeps its lease alive meanwhile.
+        The message is None if none came in time. Its lease is kept alive meanwhile, unless `heartbeat` is
+        False.
         """
         wait = self._wait_for(1, visibility_timeout, types, consumer)
         return Processing(self, wait, checks.patience(timeout), heartbeat)
 
     def __iter__(self) -> Iterator[Received]:
-        """Messages, until none comes for as long as `receive` waits. Ack each."""
+        """Messages, until none comes for as long as `receive` waits. Ack each.
+
+        The lease of a message is kept alive until the next one is asked for.
+        """
+        beat = self._shared.heartbeat
         while (message := self.receive()) is not None:
-            yield message
+            beat.hold(self.name, message._delivery)
+            try:
+                yield message
+            finally:
+                beat.drop(message._delivery)
 
     def _cancel_timer(self, target: Message | str) -> None:
         """This delivery no longer ends by itself, only by ack, nack or the end of the process."""
@@ -582,14 +611,30 @@ class _ClosedBroker:
 
     observed = False
 
+    def __init__(self, error: Callable[[], Closed] = Closed) -> None:
+        self._error = error
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def refuse(*_: object, **__: object) -> Any:
-            raise Closed()
+            raise self._error()
 
         return refuse
 
 
 _CLOSED = _ClosedBroker()
+_local_queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """Neither the memory nor the directory of the parent can be shared: its queue objects are closed here."""
+    for queue in list(_local_queues):
+        if not queue._closed:
+            queue._closed = True
+            queue._stand_in(_ClosedBroker(partial(Forked, queue.name, queue._shared.path)))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _nothing(*_: object) -> list[Delivery]:

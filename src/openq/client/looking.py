@@ -30,7 +30,10 @@ class Findings(list[Peeked]):
 
 class Looking(Base):
     def peek(self, rear: bool = False) -> Peeked | None:
-        """The next message, or the last one, without taking it."""
+        """The next message, or the last one, without taking it; None if none waits.
+
+        Messages with consumers are in `in_flight`, delayed ones too are in `messages`; `stats` counts all.
+        """
         entries = self._broker.peek(self.name, 1, rear)
         return Peeked(cast("Queue", self), entries[0]) if entries else None
 
@@ -133,7 +136,10 @@ class Looking(Base):
         return "dead" if "dead-lettered" in steps else "unknown"
 
     def why(self, message_id: str) -> Why:
-        """Why a message is not being delivered: `code` for programs, `text` for people."""
+        """Why a message is not being delivered: `code` for programs, `text` for people.
+
+        A message that is no longer in this queue is looked for in its dead-letter queue (`dead_lettered`).
+        """
         return self._broker.why(self.name, checks.message_id(message_id))
 
     def timeline(self, message_id: str) -> list[Step]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidSetting, OpenQError
 from ..model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Delivery, Entry
 from .codecs import Codec
+from .failures import retry_delay
 from .times import from_ms, iso, parse_iso
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ STATUSES = ("unprocessed", "processing", "processed", "dead")
 
 @dataclass
 class Message:
-    """One message. `content` and `payload` are other names of `body`."""
+    """One message. `content` and `payload` are other names of `body`.
+
+    What `receive` returns and a handler gets is one that can be settled by `ack`, `nack`, `reject` and
+    `extend`; any other is a value.
+    """
 
     id: str
     body: Any
@@ -50,6 +55,27 @@ class Message:
     @property
     def payload(self) -> Any:
         return self.body
+
+    def ack(self) -> None:
+        """Done: the message is never delivered again."""
+        raise self._not_received("acked")
+
+    def nack(self, delay: float | None = None, reason: str | BaseException | None = None) -> str:
+        """Not done: it is tried again; see `openq.Queue.nack`."""
+        raise self._not_received("nacked")
+
+    def reject(self, reason: str | BaseException | None = None) -> str:
+        """Never again: to the dlq at once, or away if there is none."""
+        raise self._not_received("rejected")
+
+    def extend(self, seconds: float) -> datetime | None:
+        """A longer lease: `seconds` from now. Returns its new end."""
+        raise self._not_received("extended")
+
+    def _not_received(self, what: str) -> InvalidSetting:
+        return InvalidSetting(
+            f"message {self.id} cannot be {what}: only one that `receive` returned or a handler was given can"
+        )
 
     def to_dict(self, view: str = "consumption") -> dict[str, Any]:
         """For the way to the queue (transmission), for files (persistence), for a reader (consumption)."""
@@ -280,6 +306,12 @@ class _Stored(Message):
         return None if extra is None else extra.reason
 
     @property
+    def traceback(self) -> str | None:
+        """Of the exception that failed its last delivery, as far as its consumer gave one."""
+        extra = self._entry.extra
+        return None if extra is None else extra.trace
+
+    @property
     def deaths(self) -> list[dict[str, Any]]:
         """How it became a dead letter, newest first: queue, reason, time, receive_count.
 
@@ -395,10 +427,10 @@ class Received(_Stored):
     def ack(self) -> None:
         self._queue.ack(self)
 
-    def nack(self, delay: float | None = None, reason: str | None = None) -> str:
+    def nack(self, delay: float | None = None, reason: str | BaseException | None = None) -> str:
         return self._queue.nack(self, delay, reason)
 
-    def reject(self, reason: str | None = None) -> str:
+    def reject(self, reason: str | BaseException | None = None) -> str:
         return self._queue.reject(self, reason)
 
     def extend(self, seconds: float) -> datetime | None:
@@ -414,7 +446,7 @@ class Received(_Stored):
             self.ack()
             return
         try:
-            self.nack(reason=reason_of(error))
+            self.nack(retry_delay(error), error)
         except OpenQError:
             pass  # its lease is over: it comes back anyway, and the caller must see the first error
 
@@ -427,11 +459,6 @@ def _claimed_form(entry: Entry) -> int:
     from ..properties import form_of  # not at the top: most programs never need it
 
     return form_of(info.wire)
-
-
-def reason_of(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def is_dead(entry: Entry, queue: str) -> bool:

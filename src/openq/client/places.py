@@ -32,8 +32,15 @@ def find(
     ca: str | None,
     reconnect: float | None,
 ) -> Shared:
-    """The place, with one more user: whoever asks."""
-    url = _find_url(dlq, path, url, broker, storage)
+    """The place, with one more user: whoever asks.
+
+    No environment variable names a place by itself: a program that says nothing of a place has its queues in
+    memory, whatever variables the commands beside it use. `url="env:OPENQ_URL"` asks for one.
+    """
+    if url is not None:
+        url = _from_environment(checks.text(url, "url"), "url")
+    if isinstance(path, str):
+        path = _from_environment(path, "path")
     there: Shared | None = getattr(broker, "home", None)
     if there is None and dlq is not None and dlq._shared.is_remote:
         there = dlq._shared
@@ -54,20 +61,19 @@ def find(
     return _find_broker(dlq, path, broker, clock, storage)
 
 
-def _find_url(
-    dlq: Queue | None,
-    path: str | os.PathLike[str] | None,
-    url: str | None,
-    broker: Verbs | None,
-    storage: str | None,
-) -> str | None:
-    if url is not None:
-        return checks.text(url, "url")
-    if path is not None or broker is not None or storage is not None or dlq is not None:
-        return None
-    found = os.environ.get("OPENQ_URL") or None
-    if found is not None and os.environ.get("OPENQ_PATH"):
-        raise InvalidSetting("OPENQ_URL and OPENQ_PATH name two places: set one, or give url= or path=")
+_ENVIRONMENT = "env:"
+
+
+def _from_environment(value: str, keyword: str) -> str:
+    """The value, or that of the environment variable it names as `env:NAME`."""
+    if not value.startswith(_ENVIRONMENT):
+        return value
+    variable = value.removeprefix(_ENVIRONMENT)
+    found = os.environ.get(variable)
+    if not found:
+        raise InvalidSetting(
+            f"{keyword}={value!r} needs the environment variable {variable}, which is not set"
+        )
     return found
 
 
@@ -160,8 +166,6 @@ def _find_broker(
         if path is not None or clock is not None:
             raise InvalidSetting("a broker has its own path and clock: give either it or them")
         return _around(broker)
-    if path is None and storage != "memory":
-        path = os.environ.get("OPENQ_PATH") or None
     if path is not None:
         return brokers.on_disk(path, clock)
     if storage == "journal":

@@ -12,6 +12,7 @@ from ..model import Draft
 from .checks import encodable, word_or_none
 from .codecs import Codec
 from .message import Message
+from .settings import unknown_keyword
 from .times import moment_ms, to_ms
 
 
@@ -46,7 +47,10 @@ def make_draft(
     id: str | None = None,
     ttl: float | None = None,
     publisher: str | None = None,
+    **unknown: Any,
 ) -> Draft:
+    for keyword in unknown:
+        raise unknown_keyword("publish", keyword, PublishOptions.__annotations__)
     data, form = codec.encode(body)
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise InvalidSetting(f"priority must be a whole number from 0 to 255, not {priority!r}")

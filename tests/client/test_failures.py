@@ -1,0 +1,301 @@
+"""A message that fails does no harm to others, and says why it failed: in memory, on disk, behind a server.
+
+`tests/redis/test_failing.py` plays the same on Redis.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import OpenQ as founding_module
+from openq import Consumer, InvalidSetting, OpenQ, aio
+from openq.broker.local import LocalBroker
+from openq.client.message import Received
+from openq.model import MAX_TRACE_BYTES
+from tests.client.helpers import ended, in_thread, until
+from tests.client.in_process import InProcess
+
+Place = dict[str, Any]
+
+
+@pytest.fixture(params=["memory", "journal", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param != "server":
+        yield {"path": tmp_path / "data"} if request.param == "journal" else {}
+        return
+    server = InProcess(LocalBroker())
+    try:
+        yield {"url": server.url}
+    finally:
+        server.close()
+
+
+def fail(message: Received) -> None:
+    raise ValueError(f"cannot work on {message.body}")
+
+
+# -- back-off -------------------------------------------------------------------------------------
+
+
+def test_a_message_that_always_fails_does_not_keep_the_others_from_their_turn(place: Place) -> None:
+    with OpenQ("jobs", **place) as queue:
+        queue.publish_many(["bad", *[f"good {i}" for i in range(20)]])
+        done: list[str] = []
+
+        def handle(message: Received) -> None:
+            if message.body == "bad":
+                raise ValueError("never")
+            done.append(message.body)
+
+        consumer = Consumer(queue, handle)
+        consumer.start()
+        until(lambda: len(done) == 20, "everything behind it is handled")
+        why = queue.why(queue.search("bad")[0].id)
+        consumer.stop()
+
+        assert ended(consumer)
+        assert consumer.failed < 10
+        assert why.code in ("retry", "in_flight", "ready")
+
+
+def test_a_nack_waits_unless_it_says_otherwise(place: Place) -> None:
+    with OpenQ("jobs", **place) as queue:
+        queue.publish("x")
+        for delay, state in ((None, "retry"), (0, "ready")):
+            first = queue.receive(timeout=30)
+            assert first is not None
+
+            assert first.nack(delay) == "returned"
+
+            assert queue.why(first.id).code == state
+
+
+def test_work_that_is_cut_off_did_not_fail(place: Place) -> None:
+    with OpenQ("jobs", **place) as queue:
+        sent = queue.publish("x")
+        with pytest.raises(KeyboardInterrupt), queue.processing(timeout=30):
+            raise KeyboardInterrupt
+
+        assert queue.why(sent).code == "ready"
+
+
+# -- heartbeat ------------------------------------------------------------------------------------
+
+
+def test_a_handler_slower_than_its_lease_finishes_once(place: Place) -> None:
+    """A second and a half of work under a lease of one, wherever a message is worked on for a program."""
+    seen: list[tuple[str, int]] = []
+    together = threading.Barrier(4, timeout=60)
+
+    def slow(message: Received) -> None:
+        together.wait()  # each of the four has one
+        seen.append((message.body, message.receive_count))
+        time.sleep(1.5)
+
+    def in_a_block() -> None:
+        with queue.processing(timeout=30) as message:
+            assert message is not None
+            slow(message)
+
+    def in_a_loop() -> None:
+        for message in queue:
+            slow(message)
+            message.ack()
+            break
+
+    async def with_asyncio() -> None:
+        async def handle(message: aio.Message) -> None:
+            await asyncio.to_thread(slow, message)
+
+        async with aio.OpenQ("jobs", **place) as other, aio.Consumer(other, handle) as consumer:
+            while not consumer.processed:
+                await asyncio.sleep(0.01)
+
+    with OpenQ("jobs", visibility_timeout=1, **place) as queue:
+        if not place:
+            together = threading.Barrier(3, timeout=60)  # a queue in memory belongs to one object
+        bodies = [f"job {i}" for i in range(together.parties)]
+        queue.publish_many(bodies)
+        consumer = Consumer(queue, slow)
+        threads = [in_thread(in_a_block), in_thread(in_a_loop), consumer]
+        if place:
+            threads.append(in_thread(lambda: asyncio.run(with_asyncio())))
+        consumer.start()
+        until(lambda: consumer.processed == 1, "the consumer has done its part")
+        consumer.stop()
+
+        assert ended(*threads)
+        assert sorted(seen) == [(body, 1) for body in bodies]
+        assert queue.messages == []
+
+
+def test_without_a_heartbeat_a_lease_ends_as_it_always_did(place: Place) -> None:
+    with OpenQ("jobs", visibility_timeout=0.05, **place) as queue:
+        queue.publish("x")
+        with queue.processing(timeout=30, heartbeat=False) as message:
+            assert message is not None
+            again = queue.receive(timeout=30)
+            assert again is not None
+            assert (message.receive_count, again.receive_count) == (1, 2)
+            again.ack()
+            message._settled = True
+
+
+# -- why it failed --------------------------------------------------------------------------------
+
+
+def test_a_dead_letter_keeps_the_exception_and_its_traceback(place: Place) -> None:
+    with OpenQ("dead", **place) as dead, OpenQ("jobs", dlq=dead, max_receives=1) as queue:
+        sent = queue.publish("bolts")
+        consumer = Consumer(queue, fail, idle_timeout=0.01)
+        consumer.start()
+        assert ended(consumer)
+
+        letter = dead.peek()
+        assert letter is not None
+        assert (letter.id, letter.reason) == (sent, "ValueError: cannot work on bolts")
+        assert letter.deaths[0]["reason"] == "ValueError: cannot work on bolts"
+        trace = letter.traceback
+        assert trace is not None
+        assert trace.startswith("Traceback (most recent call last):")
+        assert 'raise ValueError(f"cannot work on {message.body}")' in trace
+        assert "consumer.py" not in trace
+        step = [step for step in queue.timeline(sent) if step.what == "dead-lettered"][-1]
+        assert (step.traceback, "\n" in step.detail) == (trace, False)
+        assert dead.redrive() == 1
+        returned = queue.receive(timeout=30)
+        assert returned is not None
+        assert returned.traceback == trace
+
+
+def test_a_traceback_is_bounded_and_its_end_is_kept(place: Place) -> None:
+    def deep(level: int) -> None:
+        if not level:
+            raise LookupError("at the bottom")
+        (deep if level % 2 else also_deep)(level - 1)
+
+    def also_deep(level: int) -> None:
+        deep(level - 1)
+
+    with OpenQ("jobs", **place) as queue:
+        queue.publish("x")
+        message = queue.receive(timeout=30)
+        assert message is not None
+        try:
+            deep(99)
+        except LookupError as error:
+            message.nack(0, error)
+
+        again = queue.receive(timeout=30)
+        assert again is not None
+        assert again.reason == "LookupError: at the bottom"
+        assert again.traceback is not None
+        assert len(again.traceback.encode()) <= MAX_TRACE_BYTES
+        assert again.traceback.startswith("...\n  ")
+        assert again.traceback.endswith("LookupError: at the bottom")
+
+
+def test_a_reason_may_be_an_exception_that_was_never_raised(place: Place) -> None:
+    with OpenQ("dead", **place) as dead, OpenQ("jobs", dlq=dead) as queue:
+        queue.publish("x")
+        message = queue.receive(timeout=30)
+        assert message is not None
+        with pytest.raises(InvalidSetting, match="text or an exception"):
+            message.nack(reason=5)  # type: ignore[arg-type]
+
+        assert message.reject(TimeoutError("after 3 s \ud800")) == "dead-lettered"
+
+        letter = dead.peek()
+        assert letter is not None
+        assert (letter.reason, letter.traceback) == ("TimeoutError: after 3 s \\ud800", None)
+
+
+def test_a_backup_keeps_tracebacks(place: Place, tmp_path: Path) -> None:
+    with OpenQ("jobs", retry="none", **place) as queue:
+        queue.publish("x")
+        with pytest.raises(ZeroDivisionError), queue.processing(timeout=30):
+            1 / 0  # noqa: B018
+        before = queue.peek()
+        assert before is not None
+        queue.save(tmp_path / "jobs.json")
+        queue.purge()
+        assert queue.load(tmp_path / "jobs.json") == 1
+        after = queue.peek()
+        assert after is not None
+
+        assert before.traceback is not None
+        assert (after.reason, after.traceback) == (before.reason, before.traceback)
+
+
+def test_tracebacks_are_in_the_journal(tmp_path: Path) -> None:
+    trace = None
+    for turn in range(3):
+        with OpenQ("jobs", path=tmp_path, retry="none") as queue:
+            if turn == 0:
+                queue.publish("x")
+                with pytest.raises(ZeroDivisionError), queue.processing(timeout=30):
+                    1 / 0  # noqa: B018
+            message = queue.peek()
+            assert message is not None
+            assert message.traceback is not None
+            assert trace in (None, message.traceback)
+            trace = message.traceback
+
+
+# -- what is logged -------------------------------------------------------------------------------
+
+
+def test_a_failure_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    with OpenQ("jobs") as queue:
+        sent = queue.publish("bolts")
+        consumer = Consumer(queue, fail, idle_timeout=0)
+        consumer.start()
+        assert ended(consumer)
+
+    [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert record.getMessage() == f"message {sent} of queue 'jobs', attempt 1 failed"
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ValueError)
+
+
+def test_the_end_of_a_consumer_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "openq")
+    with OpenQ("jobs") as queue:
+        queue.publish("bolts")
+        idle = Consumer(queue, lambda _: None, idle_timeout=1, name="first")
+        idle.start()
+        assert ended(idle)
+        stopped = Consumer(queue, name="second")
+        stopped.start()
+        stopped.stop()
+        assert ended(stopped)
+        closed = Consumer(queue, name="third")
+        closed.start()
+    assert ended(closed)
+
+    told = [each.getMessage() for each in caplog.records if "ended because" in each.getMessage()]
+    assert told == [
+        "first of queue 'jobs' ended because no message came for 1 s (idle_timeout): 1 processed, 0 failed",
+        "second of queue 'jobs' ended because it was stopped: 0 processed, 0 failed",
+        "third of queue 'jobs' ended because the queue was closed: 0 processed, 0 failed",
+    ]
+
+
+def test_consumers_run_until_they_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def handle(message: aio.Message) -> None: ...
+
+    with OpenQ("jobs") as queue:
+        assert Consumer(queue).idle_timeout is None
+        assert founding_module.Consumer(queue).idle_timeout == 10.0
+        assert founding_module.Consumer(queue, idle_timeout=3).idle_timeout == 3
+        assert aio.Consumer(aio.OpenQ("jobs"), handle).idle_timeout is None
+        monkeypatch.setenv("OPENQ_IDLE_TIMEOUT", "7")
+        assert Consumer(queue).idle_timeout == 7
+        assert founding_module.Consumer(queue).idle_timeout == 7
+        assert aio.Consumer(aio.OpenQ("jobs"), handle).idle_timeout == 7

@@ -1,0 +1,34 @@
+"""The stories of `tests/client/test_failures.py` in Redis."""
+
+import pytest
+
+from tests.client.test_failures import (
+    Place,
+    test_a_backup_keeps_tracebacks,
+    test_a_dead_letter_keeps_the_exception_and_its_traceback,
+    test_a_handler_slower_than_its_lease_finishes_once,
+    test_a_message_that_always_fails_does_not_keep_the_others_from_their_turn,
+    test_a_nack_waits_unless_it_says_otherwise,
+    test_a_reason_may_be_an_exception_that_was_never_raised,
+    test_a_traceback_is_bounded_and_its_end_is_kept,
+    test_without_a_heartbeat_a_lease_ends_as_it_always_did,
+    test_work_that_is_cut_off_did_not_fail,
+)
+from tests.redis.servers import Server
+
+__all__ = [
+    "test_a_backup_keeps_tracebacks",
+    "test_a_dead_letter_keeps_the_exception_and_its_traceback",
+    "test_a_handler_slower_than_its_lease_finishes_once",
+    "test_a_message_that_always_fails_does_not_keep_the_others_from_their_turn",
+    "test_a_nack_waits_unless_it_says_otherwise",
+    "test_a_reason_may_be_an_exception_that_was_never_raised",
+    "test_a_traceback_is_bounded_and_its_end_is_kept",
+    "test_without_a_heartbeat_a_lease_ends_as_it_always_did",
+    "test_work_that_is_cut_off_did_not_fail",
+]
+
+
+@pytest.fixture
+def place(redis_server: Server) -> Place:
+    return {"url": f"{redis_server.url}?profile=fast"}
