@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from openq import OpenQ
 from openq.client.http import Connection
 from tests.certificates import make_certificate
 from tests.cli.helpers import OPENQ, Done, inside, on_a_terminal, openq
@@ -421,6 +422,36 @@ def test_peeking_tells_who_has_a_message(cli: Cli, q: str) -> None:
         taken = connection.request("POST", f"/api/v1/queues/{q}/receive", b'{"consumer": "mill"}')
     assert taken.status == 200
     assert "in flight with mill, received 1x" in cli("peek", q, "--state", "in_flight").out
+
+
+def test_peeking_tells_why_nothing_is_shown(cli: Cli, q: str) -> None:
+    assert cli("peek", q, code=5).err == f"openq: nothing found in {q}\n"
+    cli("send", q, "later", "--delay", "1h")
+    cli("send", q, "busy")
+    cli("recv", q)
+
+    told = cli("peek", q, code=5).err
+    others = "1 in flight (--state in_flight) and 1 delayed (--state delayed)"
+    assert told == f"openq: no message of {q} is ready: {others}\n"
+    assert cli("peek", q, "--state", "in_flight").out.endswith("busy\n")
+
+
+def test_a_dead_letter_tells_where_it_is_and_why(cli: Cli) -> None:
+    dead = f"{cli.name}-dead"
+    cli("queue", "create", cli.name, "--dlq", dead, "--max-receives", "1")
+    with OpenQ(cli.name, url=cli.url) as queue:
+        sent = queue.publish("bolts")
+        with pytest.raises(LookupError), queue.processing():
+            raise LookupError("no bolts")
+
+    assert f"it is in queue {dead!r} since" in cli("why", cli.name, sent).out
+    [letter] = cli.lines("dlq", "ls", dead)
+    assert letter["reason"] == "LookupError: no bolts"
+    assert "traceback" not in letter
+    assert cli.lines("dlq", "ls", dead, "--traceback")[0]["traceback"].endswith("LookupError: no bolts")
+    assert '  raise LookupError("no bolts")' in cli("dlq", "ls", dead, "--traceback").out
+    assert '  raise LookupError("no bolts")' in cli("timeline", cli.name, sent).out
+    assert cli.lines("peek", dead)[0]["traceback"].startswith("Traceback (most recent call last)")
 
 
 def test_a_queue_that_keeps_messages_for_ever_says_so(cli: Cli) -> None:

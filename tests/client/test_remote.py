@@ -1,5 +1,6 @@
 """The same library over the network: only the address changes."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -30,6 +31,7 @@ from openq import (
     Uncertain,
     Unreachable,
     VirtualClock,
+    aio,
 )
 from openq.broker.local import LocalBroker
 from openq.client import remote, wire
@@ -71,18 +73,23 @@ print(consumer.processed, len(queue), len(queue.in_flight), len(dlq))
 
 @pytest.mark.parametrize("kind", ["memory", "path", "url"])
 def test_P9_the_founding_sample_runs_in_every_place(kind: str, tmp_path: Path, server: InProcess) -> None:
-    places = {"memory": {}, "path": {"OPENQ_PATH": str(tmp_path / "d")}, "url": {"OPENQ_URL": server.url}}
+    place = {"memory": "", "path": f", path={str(tmp_path / 'd')!r}", "url": ", url='env:OPENQ_URL'"}[kind]
+    program = FOUNDING_SAMPLE.replace("visibility_timeout=100)", f"visibility_timeout=100{place})")
 
-    done = run(FOUNDING_SAMPLE, OPENQ_IDLE_TIMEOUT="0.5", **places[kind])
+    done = run(program, OPENQ_IDLE_TIMEOUT="0.5", OPENQ_URL=server.url)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "10 0 0 0\n", "")
+    assert ("main-queue" in server.broker.queues()) == (kind == "url")
     if kind == "url":
         assert server.broker.stats("main-queue").counters["acked"] == 10
 
 
 def test_P9_processes_share_a_queue_by_its_address(server: InProcess) -> None:
     with OpenQ("jobs", url=server.url) as queue:
-        done = run("from openq import OpenQ; OpenQ('jobs').publish({'from': 'afar'})", OPENQ_URL=server.url)
+        done = run(
+            "from openq import OpenQ; OpenQ('jobs', url='env:OPENQ_URL').publish({'from': 'afar'})",
+            OPENQ_URL=server.url,
+        )
         assert done.returncode == 0, done.stderr
 
         with queue.processing() as message:
@@ -150,13 +157,24 @@ def test_an_address_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
         OpenQ("jobs", **options)
 
 
-def test_two_places_in_the_environment_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_moves_no_queue_that_did_not_ask_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: InProcess
+) -> None:
     monkeypatch.setenv("OPENQ_URL", "http://127.0.0.1:1")
-    monkeypatch.setenv("OPENQ_PATH", "data")
+    monkeypatch.setenv("OPENQ_PATH", str(tmp_path / "data"))
+    with OpenQ("jobs") as queue:
+        assert queue.broker.storage == "memory"
+    asyncio.run(aio.OpenQ("jobs").close())
+    assert not (tmp_path / "data").exists()
 
-    with pytest.raises(InvalidSetting, match="OPENQ_URL and OPENQ_PATH"):
-        OpenQ("jobs")
-    OpenQ("jobs", storage="memory").close()
+    with OpenQ("jobs", path="env:OPENQ_PATH") as queue:
+        assert str(tmp_path / "data") in repr(queue)
+    monkeypatch.setenv("ORDERS_SERVER", server.url)
+    with OpenQ("jobs", url="env:ORDERS_SERVER") as queue:
+        assert server.url in repr(queue)
+    monkeypatch.delenv("OPENQ_URL")
+    with pytest.raises(InvalidSetting, match="the environment variable OPENQ_URL, which is not set"):
+        OpenQ("jobs", url="env:OPENQ_URL")
 
 
 def test_a_dlq_elsewhere_is_refused(server: InProcess) -> None:
@@ -337,7 +355,7 @@ def test_settling_is_repeated_until_it_is_answered(cut: Wire) -> None:
         for settle, outcome in (
             (first.ack, None),
             (lambda: queue.ack_many([second]), None),
-            (third.nack, "returned"),
+            (lambda: third.nack(0), "returned"),
             (fourth.reject, "dead-lettered"),
         ):
             cut.lose = 1
@@ -588,7 +606,7 @@ def test_a_forked_child_has_connections_of_its_own(server: InProcess) -> None:
     program = (
         "import os, sys\n"
         "from openq import OpenQ\n"
-        "queue = OpenQ('jobs')\n"
+        "queue = OpenQ('jobs', url='env:OPENQ_URL')\n"
         "queue.publish('parent')\n"
         "child = os.fork()\n"
         "for i in range(20):\n"
@@ -606,7 +624,11 @@ def test_a_forked_child_has_connections_of_its_own(server: InProcess) -> None:
 
 
 def test_an_interrupted_program_ends(server: InProcess) -> None:
-    program = "from openq import OpenQ\nprint('up', flush=True)\nOpenQ('jobs').receive(timeout=None)\n"
+    program = (
+        "from openq import OpenQ\n"
+        "print('up', flush=True)\n"
+        "OpenQ('jobs', url='env:OPENQ_URL').receive(timeout=None)\n"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", program],
         env={**os.environ, "OPENQ_URL": server.url},

@@ -49,10 +49,12 @@ def _add_ls(verbs: Verbs) -> None:
         [
             ("openq dlq ls", "every dead-letter queue, how many are in it, from where"),
             ("openq dlq ls orders-dead -n 20", "the dead letters in one: when, from where, why"),
+            ("openq dlq ls orders-dead --traceback", "with the traceback of the last failure of each"),
         ],
     )
     ls.add_argument("queue", nargs="?", metavar="QUEUE", help="a dead-letter queue")
     ls.add_argument("-n", "--max", metavar="N", type=some, default=100, help="at most so many (default 100)")
+    ls.add_argument("--traceback", action="store_true", help="with tracebacks, where consumers gave one")
     add_json(ls, "one JSON object per line")
     add_server(ls)
 
@@ -146,7 +148,7 @@ def _ls(options: Namespace) -> int:
     from itertools import islice
 
     from .remote import connect, part
-    from .show import print_json, span_text, table
+    from .show import print_json, span_text, table, visible
 
     server = connect(options)
     if options.queue is None:
@@ -172,7 +174,8 @@ def _ls(options: Namespace) -> int:
             say("there are no dead-letter queues; `openq queue edit QUEUE --dlq NAME` sets one")
         return OK
     path = f"/queues/{part(options.queue)}/dead-letters"
-    letters = list(islice(server.pages(path, "messages", "next"), options.max))
+    more = {"traceback": "true"} if options.traceback else {}
+    letters = list(islice(server.pages(path, "messages", "next", **more), options.max))
     if options.json:
         for each in letters:
             print_json(each)
@@ -182,6 +185,11 @@ def _ls(options: Namespace) -> int:
             [(e["time"], e["id"], e["source"], e["receive_count"], e["reason"]) for e in letters],
             ("receives",),
         )
+        for letter in letters:
+            if letter.get("traceback"):
+                print(f"\n{letter['id']}:")
+                for line in letter["traceback"].splitlines():
+                    print(f"  {visible(line)}")
     else:
         say(f"no dead letters in {options.queue}")
     return OK if letters else EMPTY

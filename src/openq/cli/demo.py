@@ -135,7 +135,9 @@ def _handle(server: Server, chance: Random, counts: dict[str, int]) -> None:
             done.append(message["receipt_id"])
             continue
         reason = chance.choice(FAILURES).format(chance.randint(1, 250))
-        server.post(f"{_path(ORDERS)}/nack", {"receipt_id": message["receipt_id"], "reason": reason})
+        server.post(
+            f"{_path(ORDERS)}/nack", {"receipt_id": message["receipt_id"], "delay": 0, "reason": reason}
+        )
         counts["failed"] += 1
     if done:
         server.post(f"{_path(ORDERS)}/ack", {"receipts": done})

@@ -17,6 +17,7 @@ from ..model import (
     FORM_TEXT,
     Extra,
     Info,
+    split_failure,
 )
 
 FORMS = {
@@ -177,7 +178,7 @@ def _extra(extra: Extra) -> dict[str, Any]:
                 for death in value
             ]
         else:
-            told[name] = value
+            told["traceback" if name == "trace" else name] = value
     return told
 
 
@@ -186,7 +187,10 @@ def _time(name: str, time_ms: int) -> dict[str, str]:
 
 
 def _reason(reason: str | None) -> dict[str, str]:
-    return {} if reason is None else {"reason": reason}
+    if reason is None:
+        return {}
+    text, trace = split_failure(reason)
+    return {"reason": text or "", **({} if trace is None else {"traceback": trace})}
 
 
 def plain_body(form: int, body: bytes) -> object:

@@ -128,7 +128,12 @@ def _add_nack(name: str, verbs: Verbs, help: str) -> None:
     )
     nack.add_argument("queue", metavar="QUEUE", help="where they came from")
     nack.add_argument("receipts", nargs="+", metavar="RECEIPT", help="receipt_id of a delivery")
-    nack.add_argument("--delay", metavar="TIME", type=seconds, help="before the next try")
+    nack.add_argument(
+        "--delay",
+        metavar="TIME",
+        type=seconds,
+        help="before the next try; 0: at once (default: as the queue's retry policy says)",
+    )
     nack.add_argument("--reason", metavar="TEXT", help="why it failed: kept with the message")
     nack.add_argument("--reject", action="store_true", help="no more tries")
     _finish(nack)
@@ -529,7 +534,22 @@ def _peek(options: Namespace) -> int:
         after = page.get("next")
         if after is None or not page["messages"]:
             break
+    if not shown and options.state == "ready":
+        return _nothing_ready(server.get(f"/queues/{part(options.queue)}")["stats"], options.queue)
     return _found(shown, options.queue)
+
+
+def _nothing_ready(stats: dict[str, Any], queue: str) -> int:
+    """An empty answer although there are messages: say where they are."""
+    others = [
+        f"{stats[state]} {word} (--state {state})"
+        for state, word in (("in_flight", "in flight"), ("delayed", "delayed"))
+        if stats[state]
+    ]
+    if not others:
+        return _found(0, queue)
+    say(f"no message of {queue} is ready: {' and '.join(others)}")
+    return EMPTY
 
 
 def _found(shown: int, queue: str) -> int:
@@ -639,6 +659,18 @@ def _why(options: Namespace) -> int:
     return NOT_FOUND if reason["code"] == "not_found" else OK
 
 
+def _print_traceback(steps: Sequence[dict[str, Any]]) -> None:
+    """Of the last failure that has one."""
+    from .show import visible
+
+    for step in reversed(steps):
+        if step.get("traceback"):
+            print(f"\ntraceback of {step['time']}:")
+            for line in step["traceback"].splitlines():
+                print(f"  {visible(line)}")
+            return
+
+
 def _timeline(options: Namespace) -> int:
     from .remote import connect, part
     from .show import print_json, table
@@ -651,4 +683,5 @@ def _timeline(options: Namespace) -> int:
             ("time", "what", "queue", "detail"),
             [(step["time"], step["what"], step["queue"], step["detail"]) for step in told["steps"]],
         )
+        _print_traceback(told["steps"])
     return _found(len(told["steps"]), options.queue)

@@ -151,13 +151,18 @@ _SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
     ("overflow", "KIND", str, "what a full queue does: drop-head, reject, dead-letter, reject-dead-letter"),
     ("max_priority", "N", count, "higher priorities count as this one; 0: the order ignores them"),
     ("dedup_window", "TIME", seconds, "how long deduplication ids count"),
-    ("retry", "KIND", str, "none, fixed or exponential: the wait after a failed delivery"),
+    (
+        "retry",
+        "KIND",
+        str,
+        "default (1s, doubled, at most 15m), none, fixed or exponential: the wait after a failed delivery",
+    ),
     ("history", "TIME", seconds_or_forever, "how long messages can be replayed (default 1d)"),
 )
 _KINDS = {
     "exhausted": ("keep", "drop"),
     "overflow": ("drop-head", "reject", "dead-letter", "reject-dead-letter"),
-    "retry": ("none", "fixed", "exponential"),
+    "retry": ("default", "none", "fixed", "exponential"),
 }
 _SWITCHES = (
     ("fifo", "strict order within a message group"),
