@@ -342,10 +342,10 @@ def test_every_setting_of_a_queue_can_be_declared_by_its_own_name(field: str, tm
         ("[queues.q]\nmax_receives = 0\ndlq = 'x'", "queues.q: max_receives must be at least 1"),
         ("[queues.q]\noverflow = 'burst'", "queues.q: overflow must be one of drop-head, reject,"),
         ("[queues.q]\nretry = 'often'", "queues.q: retry: retry kind must be none, fixed"),
-        ("[queues.q]\nretry = 5", "queues.q: retry must be none, fixed, exponential or a table"),
+        ("[queues.q]\nretry = 5", "queues.q: retry must be default, none, fixed, exponential or a table"),
         (
             "[queues.q]\nretry = {bse = 2}",
-            "queues.q: retry must be kind, base, max, factor and jitter, not 'bse'",
+            "queues.q: retry must be kind, base, max, factor, jitter and on_expiry, not 'bse'",
         ),
         ("[queues.q]\nretry = {factor = 'x'}", "queues.q: retry must be a table in which factor"),
         ("[queues.q]\ndelay_ms = -1", "queues.q: delay_ms must be a whole number of milliseconds"),

@@ -510,7 +510,7 @@ def test_a_watched_queue_is_woken_by_whatever_may_bring_it_something(engine: Eng
 def test_a_queue_of_the_same_name_with_other_settings_says_what_differs(engine: Engine) -> None:
     queue_of(engine, visibility_ms=5)
 
-    with pytest.raises(QueueExists, match="visibility_ms is 5, not 6"):
+    with pytest.raises(QueueExists, match=r"visibility_timeout is 0.005 seconds, not 0.006 seconds"):
         queue_of(engine, visibility_ms=6)
 
 
