@@ -499,7 +499,7 @@ class Lending(Core):
         was handed out again since. A lease of no time leaves a waiting message where it is.
         """
         if not 0 <= lease_ms <= MAX_SPAN_MS:
-            raise _bad_span("lease", lease_ms)
+            raise bad_span("lease", lease_ms)
         delivery = queue.leases.get(seq)
         if delivery is not None and 0 < delivery.until_ms <= now_ms:
             self.advance(now_ms)
