@@ -12,6 +12,7 @@ import pytest
 from openq import OpenQ
 from tests.clients import boto
 from tests.protocols.amqp.talk import Talk
+from tests.redis.servers import single
 from tests.serving import served, served_amqp, start
 
 MAX_RECEIVES = 3
@@ -61,6 +62,23 @@ def test_a_message_that_kills_its_worker(tmp_path: Path, program: str) -> None:
     assert MAX_RECEIVES <= told.read_text().count("delivered") <= MAX_RECEIVES + 1
     with OpenQ("dead", path=data) as dead:
         assert dead.stats().ready == 1
+
+
+def test_a_message_that_kills_its_worker_on_redis(tmp_path: Path) -> None:
+    """There a lease is part of the call that hands a message out: not one delivery is forgotten."""
+    told = tmp_path / "told"
+    program = EMBEDDED.replace("path=", "url=")
+    with single() as store:
+        url = f"{store.url}?profile=fast"
+        options = {"dlq": "dead", "max_receives": MAX_RECEIVES, "visibility_timeout": 0.01}
+        with OpenQ("dead", url=url) as dead, OpenQ("jobs", url=url, **options) as queue:
+            queue.publish("poison")
+            for _ in range(LIVES):
+                command = [sys.executable, "-c", program, url, str(told)]
+                if subprocess.run(command, timeout=120, check=False).returncode == 0:
+                    break
+            assert told.read_text().count("delivered") == MAX_RECEIVES
+            assert dead.stats().ready == 1
 
 
 def test_a_message_that_kills_the_server_when_it_is_received_by_sqs(tmp_path: Path) -> None:

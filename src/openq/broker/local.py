@@ -320,7 +320,9 @@ class LocalBroker(Carrying):
         journal = self._journal
         if journal is None or not deliveries:
             return deliveries
-        newest = self.safe_at(deliveries)
+        newest = max(delivery.entry.at for delivery in deliveries)
+        if self.engine.guarded:
+            newest = self.safe_at(deliveries)
         if newest >= journal.durable_at and not self.relaxed:
             journal.wait(newest)
         try:
@@ -347,7 +349,9 @@ class LocalBroker(Carrying):
         journal = self._journal
         if journal is None or self.relaxed or not deliveries:
             return True
-        return self.safe_at(deliveries) < journal.durable_at
+        if self.engine.guarded:
+            return self.safe_at(deliveries) < journal.durable_at
+        return max(delivery.entry.at for delivery in deliveries) < journal.durable_at
 
     def unload(self, deliveries: Sequence[Delivery]) -> None:
         """Forget bodies that are on disk: somebody has them, and may keep them for long.
