@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote
 
 import boto3
 import pika
@@ -24,6 +25,8 @@ from openq.redis.broker import RedisBroker
 from openq.security.places import SharedPlace
 from openq.security.store import Store
 from tests.clients import boto
+from tests.protocols.amqp.management_fields import Api
+from tests.protocols.amqp.talk import Talk, caught
 from tests.redis.servers import FORCED, Server, replicated, single
 from tests.serving import Served, free_port, until
 
@@ -551,3 +554,28 @@ def test_without_a_store_and_with_two_places_the_command_line_says_so() -> None:
     )
     assert done.returncode != 0
     assert "contradict" in done.stderr
+
+
+def test_users_and_permissions_of_the_management_api_count_on_every_server(pair: tuple[Door, Door]) -> None:
+    one, two = (Api(door.server.url) for door in pair)
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    assert one("PUT", "/api/users/boss", {"tags": "administrator", "password": "secret"})[0] == 201
+    one, two = (Api(door.server.url, "boss", "secret") for door in pair)
+    until(lambda: two("GET", "/api/whoami")[0] == 200)
+    assert one("PUT", "/api/users/ann", {"tags": "", "password": "secret"})[0] == 201
+    assert one("PUT", "/api/vhosts/shop", {})[0] == 201
+    assert one("PUT", "/api/permissions/shop/ann", everything)[0] == 201
+    until(lambda: two("GET", "/api/permissions/shop/ann")[0] == 200)
+    with Talk(pair[1].amqp_port, user="ann", password="secret", vhost="shop") as ann:
+        ann.declare("q")
+        [mine] = two("GET", "/api/connections")[1]
+
+        assert two("DELETE", f"/api/connections/{quote(mine['name'], safe='')}")[0] == 204
+
+        assert "'reply_code': 320" in caught(ann.next)
+    policy = {"pattern": "^q$", "definition": {"max-length": 5}}
+    assert one("PUT", "/api/policies/shop/p", policy)[0] == 201
+    assert one("DELETE", "/api/policies/shop/p")[0] == 204
+    assert one("DELETE", "/api/permissions/shop/ann")[0] == 204
+    assert one("DELETE", "/api/users/ann")[0] == 204
+    until(lambda: two("GET", "/api/users/ann")[0] == 404)
