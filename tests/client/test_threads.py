@@ -217,7 +217,7 @@ def test_what_came_to_a_queue_that_is_closed_meanwhile_goes_back(make: Make) -> 
     queue.close()
 
     with pytest.raises(Closed):
-        queue._received(deliveries)
+        queue._load(deliveries)
     assert take(other).receive_count == 1
     other.close()
     keep_alive.leave()
