@@ -281,6 +281,27 @@ def test_many_groups_hold_nobody_up(redis_server: Server) -> None:
     broker.close()
 
 
+def test_a_group_that_an_earlier_version_has_lent_from_is_held_until_that_is_settled(
+    redis_server: Server,
+) -> None:
+    """Servers of two versions work on one store during an upgrade; the earlier one counts what is out."""
+    broker = _open(redis_server)
+    broker.declare("q", QueueSettings(fifo=True))
+    broker.publish_many("q", [Draft(b"%d" % n, group="g") for n in range(3)])
+    [first] = broker.receive("q")
+    [out] = [key for key in redis_server.ask("KEYS", "*") if key.endswith(":og:+g")]
+    redis_server.ask("DEL", out)
+
+    assert broker.receive("q", 5) == []
+    assert broker.ack("q", [(first.entry.seq, first.number)]) == [None]
+    again = broker.receive("q", 5)
+
+    assert _bodies(again) == [b"1", b"2"]
+    assert broker.nack("q", (again[0].entry.seq, again[0].number), 0) == "returned"
+    assert _bodies(broker.receive("q", 5)) == [b"1"]
+    broker.close()
+
+
 def test_a_message_that_other_hands_damaged_takes_no_other_with_it(redis_server: Server) -> None:
     """A record that is gone from the stream, and one that is no record: the others are delivered once."""
     broker = RedisBroker(redis_server.url, profile="fast")

@@ -395,7 +395,7 @@ class Grouped:
         if group.in_batch:
             return  # `end_batch` looks at it: what a receive gives back again has lost no turn
         first = group.lane.first()
-        if first is None or first.seq in self._not_due or first.seq > group.first_out():
+        if first is None or first.seq > group.first_out() or self._waits(first):
             group.ticket = 0
             if first is None and not group.out and self._groups.get(group.name) is group:
                 del self._groups[group.name]
@@ -412,6 +412,11 @@ class Grouped:
         if len(heap) > 2 * len(self._groups) + 64:
             self._heap = [each for each in heap if self._is_valid(*each)]
             heapify(self._heap)
+
+    def _waits(self, entry: Entry) -> bool:
+        """Whether it is not due yet. Most messages have no due time, so nothing has to be looked up."""
+        extra = entry.extra
+        return extra is not None and extra.due_ms > 0 and entry.seq in self._not_due
 
     @staticmethod
     def _is_valid(minus_rank: int, ticket: int, group: Group) -> bool:
@@ -462,7 +467,7 @@ class Grouped:
                 self._current, self._bound = group, group.first_out()
                 self._enter_batch(group)
             first = group.lane.first()
-            if first is None or first.seq > self._bound or first.seq in self._not_due:
+            if first is None or first.seq > self._bound or self._waits(first):
                 self._current = None
                 continue
             group.lane.pop()
@@ -606,7 +611,7 @@ class Grouped:
                 return
             bound = group.first_out()
             for entry in group.lane:
-                if entry.seq > bound or entry.seq in self._not_due:
+                if entry.seq > bound or self._waits(entry):
                     break
                 yield entry
 
