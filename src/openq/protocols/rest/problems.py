@@ -28,6 +28,7 @@ KNOWN: dict[str, tuple[int, str, str]] = {
         "The detail names the value and says what is allowed.",
     ),
     "invalid_search": (400, "A key of a search is not valid", "The detail names the key."),
+    "name_taken": (409, "The name is in use", "Choose another name, or delete what has it first."),
     "invalid_policy": (422, "A policy cannot be understood", "The detail says which part of it."),
     "unauthorized": (401, "Sign in first", "Send `Authorization: Bearer oq_...` or Basic credentials."),
     "forbidden": (403, "Not allowed", "Ask an administrator for a rule that allows this action."),
