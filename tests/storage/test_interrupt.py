@@ -58,13 +58,16 @@ _leaving: dict[CodeType, set[int]] = {}
 def leaving_with(code: CodeType) -> set[int]:
     """The offsets from the end of a `with` block to the call of `__exit__`.
 
-    Python does not look for signals there: otherwise no lock could ever be used together with Ctrl-C.
+    Python does not look for signals there: otherwise no lock could ever be used together with Ctrl-C. Nor
+    does it at NOT_TAKEN (3.14), a mark for tools that is outside of the range that leaves a `with` block.
     """
     if code not in _leaving:
         found = _leaving[code] = set()
         run: list[int] = []
         nones = 0
         for instruction in dis.get_instructions(code):
+            if instruction.opname == "NOT_TAKEN":
+                found.add(instruction.offset)
             none = instruction.opname == "LOAD_CONST" and instruction.argval is None
             if none or instruction.opname in ("NOP", "PRECALL"):
                 run.append(instruction.offset)

@@ -35,6 +35,8 @@ class Parser(ArgumentParser):
     def __init__(
         self, *, examples: Sequence[tuple[str, str]] = (), overview: str | None = None, **options: Any
     ) -> None:
+        if sys.version_info >= (3, 14):
+            options.setdefault("color", False)  # `paint` decides, for examples and the rest alike
         # An abbreviation that works today is broken by the next option with the same beginning.
         super().__init__(allow_abbrev=False, epilog=CODES, formatter_class=Formatter, **options)
         self.examples = examples

@@ -16,7 +16,7 @@ import errno
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Lock, Thread, current_thread
 
 from openq.errors import Closed, InvalidSetting, JournalFailed, OpenQError, OutOfRoom, Unconfirmed
@@ -44,6 +44,19 @@ NO_SPACE_PATIENCE_S = 1.0  # so long a commit waits for a full disk before those
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # from opening a folder, never from its sync
 
 _pack = FRAME.pack
+
+
+# These are not written where they are used, inside of a `with`: Python 3.14 puts a jump of such a
+# comprehension, at which Ctrl-C may come, outside of the range that leaves the block,
+# and the lock would stay locked.
+
+
+def _beyond(blocks: list[Block], origin: int) -> list[Block]:
+    return [block for block in blocks if block.origin > origin]
+
+
+def _fitting(spares: Iterable[Spare], size: int) -> list[Spare]:
+    return [spare for spare in spares if spare.size >= size]
 
 
 class GroupWriter:
@@ -408,7 +421,7 @@ class GroupWriter:
         since = time.monotonic()
         while True:
             with self.lock:
-                spares = [spare for spare in self._stock.spares if spare.size >= segment.size]
+                spares = _fitting(self._stock.spares, segment.size)
                 if spares:
                     self._give(spares[0], segment)
                     return
@@ -519,7 +532,7 @@ class GroupWriter:
             if self.error is None and group.blocks:
                 last = group.blocks[-1]
                 self.durable_at = last.origin + len(last.buffer) + BLOCK_BYTES
-                self._live = [block for block in self._live if block.origin > last.origin]
+                self._live = _beyond(self._live, last.origin)
                 group.blocks = []
             if not group.callbacks and not group.waiters:
                 self._release()
