@@ -23,7 +23,7 @@ sample: $(STAMP) ## run the sample: a producer, a consumer, ten messages; ends b
 
 # Three on two cores: half of what a test does is to wait, for a process to start or a disk to sync.
 test: $(STAMP) ## run all tests
-	$(RUN) -m pytest -n 3 --dist loadfile
+	$(RUN) -m pytest -n 3 --dist loadfile --durations 15 --durations-min 5
 
 test-pythons: $(STAMP) ## the core and the library on each other Python that is here (3.11 to 3.14)
 	$(RUN) -m tests.pythons
