@@ -372,6 +372,6 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path) -> None:
     nowhere = openq("migrate", "--from", tmp_path / "nothing", "--to", tmp_path / "target")
     same = openq("migrate", "--from", tmp_path, "--to", tmp_path)
 
-    assert nowhere.code == same.code == 1
-    assert "is no data directory" in nowhere.err
+    assert (nowhere.code, same.code) == (3, 2)
+    assert "is not a data directory" in nowhere.err
     assert "are the same" in same.err

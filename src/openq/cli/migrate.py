@@ -143,12 +143,12 @@ def _open_directory(path: str, clock: VirtualClock, create: bool) -> tuple[Side,
 
     from ..broker.history import Span
     from ..broker.local import LocalBroker
-    from ..errors import InvalidSetting
     from ..redis.sides import Side
     from ..storage import lockfile
+    from .remote import NotFound
 
     if not create and not os.path.exists(os.path.join(path, lockfile.NAME)):
-        raise InvalidSetting(f"{path} is no data directory")
+        raise NotFound(f"{path} is not a data directory of OpenQ")
     broker = LocalBroker(path, clock=clock)
     state = os.path.join(path, STATE)
 
