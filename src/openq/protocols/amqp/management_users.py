@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _TAGGED = ("admin", "viewer")
 
 
-def _users(door: Management) -> list[Json]:
-    guard = door.site.guard
+def _users(management: Management) -> list[Json]:
+    guard = management.site.guard
     if guard.is_open:
         return [
             {
@@ -49,9 +49,9 @@ def _users(door: Management) -> list[Json]:
     return [user_fields(user) for user in guard.store.users()]
 
 
-def _permissions(door: Management) -> list[Json]:
-    vhosts = door.topology.vhosts()
-    guard = door.site.guard
+def _permissions(management: Management) -> list[Json]:
+    vhosts = management.topology.vhosts()
+    guard = management.site.guard
     if guard.is_open:
         return [
             {"user": GUEST, "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}
@@ -64,63 +64,63 @@ def _permissions(door: Management) -> list[Json]:
 
 
 @route("GET", "users")
-def list_users(door: Management, ask: Ask) -> None:
+def list_users(management: Management, ask: Ask) -> None:
     ask.require_admin()
-    ask.answer(page_of(_users(door), ask.query))
+    ask.answer(page_of(_users(management), ask.query))
 
 
 @route("GET", "users/without-permissions")
-def users_without_permissions(door: Management, ask: Ask) -> None:
+def users_without_permissions(management: Management, ask: Ask) -> None:
     ask.require_admin()
-    known = {each["user"] for each in _permissions(door)}
-    ask.answer(page_of([each for each in _users(door) if each["name"] not in known], ask.query))
+    known = {each["user"] for each in _permissions(management)}
+    ask.answer(page_of([each for each in _users(management) if each["name"] not in known], ask.query))
 
 
 @route("GET", "users/*")
-def show_user(door: Management, ask: Ask) -> None:
+def show_user(management: Management, ask: Ask) -> None:
     ask.require_admin()
-    ask.one(only([each for each in _users(door) if each["name"] == ask.names[0]]))
+    ask.one(only([each for each in _users(management) if each["name"] == ask.names[0]]))
 
 
 @route("GET", "permissions")
-def list_permissions(door: Management, ask: Ask) -> None:
+def list_permissions(management: Management, ask: Ask) -> None:
     ask.require_admin()
-    ask.answer(page_of(_permissions(door), ask.query))
+    ask.answer(page_of(_permissions(management), ask.query))
 
 
 @route("GET", "users/*/permissions")
-def permissions_of_user(door: Management, ask: Ask) -> None:
+def permissions_of_user(management: Management, ask: Ask) -> None:
     ask.require_admin()
-    only([each for each in _users(door) if each["name"] == ask.names[0]])
-    ask.answer([each for each in _permissions(door) if each["user"] == ask.names[0]])
+    only([each for each in _users(management) if each["name"] == ask.names[0]])
+    ask.answer([each for each in _permissions(management) if each["user"] == ask.names[0]])
 
 
 @route("GET", "vhosts/*/permissions")
-def permissions_of_vhost(door: Management, ask: Ask) -> None:
+def permissions_of_vhost(management: Management, ask: Ask) -> None:
     ask.require_admin()
     vhost = ask.vhost()
-    ask.answer([each for each in _permissions(door) if each["vhost"] == vhost])
+    ask.answer([each for each in _permissions(management) if each["vhost"] == vhost])
 
 
 @route("GET", "permissions/*/*")
-def show_permission(door: Management, ask: Ask) -> None:
+def show_permission(management: Management, ask: Ask) -> None:
     ask.require_admin()
-    ask.one(_permission(door, ask))
+    ask.one(_permission(management, ask))
 
 
-def _permission(door: Management, ask: Ask) -> Json:
+def _permission(management: Management, ask: Ask) -> Json:
     names = {"vhost": ask.names[0], "user": ask.names[1]}
-    return only([each for each in _permissions(door) if names.items() <= each.items()])
+    return only([each for each in _permissions(management) if names.items() <= each.items()])
 
 
 # -- users ----------------------------------------------------------------------------------------
 
 
 @route("PUT", "users/*")
-def put_user(door: Management, ask: Ask) -> None:
+def put_user(management: Management, ask: Ask) -> None:
     """With `password`, or with `password_hash` as RabbitMQ writes it; with neither there is no password."""
     ask.require_admin()
-    name, body, store = ask.names[0], ask.body(), door.site.guard.store
+    name, body, store = ask.names[0], ask.body(), management.site.guard.store
     role = role_of(_tags(body))
     password, hashed = _password(body)
     known = store.user(name)
@@ -174,23 +174,23 @@ def _password(body: Json) -> tuple[str | None, str | None]:
 
 
 @route("DELETE", "users/*")
-def delete_user(door: Management, ask: Ask) -> None:
+def delete_user(management: Management, ask: Ask) -> None:
     """With all keys and tokens; its connections end."""
     ask.require_admin()
-    _delete_users(door, ask, [ask.names[0]])
+    _delete_users(management, ask, [ask.names[0]])
 
 
 @route("POST", "users/bulk-delete")
-def delete_users(door: Management, ask: Ask) -> None:
+def delete_users(management: Management, ask: Ask) -> None:
     ask.require_admin()
     names = ask.needed("users")["users"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise bad("users must be a list of names")
-    _delete_users(door, ask, names)
+    _delete_users(management, ask, names)
 
 
-def _delete_users(door: Management, ask: Ask, names: list[str]) -> None:
-    guard = door.site.guard
+def _delete_users(management: Management, ask: Ask, names: list[str]) -> None:
+    guard = management.site.guard
     if guard.is_open and GUEST in names:
         raise bad(
             "a server without users is open to guest: add an administrator (PUT /api/users/NAME), "
@@ -213,18 +213,18 @@ def _delete_users(door: Management, ask: Ask, names: list[str]) -> None:
 
 
 @route("PUT", "permissions/*/*")
-def put_permission(door: Management, ask: Ask) -> None:
+def put_permission(management: Management, ask: Ask) -> None:
     """Exactly these rights in the vhost; denials that were given with `openq perm` stay."""
     ask.require_admin()
     body = ask.needed("configure", "write", "read")
-    (vhost, name), store = ask.names, door.site.guard.store
+    (vhost, name), store = ask.names, management.site.guard.store
     user = store.user(name)
-    if user is None or not door.topology.vhost_exists(vhost):
+    if user is None or not management.topology.vhost_exists(vhost):
         raise bad("vhost_or_user_not_found")
     account = account_of(vhost)
     wanted = {kind: _globs(kind, body[kind]) for kind in ACTIONS_OF}
     _refuse_more(user, account, wanted, _TAGGED)
-    is_new = not [each for each in _permissions(door) if (each["user"], each["vhost"]) == (name, vhost)]
+    is_new = not [each for each in _permissions(management) if (each["user"], each["vhost"]) == (name, vhost)]
     by_pattern: dict[str, set[str]] = {}
     for kind, globs in wanted.items():
         for glob in globs:
@@ -239,10 +239,10 @@ def put_permission(door: Management, ask: Ask) -> None:
 
 
 @route("DELETE", "permissions/*/*")
-def delete_permission(door: Management, ask: Ask) -> None:
+def delete_permission(management: Management, ask: Ask) -> None:
     ask.require_admin()
-    (vhost, name), store = ask.names, door.site.guard.store
-    _permission(door, ask)
+    (vhost, name), store = ask.names, management.site.guard.store
+    _permission(management, ask)
     user, account = store.user(name), account_of(vhost)
     if user is None:
         raise bad("a server without users is open: there is nothing to take from guest")
