@@ -558,7 +558,17 @@ def test_N20_D21_K19_K27_replay_takes_a_time_or_an_id(make: Make, clock: Virtual
         assert bodies(queue) == ["b", "c"]
         assert [message.id for message in queue.queue] == ids[1:]
         assert replay(point) == 0, "what is in the queue already is not doubled"
-        queue.purge()
+        for _ in ids[1:]:
+            take(queue).ack()
+
+
+def test_D20_D21_a_purge_is_final_unless_the_caller_says_so(make: Make) -> None:
+    queue = make()
+    queue.publish("a")
+    queue.purge()
+
+    assert queue.replay_from(0) == 0
+    assert queue.replay_from(0, include_purged=True) == 1
 
 
 def test_N20_replay_into_another_queue(make: Make) -> None:
