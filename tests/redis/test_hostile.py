@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from openq.broker.waiters import Waiter
+from openq.clock import VirtualClock
 from openq.engine.routing import Binding, Exchange
-from openq.errors import InvalidSetting, QueueNotFound, StoreUnavailable
+from openq.errors import InvalidSetting, OpenQError, QueueNotFound, StoreUnavailable
 from openq.model import NO_DEADLINE, Delivery, Draft, QueueSettings
 from openq.redis.broker import RedisBroker
 from tests.redis.servers import Server, single
@@ -322,9 +323,212 @@ def test_a_message_that_other_hands_damaged_takes_no_other_with_it(redis_server:
     assert peeked == good
     assert sorted(each.entry.body or b"" for each in deliveries) == good
     assert {each.count for each in deliveries} == {1}
-    assert broker.damage.set_aside() == {"q": 1}
+    assert broker.damage.set_aside() == {"q": 2}
+    assert {each.message_id for each in broker.damage.listed()} == {ids[3], ids[6]}
     assert broker.health().status == "degraded"
     stats = broker.stats("q")
-    assert (stats.ready, stats.in_flight) == (0, 8)
-    assert stats.counters["damaged"] == 1  # the one that is gone left nothing that could be named
+    assert (stats.ready, stats.in_flight, stats.counters["damaged"]) == (0, 8, 2)
+    broker.close()
+
+
+def _key(server: Server, suffix: str) -> str:
+    [found] = [key for key in server.ask("KEYS", "*:{*}:*") if key.endswith(f":{suffix}")]
+    return str(found)
+
+
+def _damage_extra(server: Server, seq: int, text: str | None) -> None:
+    """None: it is taken away."""
+    if text is None:
+        server.ask("HDEL", _key(server, "x"), str(seq))
+    else:
+        server.ask("HSET", _key(server, "x"), str(seq), text)
+
+
+EXTRAS = ["{", "7", "[1]", "null", '{"p":"high"}', '{"d":-5}', '{"g":null}', '{"D":[[1]]}', None]
+QUEUES = [QueueSettings(), QueueSettings(fifo=True), QueueSettings(fifo=True, history_ms=0)]
+
+
+@pytest.mark.parametrize("settings", QUEUES, ids=["standard", "fifo", "fifo without history"])
+@pytest.mark.parametrize("text", EXTRAS)
+def test_a_message_whose_extra_is_damaged_is_set_aside_and_named(
+    redis_server: Server, text: str | None, settings: QueueSettings
+) -> None:
+    broker = _open(redis_server)
+    broker.declare("q", settings)
+    ids = [broker.publish("q", Draft(b"%d" % n, group="g", priority=n % 2)) for n in range(4)]
+    _damage_extra(redis_server, broker.find("q", ids[1]).seq, text)
+
+    peeked = [entry.body for entry in broker.peek("q", 10)]
+    deliveries = broker.receive("q", 10)
+
+    assert sorted(_bodies(deliveries), key=str) == [b"0", b"2", b"3"]
+    if text is not None:
+        assert sorted(peeked, key=str) == [b"0", b"2", b"3"]
+    assert ids[1] in {each.message_id for each in broker.damage.listed() if each.kind == "set_aside"}
+    assert broker.health().status == "degraded"
+    assert broker.stats("q").counters["damaged"] == 1
+    receipts = [(each.entry.seq, each.number) for each in deliveries]
+    assert broker.ack("q", receipts) == [None] * 3
+    # Its group goes on, and nothing is left of it.
+    broker.publish("q", Draft(b"next", group="g"))
+    assert _bodies(broker.receive("q", 10)) == [b"next"]
+    assert (broker.stats("q").ready, broker.stats("q").waiting_bytes) == (0, 0)
+    broker.close()
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("text", ["{", None])
+@pytest.mark.parametrize("verb", ["ack", "nack", "reject", "expire"])
+def test_an_extra_that_is_damaged_in_flight_holds_nobody_up(
+    redis_server: Server, verb: str, text: str | None, fifo: bool
+) -> None:
+    clock = VirtualClock()
+    broker = RedisBroker(redis_server.url, profile="fast", clock=clock)
+    broker.declare("dead", QueueSettings())
+    broker.declare("q", QueueSettings(fifo=fifo, dead_letter="dead"))
+    for n in range(3):
+        broker.publish("q", Draft(b"%d" % n, group="g"))
+    held = broker.receive("q", 3)
+    receipts = [(each.entry.seq, each.number) for each in held]
+    _damage_extra(redis_server, held[1].entry.seq, text)
+
+    if verb == "ack":
+        assert broker.ack("q", receipts) == [None] * 3
+    elif verb == "expire":
+        clock.advance(31)
+    else:
+        for receipt in receipts:
+            if verb == "nack":
+                broker.nack("q", receipt, 0, "no")
+            else:
+                broker.reject("q", receipt, "no")
+    broker.publish("q", Draft(b"next", group="g"))
+
+    found = _bodies(broker.receive("q", 10))
+    assert b"next" in found
+    others = [b"0", b"2"] if text is not None else [b"0", b"1", b"2"]
+    assert found[:-1] == (others if verb in ("nack", "expire") else [])
+    if text is not None:
+        assert [each.message_id for each in broker.damage.listed()] == [broker.message_id(held[1].entry)]
+    assert broker.stats("dead").ready == (0 if verb != "reject" else 3 if text is None else 2)
+    broker.close()
+
+
+@pytest.mark.parametrize("verb", ["overflow", "expire", "types", "edit", "cancel", "move", "purge", "due"])
+def test_records_that_are_gone_hold_nothing_up(redis_server: Server, verb: str) -> None:
+    clock = VirtualClock()
+    broker = RedisBroker(redis_server.url, profile="fast", clock=clock)
+    broker.declare("other", QueueSettings())
+    limit = 4 if verb == "overflow" else None
+    broker.declare("q", QueueSettings(max_length=limit, retention_ms=100_000))
+    delay_ms = 5_000 if verb == "due" else None
+    ids = [broker.publish("q", Draft(b"%d" % n, type="t", priority=1, delay_ms=delay_ms)) for n in range(4)]
+    for entry in broker.entries("q")[:2]:
+        redis_server.ask("XDEL", _key(redis_server, "m"), f"{entry.seq}-{entry.sent_ms}")
+
+    if verb == "overflow":
+        for n in range(2):
+            broker.publish("q", Draft(b"more %d" % n, priority=1))
+    elif verb == "expire":
+        clock.advance(101)
+        broker.publish("q", Draft(b"young", priority=1))
+    elif verb == "edit":
+        with pytest.raises(OpenQError):
+            broker.edit("q", ids[0], Draft(b"changed"))
+    elif verb == "cancel":
+        with pytest.raises(OpenQError):
+            broker.cancel("q", ids[0])
+        broker.cancel("q", ids[2])
+    elif verb == "move":
+        broker.move("q", ids, "other")
+    elif verb == "purge":
+        broker.purge("q")
+    elif verb == "due":
+        clock.advance(6)
+    found = _bodies(broker.receive("q", 10, types=["t"] if verb == "types" else None))
+
+    rest = {
+        "expire": [b"young"],
+        "move": [],
+        "cancel": [b"3"],
+        "purge": [],
+        "overflow": [b"2", b"3", b"more 0", b"more 1"],
+    }
+    assert found == rest.get(verb, [b"2", b"3"])
+    if verb != "purge":
+        assert {each.message_id for each in broker.damage.listed()} == set(ids[:2])
+        assert broker.stats("q").waiting_bytes == 0
+    broker.close()
+
+
+def test_plain_messages_that_are_gone_are_counted_and_named_if_that_can_be_told(redis_server: Server) -> None:
+    broker = _open(redis_server)
+    broker.declare("q", QueueSettings())
+    ids = [broker.publish("q", Draft(b"%d" % n)) for n in range(6)]
+    entries = broker.entries("q")
+    stream = _key(redis_server, "m")
+    redis_server.ask("XDEL", stream, f"{entries[5].seq}-{entries[5].sent_ms}")
+    redis_server.ask("XDEL", stream, f"{entries[1].seq}-{entries[1].sent_ms}")
+
+    held = broker.receive("q", 3)
+    assert broker.damage.listed() == []  # a gap alone is no damage
+    held += broker.receive("q", 3)
+
+    assert _bodies(held) == [b"0", b"2", b"3", b"4"]
+    assert {each.message_id for each in broker.damage.listed()} == {ids[1], ids[5]}
+    # Out in one run: who holds it may ack it, nobody gets it again.
+    redis_server.ask("XDEL", stream, f"{held[1].entry.seq}-{held[1].entry.sent_ms}")
+    assert len(broker.deliveries("q")) == 3
+    for each in held[:3]:
+        broker.nack("q", (each.entry.seq, each.number), 0, "no")
+    assert _bodies(broker.receive("q", 10)) == [b"0", b"3"]
+    assert broker.damage.set_aside() == {"q": 3}
+    # The next ones are found too, although there are gaps of old.
+    more = [broker.publish("q", Draft(b"more %d" % n)) for n in range(3)]
+    redis_server.ask("XDEL", stream, redis_server.ask("XREVRANGE", stream, "+", "-", "COUNT", "2")[1][0])
+    assert _bodies(broker.receive("q", 10)) == [b"more 0", b"more 2"]
+    assert more[1] in {each.message_id for each in broker.damage.listed()}
+    broker.publish_bodies("q", [b"x"] * 3000, 0)
+    redis_server.ask("DEL", stream)
+    assert broker.receive("q", 10) == []
+    [lost] = [each for each in broker.damage.listed() if each.kind == "lost"]
+    assert (lost.count, lost.queue) == (3000, "q")
+    stats = broker.stats("q")
+    assert (stats.ready, stats.waiting_bytes, stats.counters["damaged"]) == (0, 0, 3004)
+    broker.close()
+
+
+def test_an_id_and_a_key_of_a_damaged_message_are_free_again(redis_server: Server) -> None:
+    broker = _open(redis_server)
+    broker.declare("q", QueueSettings())
+    broker.publish("q", Draft(b"first", id="mine", unique="once", priority=1))
+    [entry] = broker.entries("q")
+    redis_server.ask("XDEL", _key(redis_server, "m"), f"{entry.seq}-{entry.sent_ms}")
+    _damage_extra(redis_server, entry.seq, "{")
+
+    assert broker.receive("q", 1) == []
+    broker.publish("q", Draft(b"second", id="mine"))
+    broker.publish("q", Draft(b"third", unique="once"))
+
+    assert _bodies(broker.receive("q", 10)) == [b"second", b"third"]
+    broker.close()
+
+
+def test_rows_of_a_batch_that_are_gone_are_named(redis_server: Server) -> None:
+    broker = _open(redis_server)
+    broker.declare("q", QueueSettings())
+    for n in range(3):
+        broker.publish("q", Draft(b"%d" % n))
+    broker.publish("q", Draft(b"special", priority=1))
+    formed = broker.subscriptions.form("s", "q", 0)
+    assert formed is not None
+    chosen = [each.entry for each in broker.deliveries("q") if each.entry.body in (b"1", b"special")]
+    for entry in chosen:
+        redis_server.ask("XDEL", _key(redis_server, "m"), f"{entry.seq}-{entry.sent_ms}")
+
+    rows = broker.subscriptions.rows("s", formed.batch)
+
+    assert [each.body for each in rows.entries] == [b"0", b"2"]
+    assert {each.message_id for each in broker.damage.listed()} == {broker.message_id(e) for e in chosen}
+    assert broker.subscriptions.ack("s", formed.batch, None) == (4, 0)
     broker.close()

@@ -335,7 +335,7 @@ def test_every_message_of_two_processes_is_done_once(url: str) -> None:
 
 def test_every_message_of_many_threads_is_done_once(url: str) -> None:
     with OpenQ("jobs", url=url) as queue:
-        check_each_is_done_once(queue, idle_timeout=2.0)
+        check_each_is_done_once(queue)
 
 
 def test_an_interrupted_program_ends(url: str) -> None:

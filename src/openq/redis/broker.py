@@ -302,7 +302,8 @@ class RedisBroker(Operations):
         of its messages went elsewhere by that."""
         for _ in range(2):
             try:
-                limbo, _, answer = self._fcall(view.key, name, *args)
+                reply = self._fcall(view.key, name, *args)
+                limbo, _, answer = reply if len(reply) == 3 else self._without_damage(view, reply)
                 return answer, bool(limbo and self._drain_if_possible(view))
             except FunctionError as error:
                 if error.code == "GONE":

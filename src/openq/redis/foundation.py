@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..broker.base import Health
-from ..broker.damage import DamageRegister
+from ..broker.damage import FOUND, LOST, SET_ASIDE, DamageRegister
 from ..broker.foundation import Listener, new_prefix
 from ..clock import Clock, VirtualClock
 from ..engine.core import own_seq
@@ -149,7 +149,7 @@ class Foundation(ABC):
     def _about_queue(self, view: QueueView, name: str, *args: Any, idempotent: bool = True) -> Reply:
         for _ in range(100):
             try:
-                return self._fcall(view.key, name, *args, idempotent=idempotent)
+                reply = self._fcall(view.key, name, *args, idempotent=idempotent)
             except FunctionError as error:
                 if error.code == "BLOCK":
                     self._more_sequences(view)
@@ -163,7 +163,26 @@ class Foundation(ABC):
                     view = again  # somebody deleted it and made it anew
                 else:
                     raise
+            else:
+                return reply if len(reply) == 3 else self._without_damage(view, reply)
         raise StoreError(f"queue {view.name!r} cannot be found in Redis")
+
+    def _without_damage(self, view: QueueView, reply: Reply) -> Reply:
+        """The same reply, once the messages that the call found damaged are reported: outcome, reason,
+        sequence and own id of each."""
+        named = reply[3]
+        for at in range(0, len(named), 4):
+            outcome, why, seq, own_id = (each.decode(errors="replace") for each in named[at : at + 4])
+            if outcome == "lost":
+                # Each time is another loss: the time tells them apart.
+                self.damage.report(
+                    LOST, records.DAMAGES[why], reply[1], queue=view.name, offset=reply[1], count=int(seq)
+                )
+                continue
+            kind = SET_ASIDE if outcome == "aside" else FOUND
+            message_id = own_id or self.id_of(int(seq))
+            self.damage.report(kind, records.DAMAGES[why], reply[1], queue=view.name, message_id=message_id)
+        return reply[:3]
 
     def _forget_gone(self, view: QueueView) -> None:
         """Who deleted it may have died, or been outrun by a change, before its document went too."""
@@ -224,6 +243,8 @@ class Foundation(ABC):
                 raise
             self._forget_gone(view)
             raise QueueNotFound(view.name) from None
+        if len(reply) > 3:
+            self._without_damage(view, reply)
         if reply[0]:
             self._drain_if_possible(view)
 

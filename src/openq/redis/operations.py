@@ -226,14 +226,13 @@ class Operations(Traffic):
             entry = entry_if_sound(answer[at], answer[at + 1], answer[at + 2])
             if entry is not None:
                 yield entry, at
-                continue
-            self.damage.report(
-                FOUND,
-                UNREADABLE,
-                self.now_ms(),
-                queue=view.name,
-                message_id=self.id_of(int(answer[at].partition(b"-")[0])),
-            )
+            else:
+                self.report_unreadable(view, answer[at])
+
+    def report_unreadable(self, view: QueueView, id: bytes) -> None:
+        """A message that cannot be shown, but is still in its queue."""
+        message_id = self.id_of(int(id.partition(b"-")[0]))
+        self.damage.report(FOUND, UNREADABLE, self.now_ms(), queue=view.name, message_id=message_id)
 
     def _leases(self, view: QueueView, limit: int) -> list[Delivery]:
         answer = self._on(view, "browse", "in_flight", limit)

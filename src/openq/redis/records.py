@@ -142,13 +142,26 @@ def extra_of(fields: Mapping[str, Any]) -> Extra:
 def entry_of(id: bytes, record: bytes, extra: bytes) -> Entry:
     seq, _, sent_ms = id.partition(b"-")
     form, body, info, published = unpack_record(record)
-    own = extra_of(json.loads(extra)) if extra else published
+    own = _live_extra(extra) if extra else published
     return Entry(int(seq), int(sent_ms), 0, len(body), form, body, info, own)
+
+
+def _live_extra(text: bytes) -> Extra:
+    fields = json.loads(text)
+    if "X" in fields:
+        raise ValueError("the extra was made anew, because nobody could read it")
+    return extra_of(fields)
 
 
 # What reading a record raises that nobody of ours wrote.
 MALFORMED = (ValueError, IndexError, TypeError, KeyError, AttributeError, StructError, OpenQError)
 UNREADABLE = "its record in Redis cannot be read"
+# Reasons by the words of the functions in `lua/`.
+DAMAGES = {
+    "record": UNREADABLE,
+    "extra": "its extra in Redis cannot be read",
+    "missing": "its record is gone from the stream in Redis",
+}
 
 
 def entry_if_sound(id: bytes, record: bytes, extra: bytes) -> Entry | None:

@@ -347,6 +347,7 @@ class StreamSubscriptions:
                 id, record, extra, delivery, lent_ms, count = answer[at : at + 6]
                 entry = entry_if_sound(id, record, extra)
                 if entry is None:
+                    self._broker.report_unreadable(view, id)
                     continue  # left in the batch: it is settled with it
                 size += entry.size
                 deliveries.append(
@@ -404,7 +405,7 @@ class StreamSubscriptions:
         def note(known: Known) -> Known:
             """Before the first ack: a crash in between leaves the same batch open."""
             known = known.on(known.terms.owned_by(owner, name), known.number)
-            done_with = [number for number in self._numbers(known) if number <= through]
+            done_with = [number for number in self._all_numbers(known) if number <= through]
             return replace(known, terms=known.terms.acked_through(max(done_with, default=0)))
 
         _, counts = self._in_term(
@@ -425,9 +426,18 @@ class StreamSubscriptions:
     def _numbers(self, known: Known) -> list[int]:
         return [batch.formed.batch for batch in self._open([known])[0]]
 
+    def _all_numbers(self, known: Known) -> list[int]:
+        """Also of batches that are over, as far as they are remembered: their reader knows the numbers."""
+        view = self._view(known)
+        try:
+            found = [] if view is None else self._broker.ask_of(view, "known_batches", known.name)
+        except QueueNotFound:
+            found = []
+        return [int(number) for number in found]
+
     def _retire(self, known: Known) -> None:
         """A subscription of the same name goes on behind the numbers of this one."""
-        last = max([known.terms.acked, *self._numbers(known)])
+        last = max([known.terms.acked, *self._all_numbers(known)])
         if last:
             self._retired.change(known.name, lambda before: max(int(before or 0), last))
             if self._retired.count() > MAX_RETIRED:

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..broker.base import Receipt
 from ..broker.batches import check_consumer
-from ..broker.damage import SET_ASIDE
 from ..engine.engine import make_info
 from ..engine.records import NACKED, RELEASED
 from ..errors import (
@@ -26,7 +25,7 @@ from . import bridge
 from .batches import Batches, Work
 from .drafts import content_key, own_fields, pack_draft
 from .foundation import chunks
-from .records import UNREADABLE, deliveries_of, dump, encoded, light_fields, pack_record
+from .records import deliveries_of, dump, encoded, light_fields, pack_record
 from .registry import QueueView
 from .transfers import Transfers
 
@@ -359,14 +358,6 @@ class Traffic(Transfers):
         """Nobody sees them, nobody waits behind them, and an operator hears of them."""
         flat = [each for receipt in receipts for each in receipt]
         self._on(view, "set_aside", self._token(), *flat)
-        for seq, _ in receipts:
-            self.damage.report(
-                SET_ASIDE,
-                UNREADABLE,
-                self.now_ms(),
-                queue=view.name,
-                message_id=self.id_of(seq),
-            )
 
     def _receive(self, view: QueueView, wishes: list[Wish]) -> tuple[int, list[Any]]:
         version = str(self._registry.version)

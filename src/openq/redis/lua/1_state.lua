@@ -19,6 +19,7 @@
 --   ob  hash: limbo, messages on their way to other queues        in  sorted set: transfers that arrived
 --   tk:<client>  hash: answers to the last publishes of a client, so that one may be repeated
 --   jb, jz  how far the staged batches of jobs are published here, and until when that is known (7_stages.lua)
+--   dm  sorted set: seqs whose record was found missing, as long as the history would show it
 --   h   stream: events
 -- A plain message (standard queue, no priority, group, delay, expiry, id...) is nothing but its entry in `m`:
 -- what stands after the cursor `cur` waits. Whatever comes back or is special stands in the lanes.
@@ -45,7 +46,7 @@ local CLAIM_MS = 300000  -- for so long a transfer that was claimed may still ar
 local NACKED, EXPIRED, RELEASED = 1, 2, 3
 local DEAD_RECEIVES, DEAD_REJECTED, DEAD_EXPIRED, DEAD_OVERFLOW, REDRIVEN, MOVED, ROUTED = 1, 2, 3, 4, 5, 6, 7
 -- Lua allows 200 locals here: what can be named by its place in a table has no name of its own.
-local GONE_EXPIRED, GONE_CANCELLED, GONE_DAMAGED = 1, 3, 6
+local GONE_EXPIRED, GONE_CANCELLED = 1, 3
 local GONE = {[DEAD_EXPIRED] = GONE_EXPIRED, [DEAD_OVERFLOW] = 2, [DEAD_REJECTED] = 4, [DEAD_RECEIVES] = 5}
 local ENDED = {[NACKED] = 'nacked', [EXPIRED] = 'lease_expired', [RELEASED] = 'released'}
 
@@ -117,6 +118,8 @@ local function save(Q)
       Q.w = 0  -- once is enough: whoever goes on waiting says so again
     end
   end
+  -- The size of a record that is gone is not known: a queue where nothing waits begins to count anew.
+  if Q.by ~= 0 and Q.pl + Q.bk + Q.mx == 0 and call('ZCARD', Q.p .. 'd') == 0 then Q.by = 0 end
   local was, changed, at = Q.was, {}, 0
   for i = 1, FIELD_COUNT do
     local name = FIELDS[i]
@@ -156,25 +159,47 @@ end
 -- [size extra], [size info], body.
 local function u32(text, at)
   local a, b, c, d = byte(text, at, at + 3)
-  return a + b * 256 + c * 65536 + d * 16777216
+  return d and a + b * 256 + c * 65536 + d * 16777216 or 0
 end
 
 local function has(flags, bit)
   return floor(flags / bit) % 2 == 1
 end
 
+-- Of a record that is missing or cut short: 0.
 local function size_of(rec)
-  local flags = byte(rec, 1)
+  if not rec then return 0 end
+  local flags = byte(rec, 1) or 0
   if flags < 2 then return #rec - 2 end
   local at = 3
   if has(flags, 2) then at = at + 4 + u32(rec, at) end
   if has(flags, 4) then at = at + 4 + u32(rec, at) end
-  return #rec - at + 1
+  return max(0, #rec - at + 1)
+end
+
+-- What becomes of messages whose record or extra was damaged by other hands: they are set aside, and named in the
+-- answer of the call that met them. Other messages are not harmed.
+local damage = {GONE = 6}
+
+damage.TYPES = {p = 'number', d = 'number', e = 'number', c = 'number', f = 'number', b = 'number', E = 'number',
+  W = 'number', L = 'number', X = 'number', g = 'string', t = 'string', k = 'string', u = 'string', i = 'string',
+  r = 'string', n = 'string', K = 'string', D = 'table', R = 'table'}
+
+-- An extra, or nil if it is none.
+function damage.decode(text)
+  local is_json, x = pcall(cjson.decode, text)
+  if not is_json or type(x) ~= 'table' or x[1] ~= nil then return nil end
+  local types = damage.TYPES
+  for name, value in pairs(x) do
+    local kind = type(value)
+    if (types[name] or kind) ~= kind or (kind == 'number' and not (value >= 0 and value < 2 ^ 63)) then return nil end
+  end
+  return x
 end
 
 local function light_of(rec)
-  if has(byte(rec, 1), 2) then return cjson.decode(sub(rec, 7, 6 + u32(rec, 3))) end
-  return {}
+  if not rec or not has(byte(rec, 1) or 0, 2) then return {} end
+  return damage.decode(sub(rec, 7, 6 + u32(rec, 3))) or {}
 end
 
 local function special(rec)
@@ -189,11 +214,72 @@ end
 
 local function extra_of(Q, seq)
   local text = call('HGET', Q.p .. 'x', seq)
-  return text and cjson.decode(text) or nil
+  return text and (damage.decode(text) or damage.replace(Q, seq)) or nil
 end
 
 local function put_extra(Q, seq, x)
   call('HSET', Q.p .. 'x', seq, cjson.encode(x))
+end
+
+-- For the answer of this call. `outcome`: aside (it left its queue), found (it is still there) or lost (`seq` says
+-- how many).
+function damage.name(Q, seq, outcome, why, own_id)
+  local met = Q.damaged or {}
+  Q.damaged = met
+  met[outcome == 'lost' and '-' or seq] = {outcome, why, seq, own_id or ''}
+end
+
+-- Outcome, reason, seq and own id of each, or nil.
+function damage.named(Q)
+  if not Q.damaged then return nil end
+  local flat = {}
+  for _, each in pairs(Q.damaged) do
+    for i = 1, 4 do flat[#flat + 1] = each[i] end
+  end
+  return flat
+end
+
+-- The lane that a message stands in or was lent from: rank, group; nil if it is in none.
+function damage.lane_of(Q, seq, g)
+  local p = Q.p
+  if Q.c.fifo then
+    local function is_in(each)
+      return call('ZSCORE', p .. 'og:' .. each, seq) or call('ZSCORE', p .. 'r:' .. each, seq)
+    end
+    if is_in(g) then return 0, g end
+    for _, each in ipairs(call('HKEYS', p .. 'go')) do
+      if is_in(each) then return 0, each end
+    end
+    for _, each in ipairs(call('ZRANGE', p .. 'gs', 0, SLICE)) do
+      if is_in(each) then return 0, each end
+    end
+    return nil
+  end
+  if call('ZSCORE', p .. 'r:' .. PLAIN, seq) then return 0, '-' end
+  local ranks = call('ZRANGE', p .. 'p', 0, -1)
+  if ranks[1] ~= '0' then table.insert(ranks, 1, '0') end
+  for _, rank in ipairs(ranks) do
+    for _, each in ipairs(call('LRANGE', p .. 't:' .. rank, 0, SLICE)) do
+      if call('ZSCORE', p .. 'r:' .. rank .. ':' .. each, seq) then return tonumber(rank), each end
+    end
+  end
+end
+
+-- An extra that cannot be read, or is missing, is made anew: from where its message stands, and from what it was
+-- published with. So the message can be taken out of everything it is in. `X`: nobody gets it any more.
+function damage.replace(Q, seq)
+  local p = Q.p
+  local found = call('XRANGE', p .. 'm', seq, seq)[1]
+  local said = light_of(found and found[2][2])
+  local x = {X = 1, g = said.g, p = said.p, i = said.i, u = said.u, k = said.k}
+  x.d, x.e = tonumber(call('ZSCORE', p .. 'd', seq) or nil), tonumber(call('ZSCORE', p .. 'e', seq) or nil)
+  if call('HEXISTS', p .. 'ed', seq) == 1 then x.E = 1 end
+  local rank, g = damage.lane_of(Q, seq, x.g and '+' .. x.g or '-')
+  if rank then x.g = g ~= '-' and sub(g, 2) or nil end
+  if rank and not Q.c.fifo then x.p = rank end
+  put_extra(Q, seq, x)
+  damage.name(Q, seq, 'found', 'extra', x.i)
+  return x
 end
 
 local function sent_of(id)
@@ -362,14 +448,15 @@ local function tail(Q)
   while Q.pl > 0 do
     local found = call('XRANGE', p .. 'm', S(Q.cur + 1), '+', 'COUNT', 1)[1]
     if not found then
+      damage.lost(Q, Q.pl)
       Q.pl = 0
       return nil
     end
-    local seq = seq_of(found[1])
-    if byte(found[2][2], 1) % 2 == 0 and not (Q.sk > 0 and call('ZREM', p .. 'sk', S(seq)) == 1) then
+    local seq, is_plain = seq_of(found[1]), (byte(found[2][2], 1) or 0) % 2 == 0
+    if is_plain and not (Q.sk > 0 and call('ZREM', p .. 'sk', S(seq)) == 1) then
       return found[1], found[2][2], seq
     end
-    if byte(found[2][2], 1) % 2 == 0 then Q.sk = Q.sk - 1 end
+    if is_plain then Q.sk = Q.sk - 1 end
     Q.cur = seq
   end
 end
@@ -380,7 +467,7 @@ local function pop_plain(Q)
   if back and (not id or tonumber(back) < seq) then
     call('ZREM', Q.p .. 'r:' .. PLAIN, back)
     Q.bk = Q.bk - 1
-    local x = extra_of(Q, back)
+    local x = extra_of(Q, back) or damage.replace(Q, back)
     local rec, sent = record_of(Q, back, x)
     return back, sent, rec, x
   end
@@ -405,7 +492,7 @@ local function pop_level(Q, rank)
     seq = call('ZPOPMIN', lane)[1]
     if seq then
       Q.mx = Q.mx - 1
-      x = extra_of(Q, seq)
+      x = extra_of(Q, seq) or damage.replace(Q, seq)
       rec, sent = record_of(Q, seq, x)
     end
     empty = call('EXISTS', lane) == 0
@@ -458,6 +545,7 @@ function groups.pop(Q)
       Q.mx = Q.mx - 1
       groups.lend(Q, Q.group, seq)
       local x = extra_of(Q, seq)
+      if not x or group_of(x) ~= Q.group then x = damage.replace(Q, seq) end
       local rec, sent = record_of(Q, seq, x)
       return seq, sent, rec, x
     end
@@ -501,7 +589,8 @@ local function run_with(Q, seq)
   if Q.rc == 0 then return nil end
   local number = call('ZREVRANGEBYSCORE', Q.p .. 'rn', seq, '-inf', 'LIMIT', 0, 1)[1]
   if not number then return nil end
-  local first, _, _, _, bits = match(call('HGET', Q.p .. 'ru', number), RUN)
+  local first, _, _, _, bits = match(call('HGET', Q.p .. 'ru', number) or '', RUN)
+  if not first then return nil end
   local at = tonumber(seq) - tonumber(first) + 1
   return sub(bits, at, at) == '1' and number or nil
 end
@@ -524,13 +613,16 @@ local function break_up(Q, number)
   local first, till, lent, left, bits, holder, consumer = match(text, RUN)
   end_run(Q, number, holder)
   Q.rc = Q.rc - tonumber(left)
-  local from = tonumber(first)
+  local from, sent = tonumber(first), {}
   for _, found in ipairs(call('XRANGE', p .. 'm', first, S(from + #bits - 1))) do
     local dash = find(found[1], '-', 1, true)
-    local seq = sub(found[1], 1, dash - 1)
-    local at = tonumber(seq) - from + 1
-    if sub(bits, at, at) == '1' then
-      call('HSET', p .. 'o', seq, concat({number, till, 1, lent, sub(found[1], dash + 1), holder, consumer}, ' '))
+    sent[sub(found[1], 1, dash - 1)] = sub(found[1], dash + 1)
+  end
+  for at = 1, #bits do
+    if byte(bits, at) == 49 then
+      local seq = S(from + at - 1)
+      -- One whose record is missing has its lease all the same: who has it may ack it.
+      call('HSET', p .. 'o', seq, concat({number, till, 1, lent, sent[seq] or lent, holder, consumer}, ' '))
       if holder == '-' then
         call('ZADD', p .. 'l', till, seq)
       else
@@ -549,7 +641,7 @@ local function state_of(Q, seq)
   if x then return call('ZSCORE', p .. 'd', seq) and 'delayed' or 'ready', x end
   if Q.c.fifo or tonumber(seq) <= Q.cur then return nil end
   local found = call('XRANGE', p .. 'm', seq, seq)[1]
-  if found and byte(found[2][2], 1) % 2 == 0 and not (Q.sk > 0 and call('ZSCORE', p .. 'sk', seq)) then
+  if found and (byte(found[2][2], 1) or 0) % 2 == 0 and not (Q.sk > 0 and call('ZSCORE', p .. 'sk', seq)) then
     return 'ready', nil
   end
 end

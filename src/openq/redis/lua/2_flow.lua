@@ -41,14 +41,68 @@ end
 local function removed(Q, seq, x, sent, why)
   forget(Q, seq, x, sent)
   count(Q, 'removed')
-  if why == GONE_EXPIRED then count(Q, 'expired') elseif why == GONE_DAMAGED then count(Q, 'damaged') end
+  if why == GONE_EXPIRED then count(Q, 'expired') end
   event(Q, 'D', why, seq)
+end
+
+-- It is out of its place already, and delivered no more. `rec`: its record, if that is there.
+function damage.set_aside(Q, seq, x, sent, rec)
+  local why = not rec and 'missing' or x and x.X and 'extra' or 'record'
+  if not rec then call('ZADD', Q.p .. 'dm', seq, seq) end
+  removed(Q, seq, x, sent or 0, damage.GONE)
+  count(Q, 'damaged')
+  damage.name(Q, seq, 'aside', why, x and x.i)
+end
+
+-- So many plain messages are gone from the stream. Which, is seen from the sequences that have no record: those
+-- that were never given to a message are neither many nor alone.
+function damage.lost(Q, n)
+  if n <= 0 then return end
+  local p, gaps, total = Q.p, {}, 0
+  call('ZREMRANGEBYSCORE', p .. 'dm', '-inf', S(Q.tr))
+  local function look(seq)
+    seq = S(seq)
+    if not call('ZSCORE', p .. 'dm', seq) and call('HEXISTS', p .. 'x', seq) == 0 then
+      total = total + 1
+      gaps[total] = seq
+    end
+  end
+  local last, from, left = Q.seq + 1, '+', n <= SLICE and 20 or 0
+  while left > 0 do
+    local part = call('XREVRANGE', p .. 'm', from, S(Q.tr + 1), 'COUNT', SLICE)
+    local is_end = #part < SLICE
+    if is_end then part[#part + 1] = {S(Q.tr) .. '-0'} end
+    for _, found in ipairs(part) do
+      local seq = seq_of(found[1])
+      if last - seq - 1 <= n then
+        for missing = seq + 1, last - 1 do look(missing) end
+      end
+      last, from = seq, '(' .. found[1]
+    end
+    left = is_end and 0 or left - 1
+  end
+  count(Q, 'removed', n)
+  count(Q, 'damaged', n)
+  if total == n then
+    for _, seq in ipairs(gaps) do
+      call('ZADD', p .. 'dm', seq, seq)
+      event(Q, 'D', damage.GONE, seq)
+      damage.name(Q, seq, 'aside', 'missing')
+    end
+  else
+    damage.name(Q, S(n), 'lost', 'missing')
+  end
 end
 
 -- To the dead letters if the queue has any, else away. `held`: the group stays held until that is decided.
 local function bury(Q, seq, x, sent, rec, why, reason, origin)
-  if not Q.c.dl then
-    removed(Q, seq, x, sent, GONE[why])
+  local is_damaged = not rec or (x and x.X)
+  if is_damaged or not Q.c.dl then
+    if is_damaged then
+      damage.set_aside(Q, seq, x, sent, rec)
+    else
+      removed(Q, seq, x, sent, GONE[why])
+    end
     if origin == 'lent' or origin == 'taken' then settle(Q, seq, x or {}) end
     return 'removed'
   end
@@ -89,6 +143,8 @@ local function lease_of(Q, seq)
     text = call('HGET', Q.p .. 'o', seq)
   end
   local number, till, n, lent, sent, holder, consumer = match(text, LEASE)
+  -- One that cannot be read is over: its message comes back.
+  if not number then number, till, n, lent, sent, holder, consumer = '0', S(Q.now), 1, S(Q.now), S(Q.now), '-', '' end
   return {number = number, till = tonumber(till), count = tonumber(n), lent = tonumber(lent),
     sent = tonumber(sent), holder = holder, consumer = consumer}
 end
@@ -151,9 +207,9 @@ local function give_back(Q, seq, lease, why, reason, delay)
   local x = extra_of(Q, seq)
   local rec, sent = record_of(Q, seq, x)
   count(Q, ENDED[why])
-  if not rec then
+  if not rec or (x and x.X) then
     end_lease(Q, seq, lease)
-    removed(Q, seq, x, 0, GONE_DAMAGED)
+    damage.set_aside(Q, seq, x, sent, rec)
     settle(Q, seq, x or {})
     return 'removed'
   end
@@ -187,9 +243,8 @@ end
 -- -- time -----------------------------------------------------------------------------------------
 
 local function come_due(Q, seq)
-  local x = extra_of(Q, seq)
+  local x = extra_of(Q, seq) or damage.replace(Q, seq)
   call('ZREM', Q.p .. 'd', seq)
-  if not x then return end
   if Q.c.fifo then
     Q.wakes = true
     offer(Q, group_of(x))
@@ -392,7 +447,7 @@ local function overflow(Q)
     local x = extra_of(Q, seq)
     local rec, sent = record_of(Q, seq, x)
     leave_line(Q, seq, x, rec)
-    if c.of == 'dead-letter' then
+    if c.of == 'dead-letter' or not rec then
       bury(Q, seq, x, sent, rec, DEAD_OVERFLOW, nil, 'waiting')
     else
       removed(Q, seq, x, sent, GONE[DEAD_OVERFLOW])
@@ -403,7 +458,7 @@ end
 -- -- functions ------------------------------------------------------------------------------------
 
 -- A function for one queue. `act(Q, args)` returns the answer, or nil and an error where nothing was done; the
--- answer goes out with whether something is in limbo, and the time.
+-- answer goes out with whether something is in limbo, and the time; at its end, what was found damaged.
 local function on_queue(act)
   return function(keys, args)
     local Q, failed = open(keys, args)
@@ -411,7 +466,7 @@ local function on_queue(act)
     local answer, refused = act(Q, args)
     if refused then return refused end
     save(Q)
-    return {Q.lb > 0 and 1 or 0, Q.now, answer}
+    return {Q.lb > 0 and 1 or 0, Q.now, answer, damage.named(Q)}
   end
 end
 
@@ -460,10 +515,12 @@ local function repeats(Q, x)
   end
   if x.u then
     local seq = call('HGET', p .. 'u', x.u)
-    if seq then return named(Q, seq) end
+    if seq and call('HEXISTS', p .. 'x', seq) == 1 then return named(Q, seq) end
   end
   if x.i then
-    if call('HEXISTS', p .. 'i', x.i) == 1 then return '=i' .. x.i end
+    -- What was set aside may have left its id and its key behind, if nothing told them any more.
+    local seq = call('HGET', p .. 'i', x.i)
+    if seq and call('HEXISTS', p .. 'x', seq) == 1 then return '=i' .. x.i end
     if x.is and state_of(Q, x.is) then
       -- It looks like one of the store's own ids: that of a message which is here?
       local there = extra_of(Q, x.is)

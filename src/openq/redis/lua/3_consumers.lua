@@ -14,7 +14,7 @@ local function merged(Q, most)
     for _, found in ipairs(part) do
       local seq = seq_of(found[1])
       from = seq + 1
-      if byte(found[2][2], 1) % 2 == 0 and not (Q.sk > 0 and call('ZSCORE', p .. 'sk', S(seq))) then
+      if (byte(found[2][2], 1) or 0) % 2 == 0 and not (Q.sk > 0 and call('ZSCORE', p .. 'sk', S(seq))) then
         left = left - 1
         while back[next_back] and tonumber(back[next_back]) < seq do
           seqs[#seqs + 1] = back[next_back]
@@ -96,15 +96,17 @@ end
 
 -- Those of these types, in order; what is walked past stays. Looks at the first ten thousand only.
 local function of_types(Q, types, limit)
-  local found, held = {}, {}
+  local found, held, wanted = {}, {}, 0
   for _, seq in ipairs(in_order(Q, 10000, true)) do
-    if #found == limit then break end
+    if wanted == limit then break end
     local x = extra_of(Q, seq)
     local rec, sent = record_of(Q, seq, x)
     local known_x = x or light_of(rec)
     local g = group_of(known_x)
     local busy = Q.c.fifo and (held[g] or groups.first_out(Q, g) < tonumber(seq) or call('ZSCORE', Q.p .. 'd', seq))
-    if not busy and known_x.t and types[known_x.t] then
+    local is_damaged = not rec or known_x.X
+    if not busy and (is_damaged or (known_x.t and types[known_x.t])) then
+      if not is_damaged then wanted = wanted + 1 end
       found[#found + 1] = {seq, sent, rec, x}
     else
       held[g] = true
@@ -127,7 +129,7 @@ local function receive_plain(Q, loan, limit)
       local found = part[i]
       local id, rec = found[1], found[2][2]
       local dash = find(id, '-', 1, true)
-      local seq, flags = sub(id, 1, dash - 1), byte(rec, 1)
+      local seq, flags = sub(id, 1, dash - 1), byte(rec, 1) or 0
       if flags % 2 == 0 then
         local sent = sub(id, dash + 1)
         if tonumber(sent) <= horizon then
@@ -144,7 +146,10 @@ local function receive_plain(Q, loan, limit)
     end
     if last then Q.cur = tonumber(last) end
     if #part < wanted then
-      if limit > n then Q.pl = n end
+      if limit > n then
+        damage.lost(Q, Q.pl - n)
+        Q.pl = n
+      end
       break
     end
   end
@@ -221,9 +226,9 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder, be
         seq, sent, rec, x = pop(Q)
       end
       if not seq then break end
-      if not rec then
-        -- Its record is gone from the stream by other hands: nothing to hand out.
-        removed(Q, seq, x, 0, GONE_DAMAGED)
+      if not rec or (x and x.X) then
+        Q.by = Q.by - size_of(rec)
+        damage.set_aside(Q, seq, x, sent, rec)
         settle(Q, seq, x or {})
       elseif is_over(Q, x, sent) then
         Q.by = Q.by - size_of(rec)
@@ -357,7 +362,7 @@ local function ack_all(Q, args)
       local place = rest[i]
       local seq, text = args[place * 2 + 1], found[i - from + 1]
       local space = text and find(text, ' ', 1, true)
-      if not text or seen[seq] or sub(text, 1, space - 1) ~= args[place * 2 + 2] then
+      if not space or seen[seq] or sub(text, 1, space - 1) ~= args[place * 2 + 2] then
         answers[place] = seen[seq] and 'gone' or lost(Q, seq)
       else
         local till, sent, holder = match(text, SETTLED, space + 1)
@@ -383,8 +388,8 @@ local function ack_all(Q, args)
       local extras = call('HMGET', p .. 'x', unpack(done, from, to))
       for i = from, to do
         local text = extras[i - from + 1]
-        if text then
-          local x = cjson.decode(text)
+        if text or Q.c.fifo then
+          local x = text and damage.decode(text) or damage.replace(Q, done[i])
           forget(Q, done[i], x, 0)
           settle(Q, done[i], x)
         end
@@ -422,7 +427,7 @@ overdue.ack = up_to_date(function(Q, args)
     end
   else
     local state, x = state_of(Q, seq)
-    if state and x and x.n and tonumber(number) > 0 and tonumber(number) <= tonumber(x.n) then
+    if state and x and x.n and tonumber(number) > 0 and tonumber(number) <= (tonumber(x.n) or 0) then
       local rec, sent = record_of(Q, seq, x)
       leave_line(Q, seq, x, rec)
       forget(Q, seq, x, sent)
@@ -464,8 +469,8 @@ local reject = once(function(Q, args)
     local rec, sent = record_of(Q, seq, x)
     end_lease(Q, seq, lease)
     count(Q, 'nacked')
-    if not rec then
-      removed(Q, seq, x, 0, GONE_DAMAGED)
+    if not rec or (x and x.X) then
+      damage.set_aside(Q, seq, x, sent, rec)
       settle(Q, seq, x or {})
       return 'removed'
     end
@@ -524,6 +529,7 @@ overdue.extend = up_to_date(function(Q, args)
     if not state or not x or x.n ~= number then return '0' end
     if till == Q.now then return S(till) end  -- it waits already
     local rec, sent = record_of(Q, seq, x)
+    if not rec then return '0' end
     leave_line(Q, seq, x, rec)
     if Q.c.fifo then
       groups.lend(Q, group_of(x), seq)

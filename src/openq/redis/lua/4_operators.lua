@@ -170,7 +170,9 @@ local function show(Q, answer, seq, state)
     rec = call('HGET', Q.p .. 'ed', seq) or rec
     id = id or seq .. '-' .. S(Q.now)
   end
-  if not rec then return end
+  -- A record or an extra that nobody can read goes out as it is: who asked names it.
+  if not rec then id, rec = seq .. '-0', '' end
+  if text and not damage.decode(text) then text = cjson.encode(damage.replace(Q, seq)) end
   local at = #answer
   answer[at + 1], answer[at + 2], answer[at + 3] = id, rec, text or ''
   answer[at + 4] = state or ''
@@ -223,7 +225,7 @@ local rear = up_to_date(function(Q, args)
       if #part == 0 then break end
       for _, found in ipairs(part) do
         from = '(' .. found[1]
-        if byte(found[2][2], 1) % 2 == 0 then
+        if (byte(found[2][2], 1) or 0) % 2 == 0 then
           show(Q, answer, S(seq_of(found[1])), 'ready')
           left = left - 1
         end
@@ -345,6 +347,7 @@ local edit = up_to_date(function(Q, args)
     answer = 'lent'
   else
     local old, sent = record_of(Q, seq, x)
+    if not old then return 'gone' end
     if not x then
       -- From the plain ones to the lane beside them: the record in the stream stays as it was published.
       step_out(Q, seq, nil)
@@ -404,7 +407,7 @@ local function clear(Q, waiting_only)
   end
   for _, g in ipairs(call('LRANGE', p .. 't:0', 0, -1)) do call('DEL', p .. 'r:0:' .. g) end
   for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, -1)) do call('DEL', p .. 'r:' .. g) end
-  call('DEL', p .. 't:0', p .. 'p', p .. 'gr', p .. 'gs', p .. 'd', p .. 'sk', p .. 'r:' .. PLAIN)
+  call('DEL', p .. 't:0', p .. 'p', p .. 'gr', p .. 'gs', p .. 'd', p .. 'sk', p .. 'dm', p .. 'r:' .. PLAIN)
   -- Whatever goes may be sent again; only what is still with a consumer is remembered.
   local kept = {}
   for _, seq in ipairs(waiting_only and call('HKEYS', p .. 'o') or {}) do

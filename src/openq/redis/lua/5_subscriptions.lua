@@ -176,7 +176,7 @@ do
         local part = call('XRANGE', Q.p .. 'm', S(from), '+', 'COUNT', min(waiting - fits, WINDOW))
         if #part == 0 then break end
         for _, found in ipairs(part) do
-          if byte(found[2][2], 1) % 2 == 1 then
+          if (byte(found[2][2], 1) or 0) % 2 == 1 then
             others = others + 1
           elseif not takes(found[2][2]) then
             return fits, others
@@ -271,7 +271,12 @@ do
     return answers
   end)
 
-  -- The same for a reader, and nothing is left of those that are gone. now, '', subscription, term
+  -- The numbers of a subscription's batches, also of those that are over and not tidied yet. now, subscription
+  batches.numbers = up_to_date(function(Q, args)
+    return numbers_of(Q, args[2])
+  end)
+
+  -- The open batches for a reader, and nothing is left of those that are gone. now, '', subscription, term
   batches.tidy = on_queue(timely(function(Q, name)
     return listed(Q, name, true)
   end))
@@ -302,8 +307,10 @@ do
         for from = first, first + n - 1, WINDOW do
           if is_enough(place + from - first) then return true end
           local to = min(from + WINDOW, first + n) - 1
-          for _, found in ipairs(call('XRANGE', p .. 'm', S(from), S(to))) do
-            local at = seq_of(found[1]) - tonumber(start) + 1
+          local records = {}
+          for _, found in ipairs(call('XRANGE', p .. 'm', S(from), S(to))) do records[seq_of(found[1])] = found end
+          for seq = from, to do
+            local at, found = seq - tonumber(start) + 1, records[seq] or {S(seq) .. '-0', {'m', ''}}
             if sub(bits, at, at) == '1' then put(found[1], found[2][2], '', S(delivery), lent, 1) end
           end
           cost = cost + to - from + 1
@@ -316,7 +323,7 @@ do
         if is_out(Q, seq, own) then
           local lease, x = lease_of(Q, seq), extra_of(Q, seq)
           local rec, sent = record_of(Q, seq, x)
-          if rec then put(seq .. '-' .. S(sent), rec, x and cjson.encode(x) or '', own, S(lease.lent), lease.count) end
+          put(seq .. '-' .. S(sent or 0), rec or '', x and cjson.encode(x) or '', own, S(lease.lent), lease.count)
         end
         cost = cost + 1
       end

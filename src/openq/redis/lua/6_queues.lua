@@ -41,7 +41,7 @@ local function configure(keys, args)
     for _, seq in ipairs(by_number(call('ZRANGEBYSCORE', p .. 'd', '(' .. S(Q.now), '+inf'))) do
       local x = extra_of(Q, seq)
       local rec, sent = record_of(Q, seq, x)
-      if rec and (x.c or 0) == 0 and not x.e and x.d == sent + old.delay then
+      if rec and x and (x.c or 0) == 0 and not x.e and x.d == sent + old.delay then
         leave_line(Q, seq, x, rec)
         stand_again(Q, seq, x, sent, rec, sent + Q.c.delay)
       end
@@ -59,7 +59,7 @@ local function configure(keys, args)
     trim(Q, true)
   end
   save(Q)
-  return {Q.lb > 0 and 1 or 0, Q.now, 0}
+  return {Q.lb > 0 and 1 or 0, Q.now, 0, damage.named(Q)}
 end
 
 -- More sequences, if the last block is used up. now, first, last, how many are needed
@@ -174,10 +174,10 @@ register('reject', reject, GOES_ON)
 register('set_aside', once(function(Q, args)
   return each_lease(Q, args, 3, function(seq, lease)
     local x = extra_of(Q, seq)
-    local _, sent = record_of(Q, seq, x)
+    local rec, sent = record_of(Q, seq, x)
     end_lease(Q, seq, lease)
     count(Q, 'released')
-    removed(Q, seq, x, sent or 0, GONE_DAMAGED)
+    damage.set_aside(Q, seq, x, sent, rec)
     settle(Q, seq, x or {})
     return 'removed'
   end)
@@ -211,6 +211,7 @@ register('drop', drop, GOES_ON)
 register('put_document', put_document, ADDS)
 register('form_batch', batches.form, GOES_ON)
 register('open_batches', batches.open, GOES_ON)
+register('known_batches', batches.numbers, GOES_ON)
 register('tidy_batches', batches.tidy, GOES_ON)
 register('read_batch', batches.rows, GOES_ON)
 register('extend_batch', batches.extend, GOES_ON)
