@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from openq.broker.history import Span
 from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
 from openq.model import FORM_TEXT, Draft, QueueSettings
+from tests.cli.helpers import inside
 from tests.clients import boto
 from tests.server.inprocess import Indoors, indoors
 
@@ -170,6 +172,34 @@ def test_the_operator_clears_the_list_and_health_is_good_again(tmp_path: Path) -
 
         assert rest(server, "GET", "health")["status"] == "ok"
         assert rest(server, "GET", "damage") == {"damage": []}
+    broker.close()
+
+
+def test_the_command_line_lists_and_clears_damage_and_degraded_health_names_it(tmp_path: Path) -> None:
+    broker = damaged_broker(tmp_path)
+    with indoors(broker) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        for words in ("damage", "ls"), ("damage", "clear"), ("damage", "ls", "--json"):
+            assert inside(*words, OPENQ_URL=url).code == 5
+        rest(server, "POST", "queues/by-rest/receive", {"max": 10})
+
+        listed = inside("damage", "ls", OPENQ_URL=url)
+        [row] = inside("damage", "ls", "--json", OPENQ_URL=url).out.splitlines()
+        check = inside("healthcheck", OPENQ_URL=url)
+        doctor = inside("doctor", "--data", tmp_path, "--json", OPENQ_URL=url, OPENQ_PORT="0")
+
+        [damage] = broker.damage.listed()
+        assert listed.code == check.code == 0
+        assert f"{damage.file} at offset {damage.offset}" in listed.out
+        assert (json.loads(row)["id"], json.loads(row)["queue"]) == (damage.message_id, "by-rest")
+        assert "openq damage ls" in check.out
+        assert "openq damage ls" in str(rest(server, "GET", "health")["hint"])
+        [found] = [each for each in json.loads(doctor.out) if each["check"] == "server"]
+        assert found["verdict"] == "warning"
+        assert "openq damage ls" in found["detail"]
+        assert json.loads(inside("damage", "clear", "--json", OPENQ_URL=url).out) == {"cleared": 1}
+        assert inside("damage", "ls", OPENQ_URL=url).code == 5
+        assert rest(server, "GET", "health")["hint"] is None
     broker.close()
 
 

@@ -87,6 +87,9 @@ class Found:
     scanned: int
 
 
+_DEGRADED_HINT = "`openq damage ls` names it, `openq damage clear` ends this once you have seen it"
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """`ok`: everything is served. What is `degraded` is served all the same, and says why."""
@@ -102,6 +105,11 @@ class Health:
         if not self.ok:
             return "failed"
         return "degraded" if self.degraded else "ok"
+
+    @property
+    def hint(self) -> str | None:
+        """What an operator can do about it."""
+        return _DEGRADED_HINT if self.status == "degraded" else None
 
 
 class Broker(Protocol):

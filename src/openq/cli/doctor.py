@@ -42,7 +42,7 @@ def add(name: str, verbs: Verbs, help: str) -> None:
             _healthcheck,
             help,
             [
-                ("openq healthcheck", "exit code 0: ready; 1: not"),
+                ("openq healthcheck", "exit code 0: ready, perhaps degraded (it says why); 1: not"),
                 ("openq healthcheck --live", "only whether it answers at all"),
                 (
                     "openq healthcheck --url http://127.0.0.1:9324 --timeout 2s",
@@ -298,9 +298,9 @@ def _server(options: Namespace) -> Iterator[Finding]:
         # Nothing wrong with a machine on which no server runs yet.
         yield "server", "warning" if isinstance(error, TimedOut) else "ok", f"{error}"
         return
-    text = answer.body[:200].decode("utf-8", "replace").strip()
-    good = answer.status == 200
-    yield "server", "ok" if good else "failed", f"{connection.url}: {text}"
+    text = answer.body[:1000].decode("utf-8", "replace").strip()
+    verdict = "failed" if answer.status != 200 else "warning" if text.startswith("degraded") else "ok"
+    yield "server", verdict, f"{connection.url}: {text}"
 
 
 def _open_files(pid: int) -> set[str]:

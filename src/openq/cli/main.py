@@ -55,6 +55,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("dlq", "dead", "list, group, send back, discard or export dead letters"),
             ("replay", "dead", "publish again what was published before"),
             ("task", "tasks", "list, watch or cancel long work on the server"),
+            ("damage", "damage", "list what a server found damaged, or clear that list"),
             ("journal", "journal_commands", "check, repair or dump the journal in a data directory"),
         ),
     ),

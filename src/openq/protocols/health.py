@@ -71,7 +71,8 @@ class HealthDoor:
             ready = health.ok or health.disk_full
             # Damage that was found is amber: nobody is turned away for it, and an operator has to look.
             word = {"ok": "ready", "degraded": "degraded"}.get(health.status, "not ready")
-            text = "; ".join((f"{word}: {health.detail}", *health.degraded)) + "\n"
+            hint = () if health.hint is None else (health.hint,)
+            text = "; ".join((f"{word}: {health.detail}", *health.degraded, *hint)) + "\n"
             request.answer(200 if ready else 503, text.encode(), _TEXT)
 
     def _metrics(self, request: Request) -> None:

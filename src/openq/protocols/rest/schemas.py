@@ -814,6 +814,7 @@ class HealthView(Reply, kw_only=True):
     detail: str
     disk_full: bool
     reasons: list[str]  # why it is degraded
+    hint: str | None  # what to do about it
 
 
 class DamageView(Reply, kw_only=True):

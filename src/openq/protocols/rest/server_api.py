@@ -47,6 +47,7 @@ def show_health(call: Call) -> None:
         detail=health.detail,
         disk_full=health.disk_full,
         reasons=list(health.degraded),
+        hint=health.hint,
     )
     call.answer(view, 200 if health.ok else 503)
 
