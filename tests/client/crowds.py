@@ -7,10 +7,10 @@ import threading
 from collections import Counter
 
 from openq import Closed, Consumer, Message, OpenQ, Producer
-from tests.client.helpers import ended, in_thread, until_waiting
+from tests.client.helpers import ended, in_thread, until, until_waiting
 
 
-def check_each_is_done_once(queue: OpenQ, each: int = 100, idle_timeout: float = 1.0) -> None:
+def check_each_is_done_once(queue: OpenQ, each: int = 100) -> None:
     """Four producers of so many messages, and four consumers."""
     done: Counter[str] = Counter()
     lock = threading.Lock()
@@ -20,11 +20,15 @@ def check_each_is_done_once(queue: OpenQ, each: int = 100, idle_timeout: float =
             done[message.body] += 1
 
     producers = [Producer(queue, source=[f"{p}-{i}" for i in range(each)]) for p in range(4)]
-    consumers = [Consumer(queue, handle, idle_timeout=idle_timeout, batch=1 + c) for c in range(4)]
+    consumers = [Consumer(queue, handle, idle_timeout=None, batch=1 + c) for c in range(4)]
     for thread in (*producers, *consumers):
         thread.start()
 
-    assert ended(*producers, *consumers)
+    assert ended(*producers)
+    until(lambda: sum(consumer.processed for consumer in consumers) >= 4 * each, "all are processed")
+    for consumer in consumers:
+        consumer.stop()
+    assert ended(*consumers)
     assert done == {f"{p}-{i}": 1 for p in range(4) for i in range(each)}
     assert queue.messages == []
     assert sum(consumer.processed for consumer in consumers) == 4 * each

@@ -585,18 +585,6 @@ def test_a_put_waits_for_room_over_the_network(server: InProcess) -> None:
         assert bodies(queue) == ["b"]
 
 
-def test_a_heartbeat_shows_in_the_deadline(server: InProcess) -> None:
-    with OpenQ("jobs", 0.3, url=server.url) as queue:
-        queue.publish("slow")
-        with queue.processing(heartbeat=True) as message:
-            assert message is not None
-            first = message.deadline
-            assert first is not None
-            until(lambda: (message.deadline or first) > first, "the lease is extended")
-            assert queue.receive(timeout=0) is None
-        assert queue.messages == []
-
-
 def test_every_message_of_many_threads_is_done_once(tmp_path: Path) -> None:
     with served(tmp_path / "data") as running, OpenQ("jobs", url=running.url) as queue:
         check_each_is_done_once(queue)

@@ -812,20 +812,24 @@ def test_an_exchange_for_delayed_messages_keeps_them_until_their_time(
     channel.exchange_declare(exchange, "x-delayed-message", arguments={"x-delayed-type": "direct"})
     channel.queue_bind(queue, exchange, "k")
     no_number = "1" * 20 + "x"
+    # A message that comes due takes its place by the time of its publish: the one in front is the one that
+    # must not come, and the others come in this order however late they are asked for.
     for body, delay in (
-        ("later", 400),
-        ("soon", "20"),
+        ("in an hour", 3_600_000),
         ("now", 0),
         ("also now", "soon"),
         ("and now", no_number),
+        ("soon", "20"),
+        ("a bit later", 40),
     ):
         channel.basic_publish(exchange, "k", body.encode(), pika.BasicProperties(headers={"x-delay": delay}))
 
     found = [wait_for(channel, queue) for _ in range(5)]
 
-    assert [each[2] for each in found] == [b"now", b"also now", b"and now", b"soon", b"later"]
+    assert [each[2] for each in found] == [b"now", b"also now", b"and now", b"soon", b"a bit later"]
+    assert channel.basic_get(queue)[0] is None
     # Published again as it came, it is not delayed again.
-    assert found[4][1].headers == {"x-delay": -400}
+    assert found[4][1].headers == {"x-delay": -40}
 
 
 def test_an_exchange_declared_otherwise_or_in_use_is_refused(

@@ -122,12 +122,14 @@ def test_a_flood_that_fills_the_disk_is_stopped_before_the_journal_breaks(
     disk = FaultyDisk(tmp_path, capacity=12 * MIB)
     port = free_port()
     config = Config(memory=True, drain_timeout_s=1, log_level="debug", amqp_port=port)
-    with indoors(indoor_broker(tmp_path, disk), config) as server:
+    broker = indoor_broker(tmp_path, disk)
+    with indoors(broker, config) as server:
         with Talk(port) as first, Talk(port) as second, Talk(port) as watching:
             watching.declare("q")
             sent = 0
             for publisher in (first, second):
-                sent += publisher.send_until_full(publish(1, "q", b"x" * 30_000) * 4) * 4
+                many = publish(1, "q", b"x" * 30_000) * 4
+                sent += publisher.send_until_full(many, lambda: broker.health().disk_full) * 4
             assert watching.declare("q") < sent
             disk.capacity = 256 * MIB
             for publisher in (first, second):

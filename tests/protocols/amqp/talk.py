@@ -126,12 +126,19 @@ class Talk(Connection):
                 (found if answer[1] == wanted else self.heard).append(answer)
         return found
 
-    def send_until_full(self, data: bytes) -> int:
-        """Again and again, until the other side takes nothing any more: how often it went out whole."""
+    def send_until_full(self, data: bytes, is_held: Callable[[], bool] = lambda: True) -> int:
+        """Again and again, until the other side takes nothing any more: how often it went out whole.
+
+        `is_held` tells a side that holds its clients back from one that is only slow, and is waited for.
+        """
         self.socket.setblocking(False)
         times, at = 0, 0
         try:
-            while select.select([], [self.socket], [], QUIET_S)[1]:
+            while True:
+                if not select.select([], [self.socket], [], QUIET_S)[1]:
+                    if is_held():
+                        break
+                    continue
                 try:
                     at += self.socket.send(data[at:])
                 except BlockingIOError:
