@@ -724,13 +724,13 @@ def fail_by_library(house: House, queue: str) -> None:
     with OpenQ(queue, url=house.server.url) as opened:
         message = opened.receive(timeout=0)
         assert message is not None
-        message.nack(reason="not today")
+        message.nack(delay=0, reason="not today")
 
 
 def fail_by_rest(house: House, queue: str) -> None:
     message = house.rest.receive(queue)
     assert message is not None
-    house.rest.call("POST", f"/queues/{queue}/nack", {"receipt_id": message["receipt_id"]})
+    house.rest.call("POST", f"/queues/{queue}/nack", {"receipt_id": message["receipt_id"], "delay": 0})
 
 
 def fail_by_sqs(house: House, queue: str) -> None:

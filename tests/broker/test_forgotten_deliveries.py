@@ -32,6 +32,11 @@ class Lives:
         self._abandoned.append(self.broker)
         self.broker = LocalBroker(new, clock=self.clock)
 
+    def end(self) -> None:
+        """It is closed and opened again, as by a program that only looks."""
+        self.broker.close()
+        self.broker = LocalBroker(self._path / str(self._number), clock=self.clock)
+
     def close(self) -> None:
         for broker in (*self._abandoned, self.broker):
             broker.close()
@@ -168,11 +173,28 @@ def test_a_note_of_another_end_or_another_journal_says_nothing(tmp_path: Path) -
 
     io = Io()
     for salt, end_at in ((7, 100), (8, 99)):
-        clean_end.leave(io, str(tmp_path), salt, end_at)
-        assert not clean_end.take(io, str(tmp_path), 7, 99)
-    clean_end.leave(io, str(tmp_path), 7, 99)
-    assert clean_end.take(io, str(tmp_path), 7, 99)
-    assert not clean_end.take(io, str(tmp_path), 7, 99)
+        clean_end.leave(io, str(tmp_path), salt, end_at, 5)
+        assert clean_end.take(io, str(tmp_path), 7, 99) is None
+    clean_end.leave(io, str(tmp_path), 7, 99, 5)
+    assert clean_end.take(io, str(tmp_path), 7, 99) == 5
+    assert clean_end.take(io, str(tmp_path), 7, 99) is None
+    (tmp_path / clean_end.NAME).write_bytes(b"short")
+    assert clean_end.take(io, str(tmp_path), 7, 99) is None
+
+
+def test_a_clean_end_does_not_make_up_for_a_crash_before_it(lives: Lives) -> None:
+    lives.broker.publish("jobs", Draft(b"x", FORM_TEXT))
+    lives.broker.sync()
+    counts = []
+    for _ in range(8):
+        for delivery in seen(lives.broker):
+            counts.append(delivery.count)
+        lives.die()
+        lives.end()
+        lives.clock.advance(2)
+
+    assert counts == [1, 1, 2, 3]
+    assert lives.broker.stats("dead").ready == 1
 
 
 def test_guards_are_forgotten_once_they_are_on_disk(lives: Lives) -> None:

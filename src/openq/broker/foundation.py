@@ -169,8 +169,8 @@ class Foundation:
         # Loans are not waited for, so the last ones before a crash may be unknown here. Their receipts
         # must not fit a delivery of this run: it numbers from beyond anything they can have had.
         engine.next_number = max(engine.next_number, now_ms << 20)
-        if not journal.was_clean:
-            engine.suspects_below = engine.next_seq
+        left = journal.left_number
+        engine.suspects_below = journal.number_to_leave = engine.next_seq if left is None else left
         self._append = journal.append
         journal.opening = self._opening
         engine.log = self._log

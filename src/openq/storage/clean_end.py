@@ -5,6 +5,9 @@ nothing. One that closes its journal leaves nothing unwritten, and says so here:
 ends. The next process takes the note back, on disk, before it hands out anything. So a note that fits the end
 of the journal means that every delivery is known; anything else means that some may be missing.
 
+A clean end does not make up for an unclean one before it. So the note also carries a number of its owner's:
+up to which message deliveries may be missing from earlier ends.
+
 The file keeps its size: taking the note back works on a full disk.
 """
 
@@ -17,16 +20,18 @@ from zlib import crc32
 from openq.storage.disk import Io, exists, read_all, write_all
 
 NAME = "CLEAN"
-_NOTE = Struct("<8sQQI")  # magic, salt of the journal, location of its end, crc of all before
-_MAGIC = b"OPENQC01"
+_NOTE = Struct(
+    "<8sQQQI"
+)  # magic, salt of the journal, location of its end, owner's number, crc of all before
+_MAGIC = b"OPENQC02"
 _NOTHING = bytes(_NOTE.size)
 
 
-def take(io: Io, path: str, salt: int, end_at: int) -> bool:
-    """Take the note back, durably. Whether it said that this journal was closed with this end."""
+def take(io: Io, path: str, salt: int, end_at: int) -> int | None:
+    """Take the note back, durably. Its number if this journal was closed with this end, else None."""
     file = os.path.join(path, NAME)
     if not exists(io, file):
-        return False
+        return None
     fd = io.open(file, os.O_RDWR)
     try:
         found = read_all(io, fd, _NOTE.size, 0)
@@ -35,16 +40,19 @@ def take(io: Io, path: str, salt: int, end_at: int) -> bool:
             io.fdatasync(fd)
     finally:
         io.close(fd)
-    return found == _note(salt, end_at)
+    if len(found) != _NOTE.size:
+        return None
+    number: int = _NOTE.unpack(found)[3]
+    return number if found == _note(salt, end_at, number) else None
 
 
-def leave(io: Io, path: str, salt: int, end_at: int) -> None:
+def leave(io: Io, path: str, salt: int, end_at: int, number: int) -> None:
     """Everything up to here is on disk, and nothing will be handed out any more. Raises OSError."""
     file = os.path.join(path, NAME)
     is_new = not exists(io, file)
     fd = io.open(file, os.O_WRONLY | os.O_CREAT)
     try:
-        write_all(io, fd, _note(salt, end_at), 0)
+        write_all(io, fd, _note(salt, end_at, number), 0)
         io.fsync(fd)
     finally:
         io.close(fd)
@@ -52,6 +60,6 @@ def leave(io: Io, path: str, salt: int, end_at: int) -> None:
         io.fsync_dir(path)
 
 
-def _note(salt: int, end_at: int) -> bytes:
-    data = _NOTE.pack(_MAGIC, salt, end_at, 0)[:-4]
+def _note(salt: int, end_at: int, number: int) -> bytes:
+    data = _NOTE.pack(_MAGIC, salt, end_at, number, 0)[:-4]
     return data + crc32(data).to_bytes(4, "little")

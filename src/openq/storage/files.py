@@ -101,8 +101,9 @@ class FileJournal(GroupWriter):
                 self._resume(found)
                 self._bounds.adopt()
             self._record_bounds()
-            # Nothing was handed out from a new journal, nor from one whose last process closed it.
-            self.was_clean = clean_end.take(io, self.path, salt, self.end_at) or found is None
+            # What the last process that closed the journal left here; None if the last one did not close it.
+            self.left_number = clean_end.take(io, self.path, salt, self.end_at) if found is not None else 0
+            self.number_to_leave = self.left_number or 0
         except BaseException as error:
             if hasattr(self, "_bounds"):
                 self._bounds.close()
@@ -486,7 +487,7 @@ class FileJournal(GroupWriter):
     def _leave_clean(self) -> None:
         if self.error is None and self.durable_at == self.end_at:
             try:
-                clean_end.leave(self._io, self.path, self._salt, self.end_at)
+                clean_end.leave(self._io, self.path, self._salt, self.end_at, self.number_to_leave)
             except OSError as error:
                 log.warning("%s is closed, but that cannot be noted: %s", self.path, error)
 
