@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -490,3 +491,31 @@ def _join(made: Cluster, masters: int) -> None:
             "a replica knows its master",
         )
     made.wait_whole()
+
+
+@contextmanager
+def one_that_is_not_redis(*, speaks: bool = True, greets: bool = False) -> Iterator[int]:
+    """A port that answers as an HTTP server does, or not at all; with `greets`, the first time like Redis."""
+    listener = socket.create_server(("127.0.0.1", free_port()))
+    open_ones: list[socket.socket] = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                open_ones.append(connection)
+                if greets and connection.recv(65536):
+                    connection.sendall(b"+OK\r\n")
+                if speaks and connection.recv(65536):
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        for each in (listener, *open_ones):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        thread.join()

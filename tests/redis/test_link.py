@@ -23,7 +23,7 @@ from openq.redis.looplink import LoopLink
 from openq.redis.url import parse
 from openq.redis.wire import pack
 from tests.certificates import make_certificate
-from tests.redis.servers import Server, replicated, single, until, versions
+from tests.redis.servers import Server, one_that_is_not_redis, replicated, single, until, versions
 from tests.serving import free_port
 
 Story = Callable[[Calls], Any]
@@ -423,6 +423,41 @@ def test_a_server_that_does_not_answer_is_dropped(tell: Tell) -> None:
 
     with single() as server:
         tell(f"{server.url}?timeout=0.3", story)
+
+
+@either_way
+def test_a_server_that_speaks_another_protocol_is_one_typed_error(tell: Tell) -> None:
+    def story(calls: Calls) -> None:
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="does not answer as Redis does: got") as lost:
+                calls.call(b"a", "INCR", "a")
+            assert not lost.value.sent
+            assert str(lost.value).count("Redis is not available") == 1
+
+    with one_that_is_not_redis() as port:
+        tell(f"redis://127.0.0.1:{port}?reconnect=0", story)
+
+
+@either_way
+def test_a_server_that_turns_to_another_protocol_leaves_the_outcome_unknown(tell: Tell) -> None:
+    def story(calls: Calls) -> None:
+        with pytest.raises(StoreUnavailable, match="does not answer as Redis does: got") as lost:
+            calls.call(b"a", "INCR", "a")
+        assert lost.value.sent
+
+    with one_that_is_not_redis(greets=True) as port:
+        tell(f"redis://127.0.0.1:{port}?profile=fast&reconnect=0", story)
+
+
+@either_way
+def test_a_port_that_accepts_and_says_nothing_is_one_typed_error(tell: Tell) -> None:
+    def story(calls: Calls) -> None:
+        with pytest.raises(StoreUnavailable, match="no answer in time") as lost:
+            calls.call(b"a", "INCR", "a")
+        assert not lost.value.sent
+
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        tell(f"redis://127.0.0.1:{listener.getsockname()[1]}?timeout=0.2&reconnect=0", story)
 
 
 def test_a_closed_link_takes_nothing(redis_server: Server) -> None:

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from openq.errors import InvalidSetting
+from openq import OpenQ
+from openq.errors import InvalidSetting, StoreError
 from openq.observe.metrics import render
 from openq.redis.safety import Info, Report, check, gather, gauges, loss_window, require
 from openq.redis.survey import command_line, survey
 from openq.redis.url import parse
-from tests.cli.helpers import inside
+from tests.cli.helpers import inside, openq
 from tests.redis import servers
-from tests.redis.servers import FORCED, Kind, Server
+from tests.redis.servers import FORCED, Kind, Server, one_that_is_not_redis
 from tests.serving import free_port
 
 EVERYSEC = ("--appendonly", "yes", "--appendfsync", "everysec")
@@ -278,6 +279,24 @@ def test_nobody_there_and_a_wrong_password_are_told_apart(forced: Server) -> Non
         survey(parse(forced.url.replace("//", "//:wrong@")))
     assert "right" not in str(parse(forced.url.replace("//", "//:right@")))
     assert survey(parse(forced.url.replace("//", "//:right@"))).wrong == []
+
+
+@pytest.mark.parametrize("speaks", [True, False], ids=["http", "silent"])
+def test_a_url_of_another_program_is_one_line_and_a_typed_error(speaks: bool) -> None:
+    with one_that_is_not_redis(speaks=speaks) as port:
+        url = f"redis://127.0.0.1:{port}?timeout=0.3"
+        wanted = rf"redis://127.0.0.1:{port} does not answer{' as Redis does' if speaks else ''}: "
+        nowhere = ("--url", f"http://127.0.0.1:{free_port()}")
+
+        doctor = inside("doctor", "--store", url, *nowhere, OPENQ_PORT=str(free_port()))
+        serve = openq("serve", "--port", "0", "--amqp-port", "off", "--store", url)
+        with pytest.raises(StoreError, match=wanted):
+            OpenQ("a", url=url).put(b"x")
+
+    assert (doctor.code, doctor.err) == (1, "")
+    assert [line for line in doctor.out.splitlines() if wanted in line and line.startswith("failed")]
+    assert (serve.code, serve.out, serve.err.count("\n")) == (1, "", 1)
+    assert wanted in serve.err
 
 
 def test_doctor_tells_the_loss_window_and_what_to_do(forced: Server) -> None:

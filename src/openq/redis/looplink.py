@@ -19,7 +19,7 @@ from openq.errors import StoreError, StoreUnavailable
 from openq.redis.copies import Copies, Floor
 from openq.redis.link import CONNECT_S, STALL_S, Pause
 from openq.redis.url import Address, Host
-from openq.redis.wire import NOTHING_YET, greeting, new_reader, pack
+from openq.redis.wire import NOTHING_YET, NotRedis, greeting, new_reader, pack
 
 log = logging.getLogger("openq.redis")
 
@@ -169,6 +169,9 @@ class LoopLink:
                 if connection is not self._connection:
                     return  # a callback closed us
                 reply = reader.gets()
+        except NotRedis as error:
+            self._lose(str(error))
+            return
         finally:
             self._flush_is_due = due
         self._asked_s = self._loop.time()
@@ -293,8 +296,10 @@ class LoopLink:
         self._pause.begin(self._loop.time())
         if isinstance(error, OSError | TimeoutError) or error is None:
             self._lose(str(error or self._why_lost) or "no answer in time")
+        elif isinstance(error, StoreUnavailable):
+            self._lose(error.detail)
         elif isinstance(error, StoreError):
-            self._lose(str(error), None if isinstance(error, StoreUnavailable) else error)
+            self._lose(str(error), error)
         else:
             log.error("connecting to Redis failed", exc_info=error)
             self._lose(repr(error))

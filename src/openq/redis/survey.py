@@ -9,6 +9,7 @@ from ..errors import InvalidSetting, StoreError, StoreUnavailable
 from .safety import Info, Report, check, gather
 from .topology import asking, named_master, sentinel_settings, slots_of
 from .url import Address, Host
+from .wire import NOT_REDIS
 
 _ANSWER_S = 5.0  # who starts a server wants to hear soon what is wrong
 _WATCHED = ("down-after-milliseconds",)
@@ -30,7 +31,7 @@ def survey(address: Address, profile: str | None = None) -> Report:
 
 
 def _infos(address: Address) -> list[Info]:
-    impatient = replace(address, timeout_s=_ANSWER_S)
+    impatient = replace(address, timeout_s=min(_ANSWER_S, address.timeout_s))
     try:
         if address.kind == "cluster":
             return [_ask(impatient, host, f"{host[0]}:{host[1]}") for host in _masters(impatient)]
@@ -38,6 +39,8 @@ def _infos(address: Address) -> list[Info]:
             return [_watched(address, _ask(impatient, named_master(address).host))]
         return [_ask(impatient, address.hosts[0] if address.hosts else None)]
     except StoreUnavailable as error:
+        if error.detail.startswith(NOT_REDIS):
+            raise Unreachable(f"{address} {error.detail}") from None
         hint = "; if it speaks no TLS, the URL begins with redis://" if address.tls else ""
         raise Unreachable(f"{address} does not answer: {error.detail}{hint}") from None
     except StoreError as error:

@@ -47,8 +47,19 @@ def reply_error(text: str) -> StoreError:
     return StoreError(text)
 
 
+NOT_REDIS = "does not answer as Redis does"
+
+
+class NotRedis(ConnectionError):
+    """The other end speaks another protocol. A ConnectionError: nothing more can be read from it."""
+
+    def __init__(self, text: str) -> None:
+        found = text.removeprefix("Protocol error, ")
+        super().__init__(f"{NOT_REDIS}: {found}; check host and port, another program may listen there")
+
+
 def new_reader() -> Any:
-    return hiredis.Reader(replyError=reply_error, notEnoughData=NOTHING_YET)
+    return hiredis.Reader(protocolError=NotRedis, replyError=reply_error, notEnoughData=NOTHING_YET)
 
 
 def greeting(address: Address, name: str) -> list[tuple[bytes | str | int, ...]]:
