@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
 from openq.model import FORM_TEXT, Delivery, Draft, QueueSettings
 from openq.storage import clean_end
+from tests.livecopy import copy_live
 
 SETTINGS = QueueSettings(visibility_ms=1_000, max_receives=3, dead_letter="dead")
 
@@ -28,7 +28,7 @@ class Lives:
     def die(self) -> None:
         old, self._number = self._path / str(self._number), self._number + 1
         new = self._path / str(self._number)
-        shutil.copytree(old, new)
+        copy_live(old, new)
         self._abandoned.append(self.broker)
         self.broker = LocalBroker(new, clock=self.clock)
 
@@ -161,7 +161,7 @@ def test_a_closed_journal_is_clean_once(tmp_path: Path) -> None:
 
     broker = LocalBroker(tmp_path / "data")
     assert broker.engine.suspects_below == 0
-    shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    copy_live(tmp_path / "data", tmp_path / "killed")
     killed = LocalBroker(tmp_path / "killed")
     assert killed.engine.suspects_below == 2
     killed.close()

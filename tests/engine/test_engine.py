@@ -759,3 +759,22 @@ def test_a_delay_for_many_is_checked() -> None:
 
     with pytest.raises(InvalidSetting, match="delay"):
         engine.nack_many(queue, [], 1_000, -1)
+
+
+def test_the_receipt_of_a_forgotten_delivery_still_deletes_its_message() -> None:
+    engine = Engine(PREFIX)
+    queue = engine.create_queue("q", QueueSettings(), 0)
+    for body in (b"x", b"y"):
+        engine.publish(queue, Draft(body), 0)
+    # A process that died had delivered both as 5 and 6, and nothing is known of that.
+    engine.suspects_below = engine.next_seq
+    engine.next_number = engine.first_number = 1000
+    engine.publish(queue, Draft(b"new"), 0)
+
+    assert engine.ack_late(queue, 1, 5, 1)
+    [again] = engine.receive(queue, 1, 1)
+    assert again.entry.seq == 2
+    assert not engine.ack_late(queue, 2, 6, 1), "another consumer holds it"
+    assert not engine.ack_late(queue, 3, 6, 1), "it was published after the crash"
+    assert not engine.ack_late(queue, 3, 0, 1)
+    assert queue.ready_count == 1

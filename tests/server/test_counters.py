@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
 from openq.model import FORM_TEXT, Draft, QueueSettings
 from tests.clients import boto
+from tests.livecopy import copy_live
 from tests.protocols.amqp.talk import Talk, method
 from tests.redis.servers import single
 from tests.serving import Served, free_port, served_amqp, until
@@ -202,7 +202,7 @@ def test_counters_are_the_same_after_a_crash(tmp_path: Path, snapshot: bool) -> 
     broker.reject("drops", *receipts("drops", 1))
     broker.sync()
     before = {queue: broker.stats(queue).counters for queue in broker.queues()}
-    shutil.copytree(tmp_path / "0", tmp_path / "1")
+    copy_live(tmp_path / "0", tmp_path / "1")
     again = LocalBroker(tmp_path / "1", clock=clock)
 
     assert {queue: again.stats(queue).counters for queue in again.queues()} == before

@@ -168,7 +168,7 @@ class Foundation:
         self._register_findings(journal, skipped, gone, now_ms)
         # Loans are not waited for, so the last ones before a crash may be unknown here. Their receipts
         # must not fit a delivery of this run: it numbers from beyond anything they can have had.
-        engine.next_number = max(engine.next_number, now_ms << 20)
+        engine.next_number = engine.first_number = max(engine.next_number, now_ms << 20)
         left = journal.left_number
         engine.suspects_below = journal.number_to_leave = engine.next_seq if left is None else left
         self._append = journal.append

@@ -90,6 +90,7 @@ class Core:
         # They are those of messages delivered before, for all that is known: see `Lending`.
         self.guarded: dict[int, int] = {}
         self.guard_at = 0  # the last of these locations
+        self.first_number = 0  # of the deliveries of this process
         self.suspects_below = 0  # messages of earlier sequence were there when a process died
         self.load_info: Callable[[int], Info | None] | None = None  # what is stored at a location
 

@@ -353,7 +353,10 @@ class Lending(Core):
         return results
 
     def ack_late(self, queue: Queue, seq: int, number: int, now_ms: int) -> bool:
-        """Ack by any receipt of a message that nobody holds now; never what another consumer holds."""
+        """Ack by any receipt of a message that nobody holds now; never what another consumer holds.
+
+        A crash may have forgotten a delivery: for a suspect every number of an earlier process counts.
+        """
         delivery = queue.leases.get(seq)
         if delivery is not None:
             if 0 < delivery.until_ms <= now_ms:
@@ -362,7 +365,11 @@ class Lending(Core):
                 self.ack(queue, seq, number, now_ms)
                 return True
         entry = None if seq in queue.leases else queue.find(seq)
-        if entry is None or entry.extra is None or not 0 < number <= entry.extra.number:
+        if entry is None:
+            return False
+        known = 0 if entry.extra is None else entry.extra.number
+        is_forgotten = seq < self.suspects_below and number < self.first_number
+        if not 0 < number <= known and not (number > 0 and is_forgotten):
             return False
         self.tell((ACK, now_ms, queue.number, seq, (seq,)))
         self._ack_waiting(queue, seq)
