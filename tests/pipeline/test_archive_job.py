@@ -76,7 +76,7 @@ def drop_archived(path: Path) -> int:
     gone = [ref for ref in refs if ref.end_position <= manifest.through]
     for ref in gone:
         os.unlink(ref.path)
-        os.unlink(ref.path.replace(".seg", ".idx"))
+        Path(ref.path).with_suffix(".idx").unlink(missing_ok=True)  # the last sealed one may have none yet
     return len(gone)
 
 
