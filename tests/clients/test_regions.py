@@ -105,6 +105,30 @@ def test_a_url_without_a_region_is_of_the_callers_as_soon_as_it_has_one(
     assert bodies(regional.west, own, **more) == ["to the caller's own"]
 
 
+def test_a_malformed_url_touches_no_queue(regional: Regional) -> None:
+    name = boto.fresh()
+    urls = [sqs.create_queue(QueueName=name)["QueueUrl"] for sqs in (regional.own, regional.west)]
+    for path in (
+        f"queue/{WEST}/{NAMESPACE}/{name}",
+        f"queue/{WEST.upper()}/{boto.ACCOUNT}/{name}",
+        f"a/b/{name}",
+    ):
+        url = f"{regional.server.url}/{path}"
+        for call, more in (
+            ("delete_queue", {}),
+            ("send_message", {"MessageBody": "x"}),
+            ("receive_message", {}),
+        ):
+            for sqs in (regional.own, regional.west):
+                with pytest.raises(ClientError, match="is not valid for this endpoint") as caught:
+                    getattr(sqs, call)(QueueUrl=url, **more)
+                assert caught.value.response["Error"]["Code"].endswith("InvalidAddress")
+
+    for url, sqs in zip(urls, (regional.own, regional.west), strict=True):
+        assert sqs.get_queue_url(QueueName=name)["QueueUrl"] == url
+        assert bodies(sqs, url) == []
+
+
 def test_a_receipt_is_of_one_region(regional: Regional) -> None:
     name = boto.fresh()
     own, west = (sqs.create_queue(QueueName=name)["QueueUrl"] for sqs in (regional.own, regional.west))

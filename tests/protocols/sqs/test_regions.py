@@ -129,6 +129,17 @@ def test_a_presigned_request_tells_its_region_in_the_query() -> None:
     assert Regions("us-east-1").of_request(request_of(target=target)) == WEST
 
 
+@pytest.mark.parametrize("rest", ["SignedHeaders=host, Signature=00", "Signature=00", "", "x" * 300])
+def test_the_credential_tells_the_region_whatever_follows_it(rest: str) -> None:
+    regions = Regions("us-east-1")
+
+    for region in (WEST, "ap-south-1", WEST):
+        request = request_of()
+        signed = f"AWS4-HMAC-SHA256 Credential=any/20260131/{region}/sqs/aws4_request, {rest}"
+        request.fields[b"authorization"] = signed.encode()
+        assert regions.of_request(request) == region
+
+
 def test_random_regions_are_not_remembered_for_ever() -> None:
     regions = Regions("us-east-1")
     for number in range(25_000):
@@ -170,6 +181,69 @@ def test_a_url_tells_its_region_whoever_calls(sqs: Service) -> None:
         f"/queue/{WEST}/{ACCOUNT}/orders",
     ):
         assert arn(sqs, url) == f"arn:aws:sqs:{WEST}:{ACCOUNT}:orders"
+
+
+@pytest.mark.parametrize("region", [None, WEST, "ap-south-1"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/queue/{WEST}/{WEST}.{ACCOUNT}/orders",
+        f"/queue/{WEST.upper()}/{ACCOUNT}/orders",
+        f"/queue/{WEST}/shop/orders",
+        f"/queue/{WEST}/orders",
+        f"/queue/{ACCOUNT}/orders",
+        f"/queue/queue/{WEST}/{ACCOUNT}/orders",
+        f"/{WEST}/{ACCOUNT}/orders",
+        f"/{WEST}/orders",
+        f"/{WEST}.shop/orders",
+        f"/{ACCOUNT}/more/orders",
+        f"/more/{ACCOUNT}/orders",
+        "/nonsense/more/orders",
+        "/shop/orders",
+        "/\u0663\u0663/orders",
+    ],
+)
+def test_a_malformed_url_is_of_no_queue(sqs: Service, path: str, region: str | None) -> None:
+    made(sqs, "orders")
+    made(sqs, "orders", WEST)
+    before = set(sqs.broker.queues())
+
+    for url in (path, f"http://{HOST}{path}"):
+        for action in ("GetQueueAttributes", "PurgeQueue", "DeleteQueue"):
+            error = refused(sqs, action, region, queue_url=url)
+            assert (error.name, error.status) == ("InvalidAddress", 404)
+            assert error.message == f"The address {url} is not valid for this endpoint."
+    assert set(sqs.broker.queues()) == before
+
+
+def test_a_url_may_name_a_namespace_as_the_other_protocols_do(sqs: Service) -> None:
+    made(sqs, "orders")
+    made(sqs, "orders", WEST)
+
+    for region in (None, WEST, "ap-south-1"):
+        assert arn(sqs, f"/{WEST}.{ACCOUNT}/orders", region) == f"arn:aws:sqs:{WEST}:{ACCOUNT}:orders"
+        assert arn(sqs, f"/us-east-1.{ACCOUNT}/orders", region) == ARN + "orders"
+        error = refused(sqs, "DeleteQueue", region, queue_url=f"/ap-south-1.{ACCOUNT}/orders")
+        assert error.name == "QueueDoesNotExist"
+    assert set(sqs.broker.queues()) == {"orders", f"@{WEST}.{ACCOUNT}/orders"}
+
+
+@pytest.mark.parametrize("account", ["shop", "shop.example", "a/b", "42"])
+def test_an_account_that_is_no_number_uses_the_urls_it_is_given(sqs: Service, account: str) -> None:
+    made(sqs, "orders")
+    made(sqs, "orders", WEST)
+    sqs.principal = sqs.guard.anyone(account)
+
+    for region in (None, WEST):
+        url = made(sqs, "orders", region)
+        assert do(sqs, "GetQueueUrl", region, queue_name="orders").queue_url == url
+        do(sqs, "DeleteQueue", region, queue_url=url)
+    assert set(sqs.broker.queues()) == {"orders", f"@{WEST}.{ACCOUNT}/orders"}
+
+
+def test_an_arn_tells_its_region_once(sqs: Service) -> None:
+    assert sqs.names.full_of_arn(f"arn:aws:sqs:{WEST}:{ACCOUNT}:orders") == f"@{WEST}.{ACCOUNT}/orders"
+    assert sqs.names.full_of_arn(f"arn:aws:sqs:us-east-1:{WEST}.{ACCOUNT}:orders") is None
 
 
 def test_a_url_that_tells_no_region_means_that_of_the_caller_and_then_the_servers_own(sqs: Service) -> None:

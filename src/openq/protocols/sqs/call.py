@@ -71,6 +71,11 @@ class Place(NamedTuple):
     account: str  # empty: that of the caller
     region: str | None  # None: the server's own
     tells_region: bool  # else the region of the request counts
+    claimed: str = ""  # an account that is no number: only its own users can mean it
+
+
+def _is_number(account: str) -> bool:
+    return account.isascii() and account.isdigit()
 
 
 class Names:
@@ -95,8 +100,8 @@ class Names:
         parts = arn.split(":")
         if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs" or not parts[5]:
             return None
-        if not self.regions.is_known(parts[3]):
-            return None
+        if not self.regions.is_known(parts[3]) or split_namespace(parts[4])[0] is not None:
+            return None  # the region is told once, before the account
         return full_name(namespace_of(parts[4], self.regions.key_of(parts[3])), parts[5])
 
     def url_of(self, full: str, host_url: str) -> str:
@@ -122,6 +127,8 @@ class Names:
                 if len(self._urls) >= _MAX_CACHED:
                     self._urls.clear()
                 self._urls[url] = place
+        if place.claimed and place.claimed not in (account, namespace_of(account, region)):
+            raise errors.invalid_address(url[:_MAX_URL])
         account = place.account or account or DEFAULT_ACCOUNT
         if region is not None and not place.tells_region:
             full = full_name(namespace_of(account, region), place.name)
@@ -136,13 +143,25 @@ class Names:
             parts = []  # brackets that belong to no address
         if not parts:
             raise errors.queue_does_not_exist()
-        # `/queue/NAME` and a bare `/NAME` are of other servers that people come from.
-        account = parts[-2] if len(parts) > 1 and parts[-2].isdigit() else ""
+        *where, name = parts
         told = told_by(host_in(url))
-        if account and parts[-4:-3] == ["queue"] and self.regions.is_known(parts[-3]):
-            told = parts[-3]
+        account = claimed = ""
+        if (
+            len(where) == 3
+            and where[0] == "queue"
+            and self.regions.is_known(where[1])
+            and _is_number(where[2])
+        ):
+            _, told, account = where
+        elif len(where) == 1 and _is_number(where[0]):
+            account = where[0]
+        elif len(where) == 1 and (named := split_namespace(where[0]))[0] is not None:
+            told, account = named
+        elif where and where != ["queue"]:  # `/queue/NAME` and a bare `/NAME` are URLs of other servers
+            # Never the caller's queue of that name: the caller meant another one.
+            claimed = "/".join(where)
         region = None if told is None else self.regions.key_of(told)
-        return Place(parts[-1], account, region, told is not None)
+        return Place(name, account, region, told is not None, claimed)
 
     def hint_region(self, full: str, region: str | None) -> None:
         """Log, once a region, that a queue which was not found there is in the server's own region."""

@@ -27,6 +27,7 @@ from .errors import SqsError
 from .limits import server_limits
 from .peek import as_plain_json, peek_messages
 from .queues import QUEUE_ACTIONS
+from .regions import credential_of
 from .short import ShortWays
 
 log = logging.getLogger("openq.sqs")
@@ -195,7 +196,7 @@ class SqsDoor:
         if not self._guard.is_open or request.target != b"/":
             return self.principal(request), self._region_of(request)
         fields = request.fields
-        key = (fields.get(b"authorization", b"")[:-64], fields.get(b"host"))
+        key = (credential_of(fields.get(b"authorization", b"")), fields.get(b"host"))
         caller = self._callers.get(key)
         if caller is None:
             caller = self.principal(request), self._region_of(request)

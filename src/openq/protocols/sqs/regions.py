@@ -15,7 +15,7 @@ from ..http import Request
 
 _CREDENTIAL = b"Credential="
 _PRESIGNED = b"X-Amz-Credential="
-_SIGNATURE = 64  # bytes of it, at the end of the header: what stands before is the same all day
+_END_OF_SCOPE = b"/aws4_request"
 _MAX_CACHED = 10_000
 _LONGEST = 500  # bytes
 _HOST = re.compile(r"(?:sqs(?:-fips)?\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\..+")
@@ -43,7 +43,7 @@ class Regions:
         fields = request.fields
         authorization = fields.get(b"authorization")
         if authorization is not None:
-            signed = authorization[:-_SIGNATURE]
+            signed = credential_of(authorization)
             region = self._signed[signed] if signed in self._signed else self._of_signed(signed)
         elif _PRESIGNED in request.target:
             region = self._of_name(_scope_of_query(request))
@@ -71,6 +71,12 @@ class Regions:
         region = self.of_host(host.decode("latin-1"))
         _remember(self._hosts, host, region)
         return region
+
+
+def credential_of(authorization: bytes) -> bytes:
+    """The header up to the end of the credential: it tells key and region, and is the same all day."""
+    at = authorization.find(_END_OF_SCOPE)
+    return authorization if at < 0 else authorization[: at + len(_END_OF_SCOPE)]
 
 
 def _remember(known: dict[bytes, str | None], key: bytes, region: str | None) -> None:
