@@ -179,11 +179,7 @@ OURS: list[tuple[ours.OpenQError, str, int]] = [
     (ours.Exhausted("Too many open files"), "ServiceUnavailable", 503),
     (ours.Unconfirmed("no space"), "ServiceUnavailable", 503),
     (ours.JournalFailed("fsync"), "InternalError", 500),
-<<<<<<< Updated upstream
     (ours.CannotOpen("/d", "not a directory"), "InternalError", 500),
-=======
-    (ours.CannotOpen("/d", "permission denied"), "InternalError", 500),
->>>>>>> Stashed changes
     (ours.JournalDamaged("f", 1, "crc"), "InternalError", 500),
     (ours.DirectoryInUse("/d", 1), "ServiceUnavailable", 503),
     (ours.HistoryUnavailable("gone"), "ResourceNotFoundException", 404),
