@@ -250,6 +250,17 @@ def test_nothing_to_receive_is_exit_code_5(cli: Cli, q: str) -> None:
     assert "nothing in" in cli("recv", q, code=5).err
     assert "within 0.05 s" in cli("recv", q, "--wait", "50ms", code=5).err
     cli("peek", q, code=5)
+
+
+def test_where_the_messages_are_is_said_if_none_can_be_received(cli: Cli, q: str) -> None:
+    cli("send", q, "a", "--delay", "1h")
+    assert cli("recv", q, code=5).err == f"openq: no message of {q} is ready: 1 delayed\n"
+    cli("send", q, "b")
+    cli("recv", q)
+    assert (
+        cli("recv", q, "--wait", "50ms", code=5).err
+        == f"openq: no message of {q} is ready within 0.05 s: 1 in flight and 1 delayed\n"
+    )
     cli("search", q, "x", code=5)
 
 
@@ -514,6 +525,60 @@ def test_tail_shows_what_was_published_also_after_it_was_consumed(cli: Cli, q: s
     assert [row["payload"] for row in cli.lines("tail", q, "-n", "2", "--since", "1h")] == ["b", "c"]
     assert cli("tail", q, "-n", "1").out.endswith("  c\n")
     cli("tail", f"{q}-nowhere", code=3)
+
+
+def test_tail_of_a_queue_without_messages_says_so(cli: Cli, q: str) -> None:
+    done = cli("tail", q, code=5)
+
+    assert done.out == ""
+    assert done.err.startswith(f"openq: nothing was published in {q} since 20")
+    assert "nothing was published" in cli("tail", q, "-n", "5", "--json", code=5).err
+
+
+def test_the_timeline_of_an_unknown_message_is_exit_code_3(cli: Cli, q: str) -> None:
+    assert f"no message nope is known in {q}" in cli("timeline", q, "nope", code=3).err
+    assert json.loads(cli("timeline", q, "nope", "--json", code=3).out)["steps"] == []
+
+
+@pytest.mark.parametrize("words", [("queue", "ls"), ("healthcheck",), ("pipeline", "analytics")])
+def test_an_address_that_is_none_is_wrong_usage_and_named(words: tuple[str, ...]) -> None:
+    flag = inside(*words, "--url", "nonsense://x", OPENQ_URL="http://127.0.0.1:1")
+    environment = inside(*words, OPENQ_URL="nonsense://x")
+    port = inside(*words, "--url", "http://ann:secret@127.0.0.1:99999")
+
+    assert [done.code for done in (flag, environment, port)] == [2, 2, 2]
+    assert "openq: --url nonsense://x: an address looks like" in flag.err
+    assert "openq: OPENQ_URL nonsense://x: an address looks like" in environment.err
+    assert "openq: --url http://127.0.0.1:99999: the port must be" in port.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("import", "rabbitmq-definitions", "nowhere"),
+        ("pipeline", "run", "nowhere"),
+        ("pipeline", "analytics", "--data", "nowhere"),
+        ("pipeline", "triage", "--data", "nowhere"),
+        ("pipeline", "redrive", "orders", "--dry-run", "--data", "nowhere"),
+    ],
+)
+def test_a_file_or_directory_that_is_missing_is_exit_code_3(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = inside(*words)
+
+    assert (done.code, done.out, done.err.count("\n")) == (3, "", 1)
+    assert done.err.startswith("openq: nowhere: no such ")
+    assert ("--data" in words) == ("correct --data, or give --url" in done.err)
+
+
+def test_the_help_names_every_exit_code() -> None:
+    from openq.cli import terminal
+
+    line = inside("--help").out.splitlines()[-1]
+    for code in ("OK", "FAILED", "USAGE", "NOT_FOUND", "DENIED", "EMPTY", "INTERRUPTED"):
+        assert f" {getattr(terminal, code)} " in line
 
 
 def test_tail_follows_until_it_is_interrupted(cli: Cli, q: str) -> None:
@@ -858,6 +923,22 @@ def test_of_many_lines_those_that_are_uncertain_are_counted(cli: Cli, q: str) ->
         done = cli("send", q, "--lines", "--url", wire.url, answer=lines, code=1)
 
     assert "uncertain: 500 messages may have been published, after 1000 messages that were;" in done.err
+
+
+@pytest.mark.parametrize("status", [502, 504])
+def test_an_error_of_a_gateway_leaves_a_change_uncertain(cli: Cli, q: str, status: int) -> None:
+    with Wire(cli.url) as wire:
+        wire.instead = f"HTTP/1.1 {status} Bad\r\nContent-Length: 5\r\n\r\nsorry".encode()
+        wire.lose = 1
+        sent = cli("send", q, "hello", "--url", wire.url, code=1)
+        wire.lose = 1
+        purged = cli("queue", "purge", q, "--yes", "--url", wire.url, code=1)
+        wire.lose = 1
+        listed = cli("queue", "ls", "--url", wire.url, code=1 if status == 502 else 5)
+
+    assert f"uncertain: it may have been published; the server answered {status}: sorry" in sent.err
+    assert f"uncertain: it may have been done; the server answered {status}" in purged.err
+    assert "uncertain" not in listed.err
 
 
 def test_any_other_change_whose_answer_is_lost_is_uncertain_too(cli: Cli, q: str) -> None:

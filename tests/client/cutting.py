@@ -10,7 +10,10 @@ from tests.serving import free_port
 
 
 class Wire:
-    """Passes everything on between clients and one server. `lose` is how many answers get lost."""
+    """Passes everything on between clients and one server. `lose` is how many answers get lost.
+
+    With `instead`, the client gets that in place of a lost answer, as from a gateway.
+    """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -18,6 +21,7 @@ class Wire:
         self._listener = socket.create_server(("127.0.0.1", free_port()))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.lose = 0
+        self.instead = b""
         self.requests: list[bytes] = []
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
@@ -52,6 +56,7 @@ class Wire:
             while data := server.recv(1 << 20):
                 if self.lose > 0:
                     self.lose -= 1
+                    client.sendall(self.instead)
                     break
                 client.sendall(data)
             client.shutdown(socket.SHUT_RDWR)

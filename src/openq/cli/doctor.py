@@ -287,7 +287,7 @@ def _clock() -> Iterator[Finding]:
 
 def _server(options: Namespace) -> Iterator[Finding]:
     from ..client.http import TimedOut, Unreachable
-    from .remote import connection_of
+    from .remote import UsageError, connection_of
 
     if options.timeout is None:
         options.timeout = 3.0
@@ -297,6 +297,9 @@ def _server(options: Namespace) -> Iterator[Finding]:
     except (Unreachable, TimedOut) as error:
         # Nothing wrong with a machine on which no server runs yet.
         yield "server", "warning" if isinstance(error, TimedOut) else "ok", f"{error}"
+        return
+    except UsageError as error:
+        yield "server", "failed", str(error)
         return
     text = answer.body[:1000].decode("utf-8", "replace").strip()
     verdict = "failed" if answer.status != 200 else "warning" if text.startswith("degraded") else "ok"

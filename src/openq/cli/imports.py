@@ -97,6 +97,7 @@ def _import(options: Namespace) -> int:
 
 def _read(name: str) -> Any:
     import json
+    import os
     import sys
 
     from ..protocols.amqp.definitions import InvalidDefinitions, load_json, read
@@ -106,6 +107,10 @@ def _read(name: str) -> Any:
             source = json.load(sys.stdin)
         except (ValueError, RecursionError) as error:
             raise InvalidDefinitions(f"stdin is no JSON: {error}") from error
+    elif not os.path.exists(name):
+        from .remote import NotFound
+
+        raise NotFound(f"{name}: no such file")
     else:
         source = load_json(name)
     read(source)  # what is wrong is said before a server is asked
@@ -165,10 +170,10 @@ def _call(options: Namespace, method: str, path: str, body: Any = None) -> Any:
     import json
 
     from ..client.http import Refused
-    from .remote import connection_of
+    from .remote import asked, connection_of
 
     data = None if body is None else json.dumps(body).encode()
-    answer = connection_of(options).request(method, path, data)
+    answer = asked(connection_of(options), method, path, data)
     if answer.status < 400:
         return answer.json()
     try:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
+    from .remote import Server
+
 BATCH = 1000
 MAX_WAIT_S = 60.0  # of one request; longer waits are several
 TAIL_EVERY_S = 0.5
@@ -434,7 +436,13 @@ def _recv(options: Namespace) -> int:
             settled = server.post(f"{path}/ack", {"receipts": [each["receipt_id"] for each in messages]})
             lost += _tell_failed(settled)
     if not received:
-        say(f"nothing in {options.queue}" + (f" within {options.wait:g} s" if options.wait else ""))
+        within = f" within {options.wait:g} s" if options.wait else ""
+        others = _not_ready(_stats_of(server, path))
+        say(
+            f"no message of {options.queue} is ready{within}: {others}"
+            if others
+            else f"nothing in {options.queue}{within}"
+        )
         return EMPTY
     if not options.ack:
         them = "they come" if received > 1 else "it comes"
@@ -541,15 +549,29 @@ def _peek(options: Namespace) -> int:
 
 def _nothing_ready(stats: dict[str, Any], queue: str) -> int:
     """An empty answer although there are messages: say where they are."""
-    others = [
-        f"{stats[state]} {word} (--state {state})"
-        for state, word in (("in_flight", "in flight"), ("delayed", "delayed"))
-        if stats[state]
-    ]
+    others = _not_ready(stats, " (--state {})")
     if not others:
         return _found(0, queue)
-    say(f"no message of {queue} is ready: {' and '.join(others)}")
+    say(f"no message of {queue} is ready: {others}")
     return EMPTY
+
+
+def _not_ready(stats: dict[str, Any], note: str = "") -> str:
+    """How many messages are in flight or delayed, in words; empty if none is."""
+    states = (("in_flight", "in flight"), ("delayed", "delayed"))
+    return " and ".join(
+        f"{stats[state]} {word}{note.format(state)}" for state, word in states if stats.get(state)
+    )
+
+
+def _stats_of(server: Server, path: str) -> dict[str, Any]:
+    """Empty if the counts cannot be had: to receive is another permission than to look."""
+    from ..client.http import Refused
+
+    try:
+        return dict(server.get(path)["stats"])
+    except Refused:
+        return {}
 
 
 def _found(shown: int, queue: str) -> int:
@@ -623,6 +645,8 @@ def _tail(options: Namespace) -> int:
             _print_rows(list(last), options.json)
             shown += len(last)
         if not options.follow:
+            if not shown:
+                say(f"nothing was published in {options.queue} since {since}; --since looks further back")
             return OK if shown else EMPTY
         time.sleep(TAIL_EVERY_S)
 
@@ -684,4 +708,7 @@ def _timeline(options: Namespace) -> int:
             [(step["time"], step["what"], step["queue"], step["detail"]) for step in told["steps"]],
         )
         _print_traceback(told["steps"])
-    return _found(len(told["steps"]), options.queue)
+    if not told["steps"]:
+        say(f"no message {options.id} is known in {options.queue}, nor in the history that is kept")
+        return NOT_FOUND
+    return OK

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CODES = (
     "Exit codes: 0 done, 1 failed or damage found, 2 wrong usage, 3 not found, 4 denied, "
-    "5 nothing there or too late."
+    "5 nothing there or too late, 130 interrupted."
 )
 
 

@@ -143,6 +143,17 @@ def look_first(
     looked.require(queues)
 
 
+def require_data(data: str) -> None:
+    """Raises NotFound if `data` is no data directory that can be read here."""
+    from ..pipeline.source import is_readable
+    from .journal import missing
+    from .remote import NotFound
+
+    if not is_readable(data):
+        reason = missing(data) or f"{data}: its journal cannot be read"
+        raise NotFound(f"{reason}; correct --data, or give --url to read the history from a server")
+
+
 def place_of(options: Namespace) -> dict[str, Any]:
     """`path=` and `archive=`, or `url=` and `token=`, for the functions of `openq.pipeline`."""
     from .remote import token_of, url_of
@@ -152,6 +163,8 @@ def place_of(options: Namespace) -> dict[str, Any]:
         place["path"] = options.data
         if options.url:
             place["url"] = options.url
+        else:
+            require_data(options.data)
     else:
         place["url"] = url_of(options)
     if options.archive:

@@ -125,13 +125,15 @@ def _site(options: Namespace) -> Site:
     """Where to read, and the server that acts: what is not named is the server of this machine."""
 
     from ..pipeline.again import Site
-    from .pipeline import trust
+    from .pipeline import require_data, trust
     from .remote import token_of, url_of
 
     trust(options)
     url: str | None = url_of(options)
     if options.dry_run and (options.data or options.archive) and not options.url:
         url = None  # nobody has to be there for a look at files
+        if options.data:
+            require_data(options.data)
     return Site(options.data, url, token_of(options), options.archive)
 
 

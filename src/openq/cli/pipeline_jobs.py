@@ -363,8 +363,11 @@ def _init(options: Namespace) -> int:
 
 def _run(options: Namespace) -> int:
     from ..pipeline.project import run
+    from .remote import NotFound
     from .show import print_json
 
+    if not os.path.exists(options.directory):
+        raise NotFound(f"{options.directory}: no such directory; `openq pipeline init` makes a project")
     anew = options.full_refresh or []
     ran = run(
         options.directory,

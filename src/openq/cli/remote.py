@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from ..client.http import Answer, Connection, TimedOut, Unreachable
+from ..client.http import Answer, Connection, Refused, TimedOut, Unreachable
 from ..config import DEFAULT_URL, ConfigError, secret
 from ..errors import OpenQError
 
 PAGE = 1000  # the most that the server gives at once
+# A gateway that got no usable answer from the server: it may have passed the request on.
+GATEWAY_STATUS = (502, 504)
 
 
 class UsageError(OpenQError):
@@ -78,12 +80,7 @@ class Server:
         told = {name: _query_text(value) for name, value in query.items() if value is not None}
         target = self._prefix + path + (f"?{urlencode(told)}" if told else "")
         data = None if body is None else json.dumps(body).encode()
-        try:
-            return self._connection.request(method, target, data, timeout_s=timeout_s).checked()
-        except (Unreachable, TimedOut) as error:
-            if error.sent and method != "GET":
-                raise Uncertain("it may have been done", error) from None
-            raise
+        return asked(self._connection, method, target, data, timeout_s).checked()
 
     def pages(self, path: str, items: str, cursor: str, **query: object) -> Iterator[Any]:
         """All items of a list, page by page; `cursor` is what the answer calls the way to the next one."""
@@ -95,6 +92,24 @@ class Server:
             after = page.get(cursor)
             if after is None or not page[items]:
                 return
+
+
+def asked(
+    connection: Connection, method: str, target: str, data: bytes | None, timeout_s: float | None = None
+) -> Answer:
+    """The answer to a request. Raises Uncertain if a change may have been done although no answer says so."""
+    try:
+        answer = connection.request(method, target, data, timeout_s=timeout_s)
+    except (Unreachable, TimedOut) as error:
+        if error.sent and method != "GET":
+            raise Uncertain("it may have been done", error) from None
+        raise
+    if answer.status in GATEWAY_STATUS and method != "GET":
+        try:
+            answer.checked()
+        except Refused as error:
+            raise Uncertain("it may have been done", error) from None
+    return answer
 
 
 def _query_text(value: object) -> str:
@@ -109,7 +124,19 @@ def connect(options: Namespace) -> Server:
 
 
 def url_of(options: Namespace) -> str:
-    return str(options.url or os.environ.get("OPENQ_URL") or DEFAULT_URL)
+    """The address as it was given. Raises UsageError if it is none."""
+    url = str(options.url or os.environ.get("OPENQ_URL") or DEFAULT_URL)
+    try:
+        Connection(url).close()  # it opens at the first request, and there is none
+    except Unreachable as error:
+        raise UsageError(f"{'--url' if options.url else 'OPENQ_URL'} {_public(url)}: {error.why}") from None
+    return url
+
+
+def _public(url: str) -> str:
+    """Without user and password."""
+    scheme, slashes, rest = url.partition("://")
+    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
 
 
 def connection_of(options: Namespace) -> Connection:
