@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import OpenQ as founding_module
-from openq import Consumer, InvalidSetting, OpenQ, aio
+from openq import Consumer, InvalidSetting, Message, OpenQ, aio
 from openq.broker.local import LocalBroker
 from openq.client.message import Received
 from openq.model import MAX_TRACE_BYTES
@@ -38,6 +39,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 def fail(message: Received) -> None:
     raise ValueError(f"cannot work on {message.body}")
+
+
+def interrupt(message: Received) -> None:
+    raise KeyboardInterrupt
 
 
 # -- back-off -------------------------------------------------------------------------------------
@@ -77,12 +82,129 @@ def test_a_nack_waits_unless_it_says_otherwise(place: Place) -> None:
 
 
 def test_work_that_is_cut_off_did_not_fail(place: Place) -> None:
-    with OpenQ("jobs", **place) as queue:
-        sent = queue.publish("x")
-        with pytest.raises(KeyboardInterrupt), queue.processing(timeout=30):
-            raise KeyboardInterrupt
+    """Its message returns at once, and the delivery is not one of those that `max_receives` counts."""
 
-        assert queue.why(sent).code == "ready"
+    async def cut_off_tasks() -> None:
+        began = asyncio.Event()
+
+        async def handle(message: aio.Message) -> None:
+            began.set()
+            await asyncio.Event().wait()
+
+        async def process() -> None:
+            async with queue_of_tasks.processing(timeout=30) as message:
+                assert message is not None
+                await handle(message)
+
+        async with aio.OpenQ("jobs", broker=queue.broker) as queue_of_tasks:
+            for work in (process, aio.Consumer(queue_of_tasks, handle).run):
+                task = asyncio.create_task(work())
+                await asyncio.wait_for(began.wait(), 60)
+                began.clear()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+    with OpenQ("dead", **place) as dead, OpenQ("jobs", dlq=dead, max_receives=1) as queue:
+        sent = queue.publish("x")
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt), queue.processing(timeout=30):
+                raise KeyboardInterrupt
+            assert queue.why(sent).code == "ready"
+        asyncio.run(cut_off_tasks())
+        with pytest.raises(KeyboardInterrupt):
+            Consumer(queue, interrupt).run()  # in this thread, as a small program does it
+
+        last = queue.receive(timeout=30)
+        assert last is not None
+        assert (last.receive_count, last.reason) == (1, None)
+        counters = queue.stats().counters
+        assert (counters["released"], counters["nacked"], counters["dead_lettered"]) == (5, 0, 0)
+
+
+def test_an_interrupted_consumer_gives_its_whole_batch_back(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "openq")
+    with OpenQ("jobs", **place) as queue:
+        queue.publish_many(["x", "y", "z"])
+        consumer = Consumer(queue, interrupt, batch=3, name="first")
+
+        with pytest.raises(KeyboardInterrupt):
+            consumer.run()
+
+        assert [message.receive_count for message in queue.receive_many(3, timeout=30)] == [1, 1, 1]
+    assert (
+        "first of queue 'jobs' ended because it was interrupted (KeyboardInterrupt): 0 processed, 0 failed"
+        in caplog.messages
+    )
+
+
+# -- handlers that exit ---------------------------------------------------------------------------
+
+
+def exits(message: Message) -> None:
+    """SystemExit, and what a handler gets to see whose own task was cancelled, are no `Exception`."""
+    if message.body == "exit":
+        sys.exit(3)
+    if message.body == "cancel":
+        raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+def test_a_handler_that_exits_has_failed_for_its_message(
+    place: Place, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with OpenQ("jobs", retry={"kind": "fixed", "base": 600}, **place) as queue:
+        sent = queue.publish_many(["exit", "cancel", "well"])
+
+        if kind == "threads":
+            consumer = Consumer(queue, exits)
+            consumer.start()
+            until(lambda: consumer.processed == 1, "the message behind them is handled")
+            consumer.stop()
+            assert ended(consumer)
+            counts = consumer.processed, consumer.failed
+        else:
+            counts = asyncio.run(exit_in_tasks(queue))
+
+        assert counts == (1, 2)
+        assert [queue.why(each).code for each in sent[:2]] == ["retry", "retry"]
+        assert queue.stats().counters["nacked"] == 2
+        [first] = queue.search("exit")
+        assert (first.reason, first.receive_count) == ("SystemExit: 3", 1)
+    logged = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert [each.getMessage() for each in logged] == [
+        f"message {each} of queue 'jobs', attempt 1 failed" for each in sent[:2]
+    ]
+    assert all(each.exc_info is not None and each.exc_info[2] is not None for each in logged)
+
+
+async def exit_in_tasks(queue: OpenQ) -> tuple[int, int]:
+    async def handle(message: aio.Message) -> None:
+        exits(message)
+
+    async with (
+        asyncio.timeout(60),
+        aio.OpenQ("jobs", broker=queue.broker) as other,
+        aio.Consumer(other, handle) as consumer,
+    ):
+        while not consumer.processed:
+            await asyncio.sleep(0.01)
+    return consumer.processed, consumer.failed
+
+
+def test_a_block_that_exits_gives_its_message_back_at_once_and_counts(place: Place) -> None:
+    """A message for which the program exits must not come back for ever."""
+    with OpenQ("dead", **place) as dead, OpenQ("jobs", dlq=dead, max_receives=2) as queue:
+        queue.publish("exit")
+        for _ in range(2):
+            with pytest.raises(SystemExit), queue.processing(timeout=30):
+                sys.exit(3)
+
+        letter = dead.peek()
+        assert letter is not None
+        assert letter.reason == "SystemExit: 3"
 
 
 # -- heartbeat ------------------------------------------------------------------------------------

@@ -5,12 +5,15 @@ import pytest
 from tests.client.test_failures import (
     Place,
     test_a_backup_keeps_tracebacks,
+    test_a_block_that_exits_gives_its_message_back_at_once_and_counts,
     test_a_dead_letter_keeps_the_exception_and_its_traceback,
     test_a_handler_slower_than_its_lease_finishes_once,
+    test_a_handler_that_exits_has_failed_for_its_message,
     test_a_message_that_always_fails_does_not_keep_the_others_from_their_turn,
     test_a_nack_waits_unless_it_says_otherwise,
     test_a_reason_may_be_an_exception_that_was_never_raised,
     test_a_traceback_is_bounded_and_its_end_is_kept,
+    test_an_interrupted_consumer_gives_its_whole_batch_back,
     test_without_a_heartbeat_a_lease_ends_as_it_always_did,
     test_work_that_is_cut_off_did_not_fail,
 )
@@ -19,11 +22,14 @@ from tests.redis.servers import Server
 __all__ = [
     "test_a_backup_keeps_tracebacks",
     "test_a_dead_letter_keeps_the_exception_and_its_traceback",
+    "test_a_block_that_exits_gives_its_message_back_at_once_and_counts",
     "test_a_handler_slower_than_its_lease_finishes_once",
+    "test_a_handler_that_exits_has_failed_for_its_message",
     "test_a_message_that_always_fails_does_not_keep_the_others_from_their_turn",
     "test_a_nack_waits_unless_it_says_otherwise",
     "test_a_reason_may_be_an_exception_that_was_never_raised",
     "test_a_traceback_is_bounded_and_its_end_is_kept",
+    "test_an_interrupted_consumer_gives_its_whole_batch_back",
     "test_without_a_heartbeat_a_lease_ends_as_it_always_did",
     "test_work_that_is_cut_off_did_not_fail",
 ]

@@ -14,9 +14,10 @@ from ..client.consumer import (
     TROUBLE_PAUSE_S,
     default_idle_timeout,
     idle_text,
+    interrupted_text,
     log_end,
 )
-from ..client.failures import describe_attempt, retry_delay
+from ..client.failures import describe_attempt, is_handler_failure
 from ..client.times import to_ms
 from ..errors import Closed, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from .queue import Message, Queue
@@ -160,6 +161,10 @@ class Consumer:
         except Exception as error:
             self._ended = f"receiving failed ({type(error).__name__})"
             log.exception("the consumer of queue %r stopped", self.queue.name)
+        except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                self._ended = interrupted_text(error)
+            raise
 
     def _task_done(self, _: asyncio.Task[None]) -> None:
         if not self.running:
@@ -187,14 +192,14 @@ class Consumer:
             beat.hold(self.queue.name, message._delivery)
         try:
             await self.handler(message)
-        except Exception as error:
+        except BaseException as error:
+            if _is_cancelled(error) or not is_handler_failure(error):
+                # Cut off in the middle of the work: back at once, before the cancel goes on.
+                await self._release(message)
+                raise
             self.failed += 1
             log.error("%s failed", describe_attempt(message, self.queue.name), exc_info=error)
             await self._settle(message, error)
-        except BaseException as error:
-            # Cancelled in the middle of the work: back at once, before the cancel goes on.
-            await self._settle(message, error)
-            raise
         else:
             self.processed += 1
             await self._settle(message, None)
@@ -209,9 +214,23 @@ class Consumer:
             if error is None:
                 await message.ack()
             else:
-                await message.nack(retry_delay(error), error)
+                await message.nack(reason=error)
         except Closed:
             raise
         except OpenQError as problem:
             # The lease ended while the handler worked: the message is or will be somebody else's.
             log.warning("message %s could not be settled: %s", message.id, problem)
+
+    async def _release(self, message: Message) -> None:
+        if message._settled:
+            return
+        try:
+            await self.queue._release(message)
+        except OpenQError as problem:
+            log.warning("message %s could not be given back: %s", message.id, problem)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether this task itself is to end, and not one that the handler waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -19,7 +19,7 @@ from ..broker.base import QueueStats, Step
 from ..broker.local import LocalBroker
 from ..client import checks, embedded
 from ..client.embedded import RECEIVE_TIMEOUT
-from ..client.failures import retry_delay
+from ..client.failures import retry_delay, was_cut_off
 from ..client.hooks import Hooks
 from ..client.looking import Findings
 from ..client.message import Message as AnyMessage
@@ -117,7 +117,10 @@ class Message(Received):
             await self.ack()
             return
         try:
-            await self.nack(retry_delay(error), error)
+            if was_cut_off(error):
+                await self._owner._release(self)
+            else:
+                await self.nack(retry_delay(error), error)
         except OpenQError:
             pass  # its lease is over: it comes back anyway, and the caller must see the first error
 
@@ -445,6 +448,10 @@ class Queue(Hooks):
         """Never again: to the dlq at once, or away if there is none."""
         return await self._act(self._here().reject, target, reason)
 
+    async def _release(self, message: Message) -> None:
+        """Back to its place at once, not counted: the work on it was cut off."""
+        await self._act(self._here()._release, message)
+
     async def extend(self, target: AnyMessage | str, seconds: float) -> datetime | None:
         """A longer lease: `seconds` from now. Returns its new end."""
         return await self._act(self._here().extend, target, seconds)
@@ -458,10 +465,11 @@ class Queue(Hooks):
         consumer: str | None = None,
         heartbeat: bool = True,
     ) -> Processing:
-        """`async with queue.processing() as message:` acks at the end, nacks on an exception or a cancel.
+        """`async with queue.processing() as message:` acks at the end, nacks on an exception.
 
-        The message is None if none came in time. Its lease is kept alive meanwhile, unless `heartbeat` is
-        False.
+        Work that is cut off (a cancelled task) did not fail: its message returns at once and its delivery
+        does not count. The message is None if none came in time. Its lease is kept alive meanwhile, unless
+        `heartbeat` is False.
         """
         wait = self._wait_for(1, visibility_timeout, types, consumer)
         return Processing(self, wait, checks.patience(timeout), heartbeat)

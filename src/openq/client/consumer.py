@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import Closed, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from . import checks
 from .embedded import RECEIVE_TIMEOUT, Queue
-from .failures import describe_attempt, retry_delay
+from .failures import describe_attempt, is_handler_failure
 from .message import Message, Received
 from .settings import environment_number
 from .times import to_ms
@@ -37,6 +37,10 @@ def idle_text(idle_timeout: float | None, is_closed: bool) -> str:
     if is_closed or idle_timeout is None:
         return "the queue was closed"
     return f"no message came for {idle_timeout:g} s (idle_timeout)"
+
+
+def interrupted_text(error: BaseException) -> str:
+    return f"it was interrupted ({type(error).__name__})"
 
 
 def log_end(name: str, queue: str, why: str, processed: int, failed: int) -> None:
@@ -98,6 +102,9 @@ class ConsumerLoop:
         except Exception as error:
             ended = f"receiving failed ({type(error).__name__})"
             log.exception("the consumer of queue %r stopped", self.queue.name)
+        except BaseException as error:
+            log_end(self.name, self.queue.name, interrupted_text(error), self.processed, self.failed)
+            raise
         log_end(self.name, self.queue.name, ended, self.processed, self.failed)
 
     def stop(self) -> None:
@@ -127,6 +134,10 @@ class ConsumerLoop:
                     return
                 self._work(message)
                 beat.drop(message._delivery)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C where `run` was called in the main thread
+                self._release([message for message in messages if not message._settled])
+            raise
         finally:
             for message in messages:
                 beat.drop(message._delivery)
@@ -134,7 +145,9 @@ class ConsumerLoop:
     def _work(self, message: Received) -> None:
         try:
             self._handle(message)
-        except Exception as error:
+        except BaseException as error:
+            if not is_handler_failure(error):
+                raise
             self.failed += 1
             log.error("%s failed", describe_attempt(message, self.queue.name), exc_info=error)
             self._finish(message, error)
@@ -148,14 +161,14 @@ class ConsumerLoop:
         else:
             self.handler(message)
 
-    def _finish(self, message: Received, error: Exception | None) -> None:
+    def _finish(self, message: Received, error: BaseException | None) -> None:
         if message._settled:
             return
         try:
             if error is None:
                 message.ack()
             else:
-                message.nack(retry_delay(error), error)
+                message.nack(reason=error)
         except Closed:
             raise
         except OpenQError as problem:
@@ -163,9 +176,10 @@ class ConsumerLoop:
             log.warning("message %s could not be settled: %s", message.id, problem)
 
     def _release(self, messages: list[Received]) -> None:
-        receipts = [(message._delivery.entry.seq, message._delivery.number) for message in messages]
-        self.queue.broker.release(self.queue.name, receipts)
-        self.queue._sync()
+        try:
+            self.queue._release(*messages)
+        except OpenQError as problem:
+            log.warning("%d messages could not be given back: %s", len(messages), problem)
 
 
 class Consumer(threading.Thread):

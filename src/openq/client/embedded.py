@@ -424,6 +424,13 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         failure = failure_of(reason)
         return self._end(target, lambda receipt: self._broker.reject(self.name, receipt, failure))
 
+    def _release(self, *messages: Received) -> None:
+        """Back to their places at once, not counted: the work on them was cut off or never began."""
+        self._broker.release(self.name, [self._receipt(message) for message in messages])
+        for message in messages:
+            message._settled = True
+        self._sync()
+
     def extend(self, target: Message | str, seconds: float) -> datetime | None:
         """A longer lease: `seconds` from now. Returns its new end."""
         lease_ms = to_ms(seconds, "seconds")
@@ -500,8 +507,9 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
     ) -> Processing:
         """`with queue.processing() as message:` acks at the end, nacks with the reason on an exception.
 
-        The message is None if none came in time. Its lease is kept alive meanwhile, unless `heartbeat` is
-        False.
+        Work that is cut off (Ctrl-C) did not fail: its message returns at once and its delivery does not
+        count. The message is None if none came in time. Its lease is kept alive meanwhile, unless `heartbeat`
+        is False.
         """
         wait = self._wait_for(1, visibility_timeout, types, consumer)
         return Processing(self, wait, checks.patience(timeout), heartbeat)

@@ -47,8 +47,26 @@ def failure_of(reason: str | BaseException | None) -> str | None:
     return checks.text_or_none(reason, "reason")
 
 
+def was_cut_off(error: BaseException) -> bool:
+    """Ctrl-C, a cancelled task, a generator that was closed: the work did not fail, it was not finished.
+
+    SystemExit is not among them: a message for which the program exits would otherwise come back for ever.
+    """
+    return not isinstance(error, Exception | SystemExit)
+
+
+def is_handler_failure(error: BaseException) -> bool:
+    """Whether a consumer goes on after its handler raised this.
+
+    SystemExit would end a consumer's thread without a word, or the program, for one message. A task that was
+    cancelled within the handler is the handler's own.
+    """
+    # By name: a program without asyncio does not import it for this.
+    return isinstance(error, Exception | SystemExit) or type(error).__name__ == "CancelledError"
+
+
 def retry_delay(error: BaseException) -> float | None:
-    """A failure is tried again as the queue says. Work that was cut off did not fail: it returns at once."""
+    """A failure is tried again as the queue says; a program that exits gives its message back at once."""
     return None if isinstance(error, Exception) else 0
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidSetting, OpenQError
 from ..model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Delivery, Entry
 from .codecs import Codec
-from .failures import retry_delay
+from .failures import retry_delay, was_cut_off
 from .times import from_ms, iso, parse_iso
 
 if TYPE_CHECKING:
@@ -446,7 +446,10 @@ class Received(_Stored):
             self.ack()
             return
         try:
-            self.nack(retry_delay(error), error)
+            if was_cut_off(error):
+                self._queue._release(self)
+            else:
+                self.nack(retry_delay(error), error)
         except OpenQError:
             pass  # its lease is over: it comes back anyway, and the caller must see the first error
 
