@@ -250,12 +250,15 @@ class Server:
                 self._reading_users = True
                 self.site.run(self._read_shared, self._refreshed)
             return
-        error: OpenQError | None = None
+        self._refreshed(None, self._read_own())
+
+    def _read_own(self) -> OpenQError | None:
+        """Of the data directory. What kept the users from being read."""
         try:
             self.guard.refresh()
-        except OpenQError as failure:
-            error = failure
-        self._refreshed(None, error)
+        except OpenQError as error:
+            return error
+        return None
 
     def _read_shared(self) -> None:
         self.guard.refresh()
@@ -279,11 +282,22 @@ class Server:
             for context in filter(None, (self._tls_context, self._amqps_context)):
                 load_certificate(context, config)
         logging.getLogger("openq").setLevel(config.log_level.upper())
-        self._read_users()
+
+        def read(_: None, error: BaseException | None) -> None:
+            self._refreshed(None, error)
+            self._report_reload(config, with_users=error is None)
+
+        if self.broker.is_shared:
+            self.site.run(self._read_shared, read)
+        else:
+            read(None, self._read_own())
+
+    def _report_reload(self, config: Config, *, with_users: bool) -> None:
         pending = restart_needed(self.config, config)
         log.info(
-            "reloaded: log level %s, users%s%s",
+            "reloaded: log level %s%s%s%s",
             config.log_level,
+            ", users" if with_users else "",
             ", certificate" if self._tls_context is not None and config.tls_cert is not None else "",
             f"; a restart is needed for {', '.join(pending)}" if pending else "",
         )
@@ -359,8 +373,31 @@ def load_certificate(context: ssl.SSLContext, config: Config) -> None:
     try:
         # The password is asked for by nobody: a prompt of OpenSSL would stop the server.
         context.load_cert_chain(config.tls_cert, config.tls_key, password="")
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidSetting(f"cannot use the certificate {config.tls_cert}: {error}") from error
+    except OSError as error:  # an ssl.SSLError is one too
+        raise InvalidSetting(certificate_problem(config.tls_cert, config.tls_key, error)) from error
+
+
+def certificate_problem(cert: str, key: str | None, error: OSError) -> str:
+    """Why a certificate cannot be used, by the file that is at fault and without OpenSSL's own words."""
+    for what, path in (("certificate", cert), ("key", key)):
+        if path is not None and (reason := unreadable(path)) is not None:
+            return f"cannot read the {what} {path}: {reason}"
+    pair = f"the certificate {cert}" + ("" if key is None else f" and the key {key}")
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return f"cannot use {pair}: they do not belong together"
+    return f"cannot use {pair}: PEM is wanted, the key without a password" + (
+        " and in the same file" if key is None else ""
+    )
+
+
+def unreadable(path: str) -> str | None:
+    """The system's reason why a file cannot be read; None if it can."""
+    try:
+        with open(path, "rb") as file:
+            file.read(1)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 RELOADED = ("log_level", "tls_cert", "tls_key")
@@ -386,8 +423,9 @@ def client_context(config: Config, context: ssl.SSLContext | None) -> ssl.SSLCon
     assert own is not None
     try:
         own.load_verify_locations(config.tls_ca)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidSetting(f"cannot use the authorities {config.tls_ca}: {error}") from error
+    except OSError as error:
+        reason = unreadable(config.tls_ca) or "certificates in PEM are wanted"
+        raise InvalidSetting(f"cannot use the authorities {config.tls_ca}: {reason}") from error
     own.verify_mode = ssl.CERT_OPTIONAL
     return own
 

@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,9 +19,11 @@ import pytest
 import openq.server
 from openq.broker.local import LocalBroker
 from openq.config import Config
+from openq.errors import InvalidSetting
 from openq.protocols.http import new_loop
-from openq.server import PortTaken, Server
+from openq.server import PortTaken, Server, tls_context
 from tests.certificates import make_certificate
+from tests.cli.helpers import inside
 from tests.serving import free_port, served, start, until
 
 
@@ -139,6 +141,70 @@ def test_a_certificate_that_cannot_be_used_changes_nothing(tmp_path: Path) -> No
         until(lambda: any("not reloaded" in line and str(cert) in line for line in server.log))
         assert certificate_of(server.port) == before
     assert server.process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "wanted"),
+    [
+        (lambda cert, key: key.unlink(), "cannot read the key {key}: No such file or directory"),
+        (lambda cert, key: cert.unlink(), "cannot read the certificate {cert}: No such file or directory"),
+        (lambda cert, key: cert.write_text("no"), "certificate {cert} and the key {key}: PEM is wanted"),
+        (lambda cert, key: key.write_text("no"), "certificate {cert} and the key {key}: PEM is wanted"),
+        (lambda cert, key: key.write_text(other_key(key)), "the key {key}: they do not belong together"),
+    ],
+    ids=["no key", "no certificate", "damaged certificate", "damaged key", "another key"],
+)
+def test_what_is_wrong_with_a_certificate_is_said_without_words_of_openssl(
+    tmp_path: Path, damage: Callable[[Path, Path], object], wanted: str
+) -> None:
+    cert, key, _ = make_certificate(tmp_path)
+    config = Config(tls_cert=str(cert), tls_key=str(key))
+    assert tls_context(config) is not None
+    damage(cert, key)
+
+    with pytest.raises(InvalidSetting) as raised:
+        tls_context(config)
+
+    assert wanted.format(cert=cert, key=key) in str(raised.value)
+    assert "SSL" not in str(raised.value)
+    assert "Errno" not in str(raised.value)
+
+
+def other_key(key: Path) -> str:
+    folder = key.parent / "other"
+    folder.mkdir()
+    return make_certificate(folder)[1].read_text()
+
+
+def test_users_are_reported_as_reloaded_only_if_they_were(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    inside("user", "add", "ann", "--data", data)
+    with served(data) as server:
+        users = data / "users.json"
+        whole = users.read_text()
+        users.write_text("nonsense")
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: any("reloaded: log level info" in line for line in server.log))
+        [line] = [line for line in server.log if "reloaded:" in line]
+        assert "users" not in line
+
+        users.write_text(whole)
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: any("reloaded: log level info, users" in line for line in server.log))
+
+
+def test_serve_ignores_sighup_before_it_imports_the_server() -> None:
+    code = (
+        "import signal, sys, openq.cli.serve as serve, openq.cli.main as main\n"
+        "def read(options):\n"
+        "    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN\n"
+        "    print(ignored, 'openq.server' in sys.modules, 'openq.config' in sys.modules)\n"
+        "    sys.exit(0)\n"
+        "serve.read_settings = read\n"
+        "main.main(['serve', '--memory', '--port', '0'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split()[:2] == ["True", "False"], done
 
 
 def test_sighup_reloads_the_log_level_and_names_what_needs_a_restart(tmp_path: Path) -> None:

@@ -63,6 +63,10 @@ def read_settings(options: Namespace) -> Config:
 
 
 def _serve(options: Namespace) -> int:
+    import signal
+
+    # Before the imports that take long: until the server's loop handles SIGHUP, it must not end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if options.json and options.log_format is None:
         options.log_format = "json"
     config = read_settings(options)
