@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +16,8 @@ from openq.engine.routing import Binding, Exchange
 from openq.errors import QueueNotFound
 from openq.model import Draft, QueueSettings
 from openq.redis.broker import RedisBroker
+from openq.redis.calls import Calls
+from openq.redis.library import function
 from openq.security.places import SharedPlace
 from openq.security.store import Store
 from tests.redis.servers import Server
@@ -103,6 +106,110 @@ def test_emptied_twice_and_by_many_threads_at_once(redis_server: Server) -> None
         assert [brokers[1].stats(f"q{number}").ready for number in range(5)] == [3] * 5
     for broker in brokers:
         broker.close()
+
+
+class Interrupted:
+    """The calls of a broker; once, after the first command that begins with `words`, `then` happens."""
+
+    def __init__(self, calls: Calls, words: tuple[object, ...], then: Callable[[], object]) -> None:
+        self._calls = calls
+        self._words = words
+        self._then: Callable[[], object] | None = then
+
+    def call(self, key: bytes, *command: Any, **options: Any) -> Any:
+        reply = self._calls.call(key, *command, **options)
+        self._sent(command)
+        return reply
+
+    def many(self, commands: Sequence[tuple[bytes, tuple[Any, ...]]], **options: Any) -> list[Any]:
+        replies = self._calls.many(commands, **options)
+        for _, command in commands:
+            self._sent(command)
+        return replies
+
+    def _sent(self, command: tuple[Any, ...]) -> None:
+        if self._then is not None and command[: len(self._words)] == self._words:
+            then, self._then = self._then, None
+            then()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._calls, name)
+
+
+def _refresh_and(broker: RedisBroker, *words: object, then: Callable[[], object]) -> None:
+    calls = Interrupted(broker.calls, words, then)
+    broker.registry.refresh(cast(Calls, calls), always=True)
+    assert calls._then is None
+
+
+MOMENTS: dict[str, tuple[object, ...]] = {
+    "after the versions were read": ("HGETALL",),
+    "after the documents were read": ("HMGET",),
+    "after all was put back": (b"FCALL", function("put_documents")),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("restored", [False, True], ids=["by nobody else", "by another"])
+def test_emptied_again_while_it_is_put_back(redis_server: Server, moment: str, restored: bool) -> None:
+    with closing(_open(redis_server)) as broker, closing(_open(redis_server)) as other:
+        for number in range(5):
+            broker.declare(f"q{number}", SETTINGS)
+        broker.declare_exchange(Exchange("x", "fanout"))
+        broker.bind(Binding("x", "q3", False, "", {}))
+        broker.put_document("kept", 0, b"data")
+        other.queues()
+        redis_server.ask("FLUSHALL")
+        if restored:
+            assert len(other.queues()) == 5
+
+        _refresh_and(broker, *MOMENTS[moment], then=lambda: redis_server.ask("FLUSHALL"))
+
+        for each in (broker, other):
+            assert sorted(each.queues()) == [f"q{number}" for number in range(5)]
+            assert each.settings("q1") == SETTINGS
+            assert [bound.destination for bound in each.bindings("x", None)] == ["q3"]
+            assert each.document("kept")[1] == b"data"
+        numbers = [view.number for view in broker.registry.queues.values()]
+        assert len(set(numbers)) == len(numbers)
+        broker.route("x", "", Draft(b"routed"))
+        assert [each.entry.body for each in other.receive("q3", 10)] == [b"routed"]
+
+
+def test_a_reply_that_was_outrun_takes_no_queue_away(redis_server: Server) -> None:
+    with closing(_open(redis_server)) as broker:
+        broker.declare("first", SETTINGS)
+        view = broker.registry.queues["first"]
+
+        _refresh_and(broker, "HGETALL", then=lambda: broker.declare("second", SETTINGS))
+
+        assert set(broker.registry.queues) == {"first", "second"}
+        assert broker.registry.queues["first"] is view
+        assert not view.deleted
+        broker.delete("first")
+        assert broker.queues() == ["second"]
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["the same client", "another client"])
+def test_a_reply_from_before_takes_no_queue_away_that_was_put_back(
+    redis_server: Server, others: bool
+) -> None:
+    with closing(_open(redis_server)) as broker, closing(_open(redis_server)) as other:
+        broker.declare("first", SETTINGS)
+        broker.declare("second", SETTINGS)
+        other.queues()
+
+        def empty() -> None:
+            redis_server.ask("FLUSHALL")
+            if others:
+                assert len(other.queues()) == 2
+            assert len(broker.queues()) == 2
+
+        _refresh_and(broker, "HGETALL", then=empty)
+
+        assert set(broker.registry.queues) == {"first", "second"}
+        broker.publish("second", Draft(b"x"))
+        assert other.stats("second").ready == 1
 
 
 def test_a_receipt_from_before_settles_no_message_from_after(redis_server: Server) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import os
+import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -66,6 +67,7 @@ class Shared:
         """Under a name of its own: a forked child that kept its parent's would seem to repeat its calls."""
         self.client = os.urandom(6).hex()  # names this process in tokens and as a holder of leases
         self.tokens = itertools.count(1)
+        self.registry.lock = threading.Lock()  # a thread of the parent may have held it
         for forget in self.forked:
             forget()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -67,6 +68,9 @@ class Registry:
         self.id_prefix = ""
         self.stores = 0  # how often it turned out to be another one
         self.revives = False  # whether to make again what a store lost that was emptied; not who only reads
+        self.lock = threading.Lock()  # of who takes what was read; nothing waits for Redis within it
+        self._begun = 0  # how often versions began anew
+        self._taken = 0  # how often anything was new
         self._documents: dict[str, tuple[int, bytes]] = {}
 
     def key_of(self, number: int) -> bytes:
@@ -77,7 +81,7 @@ class Registry:
     # -- looking --------------------------------------------------------------------------------
 
     def refresh(self, calls: Calls, *, always: bool = False) -> bool:
-        """Whether anything was new. May run several times at once: only newer versions count.
+        """Whether anything was new. May run several times at once: a reply that others outran is not taken.
 
         A store under another name than before was emptied, or exchanged. Then what is known here is put into
         it again, queues without their messages, as far as nobody else has done so.
@@ -87,29 +91,61 @@ class Registry:
             version, store = _replies(calls, (key, ("HGET", key, "")), self._asks_name())
             if int(version or 0) == self.version and _text(store) == self.id_prefix:
                 return False
-        versions, texts, store = self._read(calls)
-        if not self.id_prefix:  # of one who only reads
-            self.id_prefix = store
-        if store != self.id_prefix:
-            if self.revives:
-                self._revive(calls)
-                versions, texts, store = self._read(calls)
-            if store != self.id_prefix:  # nobody else was faster
-                self._change_store(store)
-        # From here on nothing waits, so nobody sees half of it.
+        restored = None
+        for _ in range(_TRIES):
+            begun, taken, known = self._begun, self._taken, self.version
+            versions, texts, store = self._read(calls)
+            if self.id_prefix not in ("", store) and self.revives and store != restored:
+                restored = self._revive(calls)
+            elif self._take_all(versions, texts, store, begun, taken, known):
+                return True
+        raise StoreError("Redis is emptied, or loses its latest writes, again and again; try again")
+
+    def _take_all(
+        self,
+        versions: dict[str, int],
+        texts: dict[str, bytes],
+        store: str,
+        begun: int,
+        taken: int,
+        known: int,
+    ) -> bool:
+        """Take what `_read` found; False: read again, as others took something else meanwhile.
+
+        `begun`, `taken` and `known` (`version`) are as they were before it was read. Only what was known by
+        then tells a Redis that went back in time from a reply that was slow.
+        """
         version = versions.pop("", 0)
-        if version < self.version:
-            # Redis went back in time: what it says now is what counts.
-            self._documents = dict.fromkeys(self._documents, (0, b""))
-            self.version = -1
-        for name, data in texts.items():
-            if versions[name] > self._documents.get(name, (0, b""))[0]:
-                self._take(name, versions[name], data)
-        if version >= self.version:
+        with self.lock:
+            is_older = version < known or store != self.id_prefix
+            if begun != self._begun or (is_older and taken != self._taken):
+                return False
+            if not self.id_prefix:  # of one who only reads
+                self.id_prefix = store
+            if store != self.id_prefix:
+                self._begin_anew()
+                self.id_prefix = store
+                self.stores += 1
+            elif version < known:
+                self._begin_anew()  # Redis went back in time: what it says now is what counts
+            elif version < self.version:
+                return True  # another thread asked later and was faster
+            for name, data in texts.items():
+                if versions[name] > self._documents.get(name, (0, b""))[0]:
+                    self._take(name, versions[name], data)
             for name in [name for name in self._documents if name not in versions]:
                 self._drop(name)
+            if version != self.version:
+                self._taken += 1
             self.version = version
         return True
+
+    def _begin_anew(self) -> None:
+        """Versions begin anew; in another store, the numbers of queues too."""
+        self.version = -1  # first: until all is taken, everybody looks again
+        # What they say is kept until the new ones are read: a store may be emptied once more before that.
+        self._documents = {name: (0, data) for name, (_, data) in self._documents.items()}
+        self._begun += 1
 
     def _asks_name(self) -> tuple[bytes, tuple[Any, ...]]:
         return self.counters_key, ("HGET", self.counters_key, "id_prefix")
@@ -129,23 +165,23 @@ class Registry:
         texts = calls.call(self.docs_key, "HMGET", self.docs_key, *changed, idempotent=True)
         return versions, {n: d for n, d in zip(changed, texts, strict=True) if d is not None}, store
 
-    def _revive(self, calls: Calls) -> None:
-        """Put what is known into a store that was emptied, as far as nobody else has."""
-        log.warning("Redis was emptied, or is another one: its queues are made again, empty")
-        documents, numbered = dict(self._documents), dict(self.queues)
-        self.load_prefix(calls, new_prefix())
-        for name, (_, data) in documents.items():
-            view = numbered.get(name.removeprefix(_QUEUE)) if name.startswith(_QUEUE) else None
-            if view is not None:
-                data = _queue_data(self.next_number(calls), view)
-            call_function(calls, self.docs_key, "put_document", name, 0, data, idempotent=False)
+    def _revive(self, calls: Calls) -> str:
+        """Put what is known into a store that was emptied, as far as nobody else has. The name of the store.
 
-    def _change_store(self, store: str) -> None:
-        """Versions and numbers of queues begin anew in another store."""
-        self.id_prefix = store
-        self._documents = dict.fromkeys(self._documents, (0, b""))
-        self.version = -1
-        self.stores += 1
+        All of it in one step: others see all queues or none, even if the store is emptied again meanwhile.
+        """
+        log.warning("Redis was emptied, or is another one: its queues are made again, empty")
+        with self.lock:
+            documents, queues = dict(self._documents), dict(self.queues)
+        flat: list[bytes | str | int] = []
+        for name, (_, data) in documents.items():
+            view = queues.get(name.removeprefix(_QUEUE)) if name.startswith(_QUEUE) else None
+            if view is not None:
+                data = _queue_fields(view)
+            flat += (name, int(view is not None), data)
+        start = random.randrange(_MAX_START)
+        found = call_function(calls, self.docs_key, "put_documents", new_prefix(), start, *flat)
+        return _text(found)
 
     def _take(self, name: str, version: int, data: bytes) -> None:
         self._documents[name] = (version, data)
@@ -163,11 +199,11 @@ class Registry:
                 known.set_settings(settings)
             known.version = version
             return
-        if known is not None:
-            self._forget(known)
         view = QueueView(name, number, settings, fields["created_ms"], self.key_of(number))
         view.version = version
         self.queues[name] = self.numbered[number] = view
+        if known is not None:
+            self._forget(known)  # last: who finds it deleted finds the new one
 
     def _drop(self, name: str) -> None:
         del self._documents[name]
@@ -264,5 +300,10 @@ def _text(value: bytes | None) -> str:
 
 
 def _queue_data(number: int, view: QueueView) -> bytes:
-    fields = {"number": number, "created_ms": view.created_ms, "settings": view.settings.to_json()}
-    return json.dumps(fields).encode()
+    return b'{"number": %d, %b' % (number, _queue_fields(view))
+
+
+def _queue_fields(view: QueueView) -> bytes:
+    """All but the number, which comes in front of it."""
+    fields = {"created_ms": view.created_ms, "settings": view.settings.to_json()}
+    return json.dumps(fields).encode()[1:]

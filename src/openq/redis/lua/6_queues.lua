@@ -140,6 +140,29 @@ local function put_document(keys, args)
   return version
 end
 
+-- What a client knows of a store that was emptied, as far as nobody else has put it there: the name of the store.
+-- The name that it gets if it has none, where its blocks begin, then name, 1 for a queue, data of each document;
+-- a queue gets a new number, which comes in front of its data
+local function put_documents(keys, args)
+  local docs = keys[1]
+  local versions, counters = docs .. 'v', sub(docs, 1, -5) .. 'counters'
+  local channel = sub(docs, 1, find(docs, ':{', 1, true)) .. 'topology'
+  call('HSETNX', counters, 'id_prefix', args[1])
+  call('HSETNX', counters, 'blocks', args[2])
+  for i = 3, #args, 3 do
+    local name, data = args[i], args[i + 2]
+    if call('HEXISTS', versions, name) == 0 then
+      if args[i + 1] == '1' then
+        data = '{"number": ' .. S(call('HINCRBY', counters, 'queues', 1)) .. ', ' .. data
+      end
+      call('HSET', docs, name, data)
+      call('HSET', versions, name, call('HINCRBY', versions, '', 1))
+      call('PUBLISH', channel, name)
+    end
+  end
+  return call('HGET', counters, 'id_prefix')
+end
+
 -- One field of a hash that clients share, if it still says what was changed: 1, or 0. now, field, before, after;
 -- '' is none
 local function put_field(keys, args)
@@ -209,6 +232,7 @@ register('configure', configure, GOES_ON)
 register('block', block, GOES_ON)
 register('drop', drop, GOES_ON)
 register('put_document', put_document, ADDS)
+register('put_documents', put_documents, ADDS)
 register('form_batch', batches.form, GOES_ON)
 register('open_batches', batches.open, GOES_ON)
 register('known_batches', batches.numbers, GOES_ON)
