@@ -13,9 +13,10 @@ import pytest
 from openq.broker.batches import MAX_OPEN, SubscriptionNotFound, SubscriptionTaken, consumer_of
 from openq.broker.waiters import Waiter
 from openq.clock import VirtualClock
-from openq.errors import FunctionError, NotReplicated, StoreUnavailable
+from openq.errors import FunctionError, NotReplicated, QueueNotFound, StoreUnavailable
 from openq.model import Draft, QueueSettings
 from openq.redis.broker import RedisBroker
+from openq.redis.subscriptions import StreamSubscriptions
 from tests.broker import test_subscriptions as of_the_journal
 from tests.cli import test_pipeline_state as by_command
 from tests.pipeline import test_consume as by_pipeline
@@ -114,6 +115,33 @@ AT_ONCE = ("test_who_waits_is_told_and_takes_nothing_from_those_behind",)  # her
 locals().update(borrow(of_the_journal, "place", without=AT_ONCE))
 locals().update(borrow(of_the_journal, "place_with"))
 locals().update(borrow(of_the_journal, "durable", without=OF_FILES))
+
+
+# -- deleted meanwhile
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "deleted and made anew"])
+def test_a_queue_that_is_deleted_while_a_batch_is_formed_is_what_is_missing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    assert place.form(0) is None
+    claimed = StreamSubscriptions._claimed
+
+    def deleted_before(*args: Any) -> Any:
+        """In the moment after the subscription was found."""
+        monkeypatch.undo()
+        place.broker.delete("q")
+        if again:
+            place.broker.declare("q", QueueSettings())
+            place.publish(b"new")
+        return claimed(*args)
+
+    monkeypatch.setattr(StreamSubscriptions, "_claimed", deleted_before)
+    if again:
+        assert place.form(0) == (1, 1)
+    else:
+        with pytest.raises(QueueNotFound):
+            place.form(0)
 
 
 # -- in slices

@@ -9,6 +9,7 @@ call of the new one on, the queue refuses what is of an earlier term, however la
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -204,7 +205,7 @@ class StreamSubscriptions:
                 self._catch_up(known, int(error.text))
             except QueueNotFound:
                 continue
-        raise StoreError(f"subscription {known.name!r} is changed by others all the time; try again")
+        raise _busy(known.name)
 
     def _catch_up(self, known: Known, term: int) -> None:
         """A text that lags behind its queue has lost the last change, in a failover."""
@@ -245,9 +246,13 @@ class StreamSubscriptions:
             return self._take(known, mine, limit, room)
 
         def agree() -> Known:
-            if self._find(name) is None:
-                self._enter(name, queue, maker)
-            return self._claimed(name, queue, owner, lease_ms)
+            for _ in range(_TRIES):
+                if self._find(name) is None:
+                    self._enter(name, queue, maker)  # refuses if there is no queue
+                # Deleted since, with its queue perhaps: a caller that forms a batch makes it anew.
+                with suppress(SubscriptionNotFound):
+                    return self._claimed(name, queue, owner, lease_ms)
+            raise _busy(name)
 
         known, formed = self._in_term(agree, take)
         if formed is None and waiter is not None and self._broker.stand_by(queue, waiter):
@@ -462,6 +467,10 @@ class StreamSubscriptions:
             returned = 0  # they went with it
         self._broker.sync()
         return returned
+
+
+def _busy(name: str) -> StoreError:
+    return StoreError(f"subscription {name!r} is changed by others all the time; try again")
 
 
 def _listed(flat: list[Any]) -> list[_Batch]:
