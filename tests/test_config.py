@@ -341,7 +341,7 @@ def test_every_setting_of_a_queue_can_be_declared_by_its_own_name(field: str, tm
         ("[queues.q]\nmax_receives = 3", "queues.q: max_receives needs a dlq"),
         ("[queues.q]\nmax_receives = 0\ndlq = 'x'", "queues.q: max_receives must be at least 1"),
         ("[queues.q]\noverflow = 'burst'", "queues.q: overflow must be one of drop-head, reject,"),
-        ("[queues.q]\nretry = 'often'", "queues.q: retry: retry kind must be none, fixed"),
+        ("[queues.q]\nretry = 'often'", "queues.q: retry: retry must be default, none, fixed"),
         ("[queues.q]\nretry = 5", "queues.q: retry must be default, none, fixed, exponential or a table"),
         (
             "[queues.q]\nretry = {bse = 2}",

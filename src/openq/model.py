@@ -327,6 +327,9 @@ class Delivery:
         self.consumer = consumer
 
 
+RETRY_KINDS = ("none", "fixed", "exponential")
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How long a message waits after a failed delivery, unless the nack itself says so.
@@ -343,7 +346,7 @@ class RetryPolicy:
     on_expiry: bool = True
 
     def __post_init__(self) -> None:
-        if self.kind not in ("none", "fixed", "exponential"):
+        if self.kind not in RETRY_KINDS:
             raise InvalidSetting(f"retry kind must be none, fixed or exponential, not {self.kind!r}")
         fits = 0 <= self.base_ms <= MAX_SPAN_MS and 0 <= self.max_ms <= MAX_SPAN_MS
         if not fits or not 1 <= self.factor <= 1000 or not 0 <= self.jitter <= 1:
@@ -356,7 +359,11 @@ class RetryPolicy:
     @classmethod
     def named(cls, kind: str) -> RetryPolicy:
         """The policy of that kind; "default" is the one of queues for which nobody chose any."""
-        return DEFAULT_RETRY if kind == "default" else cls(kind)
+        if kind == "default":
+            return DEFAULT_RETRY
+        if kind not in RETRY_KINDS:
+            raise InvalidSetting(f"retry must be default, none, fixed or exponential, not {kind!r}")
+        return cls(kind)
 
     def delay_ms(self, count: int, chance: float) -> int:
         """The delay after the `count`-th failed delivery; `chance` in [0, 1) comes from outside."""

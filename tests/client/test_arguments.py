@@ -141,6 +141,7 @@ def test_a_queue_that_cannot_be_is_not_opened(options: dict[str, Any]) -> None:
         lambda queue: Consumer(queue, batch=0),
         lambda queue: Consumer(queue, 5),
         lambda queue: Consumer(queue, idle_timeout="x"),
+        lambda queue: Consumer(queue, idle_timeout=-1),
         lambda queue: Consumer(queue, visibility_timeout="x"),
         lambda queue: Message.from_json(5),  # type: ignore[arg-type]
         lambda queue: Message.from_json("[" * 100_000),

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import inspect
 import logging
 import sys
 import threading
@@ -323,6 +324,49 @@ def test_a_traceback_is_bounded_and_its_end_is_kept(place: Place) -> None:
         assert again.traceback.endswith("LookupError: at the bottom")
 
 
+def test_a_long_text_of_an_exception_leaves_room_for_its_frames(place: Place) -> None:
+    def parse() -> None:
+        try:
+            raise KeyError("x\n" * 50_000)
+        except KeyError as error:
+            error.add_note("line\n" * 50_000)
+            raise ValueError("y" * 100_000) from error
+
+    with OpenQ("jobs", **place) as queue:
+        queue.publish("x")
+        message = queue.receive(timeout=30)
+        assert message is not None
+        try:
+            parse()
+        except ValueError as error:
+            message.nack(0, error)
+
+        again = queue.receive(timeout=30)
+        assert again is not None
+        assert again.traceback is not None
+        assert len(again.traceback.encode()) <= MAX_TRACE_BYTES
+        assert again.traceback.startswith("Traceback (most recent call last):")
+        assert again.traceback.count(", in parse") == 2
+        assert "The above exception was the direct cause" in again.traceback
+        assert again.traceback.endswith("y...")
+        assert again.reason is not None
+        assert again.reason.startswith("ValueError: " + "y" * 1000)
+
+
+def test_why_says_how_often_a_message_failed(place: Place) -> None:
+    with OpenQ("jobs", **place) as queue:
+        sent = queue.publish("x")
+        texts = []
+        for _ in range(2):
+            message = queue.receive(timeout=30)
+            assert message is not None
+            message.nack(600)
+            texts.append(queue.why(sent).text)
+            queue.reschedule(sent, delay=0)
+
+        assert [text.partition(";")[0] for text in texts] == ["failed once", "failed 2 times"]
+
+
 def test_a_reason_may_be_an_exception_that_was_never_raised(place: Place) -> None:
     with OpenQ("dead", **place) as dead, OpenQ("jobs", dlq=dead) as queue:
         queue.publish("x")
@@ -421,3 +465,10 @@ def test_consumers_run_until_they_are_stopped(monkeypatch: pytest.MonkeyPatch) -
         assert Consumer(queue).idle_timeout == 7
         assert founding_module.Consumer(queue).idle_timeout == 7
         assert aio.Consumer(aio.OpenQ("jobs"), handle).idle_timeout == 7
+        monkeypatch.setenv("OPENQ_IDLE_TIMEOUT", "-1")
+        with pytest.raises(InvalidSetting, match=r"OPENQ_IDLE_TIMEOUT must be None or .* 0 or more, not -1"):
+            Consumer(queue)
+        with pytest.raises(InvalidSetting, match=r"idle_timeout must be None or .* 0 or more, not -1"):
+            aio.Consumer(aio.OpenQ("jobs"), handle, idle_timeout=-1)
+    for each in (Consumer, aio.Consumer, founding_module.Consumer):
+        assert "idle_timeout: 'float | None' = <OPENQ_IDLE_TIMEOUT>" in str(inspect.signature(each))

@@ -128,6 +128,8 @@ def test_retry_policies_are_read_in_every_form() -> None:
     assert retry_policy("exponential") == RetryPolicy("exponential")
     assert retry_policy({"base": 0.5, "max": 60}) == RetryPolicy("exponential", base_ms=500, max_ms=60_000)
     assert retry_policy({"kind": "fixed", "base_ms": 7}) == RetryPolicy("fixed", base_ms=7)
+    with pytest.raises(InvalidSetting, match="retry must be default, none, fixed or exponential, not 'foo'"):
+        retry_policy("foo")
 
 
 # -- places -----------------------------------------------------------------------------------

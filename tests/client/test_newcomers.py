@@ -167,9 +167,10 @@ def test_a_path_without_permission_says_who_needs_it(tmp_path: Path) -> None:
 
 def test_a_forked_child_is_told_that_it_is_one(tmp_path: Path) -> None:
     program = (
-        "import os, sys, warnings\n"
+        "import asyncio, os, sys, warnings\n"
         "warnings.simplefilter('ignore')\n"  # newer versions warn of every fork beside threads
-        "from openq import OpenQ, Forked\n"
+        "from openq import Consumer, OpenQ, Forked, aio\n"
+        "tasks = aio.OpenQ('jobs', path=sys.argv[1])\n"
         "kept, here = OpenQ('jobs', path=sys.argv[1]), OpenQ('here')\n"
         "kept.publish('x'); here.publish('x')\n"
         "lent = here.receive()\n"
@@ -177,6 +178,10 @@ def test_a_forked_child_is_told_that_it_is_one(tmp_path: Path) -> None:
         "    for act in (lambda: kept.publish('y'), kept.stats, lambda: here.receive(timeout=0), lent.ack):\n"
         "        try: print('done', act())\n"
         "        except Forked as error: print(error)\n"
+        "    for act in (Consumer(kept).start, lambda: asyncio.run(aio.Consumer(tasks, print).run())):\n"
+        "        try: print('done', act())\n"
+        "        except Forked as error: print(error)\n"
+        "    Consumer(kept).run()\n"
         "    kept.close(); here.close()\n"
         "    with OpenQ('here') as own: own.publish('z'); print(len(own), 'own', flush=True)\n"
         "    os._exit(0)\n"
@@ -198,7 +203,9 @@ def test_a_forked_child_is_told_that_it_is_one(tmp_path: Path) -> None:
     ]
     assert "openq serve --data" in lines[0]
     assert ["memory is not shared with a child" in line for line in lines[2:4]] == [True, True]
-    assert lines[4:] == ["1 own", "1 kept"]
+    assert lines[4:6] == lines[:1] * 2
+    assert f"the consumer of queue 'jobs' stopped: {lines[0]}" in done.stderr
+    assert lines[6:] == ["1 own", "1 kept"]
 
 
 def test_two_queues_in_memory_are_two_unless_they_share_a_broker() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..client import checks
 from ..client.consumer import (
+    FORKED_TEXT,
     FROM_ENVIRONMENT,
     TROUBLE_PAUSE_S,
     default_idle_timeout,
@@ -19,7 +20,7 @@ from ..client.consumer import (
 )
 from ..client.failures import describe_attempt, is_handler_failure
 from ..client.times import to_ms
-from ..errors import Closed, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
+from ..errors import Closed, Forked, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from .queue import Message, Queue
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Consumer:
         self.queue = queue
         self.handler = handler
         self.name = name or f"consumer-{queue.name}"
-        self.idle_timeout = checks.patience(idle_timeout, "idle_timeout")
+        self.idle_timeout = checks.seconds_or_none(idle_timeout, "idle_timeout")
         self.processed = 0
         self.failed = 0
         self._concurrency = concurrency
@@ -82,9 +83,13 @@ class Consumer:
         self._ended = ""
 
     def start(self) -> None:
-        """Begin to work on the running loop. A second call changes nothing."""
+        """Begin to work on the running loop. A second call changes nothing.
+
+        Raises `Forked` where the queue cannot be used.
+        """
         if self._tasks:
             return
+        self.queue.inner._check_not_forked()
         self._ended = "it was stopped"
         self._tasks = [
             asyncio.create_task(self._work(), name=f"{self.name}-{i + 1}") for i in range(self._concurrency)
@@ -156,6 +161,9 @@ class Consumer:
                         self._ended = idle_text(self.idle_timeout, self.queue.closed)
                     return
                 await self._handle(message)
+        except Forked as error:
+            self._ended = FORKED_TEXT
+            log.error("the consumer of queue %r stopped: %s", self.queue.name, error)
         except Closed:
             self._ended = "the queue was closed"  # under us: there is nothing more to do
         except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from ..errors import InvalidSetting
 
@@ -78,6 +78,13 @@ def patience(timeout: Any, name: str = "timeout") -> float | None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout:
         raise InvalidSetting(f"{name} must be a number of seconds or None, not {timeout!r}")
     return timeout
+
+
+def seconds_or_none(value: Any, name: str) -> float | None:
+    """A number of seconds, 0 or more; None stands for no end."""
+    if patience(value, name) is not None and value < 0:
+        raise InvalidSetting(f"{name} must be None or a number of seconds, 0 or more, not {value!r}")
+    return cast(float | None, value)
 
 
 def mapping(value: Any, name: str) -> Mapping[str, Any]:

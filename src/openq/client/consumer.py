@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
-from ..errors import Closed, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
+from ..errors import Closed, Forked, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from . import checks
 from .embedded import RECEIVE_TIMEOUT, Queue
 from .failures import describe_attempt, is_handler_failure
@@ -20,7 +20,15 @@ from .waiting import Wait
 
 log = logging.getLogger("openq")
 
-FROM_ENVIRONMENT: Any = object()  # an argument that was not given
+
+class _FromEnvironment:
+    """The default of an argument, as `help` shows it."""
+
+    def __repr__(self) -> str:
+        return "<OPENQ_IDLE_TIMEOUT>"
+
+
+FROM_ENVIRONMENT: Any = _FromEnvironment()
 _numbers = count(1)
 
 TROUBLE_PAUSE_S = 1.0  # after a receive that failed
@@ -29,6 +37,7 @@ TROUBLE_PAUSE_S = 1.0  # after a receive that failed
 def default_idle_timeout(otherwise: float | None) -> float | None:
     """For both kinds of consumers: from the environment, else theirs."""
     number = environment_number("idle_timeout", math.inf if otherwise is None else otherwise)
+    checks.seconds_or_none(number, "the environment variable OPENQ_IDLE_TIMEOUT")
     return None if number == math.inf else number
 
 
@@ -37,6 +46,9 @@ def idle_text(idle_timeout: float | None, is_closed: bool) -> str:
     if is_closed or idle_timeout is None:
         return "the queue was closed"
     return f"no message came for {idle_timeout:g} s (idle_timeout)"
+
+
+FORKED_TEXT = "this process was forked after the queue was opened"
 
 
 def interrupted_text(error: BaseException) -> str:
@@ -97,6 +109,9 @@ class ConsumerLoop:
                         ended = idle_text(self.idle_timeout, self.queue.closed)
                     break
                 self._work_through(messages)
+        except Forked as error:
+            ended = FORKED_TEXT
+            log.error("the consumer of queue %r stopped: %s", self.queue.name, error)
         except Closed:
             ended = "the queue was closed"  # under us: there is nothing more to do
         except Exception as error:
@@ -218,7 +233,7 @@ class Consumer(threading.Thread):
             queue,
             handler,
             name=self.name,
-            idle_timeout=checks.patience(idle_timeout, "idle_timeout"),
+            idle_timeout=checks.seconds_or_none(idle_timeout, "idle_timeout"),
             visibility_timeout=visibility_timeout,
             heartbeat=heartbeat,
             batch=checks.whole(batch, "batch", 1),
@@ -246,6 +261,11 @@ class Consumer(threading.Thread):
     def failed(self) -> int:
         """Messages whose handler raised."""
         return self.__loop.failed
+
+    def start(self) -> None:
+        """Begin to work in a thread of its own. Raises `Forked` where the queue cannot be used."""
+        self.queue._check_not_forked()
+        super().start()
 
     def run(self) -> None:
         self.__loop.run()

@@ -71,9 +71,9 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
     `dead_letter_expired` (what outlives its time goes to the dlq too), `delay` (0), `retention` (4 days),
     `message_ttl`, `max_length`, `max_bytes`, `max_body`, `overflow` ("drop-head", "reject", "dead-letter"
     or "reject-dead-letter"), `max_priority` (higher ones count as this one; 0: the order ignores them),
-    `fifo`, `dedup_window` (300), `dedup_by_content`, `dedup_per_group`, `retry` ("fixed", "exponential",
-    a dict or a RetryPolicy), `history` (a day: how far `replay_from` reaches), `relaxed` (answer before
-    the disk does).
+    `fifo`, `dedup_window` (300), `dedup_by_content`, `dedup_per_group`, `retry` ("default",
+    "none", "fixed", "exponential", a dict or a RetryPolicy), `history` (a day: how far `replay_from`
+    reaches), `relaxed` (answer before the disk does).
     """
 
     def __init__(
@@ -175,6 +175,10 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
         self._publish_body = closed.publish_body
         self._take = closed.receive
         self._ack_one = closed.ack_one
+
+    def _check_not_forked(self) -> None:
+        if isinstance(self._broker, _ClosedBroker):
+            self._broker.check_not_forked()
 
     # -- in -----------------------------------------------------------------------------------
 
@@ -621,6 +625,10 @@ class _ClosedBroker:
 
     def __init__(self, error: Callable[[], Closed] = Closed) -> None:
         self._error = error
+
+    def check_not_forked(self) -> None:
+        if self._error is not Closed:
+            raise self._error()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def refuse(*_: object, **__: object) -> Any:

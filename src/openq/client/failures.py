@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import InvalidSetting
@@ -9,6 +10,7 @@ from ..model import failure_text
 from . import checks
 
 MAX_REASON = 4096  # characters of an exception's text
+MAX_TRACE_TEXT = 500  # of it where the traceback ends; the whole of it is in the reason
 _OWN_MODULES = ("openq.client.consumer", "openq.aio.consumer")
 
 
@@ -35,7 +37,23 @@ def trace_of(error: BaseException) -> str | None:
         lines = traceback.format_exception(type(error), error, where)
     except Exception:
         return None  # of an exception that breaks even that, the reason must do
-    return _encodable("".join(lines).rstrip())
+    return _encodable("".join(_shortened(lines)).rstrip())
+
+
+_FRAMES = ("File ", "Traceback (", "Exception Group Traceback (", "The above exception", "During handling")
+
+
+def _shortened(pieces: list[str]) -> Iterator[str]:
+    """A printed traceback with the long texts of exceptions cut, so that they do not push out its frames."""
+    left = MAX_TRACE_TEXT
+    for piece in pieces:
+        start = piece.lstrip(" |+-\n")
+        if start.startswith(_FRAMES) or start.endswith("-----\n"):
+            left = MAX_TRACE_TEXT
+            yield piece
+        elif left > 0:
+            yield piece if len(piece) <= left else piece[:left].rstrip() + "...\n"
+            left -= len(piece)
 
 
 def failure_of(reason: str | BaseException | None) -> str | None:

@@ -39,7 +39,8 @@ def why_away(entry: Entry, lease: Delivery | None, is_delayed: bool, now_ms: int
         left = (extra.due_ms - now_ms) / 1000
         if extra.count:
             reason = f" ({extra.reason})" if extra.reason else ""
-            return Why("retry", f"failed {extra.count} times{reason}; tried again in {left:.3f} s")
+            often = "once" if extra.count == 1 else f"{extra.count} times"
+            return Why("retry", f"failed {often}{reason}; tried again in {left:.3f} s")
         return Why("delayed", f"due in {left:.3f} s")
     return None
 
