@@ -36,7 +36,8 @@ VERSION, SOURCE = _source()
 
 # Nobody waits for the copies of what these leave behind: a lease that a failover takes is given anew.
 _LENDING = ("receive", "hold", "tick", "tidy_batches")
-_LOOKING = ("browse", "survey", "rear", "look", "seqs_of", "standing", "stats", "open_batches", "read_batch")
+_PAGES = ("browse", "browse_delayed", "in_flight", "survey", "rear", "look", "read_batch")
+_LOOKING = (*_PAGES, "seqs_of", "standing", "stats", "open_batches")
 _UNCONFIRMED = frozenset((*_LENDING, *_LOOKING))
 
 

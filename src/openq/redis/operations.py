@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from ..broker import sweeps
@@ -40,6 +41,7 @@ from .traffic import Traffic
 _PAGE = 500
 _MOST = 10_000_000
 _SORTED = 20_000  # so many are fetched at once to be sorted by priority
+_EXACT_MS = 10**14  # an extra holds 14 digits of a due time
 _TRIES = 200  # of who is outrun by others
 
 
@@ -186,14 +188,37 @@ class Operations(Traffic):
             return self._sound(view, self._on(view, "rear", limit))
         return self._sound(view, self._on(view, "browse", "ready", limit))
 
-    def _browse(self, view: QueueView, state: str, most_in_order: int = _MOST) -> Iterator[list[Entry]]:
-        """Pages of one state in hand-out order; by sequence, where lanes take turns and more wait."""
-        if state != "ready":
-            done = 0
-            while page := self._on(view, "browse", state, _PAGE, done):
-                yield self._sound(view, page)
-                done += _PAGE
-            return
+    def _browse(
+        self, view: QueueView, state: str, most_in_order: int = _MOST, after: Mark | None = None
+    ) -> Iterator[list[Entry]]:
+        """Pages of one state in hand-out order; by sequence, where lanes take turns and more wait.
+
+        The delayed ones and those in flight begin after the mark. A page begins after the last message
+        of the page before, not after a count: messages that leave between two pages shift nothing.
+        """
+        if state == "delayed":
+            return self._browse_delayed(view, after)
+        if state == "in_flight":
+            return self._browse_in_flight(view, 0 if after is None else after[2])
+        return self._browse_ready(view, most_in_order)
+
+    def _browse_delayed(self, view: QueueView, after: Mark | None) -> Iterator[list[Entry]]:
+        due: Any = b"-inf"
+        seq: Any = 0
+        if after is not None and after[1] < _EXACT_MS:
+            _, due, seq = after
+        while due != b"":
+            due, seq, *page = self._on(view, "browse_delayed", _PAGE, due, seq)
+            yield self._sound(view, page)
+
+    def _browse_in_flight(self, view: QueueView, after: int) -> Iterator[list[Entry]]:
+        seqs = sorted(seq for seq in map(int, self._on(view, "in_flight")) if seq > after)
+        for start in range(0, len(seqs), _PAGE):
+            answer = self._on(view, "look", *seqs[start : start + _PAGE])
+            # Some were acked or came back since their sequences were read.
+            yield [entry for entry, at in self._sound_rows(view, answer) if answer[at + 3] == b"in_flight"]
+
+    def _browse_ready(self, view: QueueView, most_in_order: int) -> Iterator[list[Entry]]:
         after = 0
         while True:
             answer = self._on(view, "survey", after, _PAGE)
@@ -323,11 +348,13 @@ class Operations(Traffic):
         view = self._view(queue)
         most = view.settings.max_priority
         states = _states(state)
-        parts: list[tuple[int, Iterator[Entry]]] = [
-            (section, (entry for page in self._browse(view, each) for entry in page))
-            for section, each in enumerate(STATES[:3])
-            if each in states
-        ]
+        parts: list[tuple[int, Iterator[Entry]]] = []
+        for section, each in enumerate(STATES[:3]):
+            if each not in states or (after is not None and section < after[0]):
+                continue
+            begin = after if after is not None and after[0] == section else None
+            pages = self._browse(view, each, after=begin)
+            parts.append((section, chain.from_iterable(pages)))
         return after_mark(parts, 255 if most is None else most, after)
 
     def why(self, queue: str, message_id: str) -> Why:

@@ -179,25 +179,90 @@ local function show(Q, answer, seq, state)
   answer[at + 5] = state == 'in_flight' and call('HGET', Q.p .. 'o', seq) or ''
 end
 
--- now, state, most, after: how many of that state are passed over
-local browse = up_to_date(function(Q, args)
-  local p, state, most, skip = Q.p, args[2], tonumber(args[3]), tonumber(args[4] or 0)
-  local seqs
-  if state == 'ready' then
-    seqs = in_order(Q, most + skip)
-  elseif state == 'delayed' then
-    local pairs_ = call('ZRANGE', p .. 'd', 0, -1, 'WITHSCORES')
-    local all = {}
-    for i = 1, #pairs_, 2 do all[#all + 1] = {tonumber(pairs_[i + 1]), tonumber(pairs_[i]), pairs_[i]} end
-    table.sort(all, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
-    seqs = {}
-    for i, each in ipairs(all) do seqs[i] = each[3] end
-  else
-    for _, run in ipairs(Q.rc > 0 and call('ZRANGE', p .. 'rn', 0, -1) or {}) do break_up(Q, run) end
-    seqs = by_number(call('HKEYS', p .. 'o'))
+-- Walks over one state: the functions of a page, and what they are made of.
+local browse = {DIGITS = 16}
+
+-- The first rank in [from, till) of a sorted set whose member does not sort before `text`.
+function browse.rank_of(key, text, from, till)
+  while from < till do
+    local middle = floor((from + till) / 2)
+    if call('ZRANGE', key, middle, middle)[1] < text then from = middle + 1 else till = middle end
   end
+  return from
+end
+
+-- Appends the members of one score that come after `seq`, by number, until `seqs` holds `most`. Returns the number
+-- up to which all were seen, or nil when the score has no more. Redis sorts the members of one score as texts:
+-- there the numbers of one length are in order, with numbers of other lengths between them. Many messages may be
+-- due in the same millisecond, so one call reads a limited part of them.
+function browse.ties(key, score, seq, most, seqs)
+  local from = call('ZCOUNT', key, '-inf', '(' .. score)
+  local till = from + call('ZCOUNT', key, score, score)
+  local left = 10 * most
+  for digits = #S(seq + 1), browse.DIGITS do
+    local at = browse.rank_of(key, S(max(seq + 1, 10 ^ (digits - 1))), from, till)
+    while at < till do
+      local part = call('ZRANGE', key, at, min(at + most, till) - 1)
+      for _, each in ipairs(part) do
+        if #each == digits then
+          seqs[#seqs + 1] = each
+          if #seqs == most then return tonumber(each) end
+        end
+      end
+      -- Every number of this length up to this one sorts before the last member read.
+      local last = part[#part]
+      if #last < digits then
+        seq = tonumber(last) * 10 ^ (digits - #last) - 1
+      else
+        seq = tonumber(sub(last, 1, digits))
+      end
+      left = left - #part
+      if left <= 0 then return seq end
+      if #S(seq + 1) > digits then break end
+      at = browse.rank_of(key, S(seq + 1), at + #part, till)
+    end
+  end
+end
+
+-- Delayed ones by due time and sequence: {due time, sequence, ...}, after which the next page begins; both are ''
+-- after the last page. A page may be empty before that. Messages that leave between two pages shift nothing.
+-- now, most, due time, sequence
+browse.delayed = up_to_date(function(Q, args)
+  local key, most, due, seq = Q.p .. 'd', tonumber(args[2]), args[3], tonumber(args[4])
+  local seqs = {}
+  local seen = browse.ties(key, due, seq, most, seqs)
+  while not seen do
+    local part = call('ZRANGEBYSCORE', key, '(' .. due, '+inf', 'WITHSCORES', 'LIMIT', 0, most - #seqs)
+    if #part == 0 then break end
+    due = part[#part]
+    -- The last due time may have more members than were read here: `ties` reads them.
+    local rows = {}
+    for i = 1, #part, 2 do
+      if part[i + 1] ~= due then rows[#rows + 1] = {tonumber(part[i + 1]), tonumber(part[i]), part[i]} end
+    end
+    table.sort(rows, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
+    for _, row in ipairs(rows) do seqs[#seqs + 1] = row[3] end
+    seen = browse.ties(key, due, 0, most, seqs)
+  end
+  local answer = seen and {due, S(seen)} or {'', ''}
+  for _, each in ipairs(seqs) do show(Q, answer, each, 'delayed') end
+  return answer
+end)
+
+-- The sequences of all messages in flight, in no order; those in runs are taken out of them.
+function browse.leased(Q)
+  for _, run in ipairs(Q.rc > 0 and call('ZRANGE', Q.p .. 'rn', 0, -1) or {}) do break_up(Q, run) end
+  return call('HKEYS', Q.p .. 'o')
+end
+
+browse.in_flight = up_to_date(browse.leased)
+
+-- The first ones, ready or in flight. now, state, most
+browse.first = up_to_date(function(Q, args)
+  local state, most = args[2], tonumber(args[3])
+  local seqs = state == 'ready' and in_order(Q, most) or by_number(browse.leased(Q))
   local answer = {}
-  for i = skip + 1, min(#seqs, skip + most) do show(Q, answer, seqs[i], state) end
+  for i = 1, min(#seqs, most) do show(Q, answer, seqs[i], state) end
   return answer
 end)
 
