@@ -221,6 +221,32 @@ def test_the_visibility_of_a_message_can_be_changed_when_its_lease_is_over(
         assert refused(change, sqs, url, first, 600)[0].endswith("MessageNotInflight")
 
 
+def test_an_older_receipt_takes_no_message_from_its_holder_and_can_only_lengthen_its_lease(
+    sqs: Any, server: Served
+) -> None:
+    url = made(sqs)
+    send(sqs, url, "a")
+    [older] = take(sqs, url, VisibilityTimeout=0)
+    [held] = take(sqs, url, VisibilityTimeout=600)
+
+    def deadline() -> str:
+        path = f"/api/v1/queues/{url.rpartition('/')[2]}/messages?state=in_flight"
+        with urllib.request.urlopen(server.url + path, timeout=30) as answer:
+            [message] = json.load(answer)["messages"]
+        return str(message["deadline"])
+
+    first = deadline()
+    for seconds in (0, 30):
+        change(sqs, url, older, seconds)
+    delete(sqs, url, older)
+    assert (deadline(), take(sqs, url)) == (first, [])
+
+    change(sqs, url, older, 3600)
+    assert deadline() > first
+    change(sqs, url, held, 0)
+    assert bodies(take(sqs, url)) == ["a"]
+
+
 def test_an_expired_receipt_deletes_from_a_standard_queue_only(sqs: Any) -> None:
     standard, fifo = made(sqs), made(sqs, FIFO)
     for url in (standard, fifo):

@@ -508,8 +508,9 @@ def change_one(call: Call, view: View, handle: str, seconds: int) -> None:
     broker = call.site.broker
     lent = broker.lease(view.full, seq)
     if lent is not None and lent.number > number and not view.fifo:
-        # AWS lets an older receipt change the lease of whoever has the message now. It may make that
-        # longer here; taking a message from its holder is what receipts are there to prevent.
+        # AWS lets an older receipt change the lease of the consumer that has the message now, and clients
+        # rely on making it longer. It is never shortened here: a receipt must not take a message from its
+        # holder.
         if lent.until_ms and call.now_ms + seconds * 1000 <= lent.until_ms:
             return
         number = lent.number
