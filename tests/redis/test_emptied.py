@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from typing import Any, cast
 
 import pytest
@@ -24,11 +24,15 @@ from tests.redis.servers import Server
 from tests.redis.test_doors import Door, Opens, opens  # noqa: F401 (a fixture)
 from tests.serving import until
 
+Opened = Callable[[], RedisBroker]
 SETTINGS = QueueSettings(visibility_ms=7_000)
 
 
-def _open(server: Server) -> RedisBroker:
-    return RedisBroker(server.url, profile="fast")
+@pytest.fixture
+def opened(redis_server: Server) -> Iterator[Opened]:
+    """Opens brokers; they are closed also after a test that fails, which must not disturb the next one."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(RedisBroker(redis_server.url, profile="fast")))
 
 
 FIRST: dict[str, Callable[[RedisBroker], object]] = {
@@ -53,8 +57,10 @@ def _refused(broker: RedisBroker, queue: str) -> None:
 
 
 @pytest.mark.parametrize("first", FIRST)
-def test_whatever_is_asked_first_the_queues_are_there_again(redis_server: Server, first: str) -> None:
-    one, two = _open(redis_server), _open(redis_server)
+def test_whatever_is_asked_first_the_queues_are_there_again(
+    redis_server: Server, opened: Opened, first: str
+) -> None:
+    one, two = opened(), opened()
     one.declare("q", SETTINGS)
     one.declare("other", QueueSettings(fifo=True))
     one.declare_exchange(Exchange("x", "topic"))
@@ -73,12 +79,10 @@ def test_whatever_is_asked_first_the_queues_are_there_again(redis_server: Server
     two.purge("q")
     one.route("x", "k.1", Draft(b"routed"))
     assert [each.entry.body for each in two.receive("q", 10)] == [b"routed"]
-    one.close()
-    two.close()
 
 
-def test_emptied_twice_and_by_many_threads_at_once(redis_server: Server) -> None:
-    brokers = [_open(redis_server) for _ in range(3)]
+def test_emptied_twice_and_by_many_threads_at_once(redis_server: Server, opened: Opened) -> None:
+    brokers = [opened() for _ in range(3)]
     for number in range(5):
         brokers[0].declare(f"q{number}", QueueSettings())
     assert all(len(broker.queues()) == 5 for broker in brokers)
@@ -104,8 +108,6 @@ def test_emptied_twice_and_by_many_threads_at_once(redis_server: Server) -> None
             thread.join()
         assert problems == []
         assert [brokers[1].stats(f"q{number}").ready for number in range(5)] == [3] * 5
-    for broker in brokers:
-        broker.close()
 
 
 class Interrupted:
@@ -151,69 +153,71 @@ MOMENTS: dict[str, tuple[object, ...]] = {
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("restored", [False, True], ids=["by nobody else", "by another"])
-def test_emptied_again_while_it_is_put_back(redis_server: Server, moment: str, restored: bool) -> None:
-    with closing(_open(redis_server)) as broker, closing(_open(redis_server)) as other:
-        for number in range(5):
-            broker.declare(f"q{number}", SETTINGS)
-        broker.declare_exchange(Exchange("x", "fanout"))
-        broker.bind(Binding("x", "q3", False, "", {}))
-        broker.put_document("kept", 0, b"data")
-        other.queues()
-        redis_server.ask("FLUSHALL")
-        if restored:
-            assert len(other.queues()) == 5
+def test_emptied_again_while_it_is_put_back(
+    redis_server: Server, opened: Opened, moment: str, restored: bool
+) -> None:
+    broker, other = opened(), opened()
+    for number in range(5):
+        broker.declare(f"q{number}", SETTINGS)
+    broker.declare_exchange(Exchange("x", "fanout"))
+    broker.bind(Binding("x", "q3", False, "", {}))
+    broker.put_document("kept", 0, b"data")
+    other.queues()
+    redis_server.ask("FLUSHALL")
+    if restored:
+        assert len(other.queues()) == 5
 
-        _refresh_and(broker, *MOMENTS[moment], then=lambda: redis_server.ask("FLUSHALL"))
+    _refresh_and(broker, *MOMENTS[moment], then=lambda: redis_server.ask("FLUSHALL"))
 
-        for each in (broker, other):
-            assert sorted(each.queues()) == [f"q{number}" for number in range(5)]
-            assert each.settings("q1") == SETTINGS
-            assert [bound.destination for bound in each.bindings("x", None)] == ["q3"]
-            assert each.document("kept")[1] == b"data"
-        numbers = [view.number for view in broker.registry.queues.values()]
-        assert len(set(numbers)) == len(numbers)
-        broker.route("x", "", Draft(b"routed"))
-        assert [each.entry.body for each in other.receive("q3", 10)] == [b"routed"]
+    for each in (broker, other):
+        assert sorted(each.queues()) == [f"q{number}" for number in range(5)]
+        assert each.settings("q1") == SETTINGS
+        assert [bound.destination for bound in each.bindings("x", None)] == ["q3"]
+        assert each.document("kept")[1] == b"data"
+    numbers = [view.number for view in broker.registry.queues.values()]
+    assert len(set(numbers)) == len(numbers)
+    broker.route("x", "", Draft(b"routed"))
+    assert [each.entry.body for each in other.receive("q3", 10)] == [b"routed"]
 
 
-def test_a_reply_that_was_outrun_takes_no_queue_away(redis_server: Server) -> None:
-    with closing(_open(redis_server)) as broker:
-        broker.declare("first", SETTINGS)
-        view = broker.registry.queues["first"]
+def test_a_reply_that_was_outrun_takes_no_queue_away(opened: Opened) -> None:
+    broker = opened()
+    broker.declare("first", SETTINGS)
+    view = broker.registry.queues["first"]
 
-        _refresh_and(broker, "HGETALL", then=lambda: broker.declare("second", SETTINGS))
+    _refresh_and(broker, "HGETALL", then=lambda: broker.declare("second", SETTINGS))
 
-        assert set(broker.registry.queues) == {"first", "second"}
-        assert broker.registry.queues["first"] is view
-        assert not view.deleted
-        broker.delete("first")
-        assert broker.queues() == ["second"]
+    assert set(broker.registry.queues) == {"first", "second"}
+    assert broker.registry.queues["first"] is view
+    assert not view.deleted
+    broker.delete("first")
+    assert broker.queues() == ["second"]
 
 
 @pytest.mark.parametrize("others", [False, True], ids=["the same client", "another client"])
 def test_a_reply_from_before_takes_no_queue_away_that_was_put_back(
-    redis_server: Server, others: bool
+    redis_server: Server, opened: Opened, others: bool
 ) -> None:
-    with closing(_open(redis_server)) as broker, closing(_open(redis_server)) as other:
-        broker.declare("first", SETTINGS)
-        broker.declare("second", SETTINGS)
-        other.queues()
+    broker, other = opened(), opened()
+    broker.declare("first", SETTINGS)
+    broker.declare("second", SETTINGS)
+    other.queues()
 
-        def empty() -> None:
-            redis_server.ask("FLUSHALL")
-            if others:
-                assert len(other.queues()) == 2
-            assert len(broker.queues()) == 2
+    def empty() -> None:
+        redis_server.ask("FLUSHALL")
+        if others:
+            assert len(other.queues()) == 2
+        assert len(broker.queues()) == 2
 
-        _refresh_and(broker, "HGETALL", then=empty)
+    _refresh_and(broker, "HGETALL", then=empty)
 
-        assert set(broker.registry.queues) == {"first", "second"}
-        broker.publish("second", Draft(b"x"))
-        assert other.stats("second").ready == 1
+    assert set(broker.registry.queues) == {"first", "second"}
+    broker.publish("second", Draft(b"x"))
+    assert other.stats("second").ready == 1
 
 
-def test_a_receipt_from_before_settles_no_message_from_after(redis_server: Server) -> None:
-    old, new = _open(redis_server), _open(redis_server)
+def test_a_receipt_from_before_settles_no_message_from_after(redis_server: Server, opened: Opened) -> None:
+    old, new = opened(), opened()
     old.declare("q", QueueSettings())
     old.publish("q", Draft(b"before"))
     [held] = old.receive("q")
@@ -227,24 +231,22 @@ def test_a_receipt_from_before_settles_no_message_from_after(redis_server: Serve
     assert refusal is not None
     assert new.stats("q").in_flight == 1
     assert new.ack("q", [(other.entry.seq, other.number)]) == [None]
-    old.close()
-    new.close()
 
 
-def test_users_and_policies_are_there_again_so_that_no_server_opens_itself(redis_server: Server) -> None:
-    broker = _open(redis_server)
+def test_users_and_policies_are_there_again_so_that_no_server_opens_itself(
+    redis_server: Server, opened: Opened
+) -> None:
+    broker = opened()
     store = Store(place=SharedPlace(broker, "users", "Redis"))
     store.add_user("boss", password="secret", role="admin")
     redis_server.ask("FLUSHALL")
 
     broker.queues()
 
-    other = _open(redis_server)
+    other = opened()
     [user] = Store(place=SharedPlace(other, "users", "Redis")).users()
     assert user.name == "boss"
     store.set_role("boss", "viewer")  # and they can be changed
-    broker.close()
-    other.close()
 
 
 def test_the_library_goes_on(redis_server: Server) -> None:
