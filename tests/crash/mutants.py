@@ -14,6 +14,7 @@ from openq.clock import VirtualClock
 from openq.errors import JournalDamaged, OpenQError
 from openq.storage.disk import Io
 from openq.storage.doctor import check, repair
+from openq.storage.files import FileJournal
 from openq.storage.segment import HEADER_BYTES, BadHeader, frames, unpack_header
 from openq.storage.survey import Found, Survey
 from tests.crash.client import Client
@@ -52,6 +53,7 @@ class Specimen:
         else:
             assert broker.journal is not None
             broker.sync()
+            _rest(broker)
             shutil.copytree(live, path)
             broker.close()
         shutil.rmtree(live)
@@ -67,6 +69,19 @@ class Specimen:
         self.contents = {name: (path / name).read_bytes() for name in self.files}
         self.segments = [name for name in self.files if name.endswith(".seg")]
         self.records = [record for extent in self.extents for record in extent.records]
+
+
+def _rest(broker: LocalBroker) -> None:
+    """End the threads that make, rename and free files beside the traffic: a copy has to find every file
+    that it was told of. As after a kill, the last snapshot, which closing makes, is not there.
+    """
+    housekeeper, journal = broker._housekeeper, broker.journal
+    assert housekeeper is not None
+    assert isinstance(journal, FileJournal)
+    housekeeper._stopping = True
+    housekeeper.wake()
+    housekeeper._thread.join()
+    journal._keeper.stop()
 
 
 def _extents(path: Path) -> list[Extent]:
