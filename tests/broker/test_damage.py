@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from openq.broker.base import Health
-from openq.broker.damage import FOUND, LOST, MAX_LISTED, SET_ASIDE, DamageRegister
+from openq.broker.damage import BLOCK, FOUND, LOST, MAX_LISTED, SET_ASIDE, DamageRegister
 from openq.broker.local import LocalBroker
 from openq.broker.state_file import StateFile
 from openq.model import Draft, QueueSettings
@@ -50,6 +50,17 @@ def test_the_register_is_the_same_after_a_restart_and_after_it_was_cleared(tmp_p
     assert cleared.reasons() == ()
     assert b'openq_damaged_records_total{kind="lost"} 506' in render(cleared.families())
     assert b"openq_degraded 0" in render(cleared.families())
+
+
+def test_blocks_are_not_called_records(tmp_path: Path) -> None:
+    register = DamageRegister(StateFile(str(tmp_path), "damage.json"))
+    register.report(LOST, "unreadable blocks", 5, file="/data/journal/1.seg", count=14, unit=BLOCK)
+    assert str(register.listed()[0]).startswith("14 blocks lost: ")
+    register.report(LOST, "segment 2 is missing", 5, file="/data/journal/2.seg", count=1)
+
+    again = DamageRegister(StateFile(str(tmp_path), "damage.json"))
+
+    assert again.reasons() == register.reasons() == ("1 record lost", "14 blocks lost")
 
 
 def test_a_file_that_says_nonsense_is_kept_and_the_register_begins_anew(tmp_path: Path) -> None:

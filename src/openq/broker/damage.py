@@ -37,6 +37,10 @@ LOST: Kind = "lost"
 FOUND: Kind = "found"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+Unit = Literal["record", "block"]
+RECORD: Unit = "record"
+BLOCK: Unit = "block"  # of one record or more: nothing tells how many
+
 MAX_LISTED = 10_000  # reports that are kept one by one; later ones are only counted
 _SHORT = 100  # so many reports are written whenever there is a new one
 _MAX_NUMBER = 1 << 62
@@ -54,9 +58,10 @@ class Damage:
     file: str = ""
     offset: int = 0
     count: int = 1  # messages or records that it is about
+    unit: Unit = RECORD
 
     def __str__(self) -> str:
-        what = f"message {self.message_id}" if self.message_id else _records(self.count)
+        what = f"message {self.message_id}" if self.message_id else _counted(self.count, self.unit)
         queue = f" of queue {self.queue!r}" if self.queue else ""
         place = f" ({self.file} at offset {self.offset})" if self.file else ""
         return f"{what}{queue} {_VERBS[self.kind]}: {self.detail}{place}"
@@ -91,10 +96,11 @@ class DamageRegister:
         file: str = "",
         offset: int = 0,
         count: int = 1,
+        unit: Unit = RECORD,
         save: bool = True,
     ) -> bool:
         """Remember and log it. False: the same was reported before."""
-        damage = Damage(kind, detail, now_ms, queue, message_id, file, offset, count)
+        damage = Damage(kind, detail, now_ms, queue, message_id, file, offset, count, unit)
         key = _key(damage)
         with self._lock:
             if key in self._listed:
@@ -125,7 +131,16 @@ class DamageRegister:
     def reasons(self) -> tuple[str, ...]:
         """Why the health is degraded, in words that anybody may read: no paths, no names of queues."""
         with self._lock:
-            return tuple(f"{_records(n)} {_VERBS[kind]}" for kind, n in self._open.items() if n)
+            blocks: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+            for damage in self._listed.values():
+                if damage.unit == BLOCK:
+                    blocks[damage.kind] += damage.count
+            return tuple(
+                f"{_counted(n, unit)} {_VERBS[kind]}"
+                for kind, total in self._open.items()
+                for n, unit in ((total - blocks[kind], RECORD), (blocks[kind], BLOCK))
+                if n > 0
+            )
 
     def clear(self) -> int:
         """The operator has seen it: the health is good again. Totals stay. Returns the number of reports."""
@@ -212,6 +227,7 @@ def _damage(fields: Any) -> Damage:
         told(fields, "file", str, ""),
         told_number(fields, "offset", _MAX_NUMBER, default=0),
         told_number(fields, "count", _MAX_NUMBER, default=1),
+        BLOCK if told(fields, "unit", str, RECORD) == BLOCK else RECORD,
     )
 
 
@@ -222,8 +238,8 @@ def _key(damage: Damage) -> tuple[object, ...]:
     return damage.kind, damage.queue, damage.file, damage.offset
 
 
-def _records(count: int) -> str:
-    return "1 record" if count == 1 else f"{count} records"
+def _counted(count: int, unit: Unit) -> str:
+    return f"1 {unit}" if count == 1 else f"{count} {unit}s"
 
 
 _VERBS: dict[Kind, str] = {SET_ASIDE: "set aside", LOST: "lost", FOUND: "found damaged"}

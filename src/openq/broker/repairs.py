@@ -13,7 +13,7 @@ import time
 from ..storage import doctor, losses
 from ..storage.disk import Io
 from ..storage.survey import Damage
-from .damage import FOUND, LOST, DamageRegister
+from .damage import BLOCK, FOUND, LOST, RECORD, DamageRegister
 from .state_file import StateFile
 
 FILE = "damage.json"
@@ -42,9 +42,11 @@ def _register(register: DamageRegister, damage: Damage, now_ms: int) -> None:
     if not losses.is_loss(damage):
         register.report(FOUND, f"{detail}; repaired", now_ms, save=False, **place)  # type: ignore[arg-type]
         return
-    blocks = damage.last_block - damage.first_block + 1
-    count = damage.waiting or damage.messages or max(blocks, 1)
-    register.report(LOST, detail, now_ms, count=count, save=False, **place)  # type: ignore[arg-type]
+    count, unit = damage.waiting or damage.messages or 0, RECORD
+    if not count:
+        count, unit = max(damage.last_block - damage.first_block + 1, 1), BLOCK
+        detail = f"{detail}; counted in blocks of one record or more"
+    register.report(LOST, detail, now_ms, count=count, unit=unit, save=False, **place)  # type: ignore[arg-type]
 
 
 def _no_record(record: logging.LogRecord) -> bool:
