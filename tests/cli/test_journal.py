@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -410,3 +411,118 @@ def test_swapped_segments_are_put_in_their_order_and_nothing_is_lost(long: Path)
     assert done.code == 0
     assert "could not be saved" not in done.out
     assert waiting(long) == whole
+
+
+def segments(path: Path) -> list[Path]:
+    return sorted((path / "journal").glob("*.seg"))
+
+
+def found(path: Path) -> list[dict[str, Any]]:
+    done = openq("journal", "check", "--json", path)
+    report: dict[str, Any] = json.loads(done.out)
+    assert done.code == (0 if report["ok"] else 1)
+    damages: list[dict[str, Any]] = report["damages"]
+    return damages
+
+
+def repaired_losses(path: Path) -> tuple[int, tuple[str, ...]]:
+    """What waits after a repair, and why the health is degraded."""
+    assert openq("journal", "repair", path, "--yes").code == 0
+    assert found(path) == []
+    broker = LocalBroker(path)
+    try:
+        return broker.stats("work").ready, broker.health().degraded
+    finally:
+        broker.close()
+
+
+def remove_oldest(path: Path, count: int) -> list[Path]:
+    """With all that tells of them, as in a directory of an earlier version."""
+    gone = segments(path)[:count]
+    for file in gone:
+        file.unlink()
+        file.with_suffix(".idx").unlink(missing_ok=True)
+    (path / "journal" / "bounds").unlink()
+    return gone
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_without_bounds_a_snapshot_shows_that_the_oldest_segments_were_removed(
+    long: Path, tmp_path: Path, count: int
+) -> None:
+    whole = waiting(long)
+    gone = remove_oldest(long, count)
+
+    missing = found(long)
+
+    assert [each["file"] for each in missing] == [str(file) for file in gone]
+    lost = sum(each["waiting"] for each in missing)
+    assert lost > 0
+    unrepaired = Path(shutil.copytree(long, tmp_path / "unrepaired"))
+    assert waiting(unrepaired) == whole - lost
+    assert repaired_losses(long) == (whole - lost, (f"{lost} records lost",))
+
+
+def test_without_bounds_what_was_settled_after_the_snapshot_is_not_missed(long: Path, tmp_path: Path) -> None:
+    older = shutil.copytree(long / "snapshots", tmp_path / "older")
+    broker = LocalBroker(long)
+    while taken := broker.receive("work", 100):
+        broker.ack("work", [(each.entry.seq, each.number) for each in taken])
+    broker.close()
+    shutil.rmtree(long / "snapshots")
+    shutil.copytree(older, long / "snapshots")
+    remove_oldest(long, 2)
+
+    assert found(long) == []
+    assert waiting(long) == 0
+
+
+@pytest.mark.parametrize(
+    ("which", "size", "snapshots"), [(0, 100, True), (1, 3000, True), (2, 6000, True), (1, 3000, False)]
+)
+def test_a_cut_segment_is_told_with_all_that_stood_behind_the_cut(
+    long: Path, which: int, size: int, snapshots: bool
+) -> None:
+    whole = waiting(long)
+    file = segments(long)[which]
+    os.truncate(file, size)
+    if not snapshots:
+        shutil.rmtree(long / "snapshots")
+
+    [damage] = found(long)
+
+    assert damage["file"] == str(file)
+    lost = damage["waiting"] if snapshots else damage["messages"]
+    with pytest.raises(JournalDamaged) as refusal:
+        LocalBroker(long)
+    assert str(file) in str(refusal.value)
+    if which:  # all that was published there still waits
+        assert damage["messages"] == lost
+        assert repaired_losses(long) == (whole - lost, (f"{lost} records lost",))
+
+
+def test_a_missing_last_segment_is_listed_and_counted_once(long: Path) -> None:
+    whole = waiting(long)
+    file = segments(long)[-1]
+    file.unlink()
+
+    [damage] = found(long)
+
+    assert damage["file"] == str(file)
+    lost = damage["waiting"]
+    assert 0 < lost < whole
+    ready, reasons = repaired_losses(long)
+    assert reasons == (f"{lost} records lost",)
+    assert whole - lost <= ready  # what was settled there waits again
+
+
+def test_lost_blocks_without_a_message_are_called_blocks(data: Path) -> None:
+    shutil.rmtree(data / "snapshots")
+    spoil(data, b"till 1")  # who received a message; none was published there
+    assert openq("journal", "repair", data, "--yes").code == 0
+
+    broker = LocalBroker(data)
+    try:
+        assert broker.health().degraded == ("1 block lost",)
+    finally:
+        broker.close()

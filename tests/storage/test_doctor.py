@@ -370,7 +370,6 @@ def test_whole_segments_that_a_snapshot_proves_lost(whole: tuple[Path, Where]) -
     assert [(damage.kind, damage.segment) for damage in report.damages] == [
         (MISSING, 7),
         (MISSING, 8),
-        (LOST_END, 8),
     ]
     journal = small(path)
     assert list(journal.replay(covered)) == []
@@ -378,6 +377,56 @@ def test_whole_segments_that_a_snapshot_proves_lost(whole: tuple[Path, Where]) -
     assert at >= covered
     journal.close()
     assert contents(path) == [*(record for _, record in where), b"new"]
+
+
+@pytest.mark.parametrize("stands_for_it", ["nothing", "a directory"])
+def test_a_missing_last_segment_that_a_snapshot_covers_is_told_once(
+    whole: tuple[Path, Where], stands_for_it: str
+) -> None:
+    path, where = whole
+    journal = small(path)
+    covered = journal.end_at
+    journal.close()
+    snapshots.write(str(path / "snapshots"), covered, [b"state"])
+    os.unlink(segment_file(path, 6))
+    if stands_for_it == "a directory":
+        os.mkdir(segment_file(path, 6))
+    report = mend(path)
+
+    kind = DIRECTORY if stands_for_it == "a directory" else MISSING
+    assert damages(report) == [(kind, 6)]
+    journal = small(path)
+    assert list(journal.replay(covered)) == []
+    [at] = put(journal, b"new")
+    assert at >= covered
+    journal.close()
+    assert contents(path) == [*without(where, 6), b"new"]
+
+
+@pytest.mark.parametrize("size", [HEADER_BYTES, 300, 1000])
+def test_a_cut_segment_is_refused_at_the_start(whole: tuple[Path, Where], size: int) -> None:
+    """Also where a snapshot saves reading it: a file that is shorter than its header says tells enough."""
+    path, where = whole
+    os.truncate(segment_file(path, 2), size)
+    refused(path)
+
+    [damage] = mend(path).damages
+    assert (damage.kind, damage.segment) == (TAIL, 2)
+    kept = [
+        (at, record) for at, record in where if at >> 32 != 2 or (at & 0xFFFF_FFFF) + 8 + len(record) <= size
+    ]
+    assert contents(path) == [record for _, record in kept]
+
+
+def test_a_segment_cut_behind_its_last_block_is_whole(whole: tuple[Path, Where]) -> None:
+    path, where = whole
+    at, record = [pair for pair in where if pair[0] >> 32 == 2][-1]
+    end = (at & 0xFFFF_FFFF) + 8 + len(record)
+    assert end < os.path.getsize(segment_file(path, 2))
+    os.truncate(segment_file(path, 2), end)
+
+    assert check(path).ok
+    assert contents(path) == [record for _, record in where]
 
 
 # -- files that are not where they belong

@@ -66,6 +66,8 @@ def check(path: str | os.PathLike[str], io: Io | None = None) -> Report:
     covered_at = newest_location(os.path.join(os.path.abspath(path), "snapshots"), io)
     survey = Survey(io, directory)
     report = Report(os.path.abspath(path), segments=len(survey.numbers))
+    if (oldest := losses.oldest_live(io, report.path, survey)) is not None:
+        survey.expect_from(oldest)
     for event in survey.walk():
         if isinstance(event, Damage):
             report.damages.append(event)
@@ -77,12 +79,17 @@ def check(path: str | os.PathLike[str], io: Io | None = None) -> Report:
             report.blocks += 1
             report.records += event.block.count
             report.bytes += event.block.end - event.block.pos
-    report.damages += survey.lost_end(covered_at)
+    for damage in survey.lost_end(covered_at):
+        told = (damage.kind, damage.segment)
+        report.damages = [each for each in report.damages if (each.kind, each.segment) != told]
+        report.damages.append(damage)
     # What its owner dropped, and perhaps used again, while we looked at it is nobody's damage.
     first = min(segment_numbers(io, directory), default=0)
     report.damages = [damage for damage in report.damages if not survey.was_dropped(damage, first)]
     if report.damages:
-        report.damages = losses.counted(io, report.path, report.damages, Survey(io, directory).walk())
+        again = Survey(io, directory)
+        again.expect_from(survey.first)
+        report.damages = losses.counted(io, report.path, report.damages, again.walk())
     for number in survey.numbers[:-1]:
         if _sidecar(io, segment_path(directory, number)) is None:
             report.missing_sidecars.append(index.index_path(segment_path(directory, number)))
@@ -216,10 +223,11 @@ class _Surgeon:
     def _fill_in(self, damage: Damage) -> None:
         """A segment file that stands for the missing one."""
         first, last = damage.first_block, damage.last_block
-        size = HEADER_BYTES + HOLE_BYTES
+        # As far as a snapshot says that it went: new records must get later locations.
+        size = max(damage.size, HEADER_BYTES + HOLE_BYTES)
         data = SegmentHeader(damage.segment, _now_ms(), first, size, self._salt).pack()
         if last >= first:
-            data += hole(HOLE_BYTES, self._salt, HEADER_BYTES, first, last, damage.segment)
+            data += hole(size - HEADER_BYTES, self._salt, HEADER_BYTES, first, last, damage.segment)
         temporary = os.path.join(self._directory, f"spare-{damage.segment:016x}.tmp")
         self._io.close(make_file(self._io, temporary, size, data))
         self._io.rename(temporary, damage.file)

@@ -14,9 +14,22 @@ from dataclasses import replace
 from openq.storage import index, scan
 from openq.storage.disk import Io
 from openq.storage.scan import segment_path
-from openq.storage.segment import frames
+from openq.storage.segment import frames, location
 from openq.storage.snapshots import stream_newest
-from openq.storage.survey import DUPLICATE, HEADER, LOST_END, MISNAMED, SALT, UNREADABLE, Damage, Found, Torn
+from openq.storage.survey import (
+    BLOCKS,
+    DUPLICATE,
+    HEADER,
+    LOST_END,
+    MISNAMED,
+    SALT,
+    TAIL,
+    UNREADABLE,
+    Damage,
+    Found,
+    Survey,
+    Torn,
+)
 
 log = logging.getLogger("openq.journal")
 
@@ -86,13 +99,53 @@ def waiting_in(io: Io, path: str, start_at: int, end_at: int) -> int | None:
         return None
 
 
+def oldest_live(io: Io, path: str, survey: Survey) -> int | None:
+    """The oldest segment with a message that is not settled, where that segment is gone; None if none is.
+
+    For a journal without bounds, which cannot tell a removed segment from one that was freed: what the newest
+    snapshot and the records after it still need was not freed. Opening finds out in the same way.
+    """
+    if survey.bounds is not None or not survey.numbers or survey.salt is None:
+        return None
+    newest = stream_newest(os.path.join(path, "snapshots"), io)
+    first = survey.numbers[0]
+    if newest is None or newest[0] >> 32 < first:
+        return None
+    from openq.engine.apply import apply
+    from openq.engine.engine import Engine
+    from openq.engine.records import decode
+    from openq.engine.snapshot import decode as load_snapshot
+    from openq.engine.snapshot import live_locations, oldest_segment
+
+    try:
+        chunks = list(newest[1])
+        if min(live_locations(chunks), default=first << 32) >> 32 >= first:
+            return None
+        # A message may have been copied to the end, or settled, after the snapshot.
+        engine = Engine("")  # the snapshot says its prefix
+        load_snapshot(chunks, engine)
+        for event in survey.walk():
+            if isinstance(event, Found) and event.block.count:
+                block = event.block
+                base = location(event.segment, block.base)
+                for at, record in frames(block.data, block.pos, block.end, base):
+                    if at >= newest[0]:
+                        apply(engine, decode(record), at)
+        oldest = oldest_segment(engine)
+    except Exception as error:  # of another version, or not the engine's: then nothing is known
+        log.debug("a snapshot tells nothing of what is lost: %r", error)
+        return None
+    return oldest if 0 < oldest < first else None
+
+
 def _extent(damage: Damage) -> tuple[int, int]:
+    """Where the records lay that are lost. A file that was cut may have had more than what is left of it."""
     start = damage.segment << 32
-    if not damage.size:
-        return start, start + _PART
-    if damage.kind == LOST_END:
+    if damage.kind in (TAIL, LOST_END):
         return start + damage.offset, start + _PART
-    return start + damage.offset, start + damage.offset + damage.size
+    if damage.kind == BLOCKS:
+        return start + damage.offset, start + damage.offset + damage.size
+    return start, start + _PART
 
 
 def _by_sidecar(io: Io, directory: str, damage: Damage, otherwise: int | None) -> int | None:

@@ -36,6 +36,7 @@ def recover(io: Io, directory: str) -> Recovered | None:
     last = headers[-1]
     _refuse_missing(io, directory, headers)
     sizes = [_size(io, segment_path(directory, header.number)) for header in headers]
+    _refuse_cut(io, directory, headers, sizes)
     path = segment_path(directory, last.number)
     fd = io.open(path, os.O_RDWR)
     try:
@@ -77,6 +78,31 @@ def _refuse_missing(io: Io, directory: str, headers: list[SegmentHeader]) -> Non
         if start <= end:
             detail = losses.missing_text(io, os.path.dirname(directory), start, end)
             raise JournalDamaged(segment_path(directory, start), 0, detail)
+
+
+def _refuse_cut(io: Io, directory: str, headers: list[SegmentHeader], sizes: list[int]) -> None:
+    """A file has its full size before its first block. One that is shorter was cut: by how much is looked up.
+
+    A repaired one stays short, and so does a copy of the used part: both have all blocks up to the next one.
+    """
+    for header, following, size in zip(headers, headers[1:], sizes, strict=False):
+        if size >= header.size:
+            continue
+        path = segment_path(directory, header.number)
+        fd = io.open(path, os.O_RDONLY)
+        try:
+            scan = SegmentScan(io, fd, header.number, header.salt, header.first_block)
+            is_cut = partial(_ends_before, scan, following.first_block)
+            for _ in scan.blocks_beyond(None, is_cut):
+                pass
+            if is_cut():
+                raise damaged_end(path, scan, following.first_block)
+        finally:
+            io.close(fd)
+
+
+def _ends_before(scan: SegmentScan, block: int) -> bool:
+    return scan.next_number != block
 
 
 def _refuse_renamed(io: Io, directory: str, names: list[str], headers: list[SegmentHeader]) -> None:

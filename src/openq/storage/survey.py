@@ -126,6 +126,15 @@ class Survey:
         """The file that holds a segment, or the name that it should have."""
         return self._paths.get(number) or segment_path(self._directory, number)
 
+    @property
+    def first(self) -> int:
+        """The first segment that there should be, as far as anything tells."""
+        return self._first
+
+    def expect_from(self, number: int) -> None:
+        """Somebody knows of records in this segment: what is not there from it on is missing."""
+        self._first = min(self._first, number)
+
     def was_dropped(self, damage: Damage, first: int) -> bool:
         """Whether the segment was there when this began, under its name, and is below the `first` one now."""
         number = damage.segment
@@ -362,16 +371,22 @@ class Survey:
     def lost_end(self, covered_at: int) -> Iterator[Damage]:
         """After `walk`: what is missing up to `covered_at`, which a snapshot says was durable once.
 
-        Without it new records would get locations that the snapshot believes to be older than itself.
+        Without it new records would get locations that the snapshot believes to be older than itself. Where
+        the last segment is missing as a whole, this is told in place of what `walk` said of it.
         """
         if not self.numbers or self.salt is None or covered_at <= self.end_at + BLOCK_BYTES:
             return
         number, offset = segment_of(covered_at), offset_of(self.end_at)
-        for missing in range(max(self._last, segment_of(self.end_at)) + 1, number + 1):
+        for missing in range(max(self._last, segment_of(self.end_at)) + 1, number):
             yield self._damage(MISSING, missing, 0, 0, self.next_block, self.next_block - 1)
+        end = offset_of(covered_at) - BLOCK_BYTES
+        if number not in self._paths:
+            kind = self._strange.get(number, MISSING)
+            yield self._damage(kind, number, 0, end, self.next_block, self.next_block)
+            return
         if segment_of(self.end_at) < number:
             offset = HEADER_BYTES  # nothing of its own is left in that segment
-        size = max(offset_of(covered_at) - BLOCK_BYTES - offset, HOLE_BYTES)
+        size = max(end - offset, HOLE_BYTES)
         yield self._damage(LOST_END, number, offset, size, self.next_block, self.next_block)
 
 
