@@ -240,22 +240,22 @@ class Management:
     @route("GET", "nodes")
     def nodes(self, ask: Ask) -> None:
         ask.require_sight()
-        sockets = self._sockets()
-        ask.look(lambda: [self._about_node(sockets)])
+        sockets, is_admin = self._sockets(), ask.may_admin()
+        ask.look(lambda: [self._about_node(sockets, is_admin)])
 
     @route("GET", "nodes/*")
     def node_named(self, ask: Ask) -> None:
         ask.require_sight()
         if ask.names[0] != self.node:
             raise not_found()
-        sockets = self._sockets()
-        ask.look(lambda: self._about_node(sockets))
+        sockets, is_admin = self._sockets(), ask.may_admin()
+        ask.look(lambda: self._about_node(sockets, is_admin))
 
     def _sockets(self) -> int:
         listener = self.site.listener
         return len(self._live("connections")) + (0 if listener is None else len(listener.connections))
 
-    def _about_node(self, sockets: int) -> Json:
+    def _about_node(self, sockets: int, is_admin: bool) -> Json:
         data = self.site.config.path
         disk = shutil.disk_usage(data or "/")
         health = self.site.broker.health()
@@ -284,7 +284,7 @@ class Management:
             "run_queue": 0,
             "partitions": [],
             "rates_mode": "basic",
-            "db_dir": data or "",
+            "db_dir": (data or "") if is_admin else "",  # a path of the server
             "config_files": [],
             "log_files": [],
             "enabled_plugins": [],
