@@ -190,6 +190,18 @@ def test_permissions_are_granted_tested_and_taken_away(data: Path) -> None:
     run(data, "perm", "test", "nobody", "send", code=3)
 
 
+def test_admin_is_not_granted_on_some_queues(data: Path) -> None:
+    run(data, "user", "add", "shop")
+    for words in (("admin", "foo*"), ("admin,send", "foo"), ("admin", "*", "--account", "111122223333")):
+        assert "admin is of the whole server" in run(data, "perm", "grant", "shop", *words, code=2).err
+    token = ("token", "create", "shop", "--name", "ci", "--allow", "admin", "foo*")
+    assert "admin is of the whole server" in run(data, *token, code=2).err
+
+    run(data, "perm", "test", "shop", "admin", code=4)
+    run(data, "perm", "grant", "shop", "admin", "*")
+    run(data, "perm", "test", "shop", "admin")
+
+
 def test_a_disabled_user_may_nothing(data: Path) -> None:
     store(data).set_disabled("alice", True)
 

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -353,6 +355,52 @@ def test_what_makes_no_sense_is_refused() -> None:
     ):
         with pytest.raises(InvalidSetting):
             call()
+
+
+@pytest.mark.parametrize("effect", ["allow", "deny"])
+@pytest.mark.parametrize(
+    ("queues", "account"), [("foo*", None), ("*", "111122223333"), ("foo*", "*"), ("foo", "000000000000")]
+)
+def test_admin_of_some_queues_or_of_one_account_is_refused(
+    effect: Any, queues: str, account: str | None
+) -> None:
+    store = Store()
+    store.add_user("alice")
+    for actions in ({"admin"}, {"admin", "send"}):
+        rule = Rule(effect, frozenset(actions), queues, account)
+        for call in (
+            partial(store.add_user, "bob", rules=[rule]),
+            partial(store.grant, "alice", rule),
+            partial(store.set_rules, "alice", [SEND, rule]),
+            partial(store.create_token, "alice", "ci", rules=[rule]),
+        ):
+            with pytest.raises(InvalidSetting, match="admin is of the whole server"):
+                call()
+
+    assert [user.name for user in store.users()] == ["alice"]
+    assert store.users()[0].rules == ()
+    assert not store.tokens("alice")
+    for everything in (None, "*"):
+        store.grant("alice", Rule(effect, frozenset({"admin"}), "*", everything))
+
+
+def test_an_older_rule_of_admin_on_some_queues_gives_its_other_actions_only(file: Path) -> None:
+    store = Store(file)
+    store.add_user("alice", rules=[Rule("allow", frozenset({"admin", "send"}))])
+    store.add_user("carol", role="admin")
+    text = file.read_text()
+    assert text.count('"queues": "*"') + text.count('"queues":"*"') == 1
+    file.write_text(
+        text.replace('"queues": "*"', '"queues": "foo*"').replace('"queues":"*"', '"queues":"foo*"')
+    )
+    guard = Guard(Store(file), lambda: 0.0)
+    alice = guard.named("alice")
+    assert alice is not None
+
+    assert guard.may(alice, "send", "000000000000", "foo-1")
+    assert not guard.may(alice, "admin", "000000000000", None)
+    [rule] = guard.store.users()[0].rules
+    guard.store.revoke("alice", rule)
 
 
 def test_a_password_is_right_or_wrong() -> None:

@@ -431,8 +431,10 @@ def _user_rm(options: Namespace) -> int:
 
 
 def _administers(user: Any) -> bool:
-    return not user.is_disabled and any(
-        rule.effect == "allow" and "admin" in rule.actions for rule in user.all_rules
+    from ..security.policy import judge
+
+    return (
+        not user.is_disabled and judge(user.all_rules, "admin", user.account, None, user.account) == "allow"
     )
 
 

@@ -139,6 +139,7 @@ class Rule:
     `account` None is the account of the user who has the rule; `*` is every account. To name another
     account here is a grant by whoever runs this server; an account shares its own queues by policy. An
     account stands for all its regions; a namespace (`eu-west-1.111122223333`) for one of them.
+    `admin` is of the whole server, so only a rule for all queues gives it; see `checked`.
     """
 
     effect: Effect
@@ -158,17 +159,34 @@ class Rule:
         if not self.queues:
             raise InvalidSetting("a rule names queues: a name, a pattern with * and ?, or * for all")
 
+    @property
+    def is_of_everything(self) -> bool:
+        return self.queues == "*" and self.account in (None, "*")
+
     def speaks_of(self, action: str, account: str, queue: str | None, own_account: str) -> bool:
         if action not in self.actions:
             return False
         if action == "admin":
-            return True
+            # A rule of an older file that names some queues or an account gives nothing of the whole
+            # server. A deny holds in any case.
+            return self.effect == "deny" or self.is_of_everything
         # An account has its rules in every region; a rule may name one region of it alone.
         if (own_account if self.account is None else self.account) not in ("*", account, owner_of(account)):
             return False
         # What concerns an account as a whole (None) is allowed by a rule for all its queues,
         # and denied only by such a one.
         return self.queues == "*" if queue is None else matches(self.queues, queue)
+
+
+def checked(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Rules that somebody gives now. Raises InvalidSetting for an `admin` that seems to be of some queues."""
+    given = tuple(rules)
+    if any("admin" in rule.actions and not rule.is_of_everything for rule in given):
+        raise InvalidSetting(
+            "admin is of the whole server, with all its accounts and users: a rule with admin names all "
+            "queues (*) and no account; use manage for some queues or for one account"
+        )
+    return given
 
 
 def judge(

@@ -32,7 +32,7 @@ from ..errors import InvalidSetting
 from ..names import DEFAULT_ACCOUNT
 from .errors import NameTaken, StoreDamaged, UnknownName
 from .places import FilePlace, Outrun, Place
-from .policy import ROLES, Rule
+from .policy import ROLES, Rule, checked
 
 FORMAT = 1
 KEY_PREFIX = "OQIA"
@@ -232,7 +232,7 @@ class Store:
     ) -> User:
         """With a password, or with the hash of one that `rabbitmq_hash` made."""
         hashed = password_hash if password is None else hash_password(password)
-        user = User(name, account, role, tuple(rules), hashed, False, is_root, self._now_ms())
+        user = User(name, account, role, checked(rules), hashed, False, is_root, self._now_ms())
         with self._change() as state:
             if name in state.users:
                 raise NameTaken(f"user {name!r} exists already")
@@ -278,10 +278,11 @@ class Store:
         return self._replace(name, lambda user: replace(user, is_disabled=is_disabled))
 
     def set_rules(self, name: str, rules: Iterable[Rule]) -> User:
-        wanted = tuple(rules)
+        wanted = checked(rules)
         return self._replace(name, lambda user: replace(user, rules=wanted))
 
     def grant(self, name: str, rule: Rule) -> User:
+        checked([rule])
         return self._replace(
             name, lambda user: user if rule in user.rules else replace(user, rules=(*user.rules, rule))
         )
@@ -342,7 +343,7 @@ class Store:
         if not name or len(name) > 128 or not name.isprintable():
             raise InvalidSetting("a token's name has 1 to 128 printable characters")
         text = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        scope = None if rules is None else tuple(rules)
+        scope = None if rules is None else checked(rules)
         token = Token(name, user, _sha256(text), self._now_ms(), _ms(expires_s), scope)
         with self._change() as state:
             _known(state, user)

@@ -265,3 +265,28 @@ def test_the_first_user_of_an_open_server_must_be_able_to_add_others(tmp_path: P
     with served(tmp_path, "--amqp-port", str(free_port())) as server:
         assert Api(server.url, "first", "x")("GET", "/api/whoami")[0] == 200
         assert Api(server.url)("GET", "/api/whoami")[0] == 401
+
+
+def test_only_administrators_see_where_the_data_is(house: House, boss: Api) -> None:
+    for name, tags in (("watcher", "monitoring"), ("second", "administrator")):
+        assert boss("PUT", f"/api/users/{name}", {"password": PASSWORD, "tags": tags})[0] == 201
+    Store(house.data / "users.json").add_user("runner", password=PASSWORD, role="manager")
+    until(lambda: boss("GET", "/api/users/runner")[0] == 200)
+
+    for name, expected in (("watcher", ""), ("runner", ""), ("second", str(house.data))):
+        [node] = house.api(name)("GET", "/api/nodes")[1]
+        assert node["db_dir"] == expected
+        assert house.api(name)("GET", f"/api/nodes/{node['name']}")[1]["db_dir"] == expected
+
+
+def test_rest_refuses_admin_on_some_queues_and_changes_nothing(house: House, boss: Api) -> None:
+    rule = {"effect": "allow", "actions": ["admin"], "queues": "foo*"}
+    assert boss("PUT", "/api/v1/users/narrow", {"rules": [rule]})[0] == 422
+    assert boss("GET", "/api/v1/users/narrow")[0] == 404
+    assert boss("PUT", "/api/v1/users/narrow", {"role": "viewer"})[0] == 201
+
+    status, problem = boss("PUT", "/api/v1/users/narrow", {"role": "producer", "rules": [rule]})
+    assert status == 422
+    assert "admin is of the whole server" in str(problem)
+    user = boss("GET", "/api/v1/users/narrow")[1]
+    assert (user["role"], user["rules"]) == ("viewer", [])

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from ...errors import InvalidSetting
 from ...security.errors import UnknownName
-from ...security.policy import Rule
+from ...security.policy import Rule, checked
 from ...security.store import AccessKey, Store, Token, User
 from .call import Call
 from .schemas import Id, KeyList, KeyView, RuleView, TokenList, TokenView, UserChange, UserList, UserView
@@ -23,7 +23,10 @@ def _store(call: Call) -> Store:
 
 
 def _rules(views: Iterable[RuleView]) -> list[Rule]:
-    return [Rule(view.effect, frozenset(view.actions), view.queues, view.account) for view in views]
+    """Checked before anything is changed: a request that is refused changes nothing."""
+    return list(
+        checked(Rule(view.effect, frozenset(view.actions), view.queues, view.account) for view in views)
+    )
 
 
 def _rule_views(rules: Iterable[Rule]) -> list[RuleView]:
