@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import pytest
 
+from openq.protocols.rest import formats
+from openq.protocols.rest.problems import Problem
 from tests.protocols.rest.helpers import JSON, MSGPACK, Client, part
 
 NAMES = [
@@ -161,6 +164,82 @@ def test_the_first_bad_message_of_a_batch_is_named_by_its_place(
     assert "[2]" in answer.value["detail"]
     assert "priority" in answer.value["detail"]
     assert client.get(f"{path}/stats").value["ready"] == 0
+
+
+class Needs(msgspec.Struct):
+    id: str
+
+
+class Shape(msgspec.Struct, forbid_unknown_fields=True):
+    delay: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    max: Annotated[int, msgspec.Meta(ge=1, le=10)] = 1
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=1)] = "a"
+    types: Annotated[list[str], msgspec.Meta(min_length=1, max_length=2)] | None = None
+    attributes: dict[str, str] | None = None
+    state: Literal["ready", "delayed"] = "ready"
+    above: Annotated[float, msgspec.Meta(gt=0.5)] = 1
+    reject: bool = False
+    inner: Needs | None = None
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ('{"delay": -1}', "delay must be a number of 0 or more"),
+        ('{"delay": "x"}', "delay must be a number or null, not a string"),
+        ('{"max": 0}', "max must be a whole number of 1 or more"),
+        ('{"max": 11}', "max must be a whole number of at most 10"),
+        ('{"max": 1.5}', "max must be a whole number, not a fraction"),
+        ('{"max": null}', "max must be a whole number, not null"),
+        ('{"above": 0.5}', "above must be a number of more than 0.5"),
+        ('{"name": ""}', "name must be a string of 1 or more characters"),
+        ('{"name": "ab"}', "name must be a string of at most 1 character"),
+        ('{"name": 1}', "name must be a string, not a number"),
+        ('{"types": [1]}', "types[0] must be a string, not a number"),
+        ('{"attributes": {"a": 1}}', "each value of attributes must be a string, not a number"),
+        ('{"state": "gone"}', "state must be delayed or ready, not 'gone'"),
+        ('{"reject": 1}', "reject must be true or false, not a number"),
+        ('{"inner": {}}', "inner.id is missing"),
+        ('{"zz": 1}', "unknown field zz; known are delay, max, name, "),
+        ("[]", "the request must be an object, not a list"),
+    ],
+)
+def test_what_does_not_fit_is_a_plain_sentence(body: str, sentence: str) -> None:
+    with pytest.raises(Problem) as raised:
+        formats.JSON.decode(body.encode(), Shape)
+
+    assert raised.value.detail.startswith(sentence)
+    assert "`" not in raised.value.detail
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "sentence"),
+    [
+        ("POST", "/queues/x/messages", {"payload": 1, "delay": -1}, "delay must be a number of 0 or more"),
+        (
+            "POST",
+            "/queues/x/messages",
+            {"payload": 1, "delay": "soon"},
+            ", not a string",
+        ),
+        ("POST", "/queues/x/receive", {"max": 0}, "max must be a whole number of 1 or more"),
+        (
+            "POST",
+            "/queues/x/messages/batch",
+            [{"payload": 1}, {"delay": -1}],
+            "[1].delay must be a number of 0",
+        ),
+        ("GET", "/queues?limit=none", None, "limit must be a whole number"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_in_plain_words(
+    client: Client, method: str, path: str, body: Any, sentence: str
+) -> None:
+    answer = client.call(method, path, body)
+
+    assert (answer.status, answer.code) == (422, "invalid")
+    assert sentence in answer.value["detail"]
+    assert "`" not in answer.value["detail"]
 
 
 @pytest.mark.parametrize(

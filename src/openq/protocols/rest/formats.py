@@ -66,29 +66,104 @@ def _array_head(count: int) -> bytes:
     return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
 
 
-_UNKNOWN_FIELD = re.compile(r"unknown field `.*?`(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_AT = r"(?: - at `\$(?P<path>[^`]*)`)?\Z"
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*?)`" + _AT, re.DOTALL)
+_MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*?)`" + _AT, re.DOTALL)
+_NO_CHOICE = re.compile(r"Invalid enum value (?P<value>.*?)" + _AT, re.DOTALL)
+_WRONG_KIND = re.compile(r"Expected `(?P<kinds>[^`]+)`, got `(?P<got>[^`]+)`" + _AT)
+_OUT_OF_RANGE = re.compile(
+    r"Expected `(?P<kinds>[^`]+)` (?P<length>of length )?(?P<sign>[<>]=?) (?P<limit>[-+.e\d]+)" + _AT
+)
 _STEP = re.compile(r"\.(\w+)|\[[^]]*\]")
+_KINDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+    "bytes": "bytes",
+}
+_SIGNS = {">=": "{} or more", "<=": "at most {}", ">": "more than {}", "<": "less than {}"}
 
 
 def explained(error: msgspec.ValidationError, kind: Any) -> str:
-    """What does not fit; for a field that is not known, also those that are."""
+    """What does not fit, as a sentence that begins with the field; the validator's own words if it says
+    something else than usual."""
     text = str(error)
-    found = _UNKNOWN_FIELD.search(text)
-    known = _fields_at(kind, found["path"] or "") if found else []
-    return f"{text}; known are {', '.join(known)}" if known else text
+    if found := _WRONG_KIND.match(text):
+        return f"{_place(found)} must be {_kinds(found['kinds'])}, not {_got(found['kinds'], found['got'])}"
+    if found := _OUT_OF_RANGE.match(text):
+        return f"{_place(found)} must be {_kinds(found['kinds'])} of {_range(found)}"
+    if found := _MISSING_FIELD.match(text):
+        return f"{_place(found, found['name'])} is missing"
+    if found := _NO_CHOICE.match(text):
+        choices = _choices_at(kind, found["path"] or "")
+        return f"{_place(found)} must be " + (
+            f"{' or '.join(choices)}, not {found['value']}" if choices else f"another than {found['value']}"
+        )
+    if found := _UNKNOWN_FIELD.match(text):
+        known = _fields_at(kind, found["path"] or "")
+        shown = f"unknown field {_place(found, found['name'])}"
+        return f"{shown}; known are {', '.join(known)}" if known else shown
+    return text
+
+
+def _place(found: re.Match[str], name: str = "") -> str:
+    """The field at fault, such as `retry.base` or `[3].delay`."""
+    path = f"{found['path'] or ''}{f'.{name}' if name else ''}".removeprefix(".")
+    if path.endswith("[...]"):
+        return f"each value of {path.removesuffix('[...]') or 'the request'}"
+    return path or "the request"
+
+
+def _kinds(names: str) -> str:
+    return " or ".join(_KINDS.get(name, name) for name in names.split(" | "))
+
+
+def _got(wanted: str, got: str) -> str:
+    # JSON has one kind of numbers: only where a whole one is wanted is the other worth a name of its own.
+    if got in ("int", "float"):
+        return "a fraction" if "int" in wanted.split(" | ") else "a number"
+    return "a boolean" if got == "bool" else _KINDS.get(got, got)
+
+
+def _range(found: re.Match[str]) -> str:
+    limit = float(found["limit"])
+    text = _SIGNS[found["sign"]].format(f"{limit:.0f}" if limit.is_integer() else found["limit"])
+    if not found["length"]:
+        return text
+    unit = {"str": "character", "bytes": "byte", "object": "field"}.get(found["kinds"], "item")
+    # "1 or more characters", but "at most 1 character"
+    return f"{text} {unit}" + ("" if limit == 1 and found["sign"] != ">=" else "s")
 
 
 def _fields_at(kind: Any, path: str) -> list[str]:
     """The fields of the object at a path such as `[3].filter` of a request."""
-    found = [msgspec.inspect.type_info(kind)]
-    for step in _STEP.finditer(path):
-        found = [inner for each in _alternatives(found) for inner in _inside(each, step[1])]
     return [
         field.encode_name
-        for each in _alternatives(found)
+        for each in _types_at(kind, path)
         if isinstance(each, msgspec.inspect.StructType)
         for field in each.fields
     ]
+
+
+def _choices_at(kind: Any, path: str) -> list[str]:
+    """The values that the field at a path can have, if it is one of a few."""
+    return [
+        str(value)
+        for each in _types_at(kind, path)
+        if isinstance(each, msgspec.inspect.LiteralType)
+        for value in each.values
+    ]
+
+
+def _types_at(kind: Any, path: str) -> Iterator[Any]:
+    found = [msgspec.inspect.type_info(kind)]
+    for step in _STEP.finditer(path):
+        found = [inner for each in _alternatives(found) for inner in _inside(each, step[1])]
+    return _alternatives(found)
 
 
 def _alternatives(kinds: list[Any]) -> Iterator[Any]:
