@@ -19,7 +19,7 @@ from openq.protocols.amqp import publishing
 from openq.protocols.buffers import Buffers
 from openq.protocols.http import MAX_KNOWN_BYTES, PIECE, Connection, Listener, Request
 from tests.protocols.amqp.dialogue import Ended
-from tests.protocols.amqp.talk import Talk, publish
+from tests.protocols.amqp.talk import Talk, body_frame, method, publish
 from tests.protocols.test_http import START, _Nowhere
 from tests.server.inprocess import Indoors, indoors
 from tests.server.wire import HungUp, Wire, request_bytes
@@ -230,6 +230,207 @@ def test_amqp_clients_over_the_ceiling_are_told_and_others_go_on(server: tuple[I
         with Talk(port).confirming() as other:
             other.publish_all("q", [b"hello"])
     until(lambda: running.server.site.buffers.held == 0)
+
+
+LONG = {"headers": {"note": "x" * 100_000}}
+
+
+def half_with_properties(channel: int) -> bytes:
+    """A publish with long properties and a body of one byte, up to that byte."""
+    return publish(channel, "q", b"x", properties=LONG)[: -len(body_frame(channel, b"x"))]
+
+
+def opened(talk: Talk, channels: range) -> None:
+    for channel in channels:
+        talk.open_channel(channel)
+
+
+def test_properties_of_half_sent_messages_count_until_their_bodies_came(server: tuple[Indoors, int]) -> None:
+    running, port = server
+    buffers = running.server.site.buffers
+    with Talk(port) as talk:
+        talk.declare("q")
+        opened(talk, range(2, 11))
+        for channel in range(1, 11):
+            talk.send(half_with_properties(channel))
+        until(lambda: buffers.held > 10 * 100_000)
+
+        for channel in range(1, 11):
+            talk.send(body_frame(channel, b"x"))
+
+        until(lambda: buffers.held == 0)
+        assert talk.declare("q") == 10
+        for channel in range(1, 4):
+            talk.send(half_with_properties(channel))
+        until(lambda: buffers.held > 3 * 100_000)
+    until(lambda: buffers.held == 0)
+
+
+def test_properties_of_half_sent_messages_over_the_ceiling_cut_the_one_that_has_most(
+    server: tuple[Indoors, int],
+) -> None:
+    running, port = server
+    buffers = running.server.site.buffers
+    with Talk(port) as talk, Talk(port) as other:
+        talk.declare("q")
+        opened(talk, range(2, 61))
+        opened(other, range(2, 31))
+        for channel in range(1, 61):
+            talk.send(half_with_properties(channel))
+        until(lambda: buffers.held > 60 * 100_000)
+        for channel in range(1, 31):
+            other.send(half_with_properties(channel))
+
+        with pytest.raises(Ended, match="506"):
+            talk.next()
+
+        assert buffers.shed == {"amqp": 1}
+        for channel in range(1, 31):
+            other.send(body_frame(channel, b"x"))
+        until(lambda: buffers.held == 0)
+        assert other.declare("q") == 30
+
+
+def test_nothing_is_kept_of_a_message_that_was_refused_by_its_size(server: tuple[Indoors, int]) -> None:
+    running, port = server
+    buffers = running.server.site.buffers
+    with Talk(port) as talk:
+        opened(talk, range(2, 4))
+        talk.send(half_with_properties(3))
+        until(lambda: buffers.held > 100_000)
+        at = (refused := half_with_properties(2)).index(struct.pack(">HHQ", 60, 0, 1))
+        talk.send(refused[:at] + struct.pack(">HHQ", 60, 0, 5 * MIB) + refused[at + 12 :])
+        with pytest.raises(Ended, match="larger than configured max size"):
+            talk.next()
+
+        until(lambda: 100_000 < buffers.held < 2 * 100_000)
+        talk.send(body_frame(3, b"x"))
+        until(lambda: buffers.held == 0)
+
+
+def test_properties_in_a_transaction_count_until_it_is_committed(server: tuple[Indoors, int]) -> None:
+    running, port = server
+    buffers = running.server.site.buffers
+    with Talk(port) as talk:
+        talk.declare("q")
+        talk.say("tx.select")
+        for _ in range(5):
+            talk.send(publish(1, "q", b"x", properties=LONG))
+        until(lambda: buffers.held > 5 * 100_000)
+
+        talk.say("tx.commit")
+
+        assert buffers.held == 0
+        assert talk.declare("q") == 5
+
+
+def test_properties_in_a_transaction_over_the_ceiling_cut_the_one_that_has_most(
+    server: tuple[Indoors, int],
+) -> None:
+    running, port = server
+    buffers = running.server.site.buffers
+    with Talk(port) as talk, Talk(port) as other:
+        other.declare("q")
+        for each in (talk, other):
+            each.say("tx.select")
+        other.send(publish(1, "q", b"x", properties=LONG))
+        until(lambda: buffers.held > 100_000)
+        talk.send(publish(1, "q", b"x", properties=LONG) * 84)
+
+        with pytest.raises(Ended, match="506"):
+            talk.next()
+
+        assert buffers.shed == {"amqp": 1}
+        until(lambda: buffers.held < 2 * 100_000)
+        other.say("tx.commit")
+        assert other.declare("q") == 1
+    until(lambda: buffers.held == 0)
+
+
+def test_transactions_of_several_channels_over_the_limit_of_a_connection_are_told(
+    server: tuple[Indoors, int],
+) -> None:
+    running, port = server
+    buffers = running.server.site.buffers
+    buffers.ceiling = 100 * MIB
+    with Talk(port) as talk:
+        talk.declare("q")
+        talk.open_channel(2)
+        talk.say("tx.select")
+        talk.say("tx.select", channel=2)
+        talk.send(publish(1, "q", b"x"))
+        for _ in range(3):
+            talk.send(publish(2, "q", b"x" * (3 * MIB)))
+
+        with pytest.raises(Ended, match="commit earlier"):
+            talk.next()
+
+        until(lambda: buffers.held == 0)
+
+
+def consume(tag: str, size: int) -> bytes:
+    arguments = {"note": "x" * size}
+    return method(1, "basic.consume", queue="q", consumer_tag=tag, no_wait=True, arguments=arguments)
+
+
+def test_long_arguments_of_consumers_count_until_they_are_gone(server: tuple[Indoors, int]) -> None:
+    running, port = server
+    buffers = running.server.site.buffers
+    with Talk(port) as talk:
+        talk.declare("q")
+        talk.send(consume("small", 100))
+        talk.declare("q")
+        assert buffers.held == 0
+        assert [each["arguments"] for each in running.server.amqp.consumers()] == [{"note": "x" * 100}]
+        for number in range(10):
+            talk.send(consume(f"c-{number}", 16_000))
+        talk.declare("q")
+        assert buffers.held > 10 * 16_000
+
+        talk.say("basic.cancel", consumer_tag="c-0")
+        assert 9 * 16_000 < buffers.held < 10 * 16_000
+        talk.say("queue.delete", queue="q")
+        assert buffers.held == 0
+
+        talk.declare("q")
+        talk.open_channel(2)
+        for number in range(10):
+            talk.send(consume(f"c-{number}", 16_000))
+        until(lambda: buffers.held > 10 * 16_000)
+        talk.say("channel.close", class_id=0, method_id=0, reply_code=200)
+        assert buffers.held == 0
+
+
+def test_a_consumer_with_too_long_arguments_is_refused(server: tuple[Indoors, int]) -> None:
+    _, port = server
+    with Talk(port) as talk:
+        talk.declare("q")
+        talk.send(consume("long", 17_000))
+
+        with pytest.raises(Ended, match=r"406.*at most 16384 are kept"):
+            talk.next()
+
+
+def test_arguments_of_consumers_over_the_ceiling_cut_the_one_that_has_most(
+    server: tuple[Indoors, int],
+) -> None:
+    running, port = server
+    buffers = running.server.site.buffers
+    with Talk(port) as talk, Talk(port) as other:
+        other.declare("q")
+        for number in range(10):
+            other.send(consume(f"c-{number}", 16_000))
+        until(lambda: buffers.held > 10 * 16_000)
+        for number in range(520):
+            talk.send(consume(f"c-{number}", 16_000))
+
+        with pytest.raises(Ended, match="506"):
+            talk.next()
+
+        assert buffers.shed == {"amqp": 1}
+        until(lambda: 10 * 16_000 < buffers.held < 11 * 16_000)
+        assert other.declare("q") == 0
+    until(lambda: buffers.held == 0)
 
 
 def spoken_to(sockets: list[socket.socket]) -> list[socket.socket]:

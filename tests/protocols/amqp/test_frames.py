@@ -114,6 +114,38 @@ def test_nothing_of_a_conversation_is_left_out() -> None:
     assert [each[4] for each in told.told] == bodies
 
 
+def test_methods_and_properties_of_half_messages_are_unfinished_bytes() -> None:
+    reader = Reader(Told(), MAX_FRAME, 1 << 20)
+    wire = b"\x20\x00" + (3000).to_bytes(4, "big") + b"x" * 3000
+    halves = [publish("q", b"x", channel, wire)[: -FRAME_OVERHEAD - 1] for channel in (1, 2)]
+    reader.feed(halves[0])
+    of_one = reader.unfinished
+    assert 3000 < of_one < 3100
+
+    reader.feed(halves[1])
+    assert reader.unfinished == 2 * of_one
+    reader.pass_over(1)
+    assert reader.unfinished == of_one
+    for channel in (1, 2):
+        reader.feed(frame(BODY, channel, b"x"))
+    assert reader.unfinished == 0
+
+
+def test_long_properties_are_not_kept_for_the_next_message() -> None:
+    told = Told()
+    reader = Reader(told, 1 << 17, 1 << 20)
+    wires = [b"\x20\x00" + (size).to_bytes(4, "big") + b"x" * size for size in (20_000, 20_000, 20_000, 10)]
+    method = method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
+    messages = [method + content_frames(1, wire, b"hello", 1 << 17) for wire in wires * 2]
+
+    reader.feed(b"".join(messages))
+
+    assert [each[3] for each in told.told] == wires * 2
+    assert reader.unfinished == 0
+    assert reader._run is not None
+    assert len(reader._run.same) < 1000
+
+
 def test_messages_alike_come_as_one_call() -> None:
     told = read(publish("q", b"hello") * 500, 1 << 20)
 

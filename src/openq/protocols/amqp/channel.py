@@ -19,6 +19,7 @@ from ...model import NO_DEADLINE, Delivery
 from ...names import full_name
 from ...properties import is_plain
 from ...security.policy import SEE
+from ..buffers import SMALL
 from . import methods as m
 from .arguments import type_of
 from .errors import (
@@ -37,8 +38,8 @@ from .errors import (
 from .frames import CONTENT_OVERHEAD, END_BYTE, FRAME_OVERHEAD, content_frames, content_head
 from .outgoing import Route, fitted, route_of, wire_of
 from .outlet import UNLIMITED, Consumer
-from .publishing import MAX_KEPT_BYTES, REPLY_TO, NoRoom, Stamp, Target
-from .topology import is_built_in, stripped
+from .publishing import MAX_KEPT_BYTES, REPLY_TO, NoRoom, Stamp, Target, size_of_publishes
+from .topology import encoded_arguments, is_built_in, stripped
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -327,6 +328,7 @@ class Channel:
                 f"invalid arg 'x-stream-offset' for queue '{name}' in vhost '{connection.vhost}' "
                 "of queue type rabbit_classic_queue",
             )
+        arguments = encoded_arguments(method.arguments) if method.arguments else b""
         others = connection.topology.neighbours.elsewhere(full, now=True)
         outlet = connection.door.outlet(full)
         is_exclusive = outlet.exclusive or any(each.exclusive for each in others)
@@ -342,15 +344,18 @@ class Channel:
             exclusive=method.exclusive,
             priority=priority,
             prefetch=self.prefetch,
-            arguments=method.arguments,
+            arguments=arguments,
         )
         self.consumers[tag] = consumer
+        connection.argument_bytes += len(arguments)
         outlet.add(consumer)
         connection.topology.touch(full)
         if not method.no_wait:
             self.send(m.BasicConsumeOk(tag))
         connection.door.consumer_came(outlet)
         connection.to_pump[outlet] = None
+        if connection.argument_bytes > SMALL:
+            connection.report()
 
     def _new_tag(self) -> str:
         return f"amq.ctag-{secrets.token_urlsafe(16)}"
@@ -375,6 +380,7 @@ class Channel:
             self.send(m.BasicCancelOk(tag))
         if consumer is not None:
             self._retire(consumer)
+            self.connection.let_go_of_arguments([consumer])
 
     def _cancel_ok(self, method: m.BasicCancelOk) -> None:
         """The client has heard that its consumer is gone."""
@@ -387,7 +393,8 @@ class Channel:
 
     def cancelled(self, consumer: Consumer) -> None:
         """By the server: its queue is gone."""
-        self.consumers.pop(consumer.tag, None)
+        if self.consumers.pop(consumer.tag, None) is not None:
+            self.connection.let_go_of_arguments([consumer])
         if self.is_closing or not self.connection.is_capable("consumer_cancel_notify"):
             return
         if self._is_deleting:
@@ -671,9 +678,9 @@ class Channel:
             for wire in [wires] if isinstance(wires, bytes) else wires:
                 self.connection.publisher.queues(*self._check_publish(method, wire))
             self._held_publishes.append((method, wires, bodies))
-            size = sum(map(len, bodies)) + (0 if isinstance(wires, bytes) else sum(map(len, wires)))
-            self.connection.hold_bytes(size + 100 * len(bodies))
-            self._held_bytes += size + 100 * len(bodies)
+            size = size_of_publishes(method, wires, bodies) + 100 * len(bodies)
+            self._held_bytes += size
+            self.connection.hold_bytes(size)
             return
         connection = self.connection
         first = self.published + 1
@@ -860,6 +867,7 @@ class Channel:
         self.consumers.clear()
         for consumer in consumers:
             self._retire(consumer)
+        self.connection.let_go_of_arguments(consumers)
         self._held_publishes = []
         self._let_go()
         self._take_back()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,8 +36,8 @@ from .errors import (
     from_openq,
 )
 from .frames import FRAME_MIN, HEARTBEAT, Reader, method_frame
-from .outlet import Outlet
-from .publishing import Publisher
+from .outlet import Consumer, Outlet
+from .publishing import Publisher, size_of_publishes
 from .turns import Turns, at_once
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class Connection:
         self.is_stalled = False  # its answers are not taken, so it is not read on
         self.is_told_blocked = False
         self.sent = 0
+        self.argument_bytes = 0  # of its consumers: kept, encoded, to be shown
         # What is to be done when everything that was read has been looked at; dicts keep the order.
         self.to_confirm: dict[Channel, None] = {}
         self.to_pump: dict[Outlet, None] = {}
@@ -147,8 +148,11 @@ class Connection:
     def report(self) -> None:
         """How much is kept here for this client; all connections together have a ceiling."""
         size = self.reader.unfinished + self._held_bytes
+        if self.argument_bytes > SMALL:
+            size += self.argument_bytes
         if self._held is not None:
-            size += sum(map(len, self._held[3]))
+            _, method, wires, bodies = self._held
+            size += size_of_publishes(method, wires, bodies)
         unsent = self.transport.unsent
         if unsent > SMALL:
             size += unsent
@@ -583,10 +587,17 @@ class Connection:
         self._held_bytes += more
         if more:
             self.report()
-        if self._held_bytes > 2 * self.door.max_body:
-            raise AmqpError(
-                RESOURCE_ERROR, f"transactions hold more than {2 * self.door.max_body} bytes; commit earlier"
-            )
+        most = 2 * (
+            self.door.max_body + self.door.max_frame
+        )  # the largest message, with its properties, twice
+        if more > 0 and self._held_bytes > most:
+            raise AmqpError(RESOURCE_ERROR, f"transactions hold more than {most} bytes; commit earlier")
+
+    def let_go_of_arguments(self, consumers: Iterable[Consumer]) -> None:
+        size = sum(len(each.arguments) for each in consumers)
+        self.argument_bytes -= size
+        if size and self._reported:
+            self.report()
 
     # -- a full disk
 

@@ -16,6 +16,7 @@ from ...broker.base import Receipt
 from ...errors import OpenQError, OutOfRoom, StoreError
 from ...model import Delivery
 from ...names import full_name, owner_of, split_namespace
+from ...properties import decode_table
 from ...security.errors import LoginRefused
 from ...security.guard import Principal
 from ..admission import MAX_LEAVING
@@ -463,7 +464,7 @@ class AmqpDoor:
                         "exclusive": consumer.exclusive,
                         "prefetch_count": consumer.prefetch,
                         "active": outlet.is_active(consumer),
-                        "arguments": consumer.arguments,
+                        "arguments": decode_table(consumer.arguments)[0] if consumer.arguments else {},
                     }
                 )
         return found

@@ -47,6 +47,8 @@ _ACK_PAYLOAD = 13
 _ACK_FRAME = 21
 _BASIC = 60
 _MAX_RUN = 1000  # bodies in one call: what is read at once is bounded, but empty bodies are small
+_MAX_EXPECTED = 16 << 10  # properties of more than that are not kept for comparison with the next message
+_NO_PROPERTIES = b"\x00\x00"
 
 
 class Sink(Protocol):
@@ -83,10 +85,11 @@ NOBODY = _Nobody()
 class _Content:
     """A publish whose properties or body have not arrived whole."""
 
-    __slots__ = ("got", "is_wanted", "method", "parts", "size", "wire")
+    __slots__ = ("got", "head_bytes", "is_wanted", "method", "parts", "size", "wire")
 
     def __init__(self, method: bytes, is_wanted: bool) -> None:
-        self.method = method
+        self.method = method if is_wanted else _PUBLISH
+        self.head_bytes = len(self.method)  # of the method and the properties
         self.is_wanted = is_wanted  # else it is passed over
         self.wire: bytes | None = None  # None: its header has not come
         self.size = 0
@@ -132,6 +135,7 @@ class Reader:
         self._rest = b""
         self._contents: dict[int, _Content] = {}
         self._pending = 0  # bytes of their bodies
+        self._head_bytes = 0  # and of their methods and properties
         self._run: _Run | None = None
         self._ack_head = b""  # of the channel that acked last
         self._ack_channel = 0
@@ -147,14 +151,14 @@ class Reader:
         """The client was told of the end: only what it says of the connection itself still counts."""
         self._is_ending = True
         self._contents.clear()
-        self._pending = 0
+        self._pending = self._head_bytes = 0
         self._run = None
         self._ack_head = b""
 
     @property
     def unfinished(self) -> int:
         """Bytes of messages and frames that have not arrived whole."""
-        return self._pending + len(self._rest)
+        return self._pending + self._head_bytes + len(self._rest)
 
     def close(self) -> None:
         """The socket is gone: half a message must not wait for the collector, nor this and its sink for each
@@ -173,14 +177,23 @@ class Reader:
         content = self._contents.pop(channel, None)
         if content is not None and content.is_wanted:
             self._pending -= content.got
+            self._head_bytes -= content.head_bytes
 
     def pass_over(self, channel: int) -> None:
         """The channel is closed by the server: what comes of its content is dropped, and so is what came."""
         content = self._contents.get(channel)
         if content is not None and content.is_wanted:
-            self._pending -= content.got
-            content.is_wanted = False
-            content.parts = []
+            self._drop(content)
+
+    def _drop(self, content: _Content) -> None:
+        """Keep nothing of it but its place: its frames are still to come."""
+        self._pending -= content.got
+        self._head_bytes -= content.head_bytes
+        content.is_wanted = False
+        content.method = _PUBLISH
+        content.parts = []
+        if content.wire is not None:
+            content.wire = _NO_PROPERTIES
 
     def feed(self, data: bytes) -> None:
         if self._rest:
@@ -281,7 +294,8 @@ class Reader:
                     break
                 stop = start + found
                 wire = data[middle + _MIDDLE.size : close]
-                if (wire, found) == before and stop < end:  # twice in a row: worth to be expected again
+                # Twice in a row: worth to be expected again.
+                if (wire, found) == before and stop < end and header <= _MAX_EXPECTED:
                     if wires is None and wire != run.wire:
                         wires = [run.wire] * len(bodies)
                     run.expect(wire, found)
@@ -326,7 +340,10 @@ class Reader:
             self.forget_channel(channel)  # it heard that its channel is closed, and stops in the middle
         if start == _PUBLISH:
             # Asked before anything is kept for it: nobody may fill the memory from outside.
-            self._contents[channel] = _Content(payload, self._sink.begins(channel, payload))
+            content = _Content(payload, self._sink.begins(channel, payload))
+            self._contents[channel] = content
+            if content.is_wanted:
+                self._head_bytes += content.head_bytes
             return
         if start == _ACK and len(payload) == _ACK_PAYLOAD:
             if channel != self._ack_channel or not self._ack_head:
@@ -356,10 +373,15 @@ class Reader:
                 f"expected content header for class 60, got one for class {class_id} instead",
                 payload=_PUBLISH,
             )
-        content.wire = payload[_CONTENT.size :]
         content.size = size
+        if content.is_wanted:
+            content.wire = payload[_CONTENT.size :]
+            content.head_bytes += len(content.wire)
+            self._head_bytes += len(content.wire)
+        else:
+            content.wire = _NO_PROPERTIES
         if size > self.max_body and content.is_wanted:
-            content.is_wanted = False
+            self._drop(content)
             # Its frames are on their way; the channel that sent it is closed and they are passed over.
             error = AmqpError(
                 PRECONDITION_FAILED, f"message size {size} is larger than configured max size {self.max_body}"
@@ -393,7 +415,8 @@ class Reader:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         run = self._run
         if len(parts) == 1 and (run is None or run.channel != channel or run.method != content.method):
-            self._run = _Run(channel, content.method, wire, content.size)
+            expected = wire if len(wire) <= _MAX_EXPECTED else _NO_PROPERTIES
+            self._run = _Run(channel, content.method, expected, content.size)
         self._sink.publishes(channel, content.method, wire, [body])
 
 

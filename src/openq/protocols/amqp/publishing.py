@@ -130,6 +130,12 @@ def _expiration(text: str) -> int:
     raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text[:40]}': {problem}")
 
 
+def size_of_publishes(method: bytes, wires: bytes | list[bytes], bodies: list[bytes]) -> int:
+    """The bytes of publishes that wait. `wires`: the properties of all, or of each."""
+    properties_size = len(wires) if isinstance(wires, bytes) else sum(map(len, wires))
+    return len(method) + properties_size + sum(map(len, bodies))
+
+
 class Kept:
     """How many targets and stamps all publishers remember together."""
 

@@ -737,12 +737,19 @@ def _binding(
 
 def _check_size(arguments: Arguments) -> None:
     """They are kept, and written again at the beginning of every journal file."""
+    encoded_arguments(arguments)
+
+
+def encoded_arguments(arguments: Arguments) -> bytes:
+    """Raises AmqpError if they are too long to be kept."""
     try:
-        size = len(encode_table(arguments))
+        encoded = encode_table(arguments)
     except OpenQError as error:
         raise from_openq(error) from error
+    size = len(encoded)
     if size > MAX_ARGUMENTS:
         raise AmqpError(PRECONDITION_FAILED, f"arguments of {size} bytes; at most {MAX_ARGUMENTS} are kept")
+    return encoded
 
 
 def stripped(name: str) -> str:
