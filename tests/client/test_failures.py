@@ -453,6 +453,21 @@ def test_the_end_of_a_consumer_is_logged_with_its_reason(caplog: pytest.LogCaptu
     ]
 
 
+def test_an_opening_that_changed_a_queue_is_logged(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    with OpenQ("jobs", retention=3600, **place) as queue:
+        caplog.set_level(logging.INFO, "openq")
+        beside = {"broker": queue.broker}
+        for options in ({}, {"retention": 3600}, {"retention": 60, "retry": "none"}, {"retention": None}):
+            OpenQ("jobs", **beside, **options).close()  # type: ignore[arg-type]
+
+        assert queue.broker.settings("jobs").visibility_ms == 30_000
+    told = [each.getMessage() for each in caplog.records if "opening queue" in each.getMessage()]
+    assert [text.partition(", retry from")[0] for text in told] == [
+        "opening queue 'jobs' changed its settings: retention from 3600 s to 60 s",
+        "opening queue 'jobs' changed its settings: retention from 60 s to None",
+    ]
+
+
 def test_consumers_run_until_they_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     async def handle(message: aio.Message) -> None: ...
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import openq
 from openq import (
+    CannotOpen,
     Closed,
     Consumer,
     InvalidSetting,
@@ -175,6 +176,27 @@ def test_the_environment_moves_no_queue_that_did_not_ask_for_it(
     monkeypatch.delenv("OPENQ_URL")
     with pytest.raises(InvalidSetting, match="the environment variable OPENQ_URL, which is not set"):
         OpenQ("jobs", url="env:OPENQ_URL")
+
+
+@pytest.mark.parametrize("open_queue", [OpenQ, aio.OpenQ])
+def test_an_error_of_a_place_from_the_environment_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, open_queue: Any
+) -> None:
+    (tmp_path / "file").write_text("x")
+    for keyword, value, kind in (
+        ("url", "nonsense", InvalidSetting),
+        ("url", "amqp://127.0.0.1", InvalidSetting),
+        ("url", f"http://127.0.0.1:{free_port()}", Unreachable),
+        ("url", f"redis://127.0.0.1:{free_port()}?reconnect=0", OpenQError),
+        ("path", str(tmp_path / "file"), CannotOpen),
+    ):
+        monkeypatch.setenv("ORDERS", value)
+        with pytest.raises(kind, match=f"{keyword} is that of the environment variable ORDERS"):
+            open_queue("jobs", **{keyword: "env:ORDERS"})
+    with pytest.raises(
+        InvalidSetting, match="url='env:' names no environment variable; write url='env:NAME'"
+    ):
+        open_queue("jobs", url="env:")
 
 
 def test_a_dlq_elsewhere_is_refused(server: InProcess) -> None:

@@ -144,10 +144,19 @@ def _to_json(value: Any, codec: str = "json") -> bytes:
     except (TypeError, ValueError) as error:
         if isinstance(error, InvalidSetting):
             raise
+        others = "'msgpack', 'pickle'" if _is_for_msgpack(value) else "'pickle'"
         raise InvalidSetting(
             f"codec {codec!r} cannot write this body as JSON ({error}); publish text, bytes or plain values, "
-            "or open the queue with codec='msgpack', 'pickle' or an object that has encode and decode"
+            f"or open the queue with codec={others} or an object that has encode and decode"
         ) from None
+
+
+def _is_for_msgpack(value: Any) -> bool:
+    try:
+        _to_msgpack(value)
+    except InvalidSetting:
+        return False
+    return True
 
 
 def _as_plain(value: Any) -> Any:

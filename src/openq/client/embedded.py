@@ -106,25 +106,31 @@ class Queue(Hooks, Looking, Mending, StandardQueue):
             settings["overflow"] = "reject"
         named = named_settings(settings, visibility_timeout)
         self.codec = Codec(codec)
-        self._shared = places.find(
-            self.codec,
-            dlq if isinstance(dlq, Queue) else None,
-            path=path,
-            url=url,
-            broker=broker,
-            clock=clock,
-            storage=storage,
-            token=token,
-            ca=ca,
-            reconnect=reconnect,
-        )
+        try:
+            self._shared = places.find(
+                self.codec,
+                dlq if isinstance(dlq, Queue) else None,
+                path=path,
+                url=url,
+                broker=broker,
+                clock=clock,
+                storage=storage,
+                token=token,
+                ca=ca,
+                reconnect=reconnect,
+            )
+        except OpenQError as error:
+            places.name_variable(error, url=url, path=path)
+            raise
         self._closed = False
         self._waits = Waits()
         try:
             self._open(name, dlq, named)
-        except BaseException:
+        except BaseException as error:
             self._closed = True
             self._shared.leave()
+            if isinstance(error, OpenQError) and not isinstance(error, InvalidSetting):
+                places.name_variable(error, url=url, path=path)
             raise
         if not self._shared.is_network:
             _local_queues.add(self)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..broker.local import LocalBroker
 from ..clock import Clock
-from ..errors import Closed, InvalidSetting
+from ..errors import Closed, InvalidSetting, OpenQError
 from . import checks
 from . import shared as brokers
 from .codecs import Codec
@@ -69,12 +69,24 @@ def _from_environment(value: str, keyword: str) -> str:
     if not value.startswith(_ENVIRONMENT):
         return value
     variable = value.removeprefix(_ENVIRONMENT)
+    if not variable:
+        raise InvalidSetting(f"{keyword}={value!r} names no environment variable; write {keyword}='env:NAME'")
     found = os.environ.get(variable)
     if not found:
         raise InvalidSetting(
             f"{keyword}={value!r} needs the environment variable {variable}, which is not set"
         )
     return found
+
+
+def name_variable(error: OpenQError, **places: object) -> None:
+    """An error about a place that came from an environment variable says which variable that is."""
+    for keyword, value in places.items():
+        if not isinstance(value, str) or not value.startswith(_ENVIRONMENT):
+            continue
+        if "environment variable" not in str(error):
+            variable = value.removeprefix(_ENVIRONMENT)
+            error.args = (f"{error} ({keyword} is that of the environment variable {variable})",)
 
 
 def _is_network(dlq: Queue | None, broker: Verbs | None) -> bool:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from ..errors import InvalidSetting, QueueExists, QueueNotFound
 from ..model import QueueSettings, check_name
-from .settings import environment_number, settle
+from .settings import environment_number, log_changes, settle
 from .shared import Shared, opened_apart
 from .verbs import Verbs
 
@@ -55,6 +55,7 @@ class RedisPlace(Shared):
         if settings != stored:
             settings = broker.declare(name, settings, change=True)
             broker.sync()
+            log_changes(name, stored, settings)
         return settings
 
     def _stored(self, name: str) -> QueueSettings | None:

@@ -45,7 +45,7 @@ from . import wire
 from .heartbeat import Heartbeat
 from .http import Connection, Refused
 from .link import RECONNECT_S, Link, Reply, check_url
-from .settings import environment_number, settle
+from .settings import environment_number, log_changes, settle
 from .shared import Shared, opened
 from .verbs import OnlyInProcess
 from .waiting import Wait, give_back
@@ -783,7 +783,11 @@ class RemotePlace(Shared):
         if dead_letter is not None and broker._stored(dead_letter) is None:
             broker.declare(dead_letter, settle(None, {}))
         wanted = settle(stored, named)
-        return wanted if wanted == stored else broker.declare(name, wanted, change=True)
+        if wanted == stored:
+            return wanted
+        settings = broker.declare(name, wanted, change=True)
+        log_changes(name, stored, settings)
+        return settings
 
 
 def connect(

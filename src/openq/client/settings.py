@@ -8,6 +8,7 @@ exists already keeps what it has; only what is named changes it.
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
@@ -15,6 +16,8 @@ from typing import Any, TypedDict
 from ..errors import InvalidSetting
 from ..model import FOREVER_MS, QueueSettings, RetryPolicy
 from .times import to_ms
+
+log = logging.getLogger("openq")
 
 DEFAULT_MAX_RECEIVES = 3  # where there is a dead-letter queue
 
@@ -184,6 +187,27 @@ def settle(stored: QueueSettings | None, named: Mapping[str, Any]) -> QueueSetti
             )
         values.pop("max_receives", None)
     return base.with_(**values)
+
+
+def log_changes(queue: str, stored: QueueSettings | None, settings: QueueSettings) -> None:
+    """Opening a queue that exists may change it for everybody, which somebody may want to find in a log."""
+    if stored is None or stored == settings:
+        return
+    changes = []
+    for keyword, field in [*((each, field) for each, (field, _) in _KNOWN.items()), ("dlq", "dead_letter")]:
+        before, after = getattr(stored, field), getattr(settings, field)
+        if before != after:
+            changes.append(f"{keyword} from {_shown(before, field)} to {_shown(after, field)}")
+    if changes:
+        log.info("opening queue %r changed its settings: %s", queue, ", ".join(changes))
+
+
+def _shown(value: Any, field: str) -> str:
+    if isinstance(value, RetryPolicy):
+        return repr(value.to_json())
+    if field.endswith("_ms"):
+        return "None" if value is None or value == FOREVER_MS else f"{value / 1000:g} s"
+    return repr(value)
 
 
 def _from_environment() -> dict[str, Any]:

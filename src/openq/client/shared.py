@@ -14,7 +14,7 @@ from ..clock import Clock
 from ..errors import Closed, InvalidSetting
 from ..model import QueueSettings
 from .heartbeat import Heartbeat
-from .settings import settle
+from .settings import log_changes, settle
 from .verbs import Verbs
 from .waiting import Wait
 
@@ -60,6 +60,7 @@ class Shared:
         stored = broker.settings(name) if name in existing else None
         settings = broker.declare(name, settle(stored, named), change=True)
         broker.sync()
+        log_changes(name, stored, settings)
         return settings
 
     def _ending(self) -> None:
