@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +40,9 @@ FIRST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell that starts us in the background has SIGINT ignored, and so would every process that we start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # pytest-xdist would begin with the files that have most tests, and they are the quick ones.
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
