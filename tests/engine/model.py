@@ -364,7 +364,8 @@ class Model:
         if delay_ms is None:
             delay_ms = q.settings.retry.delay_ms(item.count, 0.0)
         if why == "released":
-            item.count -= 1
+            # A delivery that went on after its lease had ended was counted when that ended.
+            item.count -= item.lease is None or item.lease[0] != item.number
         elif item.lease is not None:
             item.number = item.lease[0]
         item.lease = None
