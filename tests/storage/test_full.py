@@ -416,3 +416,21 @@ def test_a_reserve_that_was_taken_is_not_replaced_before_it_has_its_new_name(tmp
     assert stock.restock(1024) is None
     assert stock.reserve is not None
     journal.close()
+
+
+def test_without_a_reserve_a_segment_is_planned_only_where_free_space_is_seen(tmp_path: Path) -> None:
+    disk = FakeDisk(tmp_path)
+    journal = small(tmp_path / "d", io=disk)
+    eventually(lambda: journal._stock.reserve and journal._stock.spares)
+    journal._keeper.stop()  # nothing is made while we look
+    with journal.lock:
+        spares, reserve = list(journal._stock.spares), journal._stock.reserve
+        journal._stock.spares.clear()
+        assert journal.can_publish(10_000)  # the reserve stands in
+        journal._stock.reserve = None
+        assert journal.can_publish(10_000)  # and so does free space
+        disk.capacity = 0
+        assert not journal.can_publish(10_000)
+        disk.capacity = None
+        journal._stock.spares, journal._stock.reserve = spares, reserve
+    journal.close()

@@ -257,15 +257,15 @@ class GroupWriter:
     def _may_plan(self) -> bool:
         """Whether publishing may go on into a segment that has no file yet, should the disk prove full now.
 
-        The reserve stands in for one such segment, not for two: whoever publishes faster than files are made
-        has to show that there is room.
+        The reserve stands in for one such segment. A second one, or one without a reserve (it is in use, or
+        being made), needs free space that can be seen.
         """
         planned = {
             block.segment.number: block.segment.size
             for block in self._live
             if block.segment.spare is None and not block.segment.named
         }
-        if not planned:
+        if not planned and self._stock.reserve is not None:
             return True
         return self._io.free_bytes(self.directory) > sum(planned.values()) + 2 * self._next_size
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -133,8 +134,10 @@ class Talk(Connection):
         """
         self.socket.setblocking(False)
         times, at = 0, 0
+        deadline = time.monotonic() + 120
         try:
             while True:
+                assert time.monotonic() < deadline, "neither held back nor served"
                 if not select.select([], [self.socket], [], QUIET_S)[1]:
                     if is_held():
                         break
