@@ -6,18 +6,24 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
-from hypothesis.configuration import set_hypothesis_home_dir
 
 from tests.isolation import ROOT, Isolation
-from tests.shared_spark import compiled, spark
+from tests.shared_spark import spark
 
-__all__ = ["compiled", "spark"]  # fixtures of every test
+__all__ = ["spark"]  # a fixture of every test
 
-# No deadline per example: a busy machine is not a bug.
-settings.register_profile("openq", deadline=None)
-settings.load_profile("openq")
-set_hypothesis_home_dir(ROOT / ".hypothesis")  # with pytest's own cache, not in a test's working directory
+try:
+    from hypothesis import settings
+    from hypothesis.configuration import set_hypothesis_home_dir
+except ImportError:
+    pass  # a Python beside our own, where tests/pythons.py runs tests that do not need it
+else:
+    # No deadline per example: a busy machine is not a bug.
+    settings.register_profile("openq", deadline=None)
+    settings.load_profile("openq")
+    set_hypothesis_home_dir(
+        ROOT / ".hypothesis"
+    )  # with pytest's own cache, not in a test's working directory
 
 isolation = Isolation()
 

@@ -10,6 +10,7 @@ import atexit
 import os
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ _permitted: set[int] = set()
 # Settings of programs that tests start: OpenQ, AWS's tools, Spark, an inner pytest, the terminal.
 _FOREIGN = ("OPENQ_", "AWS_", "SPARK_", "PYSPARK_", "CELERY_", "XDG_", "PYTEST_")
 _FOREIGN_NAMES = {"MASTER", "PYTHONPATH", "PYTHONSTARTUP", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"}
+# Tests start hundreds of Python processes: without cached byte code each of them would compile OpenQ again.
+_FOREIGN_NAMES |= {"PYTHONDONTWRITEBYTECODE"}
 # What a developer tells the tests themselves; pytest's own marks are read by pytest-xdist.
 _OURS = ("OPENQ_TEST_", "OPENQ_CRASH_", "PYTEST_XDIST_", "PYTEST_VERSION")
 
@@ -76,6 +79,7 @@ class Isolation:
         home = self.folder / "home"
         home.mkdir()
         _replace(clean(self._before, home))
+        sys.dont_write_bytecode = False
         atexit.register(self.end)
 
     def begin(self) -> None:

@@ -24,15 +24,7 @@ SPARK = {
 
 
 @pytest.fixture(scope="session")
-def compiled() -> Iterator[None]:
-    """Spark starts many short Python processes: each would compile OpenQ again where nobody keeps that."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        yield
-
-
-@pytest.fixture(scope="session")
-def spark(compiled: None) -> Iterator[SparkSession]:
+def spark() -> Iterator[SparkSession]:
     from openq.pipeline.session import session
 
     made = session("local[2]", app_name="openq-tests", **SPARK)

@@ -1,15 +1,19 @@
 """Queues for tests: in memory, on disk, behind a server; on a clock that stands still until it is moved."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from openq import VirtualClock
 from openq.broker.local import LocalBroker
 from tests.client.helpers import Make, opening
-from tests.client.in_process import InProcess
+
+if TYPE_CHECKING:
+    from tests.client.in_process import InProcess
 
 
 @pytest.fixture
@@ -25,6 +29,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) ->
     if request.param == "journal":
         place["path"] = tmp_path / "data"
     elif request.param == "server":
+        # Here, because a server needs more than the library does: tests run where only the library is.
+        from tests.client.in_process import InProcess
+
         server = InProcess(LocalBroker(clock=clock))
         place = {"url": server.url}
     with opening(place) as open_queue:

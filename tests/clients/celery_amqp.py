@@ -39,7 +39,6 @@ class Application:
             "CELERY_QUEUE": self.queue,
             "CELERY_KIND": kind,
             "PYTHONPATH": str(PROGRAMS),
-            "PYTHONDONTWRITEBYTECODE": "1",
         }
         self._workers: list[subprocess.Popen[bytes]] = []
 

@@ -125,7 +125,6 @@ def aws_environment(url: str, **more: str) -> dict[str, str]:
         "AWS_EC2_METADATA_DISABLED": "true",
         "NO_PROXY": "127.0.0.1,localhost",
         "no_proxy": "127.0.0.1,localhost",
-        "PYTHONDONTWRITEBYTECODE": "1",
         **more,
     }
 

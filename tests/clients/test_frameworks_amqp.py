@@ -16,7 +16,7 @@ from tests.serving import served_amqp, until
 
 def _environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OPENQ_")}
-    return {**kept, "PYTHONPATH": str(PROGRAMS), "PYTHONDONTWRITEBYTECODE": "1", **more}
+    return {**kept, "PYTHONPATH": str(PROGRAMS), **more}
 
 
 def _python() -> Path:

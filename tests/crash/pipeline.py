@@ -133,11 +133,7 @@ class PipelineLoop:
             *("--folder", str(self._folder), "--messages", str(self._messages), "--limit", str(self._limit)),
         ]
         with log:
-            # Compiled modules are kept: a job is started again and again.
-            env = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-            return subprocess.Popen(
-                command, stdout=log, stderr=log, env=with_tests(env), start_new_session=True
-            )
+            return subprocess.Popen(command, stdout=log, stderr=log, env=with_tests(), start_new_session=True)
 
     def _progress(self) -> int:
         """How many steps the job has made: entries of Spark's logs."""

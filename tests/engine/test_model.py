@@ -725,7 +725,7 @@ def without_twins(state: dict[str, Any]) -> dict[str, Any]:
 
 
 EngineAndModel.TestCase.settings = settings(
-    max_examples=examples(110),
+    max_examples=examples(60),
     stateful_step_count=37,
     suppress_health_check=list(HealthCheck),
     deadline=None,

@@ -24,7 +24,7 @@ def environment(**more: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("SPARK_", "PYSPARK_", "OPENQ_", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"))
+        if not name.startswith(("SPARK_", "PYSPARK_", "OPENQ_", "PYTHONPATH"))
     }
     return {
         **kept,
