@@ -447,8 +447,9 @@ class Foundation:
         detail = "journal"
         if full:
             what = "publishing is" if refuses_all else "large messages are"
-            scarce = shortage is not None and shortage.errno in SCARCE
-            detail = f"{what} refused: {shortage.strerror}" if scarce else f"disk full: {what} refused"
+            detail = f"disk full: {what} refused"
+            if shortage is not None and shortage.errno in SCARCE:
+                detail = f"{what} refused: {shortage.strerror}"
         return Health(not full, detail, full, self.damage.reasons())
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
