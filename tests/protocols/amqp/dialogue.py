@@ -434,7 +434,7 @@ class Connection:
             return [[self.letter, "eof"]]
         self.buffer += data
         answers: list[Answer] = []
-        while (piece := self._next_frame()) is not None:
+        for piece in self._frames():
             answer = self._take(*piece)
             if answer is not None:
                 answers.append(answer)
@@ -456,19 +456,23 @@ class Connection:
             pass
         return True
 
-    def _next_frame(self) -> tuple[int, int, bytes] | None:
-        if self.buffer[:4] == b"AMQP" and len(self.buffer) >= 8:
-            header, self.buffer = self.buffer[:8], self.buffer[8:]
-            return 0, 0, header
-        if len(self.buffer) < 7:
-            return None
-        kind, channel, size = struct.unpack(">BHI", self.buffer[:7])
-        if len(self.buffer) < size + 8:
-            return None
-        payload = self.buffer[7 : 7 + size]
-        assert self.buffer[7 + size] == FRAME_END
-        self.buffer = self.buffer[8 + size :]
-        return kind, channel, payload
+    def _frames(self) -> Iterator[tuple[int, int, bytes]]:
+        """The whole frames that have come. The buffer is cut once, after the last of them."""
+        data, self.buffer = self.buffer, b""
+        at = 0
+        while len(data) >= at + 7:
+            if data.startswith(b"AMQP", at) and len(data) >= at + 8:
+                yield 0, 0, data[at : at + 8]
+                at += 8
+                continue
+            kind, channel, size = struct.unpack_from(">BHI", data, at)
+            end = at + 7 + size
+            if len(data) <= end:
+                break
+            assert data[end] == FRAME_END
+            yield kind, channel, data[at + 7 : end]
+            at = end + 1
+        self.buffer = data[at:]
 
     def _take(self, kind: int, channel: int, payload: bytes) -> Answer | None:
         where = f"{self.letter}{channel or ''}"
