@@ -53,9 +53,9 @@ crash: $(STAMP) ## kill and restart, many times, and look for what was lost (MIN
 	$(RUN) -m tests.crash.campaign $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 fuzz: $(STAMP) ## hostile requests, frames and dialogues by chance (MINUTES=10 SEED=1, by each door)
-	$(RUN) -m tests.protocols.fuzz $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
-	$(RUN) -m tests.protocols.amqp.fuzz_codec $(if $(SEED),--seed $(SEED))
-	$(RUN) -m tests.protocols.amqp.fuzz_dialogues $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	$(RUN) -m tests.server.fuzz $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	$(RUN) -m tests.amqp.fuzz_codec $(if $(SEED),--seed $(SEED))
+	$(RUN) -m tests.amqp.fuzz_dialogues $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 soak: $(STAMP) ## load by each protocol, then a minute of rest: memory is where it was (MINUTES=10)
 	$(RUN) -m tests.soak $(if $(MINUTES),--minutes $(MINUTES))

@@ -15,10 +15,16 @@ from .harness import Row, Run, refuse_memory_disk, table
 
 BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "restart", "pause"]
 BENCHES += ["server", "amqp", "spark", "redis"]
-PARTS = ["server_send", "server_rivals", "server_backlog", "server_weight", "server_crowd"]  # of "server"
-PARTS += ["amqp_flow", "amqp_pika", "amqp_cost", "amqp_weight"]  # of "amqp"
+PARTS = [
+    "server_send",
+    "server_rivals",
+    "server_backlog",
+    "server_footprint",
+    "server_connections",
+]  # of "server"
+PARTS += ["amqp_flow", "amqp_pika", "amqp_cost", "amqp_footprint"]  # of "amqp"
 PARTS += ["spark_read", "spark_write", "spark_jobs", "spark_stream"]  # of "spark"
-PARTS += ["redis_cycle", "redis_rivals", "redis_server", "redis_weight"]  # of "redis"
+PARTS += ["redis_cycle", "redis_rivals", "redis_server", "redis_memory"]  # of "redis"
 
 
 def main() -> int:
@@ -42,13 +48,13 @@ def main() -> int:
         rows.append(row)
         print(row.to_json(), flush=True)
 
-    def tell(text: str) -> None:
+    def log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     started = time.monotonic()
     try:
         for name in options.name or BENCHES:
-            importlib.import_module(f"bench.{name}").run(Run(directory, options.quick, emit, tell))
+            importlib.import_module(f"bench.{name}").run(Run(directory, options.quick, emit, log))
             for left in os.scandir(directory):
                 shutil.rmtree(left.path)
     finally:

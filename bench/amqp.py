@@ -6,7 +6,7 @@ import importlib
 
 from .harness import Run
 
-PARTS = ("amqp_flow", "amqp_pika", "amqp_cost", "amqp_weight")
+PARTS = ("amqp_flow", "amqp_pika", "amqp_cost", "amqp_footprint")
 
 
 def run(run: Run) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from .amqp_load import end_to_end, flood, flood_walker, publish
-from .amqp_match import VARIED, Load, compared, on_a_fresh_queue
-from .amqp_peers import AmqpQueues, OpenQAmqp, Walker
-from .harness import Run, Target
-from .server_match import Contender, in_turns, started
+from .amqp_processes import AmqpQueues, OpenQAmqp, Walker
+from .amqp_rounds import VARIED, Load, compared, on_a_fresh_queue
+from .harness import BenchTarget, Run
+from .server_rounds import Contender, in_turns, started
 
 
 def run(run: Run) -> None:
@@ -43,7 +43,7 @@ def _against_the_walker(run: Run, memory: OpenQAmqp, walker: Walker) -> None:
     in_turns([varied_empty, varied_flooded], run.rounds(7, quick=2))
 
     for what, ours, theirs, target in (
-        ("publish, in memory, 100 B", flooded, empty, Target(0.35, 0.7)),
+        ("publish, in memory, 100 B", flooded, empty, BenchTarget(0.35, 0.7)),
         ("publish + confirm, in memory, 100 B", confirmed, empty, None),
         (f"publish, in memory, {VARIED}", varied_flooded, varied_empty, None),
     ):
@@ -57,4 +57,4 @@ def _against_itself(run: Run, durable: OpenQAmqp, memory: OpenQAmqp) -> None:
     in_memory = Contender(memory, load(memory, AmqpQueues(memory)))
     in_turns([on_disk, in_memory], run.rounds(7, quick=2))
     what = "publish, confirm, deliver, ack, durable, 100 B"
-    run.emit(compared(what, "the same in memory", on_disk, in_memory, Target(0.6, 0.9), "per_cpu_s"))
+    run.emit(compared(what, "the same in memory", on_disk, in_memory, BenchTarget(0.6, 0.9), "per_cpu_s"))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 from functools import partial
 
+from .amqp_client import PREFETCH
 from .amqp_load import Latency, consume, end_to_end, fill, paced, percentile, publish
-from .amqp_match import (
+from .amqp_processes import AmqpPeer, AmqpQueues, OpenQAmqp, RabbitMq
+from .amqp_rounds import (
     KINDS,
-    OURS,
+    OPENQ,
     VARIED,
     against_each,
     against_the_faster,
@@ -20,10 +22,8 @@ from .amqp_match import (
     rabbitmq,
     sides,
 )
-from .amqp_peers import AmqpPeer, AmqpQueues, OpenQAmqp, RabbitMq
-from .amqp_wire import PREFETCH
-from .harness import Run, Target
-from .server_match import Prepare, Work, in_turns, started
+from .harness import BenchTarget, Run
+from .server_rounds import Prepare, Work, in_turns, started
 
 RATE = 2_000
 
@@ -45,13 +45,13 @@ def _publish(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
         load = on_a_fresh_queue(partial(publish, size=size, seconds=seconds, varied=varied))
         taking_part = contenders(openq, rabbit, load)
         in_turns(list(taking_part.values()), run.rounds(6, quick=2))
-        target = None if varied else Target(3, 8)
+        target = None if varied else BenchTarget(3, 8)
         run.emit(against_the_faster(f"publish + confirm, pipelined, {named}", taking_part, target))
 
 
 def _consume(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
     count = 10_000 if run.quick else 60_000
-    targets = {"classic": Target(3, 6), "quorum": Target(1.5, 4)}
+    targets = {"classic": BenchTarget(3, 6), "quorum": BenchTarget(1.5, 4)}
     for multiple, named in ((False, "each"), (True, "all that a read brought")):
 
         def prepare(peer: AmqpPeer, queues: AmqpQueues, multiple: bool = multiple) -> Prepare:
@@ -77,7 +77,7 @@ def _end_to_end(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
         taking_part = contenders(openq, rabbit, load)
         in_turns(list(taking_part.values()), run.rounds(6, quick=2))
         what = f"end to end, 1 producer with confirms + 1 consumer, {named}"
-        run.emit(against_the_faster(what, taking_part, None if varied else Target(2, 5)))
+        run.emit(against_the_faster(what, taking_part, None if varied else BenchTarget(2, 5)))
 
 
 def _latency(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
@@ -88,7 +88,7 @@ def _latency(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
 
     measures = {name: partial(one_lap, peer, queues) for name, peer, queues in sides(openq, rabbit)}
     laps = figures_in_turns(measures, run.rounds(6, quick=2))
-    ours = laps[OURS]
+    ours = laps[OPENQ]
     # A classic queue hands a message to a waiting consumer before it is on disk, the others after.
     for kind in KINDS:
         theirs = laps[rabbitmq(kind)]
@@ -97,7 +97,7 @@ def _latency(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
             rabbitmq(kind),
             [lap.p99_ms for lap in ours],
             [lap.p99_ms for lap in theirs],
-            Target(1.0, 0.3, more_is_better=False),
+            BenchTarget(1.0, 0.3, more_is_better=False),
             "ms",
         )
         row.note = (

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .amqp_wire import (
+from .amqp_client import (
     HEARTBEAT,
     Consumer,
     Flood,
@@ -23,7 +23,7 @@ from .amqp_wire import (
     TimedConsumer,
     bursts,
 )
-from .server_load import STUCK_S, Refused, Tally
+from .server_load import STUCK_S, RequestRefused, Tally
 
 _READ_BYTES = 256 << 10
 
@@ -46,7 +46,7 @@ class SocketLink(Link):
     def read(self) -> bytes:
         data = self.socket.recv(_READ_BYTES)
         if not data:
-            raise Refused("the server hung up")
+            raise RequestRefused("the server hung up")
         return data
 
     def close(self) -> None:
@@ -74,11 +74,11 @@ def drive(roles: Sequence[tuple[SocketLink, Role]]) -> None:
             blocked = [line.socket for line in lines if line.pending]
             readable, writable, _ = select.select(sockets, blocked, (), min(waits_s, default=STUCK_S))
             if not readable and not writable and not waits_s:
-                raise Refused(f"nothing happened for {STUCK_S:.0f} s")
+                raise RequestRefused(f"nothing happened for {STUCK_S:.0f} s")
             for each in readable:
                 data = each.recv(_READ_BYTES)
                 if not data:
-                    raise Refused("the server hung up")
+                    raise RequestRefused("the server hung up")
                 sockets[each].role.heard(data)
     finally:
         gc.enable()
@@ -114,7 +114,7 @@ class Clock:
     def __init__(self) -> None:
         self._began_s, self._began_cpu_s = time.perf_counter(), time.process_time()
 
-    def tally(self, count: int) -> Tally:
+    def count_records(self, count: int) -> Tally:
         return Tally(
             count, count, time.perf_counter() - self._began_s, time.process_time() - self._began_cpu_s
         )
@@ -129,7 +129,7 @@ def publish(
     publisher = Publisher(bursts(queue, size, varied=varied), seconds, limit)
     clock = Clock()
     drive([(link, publisher)])
-    tally = clock.tally(publisher.count)
+    tally = clock.count_records(publisher.count)
     link.close()
     return tally
 
@@ -137,7 +137,7 @@ def publish(
 def fill(port: int, queue: str, count: int, size: int = 100) -> None:
     done = publish(port, queue, size, seconds=900.0, limit=count)
     if done.count != count:
-        raise Refused(f"only {done.count} of {count} messages went in")
+        raise RequestRefused(f"only {done.count} of {count} messages went in")
 
 
 def flood(port: int, queue: str, size: int, limit: int, *, varied: bool = False) -> Tally:
@@ -147,9 +147,9 @@ def flood(port: int, queue: str, size: int, limit: int, *, varied: bool = False)
     clock = Clock()
     drive([(link, role)])
     waiting = link.waiting(queue)
-    tally = clock.tally(role.sent)
+    tally = clock.count_records(role.sent)
     if waiting != role.sent:
-        raise Refused(f"{waiting} of {role.sent} messages are in the queue")
+        raise RequestRefused(f"{waiting} of {role.sent} messages are in the queue")
     link.close()
     return tally
 
@@ -164,7 +164,7 @@ def flood_walker(port: int, queue: str, size: int, limit: int, *, varied: bool =
     echo = b""
     while len(echo) < len(HEARTBEAT):
         echo += link.read()
-    tally = clock.tally(role.sent)
+    tally = clock.count_records(role.sent)
     link.socket.close()
     return tally
 
@@ -177,7 +177,7 @@ def consume(port: int, queue: str, count: int, *, multiple: bool = False) -> Tal
     clock = Clock()
     drive([(link, consumer)])
     link.waiting(queue)
-    tally = clock.tally(consumer.count)
+    tally = clock.count_records(consumer.count)
     link.close()
     return tally
 
@@ -192,7 +192,7 @@ def end_to_end(port: int, queue: str, size: int, seconds: float, *, varied: bool
     clock = Clock()
     drive([(sending, publisher), (receiving, consumer)])
     receiving.waiting(queue)
-    tally = clock.tally(consumer.count)
+    tally = clock.count_records(consumer.count)
     sending.close()
     receiving.close()
     return tally

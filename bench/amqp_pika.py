@@ -16,9 +16,11 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from .amqp_client import PREFETCH, body
 from .amqp_load import Clock, fill, percentile
-from .amqp_match import (
-    OURS,
+from .amqp_processes import AmqpPeer, AmqpQueues, OpenQAmqp, RabbitMq
+from .amqp_rounds import (
+    OPENQ,
     against_the_faster,
     contenders,
     figures_in_turns,
@@ -27,23 +29,21 @@ from .amqp_match import (
     on_a_fresh_queue,
     sides,
 )
-from .amqp_peers import AmqpPeer, AmqpQueues, OpenQAmqp, RabbitMq
-from .amqp_wire import PREFETCH, body
-from .harness import Run, Target, optional
-from .server_load import STUCK_S, Refused, Tally
-from .server_match import Prepare, Work, in_turns, started
+from .harness import BenchTarget, Run, optional
+from .server_load import STUCK_S, RequestRefused, Tally
+from .server_rounds import Prepare, Work, in_turns, started
 
 RATE = 2_000
 LAST = b"last"
-_TOO_LONG_S = 120  # a consumer would wait for ever for a producer that failed
+_TIMEOUT_S = 120  # a consumer would wait for ever for a producer that failed
 _STAMP = struct.Struct(">Q")
-_PER_USER = Target(1.0, 1.5)
+_PER_USER = BenchTarget(1.0, 1.5)
 
 
 def run(run: Run) -> None:
     rows = "publish, consume, end to end and latency with pika"
     if optional("pika") is None:
-        run.tell(f"amqp: pika is not installed (`pip install pika`). Left out: {rows}")
+        run.log(f"amqp: pika is not installed (`pip install pika`). Left out: {rows}")
         return
     if not has_rabbitmq(run, rows):
         return
@@ -85,11 +85,11 @@ def _latency(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
 
     measures = {name: partial(one_lap, peer, queues) for name, peer, queues in sides(openq, rabbit)}
     figures = figures_in_turns(measures, run.rounds(6, quick=2))
-    ours = figures.pop(OURS)
+    ours = figures.pop(OPENQ)
     for name, theirs in figures.items():
         what = f"pika: p99 latency at {RATE:,} msg/s without confirms"
         # 1.5 times as good, where less is better.
-        target = Target(1 / _PER_USER.floor, 1 / _PER_USER.aim, more_is_better=False)
+        target = BenchTarget(1 / _PER_USER.floor, 1 / _PER_USER.aim, more_is_better=False)
         run.emit(lower_is_better(what, name, ours, theirs, target, "ms"))
 
 
@@ -97,13 +97,13 @@ def _latency(run: Run, openq: OpenQAmqp, rabbit: RabbitMq) -> None:
 def _channel(port: int) -> Iterator[Any]:
     pika = _pika()
     connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, heartbeat=0))
-    connection.call_later(_TOO_LONG_S, _give_up)
+    connection.call_later(_TIMEOUT_S, _abort)
     yield connection.channel()
     connection.close()
 
 
-def _give_up() -> None:
-    raise Refused(f"not done in {_TOO_LONG_S} s")
+def _abort() -> None:
+    raise RequestRefused(f"not done in {_TIMEOUT_S} s")
 
 
 def _pika() -> Any:
@@ -118,7 +118,7 @@ def publish(port: int, queue: str, seconds: float) -> Tally:
     with _channel(port) as channel:
         channel.confirm_delivery()
         clock = Clock()
-        return clock.tally(_send_for(channel, queue, seconds))
+        return clock.count_records(_send_for(channel, queue, seconds))
 
 
 def _send_for(channel: Any, queue: str, seconds: float) -> int:
@@ -146,7 +146,7 @@ def consume(port: int, queue: str, count: int) -> Tally:
         clock = Clock()
         channel.basic_consume(queue, on_message)
         channel.start_consuming()
-        return clock.tally(taken)
+        return clock.count_records(taken)
 
 
 def end_to_end(port: int, queue: str, seconds: float) -> Tally:
@@ -166,7 +166,7 @@ def end_to_end(port: int, queue: str, seconds: float) -> Tally:
         clock = Clock()
         go()
         channel.start_consuming()
-        return clock.tally(taken)
+        return clock.count_records(taken)
 
 
 def p99_ms(port: int, queue: str, seconds: float) -> float:
@@ -197,7 +197,7 @@ def _apart(target: Callable[..., None], *arguments: object) -> Iterator[Callable
     theirs.close()
     try:
         if not pipe.poll(STUCK_S):
-            raise Refused("the producer does not start")
+            raise RequestRefused("the producer does not start")
         pipe.recv()
         yield lambda: pipe.send(None)
         process.join(STUCK_S)

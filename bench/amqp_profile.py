@@ -29,21 +29,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from openq.broker.local import LocalBroker
 from openq.config import load
-from openq.protocols.http import new_loop
-from openq.server import Server
+from openq.local.broker import LocalBroker
+from openq.server.app import Server
+from openq.server.http import new_loop
 
-from .amqp_wire import BURST, Consumer, Flood, Link, Publisher, Role, bursts
-from .server_load import STUCK_S, Refused
-from .server_peers import free_port
+from .amqp_client import BURST, Consumer, Flood, Link, Publisher, Role, bursts
+from .server_load import STUCK_S, RequestRefused
+from .server_processes import free_port
 
 QUEUE = "profile"
 ROUNDS = 5
 _READ_BYTES = 64 << 10
 
 
-class Bell:
+class LoopSignal:
     """Rung when the server writes. A loop that turned while it waits for the disk would count as its work."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -64,14 +64,14 @@ class Bell:
                 async with asyncio.timeout(STUCK_S):
                     await self._waiting
             except TimeoutError:
-                raise Refused("the server does not answer") from None
+                raise RequestRefused("the server does not answer") from None
         self._is_rung = False
 
 
-class Wire(asyncio.Transport):
+class FakeTransport(asyncio.Transport):
     """The far end of a connection: keeps what the server says until it is taken."""
 
-    def __init__(self, port: int, bell: Bell) -> None:
+    def __init__(self, port: int, bell: LoopSignal) -> None:
         super().__init__()
         self._ring = bell.ring
         self._written: list[bytes] = []
@@ -93,7 +93,7 @@ class Wire(asyncio.Transport):
     def take(self) -> bytes:
         written, self._written = self._written, []
         if not written and self.is_closed:
-            raise Refused("the server hung up")
+            raise RequestRefused("the server hung up")
         return written[0] if len(written) == 1 else b"".join(written)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -129,14 +129,14 @@ class Wire(asyncio.Transport):
 class InnerLink(Link):
     """A connection to the server in this process."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, bell: Bell, connection: Any, port: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, bell: LoopSignal, connection: Any, port: int) -> None:
         super().__init__()
         self._loop = loop
         self._bell = bell
         self._connection = connection
         self._is_buffered = isinstance(connection, asyncio.BufferedProtocol)
         self._pending = b""
-        self.wire = Wire(port, self._bell)
+        self.wire = FakeTransport(port, self._bell)
         connection.connection_made(self.wire)
         self.open()
 
@@ -189,7 +189,7 @@ class Bench:
         store = {"memory": True} if data is None else {"data": data}
         config = load({**store, "port": 0, "amqp_port": self.port})
         self.loop = new_loop()
-        self._bell = Bell(self.loop)
+        self._bell = LoopSignal(self.loop)
         self.broker = LocalBroker(data)
         self.server = Server(config, self.broker, self.loop)
         self._make = self._start()
@@ -242,7 +242,7 @@ class Bench:
                 await self._bell.wait()
 
     def close(self) -> None:
-        self.server.site.close()
+        self.server.context.close()
         self.broker.close()
         self._folder.cleanup()
 

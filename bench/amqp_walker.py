@@ -11,9 +11,9 @@ import struct
 import sys
 from typing import cast
 
-from openq.protocols.http import new_loop
+from openq.server.http import new_loop
 
-from .amqp_wire import HEARTBEAT
+from .amqp_client import HEARTBEAT
 
 _unpack = struct.Struct(">BHI").unpack_from
 

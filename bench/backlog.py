@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from openq.broker.local import LocalBroker
-from openq.model import FORM_BYTES, QueueSettings
+from openq.local.broker import LocalBroker
+from openq.model import ENCODING_BYTES, QueueSettings
 
-from .harness import BODY, QUEUE, Apart, Lap, Row, Run, Target, alternate, lap
+from .harness import BODY, QUEUE, BenchTarget, ChildProcess, Lap, Row, Run, alternate, lap
 
-TARGET = Target(floor=1.5, aim=1.1, more_is_better=False)
+TARGET = BenchTarget(floor=1.5, aim=1.1, more_is_better=False)
 FEW = 1000
 SYNC_EVERY = 100  # so that a lap is about the code, not the disk
 
@@ -23,8 +23,8 @@ def run(run: Run) -> None:
 
 def _row(run: Run, kind: str, many: int, cycles: int) -> None:
     durable = kind == "durable"
-    long = Apart(Line, run.folder("long") if durable else None, many, cycles)
-    short = Apart(Line, run.folder("short") if durable else None, FEW, cycles)
+    long = ChildProcess(BacklogCycles, run.folder("long") if durable else None, many, cycles)
+    short = ChildProcess(BacklogCycles, run.folder("short") if durable else None, FEW, cycles)
     match = alternate(long, short, run.rounds(7))
     pairs = list(zip(match.ours, match.theirs, strict=True))
     run.emit(
@@ -45,7 +45,7 @@ def _row(run: Run, kind: str, many: int, cycles: int) -> None:
     )
 
 
-class Line:
+class BacklogCycles:
     def __init__(self, folder: str | None, waiting: int, cycles: int) -> None:
         self._cycles = cycles
         self._broker = LocalBroker(folder)
@@ -58,7 +58,7 @@ class Line:
         broker = self._broker
         for _ in range(self._cycles // SYNC_EVERY):
             for _ in range(SYNC_EVERY):
-                broker.publish_body(QUEUE, BODY, FORM_BYTES)
+                broker.publish_body(QUEUE, BODY, ENCODING_BYTES)
                 deliveries = broker.receive(QUEUE)
                 broker.load(deliveries)
                 broker.ack_one(QUEUE, deliveries[0].entry.seq, deliveries[0].number)
@@ -71,5 +71,5 @@ class Line:
 def fill(broker: LocalBroker, waiting: int) -> None:
     broker.declare(QUEUE, QueueSettings())
     for _ in range(waiting // 1000):
-        broker.publish_bodies(QUEUE, [BODY] * 1000, FORM_BYTES)
+        broker.publish_bodies(QUEUE, [BODY] * 1000, ENCODING_BYTES)
     broker.sync()

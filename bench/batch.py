@@ -6,12 +6,12 @@ import os
 import sqlite3
 from typing import Any
 
-from openq.broker.local import LocalBroker
-from openq.model import FORM_BYTES, QueueSettings
+from openq.local.broker import LocalBroker
+from openq.model import ENCODING_BYTES, QueueSettings
 
-from .harness import BODY, QUEUE, Apart, Lap, Run, Target, alternate, faster_by, lap
+from .harness import BODY, QUEUE, BenchTarget, ChildProcess, Lap, Run, alternate, faster_by, lap
 
-TARGET = Target(floor=2.5, aim=4)
+TARGET = BenchTarget(floor=2.5, aim=4)
 REFERENCE = "SQLite WAL FULL, executemany+commit"
 SIZE = 1000
 
@@ -19,14 +19,14 @@ SIZE = 1000
 def run(run: Run) -> None:
     batches = 40 if run.quick else 150
     match = alternate(
-        Apart(Journal, run.folder("journal"), batches),
-        Apart(Sqlite, run.folder("sqlite"), batches),
+        ChildProcess(JournalBatches, run.folder("journal"), batches),
+        ChildProcess(SqliteBatches, run.folder("sqlite"), batches),
         run.rounds(7),
     )
     run.emit(faster_by("batch", "durable publish_many(1000)", REFERENCE, match, TARGET))
 
 
-class Journal:
+class JournalBatches:
     def __init__(self, folder: str, batches: int) -> None:
         self._batches = batches
         self._broker = LocalBroker(folder)
@@ -38,14 +38,14 @@ class Journal:
     def _publish(self) -> None:
         bodies = [BODY] * SIZE
         for _ in range(self._batches):
-            self._broker.publish_bodies(QUEUE, bodies, FORM_BYTES)
+            self._broker.publish_bodies(QUEUE, bodies, ENCODING_BYTES)
             self._broker.sync()
 
     def close(self) -> None:
         self._broker.close()
 
 
-class Sqlite:
+class SqliteBatches:
     def __init__(self, folder: str, batches: int) -> None:
         self._batches = batches
         self._connection = sqlite3.connect(os.path.join(folder, "messages.db"))

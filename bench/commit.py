@@ -12,13 +12,13 @@ import statistics
 import threading
 from typing import Any
 
-from openq.broker.local import LocalBroker
-from openq.model import FORM_BYTES, QueueSettings
-from openq.storage.disk import Io
+from openq.journal.disk import DiskIo
+from openq.local.broker import LocalBroker
+from openq.model import ENCODING_BYTES, QueueSettings
 
-from .harness import BODY, QUEUE, Apart, Lap, Run, Target, alternate, faster_by, lap, optional
+from .harness import BODY, QUEUE, BenchTarget, ChildProcess, Lap, Run, alternate, faster_by, lap, optional
 
-TARGETS = {1: Target(0.4, 0.6), 16: Target(0.4, 0.6), 256: Target(0.15, 0.3)}
+TARGETS = {1: BenchTarget(0.4, 0.6), 16: BenchTarget(0.4, 0.6), 256: BenchTarget(0.15, 0.3)}
 REFERENCE = "pwrite+fdatasync, same groups"
 
 
@@ -31,16 +31,16 @@ def run(run: Run) -> None:
     _row(run, "threads", 16, 40)
     _row(run, "threads", 256, 10)
     if not hasattr(optional("openq.aio"), "OpenQ"):
-        run.tell("commit: there is no openq.aio, its rows are left out")
+        run.log("commit: there is no openq.aio, its rows are left out")
         return
     _row(run, "asyncio", 16, 100)
     _row(run, "asyncio", 256, 30)
 
 
-def _row(run: Run, kind: str, size: int, each: int, target: Target | None = None) -> None:
-    candidate = Apart(Publishers, run.folder("journal"), kind, size, each)
+def _row(run: Run, kind: str, size: int, each: int, target: BenchTarget | None = None) -> None:
+    candidate = ChildProcess(Publishers, run.folder("journal"), kind, size, each)
     match = alternate(
-        candidate, Apart(BareWrites, run.folder("bare")), run.rounds(25 if target else 15, quick=7)
+        candidate, ChildProcess(BareWrites, run.folder("bare")), run.rounds(25 if target else 15, quick=7)
     )
     groups = sum(len(done.detail[1]) for done in match.ours)
     what = f"durable publish, {size} {'publisher' if size == 1 else 'publishers'} ({kind})"
@@ -53,10 +53,10 @@ def _row(run: Run, kind: str, size: int, each: int, target: Target | None = None
     run.emit(row)
 
 
-class NotingIo:
+class RecordingIo:
     """Stands before the journal's disk and notes how many bytes went there before each sync."""
 
-    def __init__(self, io: Io) -> None:
+    def __init__(self, io: DiskIo) -> None:
         self.groups: list[int] = []
         self._written: dict[int, int] = {}
         setattr(io, "pwrite", self._pwrite)  # noqa: B010
@@ -91,20 +91,20 @@ class Publishers:
             self._broker.declare(QUEUE, QueueSettings())
         self._broker.sync()
         assert self._broker.journal is not None
-        self._noted = NotingIo(self._broker.journal.io)
+        self._recorder = RecordingIo(self._broker.journal.io)
 
     def lap(self, given: Any) -> Lap:
-        self._noted.groups.clear()
+        self._recorder.groups.clear()
         count = self._size * self._each
         done = lap(count, self._work)
-        groups = list(self._noted.groups)
+        groups = list(self._recorder.groups)
         self._broker.purge(QUEUE)
         self._broker.sync()
         return Lap(count, done.wall_s, done.cpu_s, (count, groups))
 
     def _alone(self) -> None:
         for _ in range(self._each):
-            self._broker.publish_body(QUEUE, BODY, FORM_BYTES)
+            self._broker.publish_body(QUEUE, BODY, ENCODING_BYTES)
             self._broker.sync()
 
     def _in_threads(self) -> None:
@@ -115,7 +115,7 @@ class Publishers:
             thread.join()
 
     def _called_back(self) -> None:
-        crowd = Crowd(self._broker, self._size, self._each)
+        crowd = CallbackPublishers(self._broker, self._size, self._each)
         crowd.start()
         crowd.over.wait()
 
@@ -137,7 +137,7 @@ class Publishers:
             self._broker.close()
 
 
-class Crowd:
+class CallbackPublishers:
     """Publishers without threads: each is told when its message is on disk, and publishes the next.
 
     All who were told together wait together again: one completion list per group, as in a server.
@@ -150,21 +150,21 @@ class Crowd:
         self.over = threading.Event()
 
     def start(self) -> None:
-        self._tell(list(range(len(self._left))))
+        self._publish_next(list(range(len(self._left))))
 
-    def _tell(self, publishers: list[int]) -> None:
+    def _publish_next(self, publishers: list[int]) -> None:
         for publisher in publishers:
             self._next(publisher)
         if not self._waiting:
             self.over.set()
             return
-        told, self._waiting = self._waiting, []
-        self._broker.when_durable(lambda: self._tell(told))
+        completed, self._waiting = self._waiting, []
+        self._broker.after_commit(lambda: self._publish_next(completed))
 
     def _next(self, publisher: int) -> None:
         if self._left[publisher]:
             self._left[publisher] -= 1
-            self._broker.publish_body(QUEUE, BODY, FORM_BYTES)
+            self._broker.publish_body(QUEUE, BODY, ENCODING_BYTES)
             self._waiting.append(publisher)
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from openq.broker.local import LocalBroker
-from openq.model import FORM_BYTES, QueueSettings
+from openq.local.broker import LocalBroker
+from openq.model import ENCODING_BYTES, QueueSettings
 
-from .harness import BODY, QUEUE, Apart, Lap, Run, Target, alternate, faster_by, lap, optional
+from .harness import BODY, QUEUE, BenchTarget, ChildProcess, Lap, Run, alternate, faster_by, lap, optional
 
-TARGET = Target(floor=10, aim=30)
+TARGET = BenchTarget(floor=10, aim=30)
 SIZE = 100
 
 
@@ -23,31 +23,31 @@ def run(run: Run) -> None:
     rounds = run.rounds(5)
     in_batches, one_by_one = "durable cycle in batches of 100", "durable cycle one by one"
 
-    def ours(single: bool) -> Apart:
-        return Apart(Journal, run.folder("journal"), batches, single)
+    def ours(single: bool) -> ChildProcess:
+        return ChildProcess(JournalCycles, run.folder("journal"), batches, single)
 
     if optional("persistqueue") is None:
-        run.tell("cycle: persist-queue is not installed, its rows are left out")
+        run.log("cycle: persist-queue is not installed, its rows are left out")
     else:
         name = "persist-queue SQLiteAckQueue, FULL"
 
-        def persist() -> Apart:
-            return Apart(PersistQueue, run.folder("persist-queue"), 1 if run.quick else 3)
+        def persist() -> ChildProcess:
+            return ChildProcess(PersistQueue, run.folder("persist-queue"), 1 if run.quick else 3)
 
         match = alternate(ours(False), persist(), rounds)
         run.emit(faster_by("cycle", in_batches, name, match, TARGET))
         match = alternate(ours(True), persist(), rounds)
         run.emit(faster_by("cycle", one_by_one, name, match))
     if optional("litequeue") is None:
-        run.tell("cycle: litequeue is not installed, its row is left out")
+        run.log("cycle: litequeue is not installed, its row is left out")
     else:
         match = alternate(
-            ours(False), Apart(LiteQueue, run.folder("litequeue"), 3 if run.quick else 10), rounds
+            ours(False), ChildProcess(LiteQueue, run.folder("litequeue"), 3 if run.quick else 10), rounds
         )
         run.emit(faster_by("cycle", in_batches, "litequeue, FULL", match, TARGET))
 
 
-class Journal:
+class JournalCycles:
     def __init__(self, folder: str, batches: int, single: bool) -> None:
         self._batches = batches
         self._single = single
@@ -63,7 +63,7 @@ class Journal:
         broker = self._broker
         bodies = [BODY] * SIZE
         for _ in range(self._batches):
-            broker.publish_bodies(QUEUE, bodies, FORM_BYTES)
+            broker.publish_bodies(QUEUE, bodies, ENCODING_BYTES)
             broker.sync()
             deliveries = broker.receive(QUEUE, SIZE)
             broker.load(deliveries)
@@ -73,7 +73,7 @@ class Journal:
     def _one_by_one(self) -> None:
         broker = self._broker
         for _ in range(self._batches * 3):
-            broker.publish_body(QUEUE, BODY, FORM_BYTES)
+            broker.publish_body(QUEUE, BODY, ENCODING_BYTES)
             broker.sync()
             deliveries = broker.receive(QUEUE)
             broker.load(deliveries)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 QUEUE = "bench"
 BODY = b"x" * 100
-SHAKY = 2.0
+UNSTABLE_RATIO = 2.0
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
@@ -42,21 +42,21 @@ class Lap:
         return self.count / self.cpu_s
 
 
-class Side(Protocol):
+class Contestant(Protocol):
     """One of the two that are compared. `given` is the detail of the candidate's last lap."""
 
     def lap(self, given: Any) -> Lap: ...
     def close(self) -> None: ...
 
 
-class Apart:
+class ChildProcess:
     """A side in a process of its own.
 
     In one process the background threads of the candidate would slow the reference down and flatter the
     ratio, and the garbage of one would be collected in the laps of the other.
     """
 
-    def __init__(self, make: Callable[..., Side], *args: Any) -> None:
+    def __init__(self, make: Callable[..., Contestant], *args: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve_laps, args=(theirs, make, args), daemon=True)
@@ -93,7 +93,7 @@ class Apart:
 _END = "end"
 
 
-def _serve_laps(pipe: Any, make: Callable[..., Side], args: tuple[Any, ...]) -> None:
+def _serve_laps(pipe: Any, make: Callable[..., Contestant], args: tuple[Any, ...]) -> None:
     try:
         side = make(*args)
         inside_s = around_s = 0.0
@@ -114,7 +114,7 @@ def _serve_laps(pipe: Any, make: Callable[..., Side], args: tuple[Any, ...]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BenchTarget:
     """What a row must reach (`floor`) and what it should (`aim`)."""
 
     floor: float
@@ -139,7 +139,7 @@ class Row:
     reference: str
     unit: str  # of `values`; "x" is a ratio
     values: list[float]
-    target: Target | None = None
+    target: BenchTarget | None = None
     rates: dict[str, list[float]] = field(default_factory=dict)
     note: str = ""
     side_unit: str = "/s"  # of what each side did, in the table
@@ -153,13 +153,13 @@ class Row:
     @property
     def verdict(self) -> str:
         verdict = self.target.verdict(self.result) if self.target is not None else "-"
-        return f"{verdict} (shaky)" if self.shaky else verdict
+        return f"{verdict} (shaky)" if self.unstable else verdict
 
     @property
-    def shaky(self) -> bool:
+    def unstable(self) -> bool:
         """The reference always does the same. Where its own rate wandered, the machine was busy."""
         rates = self.rates.get(f"reference_{self.by}", [1.0])
-        return max(rates) > SHAKY * min(rates) or max(self.values) > self.ceiling
+        return max(rates) > UNSTABLE_RATIO * min(rates) or max(self.values) > self.ceiling
 
     def to_json(self) -> str:
         return json.dumps(
@@ -188,7 +188,7 @@ class Run:
     directory: str
     quick: bool
     emit: Callable[[Row], None]
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     _folders: int = 0
 
     def rounds(self, full: int, quick: int = 3) -> int:
@@ -210,7 +210,7 @@ def lap(count: int, work: Callable[[], object], detail: Any = None) -> Lap:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class Laps:
     """The laps of both sides, round by round."""
 
     ours: list[Lap]
@@ -218,7 +218,7 @@ class Match:
     background: float  # our CPU time between laps / inside them: work the ratio does not show
 
 
-def alternate(candidate: Apart, reference: Apart, rounds: int) -> Match:
+def alternate(candidate: ChildProcess, reference: ChildProcess, rounds: int) -> Laps:
     """One unmeasured lap each, then `rounds` of both; who goes first changes every round."""
     detail = candidate.lap().detail
     reference.lap(detail)
@@ -232,15 +232,15 @@ def alternate(candidate: Apart, reference: Apart, rounds: int) -> Match:
         if not number % 2:
             theirs.append(reference.lap(detail))
     reference.close()
-    return Match(ours, theirs, candidate.close())
+    return Laps(ours, theirs, candidate.close())
 
 
 def faster_by(
     bench: str,
     what: str,
     reference: str,
-    match: Match,
-    target: Target | None = None,
+    match: Laps,
+    target: BenchTarget | None = None,
     note: str = "",
 ) -> Row:
     """A row whose result is our rate divided by theirs, by the clock on the wall."""

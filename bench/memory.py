@@ -5,24 +5,24 @@ from __future__ import annotations
 import queue
 from typing import Any
 
-from openq.broker.local import LocalBroker
-from openq.model import FORM_BYTES, QueueSettings
+from openq.local.broker import LocalBroker
+from openq.model import ENCODING_BYTES, QueueSettings
 
-from .harness import BODY, QUEUE, Apart, Lap, Run, Target, alternate, faster_by, lap, optional
+from .harness import BODY, QUEUE, BenchTarget, ChildProcess, Lap, Run, alternate, faster_by, lap, optional
 
-TARGET = Target(floor=0.5, aim=1.0)
+TARGET = BenchTarget(floor=0.5, aim=1.0)
 REFERENCE = "queue.Queue put+get+task_done"
 
 
 def run(run: Run) -> None:
     count = 30_000 if run.quick else 100_000
     rounds = run.rounds(9)
-    match = alternate(Apart(Broker, count), Apart(PlainQueue, count), rounds)
+    match = alternate(ChildProcess(BrokerCycles, count), ChildProcess(PlainQueue, count), rounds)
     run.emit(faster_by("memory", "publish+receive+ack, broker", REFERENCE, match, TARGET))
     if not hasattr(optional("openq"), "OpenQ"):
-        run.tell("memory: there is no openq.OpenQ, the row of the library is left out")
+        run.log("memory: there is no openq.OpenQ, the row of the library is left out")
         return
-    match = alternate(Apart(Library, count), Apart(PlainQueue, count), rounds)
+    match = alternate(ChildProcess(LibraryCycles, count), ChildProcess(PlainQueue, count), rounds)
     run.emit(faster_by("memory", "publish+receive+ack, library", REFERENCE, match, TARGET))
 
 
@@ -45,7 +45,7 @@ class PlainQueue:
         pass
 
 
-class Broker:
+class BrokerCycles:
     def __init__(self, count: int) -> None:
         self._count = count
         self._broker = LocalBroker()
@@ -57,7 +57,7 @@ class Broker:
     def _cycles(self) -> None:
         broker = self._broker
         for _ in range(self._count):
-            broker.publish_body(QUEUE, BODY, FORM_BYTES)
+            broker.publish_body(QUEUE, BODY, ENCODING_BYTES)
             delivery = broker.receive(QUEUE)[0]
             broker.ack_one(QUEUE, delivery.entry.seq, delivery.number)
 
@@ -65,7 +65,7 @@ class Broker:
         self._broker.close()
 
 
-class Library:
+class LibraryCycles:
     def __init__(self, count: int) -> None:
         self._count = count
         self._queue: Any = optional("openq").OpenQ(QUEUE)  # type: ignore[union-attr]

@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from openq.broker.local import LocalBroker
-from openq.model import FORM_BYTES
+from openq.local.broker import LocalBroker
+from openq.model import ENCODING_BYTES
 
 from .backlog import fill
-from .harness import BODY, QUEUE, Apart, Lap, Row, Run, Target, alternate, lap
+from .harness import BODY, QUEUE, BenchTarget, ChildProcess, Lap, Row, Run, alternate, lap
 
-TARGET = Target(floor=1 / 5, aim=1 / 20, more_is_better=False)
+TARGET = BenchTarget(floor=1 / 5, aim=1 / 20, more_is_better=False)
 WAITING = 1_000_000
 BURST = 1000
 
@@ -30,7 +30,9 @@ BURST = 1000
 def run(run: Run) -> None:
     # The collector looks at everything again when a quarter of it is new: so a good deal more than that.
     cycles = 400_000 if run.quick else 600_000
-    match = alternate(Apart(Broker, cycles), Apart(Objects, cycles), run.rounds(5, quick=1))
+    match = alternate(
+        ChildProcess(BrokerSteps, cycles), ChildProcess(Objects, cycles), run.rounds(5, quick=1)
+    )
     ours = [done.detail for done in match.ours]
     theirs = [done.detail for done in match.theirs]
     pairs = list(zip(ours, theirs, strict=True))
@@ -82,7 +84,7 @@ def longest(cycles: int, publish: Callable[[], None], take: Callable[[], None]) 
     return Lap(done.count, done.wall_s, done.cpu_s, detail)
 
 
-class Broker:
+class BrokerSteps:
     def __init__(self, cycles: int) -> None:
         self._cycles = cycles
         self._broker = LocalBroker()
@@ -92,7 +94,7 @@ class Broker:
         return longest(self._cycles, self._publish, self._take)
 
     def _publish(self) -> None:
-        self._broker.publish_body(QUEUE, BODY, FORM_BYTES)
+        self._broker.publish_body(QUEUE, BODY, ENCODING_BYTES)
 
     def _take(self) -> None:
         delivery = self._broker.receive(QUEUE)[0]

@@ -6,12 +6,12 @@ import gc
 import os
 from typing import Any
 
-from openq.broker.local import LocalBroker
-from openq.model import FORM_BYTES, QueueSettings
+from openq.local.broker import LocalBroker
+from openq.model import ENCODING_BYTES, QueueSettings
 
-from .harness import BODY, QUEUE, Apart, Lap, Row, Run, Target, lap
+from .harness import BODY, QUEUE, BenchTarget, ChildProcess, Lap, Row, Run, lap
 
-TARGET = Target(floor=60, aim=16, more_is_better=False)
+TARGET = BenchTarget(floor=60, aim=16, more_is_better=False)
 GROUP = 1000
 
 
@@ -21,7 +21,7 @@ def run(run: Run) -> None:
         values: list[float] = []
         rates: list[float] = []
         for _ in range(run.rounds(3, quick=1)):
-            queue = Apart(Backlog, run.folder("journal"), kind, count)
+            queue = ChildProcess(Backlog, run.folder("journal"), kind, count)
             done = queue.lap()
             queue.close()
             values.append(done.detail)
@@ -53,10 +53,10 @@ class Backlog:
             # A body of its own for each, as from a socket: one shared object would cost nothing.
             bodies = [os.urandom(8) + BODY[8:] for _ in range(GROUP)]
             if self._kind == "publish_many":
-                broker.publish_bodies(QUEUE, bodies, FORM_BYTES)
+                broker.publish_bodies(QUEUE, bodies, ENCODING_BYTES)
             else:
                 for body in bodies:
-                    broker.publish_body(QUEUE, body, FORM_BYTES)
+                    broker.publish_body(QUEUE, body, ENCODING_BYTES)
             broker.sync()
 
     def close(self) -> None:

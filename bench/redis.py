@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 
 from .harness import Run
-from .redis_ground import missing
+from .redis_common import missing
 
-PARTS = ("redis_cycle", "redis_rivals", "redis_server", "redis_weight")
+PARTS = ("redis_cycle", "redis_rivals", "redis_server", "redis_memory")
 
 
 def run(run: Run) -> None:
     if reason := missing():
-        run.tell(f"redis: left out, {reason}")
+        run.log(f"redis: left out, {reason}")
         return
     for part in PARTS:
         importlib.import_module(f"bench.{part}").run(run)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from .harness import BODY, QUEUE, Apart, Lap, Run, Target, alternate, faster_by, lap
-from .redis_ground import BENCH, IN_MEMORY, store
+from .harness import BODY, QUEUE, BenchTarget, ChildProcess, Lap, Run, alternate, faster_by, lap
+from .redis_common import BENCH, IN_MEMORY, store
 
 CALLERS = 50
 SIZE = 100
-SINGLE = Target(floor=4, aim=6)
-BATCHES = Target(floor=0.5, aim=1)
+SINGLE = BenchTarget(floor=4, aim=6)
+BATCHES = BenchTarget(floor=0.5, aim=1)
 
 # A ready list, a hash of bodies and a sorted set of leases: the least that a queue with leases needs.
 PUBLISH = """
@@ -43,13 +43,19 @@ def run(run: Run) -> None:
     what = f"publish + receive + ack, {CALLERS} callers"
     by_hand = "redis-py asyncio + hiredis, a Lua script per verb"
     with store(run.folder("redis"), *IN_MEMORY) as redis:
-        for name, ours in (("openq.aio", Library), ("the broker on a loop", Bridge)):
-            match = alternate(Apart(ours, redis.url, turns), Apart(Scripts, redis.port, turns), rounds)
+        for name, ours in (("openq.aio", LibraryOnRedis), ("the broker on a loop", Bridge)):
+            match = alternate(
+                ChildProcess(ours, redis.url, turns), ChildProcess(Scripts, redis.port, turns), rounds
+            )
             run.emit(faster_by(BENCH, f"{what}, {name}", by_hand, match, SINGLE))
         streams = "Redis Streams, pipelined by 100, redis-py + hiredis"
         what = f"publish + receive + ack in batches of {SIZE}"
         for name, ours in (("openq.OpenQ", LibraryBatches), ("the broker", BrokerBatches)):
-            match = alternate(Apart(ours, redis.url, batches), Apart(Streams, redis.port, batches), rounds)
+            match = alternate(
+                ChildProcess(ours, redis.url, batches),
+                ChildProcess(RedisStreams, redis.port, batches),
+                rounds,
+            )
             run.emit(faster_by(BENCH, f"{what}, {name}", streams, match, BATCHES))
 
 
@@ -84,7 +90,7 @@ class OnLoop:
         self._loop.close()
 
 
-class Library(OnLoop):
+class LibraryOnRedis(OnLoop):
     def __init__(self, url: str, turns: int) -> None:
         self._url = f"{url}?profile=fast"
         super().__init__(turns)
@@ -119,9 +125,9 @@ class Bridge(OnLoop):
         self._view = self._broker.on_loop(asyncio.get_running_loop())
 
     async def caller(self) -> None:
-        from openq.redis import bridge
+        from openq.redis.net import greenlets
 
-        await bridge.run(self._cycles)
+        await greenlets.run(self._cycles)
 
     def _cycles(self) -> None:
         broker = self._view
@@ -206,7 +212,7 @@ class BrokerBatches:
         self._broker.close()
 
 
-class Streams:
+class RedisStreams:
     KEY, GROUP = "bench:stream", "workers"
 
     def __init__(self, port: int, batches: int) -> None:

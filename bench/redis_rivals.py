@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .harness import QUEUE, Apart, Lap, Run, Target, alternate, faster_by, lap
-from .redis_ground import BENCH, IN_MEMORY, obtain_rivals, store
-from .server_peers import Missing
+from .harness import QUEUE, BenchTarget, ChildProcess, Lap, Run, alternate, faster_by, lap
+from .redis_common import BENCH, IN_MEMORY, obtain_rivals, store
+from .server_processes import NotAvailable
 
-TARGET = Target(floor=10, aim=20)
+TARGET = BenchTarget(floor=10, aim=20)
 SIZE = 100
 THREADS = 8
 PACKAGES = ("rq>=2", "dramatiq>=2")
@@ -23,16 +23,16 @@ PACKAGES = ("rq>=2", "dramatiq>=2")
 def run(run: Run) -> None:
     try:
         folder = str(obtain_rivals(PACKAGES))
-    except Missing as missing:
-        run.tell(f"redis: RQ AND DRAMATIQ ARE LEFT OUT: {missing}")
+    except NotAvailable as missing:
+        run.log(f"redis: RQ AND DRAMATIQ ARE LEFT OUT: {missing}")
         return
     rounds = run.rounds(5)
     ours, theirs = (2_000, 300) if run.quick else (20_000, 2_000)
     with store(run.folder("redis"), *IN_MEMORY) as redis:
         for name, rival in (("RQ, SimpleWorker", Rq), (f"dramatiq, {THREADS} threads", Dramatiq)):
             for how, single, target in (("in batches of 100", False, TARGET), ("one by one", True, None)):
-                candidate = Apart(Jobs, redis.url, ours, single)
-                match = alternate(candidate, Apart(rival, folder, redis.port, theirs), rounds)
+                candidate = ChildProcess(Jobs, redis.url, ours, single)
+                match = alternate(candidate, ChildProcess(rival, folder, redis.port, theirs), rounds)
                 run.emit(faster_by(BENCH, f"jobs put in and worked off, {how}", name, match, target))
 
 

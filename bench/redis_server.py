@@ -8,10 +8,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from . import server_wrk
-from .harness import Row, Run, Target
-from .redis_ground import BENCH, FORCED, Store, store
+from .harness import BenchTarget, Row, Run
+from .redis_common import BENCH, FORCED, RedisProcess, store
 from .server_load import Tally
-from .server_match import (
+from .server_processes import OpenQ, ServerProcess
+from .server_rounds import (
     CONNECTIONS,
     Contender,
     FreshQueues,
@@ -22,24 +23,23 @@ from .server_match import (
     singles,
     started,
 )
-from .server_peers import OpenQ, Peer
 
-JOURNAL = Target(floor=0.4, aim=0.7)
-TWO = Target(floor=1.3, aim=1.7)
+JOURNAL = BenchTarget(floor=0.4, aim=0.7)
+TWO = BenchTarget(floor=1.3, aim=1.7)
 
 
 class OpenQOnRedis(OpenQ):
-    def __init__(self, folder: str, redis: Store) -> None:
+    def __init__(self, folder: str, redis: RedisProcess) -> None:
         super().__init__(folder)
         self._flags = ["--store", redis.url, "--amqp-port", "off"]
 
 
-class Pair(Peer):
+class Pair(ServerProcess):
     """Two servers that run already, weighed together."""
 
     name = "two servers"
 
-    def __init__(self, folder: str, first: Peer, second: Peer) -> None:
+    def __init__(self, folder: str, first: ServerProcess, second: ServerProcess) -> None:
         super().__init__(folder)
         self.members = (first, second)
 
@@ -48,7 +48,7 @@ class Pair(Peer):
 
 
 def run(run: Run) -> None:
-    server_wrk.obtain(run.tell)
+    server_wrk.obtain(run.log)
     seconds = 1.0 if run.quick else 2.0
     rounds = run.rounds(5, quick=2)
     with store(run.folder("redis"), *FORCED) as redis:

@@ -11,12 +11,12 @@ import shutil
 import zlib
 from typing import Any
 
-from openq.broker.local import LocalBroker
+from openq.local.broker import LocalBroker
 
 from .backlog import fill
-from .harness import QUEUE, Apart, Lap, Row, Run, Target, lap
+from .harness import QUEUE, BenchTarget, ChildProcess, Lap, Row, Run, lap
 
-TARGET = Target(floor=20, aim=3, more_is_better=False)
+TARGET = BenchTarget(floor=20, aim=3, more_is_better=False)
 BLOCK = 64 << 10
 
 
@@ -26,13 +26,13 @@ def run(run: Run) -> None:
     closes: list[tuple[Lap, Lap]] = []
     for _ in range(run.rounds(3, quick=2)):
         folder = run.folder("journal")
-        filler = Apart(Filler, folder, waiting)
+        filler = ChildProcess(Filler, folder, waiting)
         files = filler.lap().detail
         filler.kill()
         for pairs in (crashes, closes):
-            reader = Apart(Reader)
+            reader = ChildProcess(FileReader)
             reader.lap(files)  # warms the page cache
-            starter = Apart(Starter, folder, waiting)
+            starter = ChildProcess(Starter, folder, waiting)
             pairs.append((starter.lap(), reader.lap(files)))
             starter.close()
             reader.close()
@@ -99,7 +99,7 @@ class Starter:
         self._broker.close()
 
 
-class Reader:
+class FileReader:
     def lap(self, given: Any) -> Lap:
         return lap(len(given), lambda: [_crc(path, size) for path, size in given])
 

@@ -6,7 +6,7 @@ import importlib
 
 from .harness import Run
 
-PARTS = ("server_send", "server_rivals", "server_backlog", "server_weight", "server_crowd")
+PARTS = ("server_send", "server_rivals", "server_backlog", "server_footprint", "server_connections")
 
 
 def run(run: Run) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from . import server_wrk
-from .harness import Run, Target
-from .server_match import (
+from .harness import BenchTarget, Run
+from .server_processes import OpenQ
+from .server_rounds import (
     Contender,
     Work,
     circle,
@@ -17,13 +18,12 @@ from .server_match import (
     started,
     tens,
 )
-from .server_peers import OpenQ
 
-TARGET = Target(0.8, 0.95)
+TARGET = BenchTarget(0.8, 0.95)
 
 
 def run(run: Run) -> None:
-    server_wrk.obtain(run.tell)
+    server_wrk.obtain(run.log)
     for durable in (True,) if run.quick else (False, True):
         _compare(run, durable)
 

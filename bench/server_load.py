@@ -20,7 +20,7 @@ STUCK_S = 20.0
 _ANSWER_BYTES = 16 << 10
 
 
-class Refused(RuntimeError):
+class RequestRefused(RuntimeError):
     """A server said no, or nothing at all. A rate of refusals would be worthless, so the load ends."""
 
 
@@ -34,7 +34,7 @@ class Tally:
     client_cpu_s: float
 
 
-class Plan(Protocol):
+class RequestPlan(Protocol):
     """What to send next on a connection whose last answer had this body (None at its start); None: enough."""
 
     @property
@@ -69,7 +69,7 @@ class Repeat:
         if answer is not None:
             self.requests += 1
             if _REFUSED_ENTRY(answer) is not None:
-                raise Refused(f"an entry of a batch was refused: {answer[:500]!r}")
+                raise RequestRefused(f"an entry of a batch was refused: {answer[:500]!r}")
         self._left -= 1
         if self._left < 0 or time.perf_counter() >= self._end_s:
             return None
@@ -106,11 +106,11 @@ class Drain:
                 self.count += len(receipts)
                 return self._delete(receipts)
             if _REFUSED_ENTRY(answer) is not None:
-                raise Refused(f"a delete was refused: {answer[:500]!r}")
+                raise RequestRefused(f"a delete was refused: {answer[:500]!r}")
             if b"Success" not in answer and b"DeleteMessageBatch" not in answer:
                 self._empty_answers += 1
                 if self._empty_answers > 10_000:
-                    raise Refused(f"{self._left} messages never came")
+                    raise RequestRefused(f"{self._left} messages never came")
         if self._left <= 0 or time.perf_counter() >= self._end_s:
             return None
         return self._receive
@@ -121,14 +121,14 @@ _RECEIPTS = re.compile(rb'(?:"ReceiptHandle":\s?"|<ReceiptHandle>)([^"<]+)').fin
 _REFUSED_ENTRY = re.compile(rb'"Failed":\s?\[\s?\{|<BatchResultErrorEntry>').search
 
 
-def drive(port: int, connections: int, plan: Plan) -> Tally:
+def drive(port: int, connections: int, plan: RequestPlan) -> Tally:
     """Connect, then start the clock, then work through the plan until its last answer is in."""
     shape = _Shape()
     with select.epoll() as poll:
-        open_now: dict[int, _Connection] = {}
+        open_now: dict[int, _LoadConnection] = {}
         try:
             for _ in range(connections):
-                connection = _Connection(port, plan, shape)
+                connection = _LoadConnection(port, plan, shape)
                 open_now[connection.fileno] = connection
             gc.collect()
             gc.disable()
@@ -141,7 +141,7 @@ def drive(port: int, connections: int, plan: Plan) -> Tally:
             while open_now:
                 ready = poll.poll(STUCK_S, 512)
                 if not ready:
-                    raise Refused(f"no answer in {STUCK_S:.0f} s on {len(open_now)} connections")
+                    raise RequestRefused(f"no answer in {STUCK_S:.0f} s on {len(open_now)} connections")
                 for fileno, _ in ready:
                     connection = open_now[fileno]
                     if connection.advance():
@@ -149,7 +149,7 @@ def drive(port: int, connections: int, plan: Plan) -> Tally:
                     del open_now[fileno]
                     connection.close()
                     if connection.again is not None:
-                        fresh = _Connection(port, plan, shape)
+                        fresh = _LoadConnection(port, plan, shape)
                         open_now[fresh.fileno] = fresh
                         poll.register(fresh.fileno, select.EPOLLIN)
                         fresh.write(connection.again)
@@ -176,15 +176,15 @@ class _Shape:
         lower = head.lower()
         at = lower.find(b"\r\ncontent-length:")
         if at < 0:
-            raise Refused(f"an answer without a length: {head!r}")
+            raise RequestRefused(f"an answer without a length: {head!r}")
         self.length_tag = head[at : at + 17] + (b" " if head[at + 17 : at + 18] == b" " else b"")
         self.hangs_up = b"\r\nconnection: close" in lower
 
 
-class _Connection:
+class _LoadConnection:
     __slots__ = ("_held", "_recv", "_send", "_shape", "_socket", "_step", "again", "fileno")
 
-    def __init__(self, port: int, plan: Plan, shape: _Shape) -> None:
+    def __init__(self, port: int, plan: RequestPlan, shape: _Shape) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=STUCK_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # With a timeout, Python would ask the kernel twice for every read and every write.
@@ -206,13 +206,13 @@ class _Connection:
 
     def write(self, request: bytes) -> None:
         if self._send(request) != len(request):
-            raise Refused("a request did not fit into the socket's buffer")
+            raise RequestRefused("a request did not fit into the socket's buffer")
 
     def advance(self) -> bool:
         """Read what is there; after a whole answer, send the next request. False: this connection is done."""
         data = self._recv(_ANSWER_BYTES)
         if not data:
-            raise Refused(f"the server hung up after {self._held[:300]!r}")
+            raise RequestRefused(f"the server hung up after {self._held[:300]!r}")
         if self._held:
             data = self._held + data
         end = data.find(b"\r\n\r\n")
@@ -231,7 +231,7 @@ class _Connection:
             return True
         self._held = b""
         if data[9:10] != b"2":
-            raise Refused(f"the server answered {data[:800]!r}")
+            raise RequestRefused(f"the server answered {data[:800]!r}")
         request = self._step(data[end + 4 :])
         if request is None:
             return False

@@ -27,13 +27,13 @@ from typing import Any
 
 import msgspec
 
-from openq.broker.local import LocalBroker
 from openq.config import load
-from openq.protocols.http import new_loop
-from openq.server import Server
+from openq.local.broker import LocalBroker
+from openq.server.app import Server
+from openq.server.http import new_loop
 
-from .server_load import Drain, Plan, Repeat
-from .server_wire import VARIETY, AwsJson, body, post_json, post_msgpack
+from .server_load import Drain, Repeat, RequestPlan
+from .server_requests import VARIETY, AwsJson, body, post_json, post_msgpack
 
 CONNECTIONS = 64
 PORT = 9324
@@ -41,7 +41,7 @@ URL = f"http://127.0.0.1:{PORT}/000000000000/profile"
 ROUNDS = 5
 
 
-class Wire(asyncio.Transport):
+class FakeTransport(asyncio.Transport):
     """The far end of a connection: keeps the last answer."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Wire(asyncio.Transport):
         raise RuntimeError(f"the server hung up after {self.answer[:500]!r}")
 
 
-class Bench:
+class ServerProfile:
     def __init__(self, durable: bool) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="openq-profile-")
         data = self._folder.name if durable else None
@@ -75,7 +75,7 @@ class Bench:
         self.server.listener.start(self.loop)
         self.connections = []
         for _ in range(CONNECTIONS):
-            connection, wire = self.server.listener.make(), Wire()
+            connection, wire = self.server.listener.make(), FakeTransport()
             connection.connection_made(wire)
             self.connections.append((connection, wire))
         self.wire = AwsJson(PORT, URL)
@@ -84,10 +84,10 @@ class Bench:
         gc.freeze()
         gc.set_threshold(100_000, 50, 100)
 
-    def run(self, plan: Plan) -> None:
+    def run(self, plan: RequestPlan) -> None:
         self.loop.run_until_complete(self._run(plan))
 
-    async def _run(self, plan: Plan) -> None:
+    async def _run(self, plan: RequestPlan) -> None:
         plan.begin()
         asked = [each for each in self.connections if self._ask(each, plan.step(None))]
         while asked:
@@ -104,7 +104,7 @@ class Bench:
                     again.append(each)
             asked = again
 
-    def _ask(self, each: tuple[Any, Wire], request: bytes | None) -> bool:
+    def _ask(self, each: tuple[Any, FakeTransport], request: bytes | None) -> bool:
         if request is None:
             return False
         connection, wire = each
@@ -113,31 +113,31 @@ class Bench:
         return True
 
     def close(self) -> None:
-        self.server.site.close()
+        self.server.context.close()
         self.broker.close()
         self._folder.cleanup()
 
 
-def _sends(bench: Bench, count: int) -> Plan:
+def _sends(bench: ServerProfile, count: int) -> RequestPlan:
     return Repeat(bench.wire.sends(), limit=count)
 
 
-def _batches(bench: Bench, count: int) -> Plan:
+def _batches(bench: ServerProfile, count: int) -> RequestPlan:
     return Repeat(bench.wire.batches(), limit=count)
 
 
-def _drain(bench: Bench, count: int) -> Plan:
+def _drain(bench: ServerProfile, count: int) -> RequestPlan:
     bench.run(Repeat(bench.wire.batches(), limit=count // 2))
     return Drain(bench.wire.receive(), bench.wire.delete, count // 2 * 10)
 
 
-def _rest(bench: Bench, count: int) -> Plan:
+def _rest(bench: ServerProfile, count: int) -> RequestPlan:
     batches = [[body(100 * number + at).encode() for at in range(100)] for number in range(VARIETY // 100)]
     path = "/api/v1/queues/profile/messages/batch"
     return Repeat([post_msgpack(PORT, path, msgspec.msgpack.encode(batch)) for batch in batches], limit=count)
 
 
-WORKS: dict[str, Callable[[Bench, int], Plan]] = {
+WORKS: dict[str, Callable[[ServerProfile, int], RequestPlan]] = {
     "send": _sends,  # SendMessage
     "batch": _batches,  # SendMessageBatch of 10
     "drain": _drain,  # ReceiveMessage(10) and DeleteMessageBatch(10), half and half
@@ -171,7 +171,7 @@ def main() -> int:
 
 
 def _measure(name: str, durable: bool, count: int, top: int, once: bool) -> None:
-    bench = Bench(durable)
+    bench = ServerProfile(durable)
     try:
         if once:
             bench.run(WORKS[name](bench, count))

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 
 from . import server_wrk
-from .harness import Run, Target
-from .server_match import Contender, Prepare, compared, drained, in_turns, obtain, singles, started, tens
-from .server_peers import RIVALS, Missing, Moto, OpenQ, Peer
+from .harness import BenchTarget, Run
+from .server_processes import RIVALS, Moto, NotAvailable, OpenQ, ServerProcess
+from .server_rounds import Contender, Prepare, compared, drained, in_turns, obtain, singles, started, tens
 
 WARM_S = 2.0
 TRIAL_S = 1.0
@@ -25,13 +25,13 @@ DRAINERS = (
 
 
 def run(run: Run) -> None:
-    server_wrk.obtain(run.tell)
+    server_wrk.obtain(run.log)
     memory = OpenQ(run.folder("openq"))
     durable = OpenQ(run.folder("openq"), durable=True)
     with contextlib.ExitStack() as stack:
         rivals = _those_that_start(run, stack)
         if not rivals:
-            run.tell("server: NO OTHER SQS SERVER STARTS HERE; the rows against them are left out")
+            run.log("server: NO OTHER SQS SERVER STARTS HERE; the rows against them are left out")
             return
         stack.enter_context(started(memory, durable))
         for rival in rivals:
@@ -44,29 +44,29 @@ def run(run: Run) -> None:
         _drains(run, rivals, durable)
 
 
-def _sends(run: Run, rivals: list[Peer], memory: OpenQ, durable: OpenQ, connections: int) -> None:
+def _sends(run: Run, rivals: list[ServerProcess], memory: OpenQ, durable: OpenQ, connections: int) -> None:
     rival, rates = _fastest(rivals, partial(singles, seconds=TRIAL_S, connections=connections))
     theirs, in_memory, on_disk = (
         Contender(peer, singles(peer, _seconds(run), connections)) for peer in (rival, memory, durable)
     )
     in_turns([theirs, in_memory, on_disk], run.rounds(5, quick=2))
     for how, ours, target in (
-        ("in memory", in_memory, Target(1.5, 3)),
-        ("durable", on_disk, Target(1.0, 2)),
+        ("in memory", in_memory, BenchTarget(1.5, 3)),
+        ("durable", on_disk, BenchTarget(1.0, 2)),
     ):
         what = f"SendMessage, {how}, {connections} connections, wall"
         run.emit(compared(what, rival.name, ours, theirs, target, by="per_s", note=rates))
 
 
-def _batches(run: Run, rivals: list[Peer], durable: OpenQ) -> None:
+def _batches(run: Run, rivals: list[ServerProcess], durable: OpenQ) -> None:
     rival, rates = _fastest(rivals, partial(tens, seconds=TRIAL_S))
     theirs, ours = (Contender(peer, tens(peer, _seconds(run))) for peer in (rival, durable))
     in_turns([theirs, ours], run.rounds(5, quick=2))
     what = "SendMessageBatch of 10, durable, messages, wall"
-    run.emit(compared(what, rival.name, ours, theirs, Target(1.2, 2.5), by="per_s", note=rates))
+    run.emit(compared(what, rival.name, ours, theirs, BenchTarget(1.2, 2.5), by="per_s", note=rates))
 
 
-def _drains(run: Run, rivals: list[Peer], durable: OpenQ) -> None:
+def _drains(run: Run, rivals: list[ServerProcess], durable: OpenQ) -> None:
     count = 15_000 if run.quick else 100_000
     rival, rates = _fastest(
         rivals, partial(drained, count=TRIAL_COUNT, connections=DRAINERS, seconds=TRIAL_S)
@@ -74,18 +74,18 @@ def _drains(run: Run, rivals: list[Peer], durable: OpenQ) -> None:
     theirs, ours = (Contender(peer, drained(peer, count, DRAINERS)) for peer in (rival, durable))
     in_turns([theirs, ours], run.rounds(5, quick=2))
     what = "ReceiveMessage(10) + DeleteMessageBatch(10), durable, messages, wall"
-    run.emit(compared(what, rival.name, ours, theirs, Target(2, 4), by="per_s", note=rates))
+    run.emit(compared(what, rival.name, ours, theirs, BenchTarget(2, 4), by="per_s", note=rates))
 
 
 def _seconds(run: Run) -> float:
     return 1.0 if run.quick else 2.0
 
 
-def _those_that_start(run: Run, stack: contextlib.ExitStack) -> list[Peer]:
-    found: list[Peer] = []
+def _those_that_start(run: Run, stack: contextlib.ExitStack) -> list[ServerProcess]:
+    found: list[ServerProcess] = []
     for kind in RIVALS:
         if run.quick and kind is Moto:
-            run.tell(
+            run.log(
                 "server: moto is left out of a quick run: its trial takes longer than the others together"
             )
         elif obtain(run, kind):
@@ -93,30 +93,34 @@ def _those_that_start(run: Run, stack: contextlib.ExitStack) -> list[Peer]:
             try:
                 stack.enter_context(started(peer))
                 found.append(peer)
-            except Missing as missing:
-                run.tell(f"server: NOT COMPARED WITH {kind.name}: {missing}")
+            except NotAvailable as missing:
+                run.log(f"server: NOT COMPARED WITH {kind.name}: {missing}")
     return found
 
 
-def _those_in_reach(run: Run, rivals: list[Peer]) -> list[Peer]:
+def _those_in_reach(run: Run, rivals: list[ServerProcess]) -> list[ServerProcess]:
     """Filling a queue of the slowest would take longer than everything else."""
     trials = _trials(rivals, partial(singles, seconds=TRIAL_S))
     best = trials[0][0]
     for per_s, rival in trials:
         if per_s < best * OUT_OF_REACH:
-            run.tell(
+            run.log(
                 f"server: {rival.name} is left out: {per_s:,.0f} SendMessage/s, the fastest {best:,.0f}/s"
             )
     return [rival for per_s, rival in trials if per_s >= best * OUT_OF_REACH]
 
 
-def _fastest(rivals: list[Peer], work: Callable[[Peer], Prepare]) -> tuple[Peer, str]:
+def _fastest(
+    rivals: list[ServerProcess], work: Callable[[ServerProcess], Prepare]
+) -> tuple[ServerProcess, str]:
     trials = _trials(rivals, work)
     rates = ", ".join(f"{rival.name} {per_s:,.0f}/s" for per_s, rival in trials)
     return trials[0][1], f"in the trial: {rates}"
 
 
-def _trials(rivals: list[Peer], work: Callable[[Peer], Prepare]) -> list[tuple[float, Peer]]:
+def _trials(
+    rivals: list[ServerProcess], work: Callable[[ServerProcess], Prepare]
+) -> list[tuple[float, ServerProcess]]:
     """The fastest first."""
     trials = []
     for rival in rivals:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from . import server_wrk
-from .harness import Run, Target
-from .server_match import (
+from .harness import BenchTarget, Run
+from .server_processes import Granian, OpenQ, OpenQSigned
+from .server_requests import VARIETY, AwsJson, body, post_msgpack
+from .server_rounds import (
     CONNECTIONS,
     Contender,
     FreshQueues,
@@ -25,15 +27,13 @@ from .server_match import (
     started,
     tens,
 )
-from .server_peers import Granian, OpenQ, OpenQSigned
-from .server_wire import VARIETY, AwsJson, body, post_msgpack
 
 EMPTY = "empty granian RSGI handler"
 REST_BATCH = 100
 
 
 def run(run: Run) -> None:
-    server_wrk.obtain(run.tell)
+    server_wrk.obtain(run.log)
     seconds = 1.0 if run.quick else 2.0
     memory = OpenQ(run.folder("openq"))
     durable = OpenQ(run.folder("openq"), durable=True)
@@ -55,9 +55,9 @@ def _against_an_empty_handler(run: Run, memory: OpenQ, durable: OpenQ, seconds: 
         verified = Contender(signed, lambda: circle(signed, requests, seconds))
         in_turns([empty, in_memory, verified, on_disk], run.rounds(7, quick=2))
     for how, contender, target in (
-        ("in memory", in_memory, Target(1.0, 1.6)),
-        ("in memory, SigV4 verified", verified, Target(0.5, 0.85)),
-        ("durable", on_disk, Target(0.6, 1.0)),
+        ("in memory", in_memory, BenchTarget(1.0, 1.6)),
+        ("in memory, SigV4 verified", verified, BenchTarget(0.5, 0.85)),
+        ("durable", on_disk, BenchTarget(0.6, 1.0)),
     ):
         run.emit(compared(f"SendMessage, {how}, {CONNECTIONS} connections", EMPTY, contender, empty, target))
 
@@ -67,7 +67,7 @@ def _in_memory_against_itself(run: Run, peer: OpenQ, seconds: float) -> None:
     batch = Contender(peer, tens(peer, seconds))
     in_turns([single, batch], run.rounds(5, quick=2))
     what = "SendMessageBatch of 10, in memory, messages"
-    run.emit(compared(what, "SendMessage, in memory", batch, single, Target(3, 4)))
+    run.emit(compared(what, "SendMessage, in memory", batch, single, BenchTarget(3, 4)))
 
 
 def _durable_against_itself(run: Run, peer: OpenQ, seconds: float) -> None:
@@ -78,11 +78,11 @@ def _durable_against_itself(run: Run, peer: OpenQ, seconds: float) -> None:
     rest = Contender(peer, _hundreds(peer, seconds))
     in_turns([single, batch, drain, rest], run.rounds(5, quick=2))
     what = "SendMessageBatch of 10, durable, messages"
-    run.emit(compared(what, "SendMessage, durable", batch, single, Target(3, 4)))
+    run.emit(compared(what, "SendMessage, durable", batch, single, BenchTarget(3, 4)))
     what = "ReceiveMessage(10) + DeleteMessageBatch(10), durable, messages"
-    run.emit(compared(what, "SendMessageBatch of 10, durable", drain, batch, Target(0.7, 1.0)))
+    run.emit(compared(what, "SendMessageBatch of 10, durable", drain, batch, BenchTarget(0.7, 1.0)))
     what = f"REST, msgpack batch of {REST_BATCH}, durable, messages"
-    run.emit(compared(what, "SendMessageBatch of 10, durable", rest, batch, Target(4, 8)))
+    run.emit(compared(what, "SendMessageBatch of 10, durable", rest, batch, BenchTarget(4, 8)))
 
 
 def _hundreds(peer: OpenQ, seconds: float) -> Prepare:

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 
-from .server_load import Refused, Repeat, Tally, drive
+from .server_load import Repeat, RequestRefused, Tally, drive
 
 _SCRIPT = """
 local file = io.open(os.getenv("BENCH_REQUESTS"), "rb")
@@ -79,10 +79,10 @@ def repeat(
         cpu_s = _children_cpu_s() - cpu_s
     result = _RESULT.search(done.stdout)
     if result is None:
-        raise Refused(f"wrk failed: {done.stdout[-500:]} {done.stderr[-500:]}")
+        raise RequestRefused(f"wrk failed: {done.stdout[-500:]} {done.stderr[-500:]}")
     answered, took_us, refused, broken = map(int, result.groups())
     if refused or broken or not answered:
-        raise Refused(f"{answered} answers, {refused} of them refusals, {broken} broken connections")
+        raise RequestRefused(f"{answered} answers, {refused} of them refusals, {broken} broken connections")
     return Tally(answered * messages, answered, took_us / 1e6, cpu_s)
 
 

@@ -8,7 +8,7 @@ from .harness import Run, optional
 
 def run(run: Run) -> None:
     if optional("pyspark") is None:
-        run.tell("spark: left out, pyspark is not installed (pip install 'openq[spark]')")
+        run.log("spark: left out, pyspark is not installed (pip install 'openq[spark]')")
         return
     for part in (spark_read, spark_write, spark_jobs, spark_stream):
         part.run(run)

@@ -7,11 +7,11 @@ import shutil
 from itertools import count as numbers
 from typing import TYPE_CHECKING
 
-from openq.broker.local import LocalBroker
+from openq.local.broker import LocalBroker
 from openq.model import QueueSettings
 
-from .harness import Run, Target
-from .spark_ground import bodies, drain, fill, in_turns, spark_session
+from .harness import BenchTarget, Run
+from .spark_common import bodies, drain, fill, in_turns, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ def run(run: Run) -> None:
 
 
 def _archive(run: Run, spark: SparkSession) -> None:
-    from openq.columns.archive import Archive
+    from openq.history.archive import Archive
     from openq.pipeline.archive import archive
 
     count = 250_000 if run.quick else 1_000_000
@@ -65,7 +65,7 @@ def _archive(run: Run, spark: SparkSession) -> None:
     in_turns(
         *(run, "archive job, both tables, verified", "native read + sort + partitioned write"),
         *(ours_again, theirs),
-        Target(0.6, 0.9),
+        BenchTarget(0.6, 0.9),
         rows=count,
     )
 
@@ -102,6 +102,6 @@ def _triage(run: Run, spark: SparkSession) -> None:
         *(run, f"triage of {count:,} dead letters", "history scan of the same rows (time)"),
         lambda: triage(spark, path=data, archive=kept),
         lambda: drain(history(spark, path=data, archive=kept, table="events")),
-        Target(2.0, 1.3, more_is_better=False),
+        BenchTarget(2.0, 1.3, more_is_better=False),
         rows=count,
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from .harness import Run, Target
-from .server_match import started
-from .server_peers import OpenQ
-from .spark_ground import drain, fill, in_turns, spark_session
+from .harness import BenchTarget, Run
+from .server_processes import OpenQ
+from .server_rounds import started
+from .spark_common import drain, fill, in_turns, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +25,7 @@ def run(run: Run) -> None:
 
 
 def _native(spark: SparkSession, archive: str) -> DataFrame:
-    from openq.columns.archive import Archive
+    from openq.history.archive import Archive
 
     manifest = Archive(archive).latest()
     assert manifest is not None
@@ -40,7 +40,7 @@ def _scans(run: Run, spark: SparkSession, count: int, size: int, named: str) -> 
     folder = run.folder(f"past-{size}")
     data, kept = os.path.join(folder, "data"), os.path.join(folder, "archive")
     fill(data, count, size)
-    run.tell(f"spark: {count} messages of {named} are in the journal; archiving them")
+    run.log(f"spark: {count} messages of {named} are in the journal; archiving them")
     archive(spark, path=data, archive=kept, include_open=True)
 
     def openq(**options: object) -> DataFrame:
@@ -58,28 +58,28 @@ def _scans(run: Run, spark: SparkSession, count: int, size: int, named: str) -> 
             *(run, f"history(), archived, all columns, {named}", NATIVE),
             lambda: drain(history(spark, path=data, archive=kept)),
             lambda: drain(_native(spark, kept)),
-            Target(0.90, 0.98),
+            BenchTarget(0.90, 0.98),
             rows=count,
         )
     in_turns(
         *(run, f'format("openq"), archived, all columns, {named}', NATIVE),
         lambda: drain(openq()),
         lambda: drain(_native(spark, kept)),
-        Target(0.65, 0.85) if small else Target(0.80, 1.0),
+        BenchTarget(0.65, 0.85) if small else BenchTarget(0.80, 1.0),
         rows=count,
     )
     in_turns(
         *(run, f"the same without bodies, {named}", "native Parquet, the same columns"),
         lambda: drain(openq(body="false")),
         lambda: drain(_native(spark, kept).select([name for name in columns if name != "body"])),
-        Target(0.4, 0.8),
+        BenchTarget(0.4, 0.8),
         rows=count,
     )
     in_turns(
         *(run, f"four small columns, {named}", "native Parquet, the same columns"),
         lambda: drain(openq(columns=",".join(NARROW))),
         lambda: drain(_native(spark, kept).select(NARROW)),
-        Target(0.4, 0.6),
+        BenchTarget(0.4, 0.6),
         rows=count,
     )
     low, high = _native(spark, kept).selectExpr("min(ts)", "max(ts)").head()
@@ -88,14 +88,14 @@ def _scans(run: Run, spark: SparkSession, count: int, size: int, named: str) -> 
         *(run, f"one queue, half of the time, {named}", "native Parquet, the same predicate (time)"),
         lambda: drain(openq().where("queue = 'orders-07'").where(f"ts >= timestamp'{middle}'")),
         lambda: drain(_native(spark, kept).where("queue = 'orders-07'").where(f"ts >= timestamp'{middle}'")),
-        Target(1.3, 0.9, more_is_better=False),
+        BenchTarget(1.3, 0.9, more_is_better=False),
         rows=count,
     )
     in_turns(
         *(run, f"journal, not archived, {named}", NATIVE),
         lambda: drain(tail()),
         lambda: drain(_native(spark, kept)),
-        Target(0.25, 0.6) if small else Target(0.45, 0.9),
+        BenchTarget(0.25, 0.6) if small else BenchTarget(0.45, 0.9),
         rows=count,
     )
     server = OpenQ(folder, "--archive", kept, "--amqp-port", "off", durable=True)
@@ -107,6 +107,6 @@ def _scans(run: Run, spark: SparkSession, count: int, size: int, named: str) -> 
                 *(run, f"over HTTP, {what}, {named}", "the same by path"),
                 lambda told=told: drain(spark.read.format("openq").options(**told).load()),  # type: ignore[misc]
                 lambda by_path=by_path: drain(by_path()),  # type: ignore[misc]
-                Target(0.50, 0.8),
+                BenchTarget(0.50, 0.8),
                 rows=count,
             )

@@ -8,11 +8,11 @@ import time
 from itertools import count as numbers
 from typing import TYPE_CHECKING
 
-from openq.broker.local import LocalBroker
+from openq.local.broker import LocalBroker
 from openq.model import QueueSettings
 
-from .harness import Row, Run, Target
-from .spark_ground import fill, in_turns, spark_session
+from .harness import BenchTarget, Row, Run
+from .spark_common import fill, in_turns, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def _to_parquet(run: Run, spark: SparkSession) -> None:
         *(run, "log-cursor stream to Parquet, AvailableNow, 100 B", "native Parquet write of the same rows"),
         ours,
         lambda: spark.read.parquet(rows).write.mode("overwrite").parquet(os.path.join(folder, "native")),
-        Target(0.6, 0.8),
+        BenchTarget(0.6, 0.8),
         rows=count,
     )
 
@@ -93,7 +93,7 @@ def _one_message(run: Run, spark: SparkSession) -> None:
             "native rate -> noop trigger",
             "x",
             [us / them for us, them in rounds],
-            Target(3.0, 2.0, more_is_better=False),
+            BenchTarget(3.0, 2.0, more_is_better=False),
             {"ours": [us for us, _ in rounds], "theirs": [them for _, them in rounds]},
             side_unit=" ms",
         )

@@ -7,14 +7,14 @@ import os
 from itertools import count as numbers
 from typing import TYPE_CHECKING
 
-from openq.broker.rows import COLUMNS
-from openq.client.http import Connection
+from openq.broker.packed_messages import COLUMNS
+from openq.client.http import HttpClient
 from openq.packed import pack
 
-from .harness import Run, Target
-from .server_match import started
-from .server_peers import OpenQ
-from .spark_ground import bodies, in_turns, spark_session
+from .harness import BenchTarget, Run
+from .server_processes import OpenQ
+from .server_rounds import started
+from .spark_common import bodies, in_turns, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +41,7 @@ def run(run: Run) -> None:
         in_turns(
             *(run, "bulk publish, durable, 100 B", "native JSON write"),
             *(publish, as_json),
-            Target(0.5, 1.5),
+            BenchTarget(0.5, 1.5),
             rows=count,
         )
         parts = list(_parts(count))
@@ -53,7 +53,7 @@ def run(run: Run) -> None:
         in_turns(
             *(run, "bulk publish, durable, 100 B", "the server's own bulk publish, no Spark"),
             *(publish, alone),
-            Target(0.7, 0.9),
+            BenchTarget(0.7, 0.9),
             rows=count,
         )
 
@@ -77,7 +77,7 @@ def _parts(count: int) -> list[bytes]:
 
 def _publish_alone(url: str, queue: str, job: str, parts: list[bytes]) -> None:
     """The same parts that Spark's tasks would send, by one client, ready made."""
-    connection = Connection(url, timeout_s=300)
+    connection = HttpClient(url, timeout_s=300)
     try:
         connection.request("PUT", f"/api/v1/queues/{queue}", b"{}").checked()
         base = f"/api/v1/pipeline/stages/{job}/0"

@@ -1,9 +1,9 @@
 """One publish, several queues: a topic exchange decides who gets it, atomically."""
 
 from openq import OpenQ
-from openq.broker.local import LocalBroker
 from openq.engine.routing import Binding, Exchange
-from openq.model import FORM_TEXT, Draft
+from openq.local.broker import LocalBroker
+from openq.model import ENCODING_TEXT, Draft
 
 broker = LocalBroker()
 billing = OpenQ("billing", broker=broker)
@@ -14,7 +14,7 @@ broker.bind(Binding("orders", "billing", key="order.paid"))
 broker.bind(Binding("orders", "audit", key="order.#"))
 
 for key in ("order.created", "order.paid"):
-    message_id, queues = broker.route("orders", key, Draft(key.encode(), FORM_TEXT))
+    message_id, queues = broker.route("orders", key, Draft(key.encode(), ENCODING_TEXT))
     print(f"{key} went to {', '.join(queues)}")
 
 for queue in (billing, audit):

@@ -38,9 +38,9 @@ FIRST = (
     "tests/test_isolation.py",
     "tests/test_pythons.py",
     "tests/pipeline/",
-    "tests/clients/",
+    "tests/real_clients/",
     "tests/crash/",
-    "tests/redis/test_columns.py",
+    "tests/redis/test_stream_history.py",
     "tests/redis/",
 )
 

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.protocols.amqp.talk import Talk, method, publish
-from tests.server.wire import HungUp, Wire, queue_url, request_bytes
+from tests.amqp.raw_client import RawClient, method, publish
+from tests.server.raw_http import ConnectionClosed, RawHttpClient, queue_url, request_bytes
 from tests.serving import Served, served_amqp, until
 
 MIB = 1 << 20
@@ -68,7 +68,7 @@ class Client:
 
 class SqsClient(Client):
     def open(self) -> None:
-        self.wire = Wire(self.http_port)
+        self.wire = RawHttpClient(self.http_port)
         assert self.wire.sqs("CreateQueue", QueueName=self.queue).status == 200
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class SqsClient(Client):
 
 class RestClient(Client):
     def open(self) -> None:
-        self.wire = Wire(self.http_port)
+        self.wire = RawHttpClient(self.http_port)
         assert self.wire.rest("PUT", f"queues/{self.queue}").status in (200, 201)
 
     def close(self) -> None:
@@ -117,14 +117,14 @@ class RestClient(Client):
         leave_half_request(self.wire, self.random)
 
 
-def leave_half_request(wire: Wire, random_: random.Random) -> None:
+def leave_half_request(wire: RawHttpClient, random_: random.Random) -> None:
     size = random_.randrange(HALF_MESSAGE)
     wire.send(request_bytes("POST", "/api/v1/queues/soak-0/messages", b"x" * size)[: -1 - size // 10])
 
 
 class AmqpClient(Client):
     def open(self) -> None:
-        self.talk = Talk(self.amqp_port).confirming()
+        self.talk = RawClient(self.amqp_port).confirming()
         self.talk.declare(self.queue)
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ def work(client: Client, is_over: Callable[[], bool], done: list[int]) -> None:
             connections += 1
             if connections % 2:
                 client.leave_half()
-        except HungUp:
+        except ConnectionClosed:
             pass
         finally:
             client.close()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openq.client.settings import _KNOWN as LIBRARY_SETTINGS
+from openq.client.settings import LIBRARY_SETTINGS
 from openq.config import (
     KEYS,
     OTHER_VARIABLES,
@@ -31,9 +31,9 @@ from openq.config import (
     variable_of,
 )
 from openq.errors import InvalidSetting
+from openq.journal.file_journal import MAX_SEGMENT
+from openq.journal.writer import MIN_SEGMENT
 from openq.model import QueueSettings, RetryPolicy
-from openq.storage.files import MOST_SEGMENT
-from openq.storage.writer import LEAST_SEGMENT
 
 
 def write(path: Path, text: str) -> Path:
@@ -95,7 +95,7 @@ def test_every_key_reads_the_same_from_all_three_sources(key: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("off", ["off", "Off"])
-def test_a_door_can_be_shut(off: str, tmp_path: Path) -> None:
+def test_a_protocol_can_be_switched_off(off: str, tmp_path: Path) -> None:
     file = write(tmp_path, f'amqp_port = "{off}"\n')
 
     assert [load({"amqp_port": off}).amqp_port, load({}, {}, file).amqp_port] == [None, None]
@@ -376,7 +376,7 @@ def test_with_a_dead_letter_queue_there_is_a_limit_of_receives() -> None:
 
 def test_the_bounds_of_a_segment_are_those_of_the_storage() -> None:
     for size in (1 << 16, 1 << 30):
-        assert LEAST_SEGMENT <= load({"segment_bytes": size}).segment_bytes <= MOST_SEGMENT
+        assert MIN_SEGMENT <= load({"segment_bytes": size}).segment_bytes <= MAX_SEGMENT
 
 
 # Files and secrets.

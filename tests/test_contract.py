@@ -34,7 +34,7 @@ from openq import (
     VirtualClock,
     VisibilityTimeoutExpired,
 )
-from openq.client.message import Received
+from openq.client.message import ReceivedMessage
 from tests.client.helpers import (
     Make,
     bodies,
@@ -85,7 +85,7 @@ def test_P2_the_founding_import_line_gives_the_same_classes() -> None:
     assert issubclass(founding_module.Consumer, Consumer)  # the same but for its idle_timeout: K13
 
 
-def test_P3_the_sample_ends_by_itself_and_says_what_happened() -> None:
+def test_P3_the_sample_ends_by_itself_and_prints_what_happened() -> None:
     done = subprocess.run([sys.executable, "-m", "openq.sample"], capture_output=True, text=True, timeout=60)
 
     assert done.returncode == 0, done.stderr
@@ -218,7 +218,7 @@ def test_P7_the_numbers_of_producer_and_consumer_come_from_the_environment(
     assert Consumer(OpenQ("q")).idle_timeout == 0.5
 
 
-def test_P7_a_variable_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_P7_a_variable_that_is_not_a_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENQ_DELAY", "soon")
 
     with pytest.raises(InvalidSetting, match="OPENQ_DELAY must be a number, not 'soon'"):
@@ -334,7 +334,7 @@ def test_N10_N22_the_general_class_and_the_product_s_are_one() -> None:
 def test_N11_a_message_is_a_dataclass_with_id_and_body() -> None:
     assert is_dataclass(Message)
     assert Message(id="1", body="x") == Message("1", "x")
-    assert issubclass(Received, Message)
+    assert issubclass(ReceivedMessage, Message)
 
 
 def test_N12_a_received_message_knows_everything_about_itself(make: Make, clock: VirtualClock) -> None:
@@ -679,7 +679,7 @@ def test_D5_an_acked_message_never_comes_back(make: Make, clock: VirtualClock) -
     assert queue.receive(timeout=0) is None
 
 
-def test_D6_an_unacked_message_comes_back_to_one_who_waits(make: Make, clock: VirtualClock) -> None:
+def test_D6_an_unacked_message_is_redelivered_to_a_waiting_consumer(make: Make, clock: VirtualClock) -> None:
     queue = make("jobs", 5)
     queue.publish("x")
     take(queue)
@@ -710,7 +710,7 @@ def test_D7_retries_are_counted_delayed_and_survive_a_restart(tmp_path: Path, cl
         assert (message.receive_count, message.reason) == (3, "twice")
 
 
-def test_D8_K5_expired_messages_return_to_their_places(make: Make, clock: VirtualClock) -> None:
+def test_D8_K5_expired_messages_return_to_their_positions(make: Make, clock: VirtualClock) -> None:
     queue = make("jobs", 5)
     for body in "abcd":
         queue.publish(body)
@@ -783,7 +783,7 @@ def test_D12_D13_n_waiters_and_n_messages_make_n_deliveries(make: Make) -> None:
     assert sorted(message.body for message in received) == [f"m{i}" for i in range(5)]
 
 
-def test_D13_K8_a_return_wakes_everybody_it_can_serve(make: Make, clock: VirtualClock) -> None:
+def test_D13_K8_a_returned_message_wakes_every_waiter_it_can_serve(make: Make, clock: VirtualClock) -> None:
     queue = make("jobs", 5)
     queue.publish_many(["a", "b", "c"])
     queue.receive_many(3, timeout=0)
@@ -797,7 +797,7 @@ def test_D13_K8_a_return_wakes_everybody_it_can_serve(make: Make, clock: Virtual
     assert sorted(message.body for message in received) == ["a", "b", "c"]
 
 
-def test_D15_what_a_dead_consumer_held_is_there_for_the_next_process(tmp_path: Path) -> None:
+def test_D15_messages_of_a_dead_consumer_are_there_for_the_next_process(tmp_path: Path) -> None:
     program = (
         "import os, sys\n"
         "from openq import OpenQ\n"
@@ -922,7 +922,7 @@ def test_D24_the_status_of_every_message_can_be_asked_for(make: Make) -> None:
     assert dlq.status(ids["dead"]) == "dead"
     assert queue.status(str(uuid.uuid4())) == "unknown"
     [(held, _)] = queue.in_flight.values()
-    assert isinstance(held, Received)
+    assert isinstance(held, ReceivedMessage)
     assert held.consumer == "worker-7"
     assert held.deadline is not None
     assert held.deadline - held.received_at == timedelta(seconds=5)
@@ -1028,7 +1028,7 @@ def test_M7_a_codec_of_one_s_own_has_two_methods(make: Make) -> None:
 
 
 @in_process
-def test_M7_pickle_can_be_chosen_where_nobody_else_writes(make: Make) -> None:
+def test_M7_pickle_can_be_chosen_for_local_queues(make: Make) -> None:
     queue = make(codec="pickle")
     queue.publish({1, 2})
 
@@ -1089,7 +1089,7 @@ def test_R3_opening_brings_back_everything(tmp_path: Path, clock: VirtualClock) 
         assert ids[2] in [message.id for message in queue.messages]
 
 
-def test_R4_R5_what_was_published_and_acked_survives_a_kill(tmp_path: Path) -> None:
+def test_R4_R5_publishes_and_acks_survive_a_kill(tmp_path: Path) -> None:
     program = (
         "import os, sys\n"
         "from openq import OpenQ\n"

@@ -21,13 +21,13 @@ import trustme
 from pika.exceptions import AMQPConnectionError, AMQPError, ChannelClosedByBroker, ProbableAuthenticationError
 
 from openq import OpenQ
-from tests.clients.boto import fresh
+from tests.real_clients.boto import fresh
 from tests.serving import free_port, served_amqp, until
-from tests.test_doors import House, opened
+from tests.test_protocols import Protocols, opened
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[House]:
+def house() -> Iterator[Protocols]:
     with opened() as found:
         yield found
 
@@ -43,7 +43,7 @@ def run_cli(*words: str, password: str = "") -> None:
 # -- P1, O2: the clients of others ----------------------------------------------------------------
 
 
-def test_P1_O2_pika_and_boto3_share_a_queue_without_a_change_to_either(house: House) -> None:
+def test_P1_O2_pika_and_boto3_share_a_queue_without_a_change_to_either(house: Protocols) -> None:
     queue = fresh()
     channel = house.amqp.channel
     channel.queue_declare(queue, durable=True)
@@ -191,7 +191,7 @@ def test_O4_a_copy_needs_the_same_permission_as_the_message(guarded: Any) -> Non
         assert alice.channel().queue_declare(others, passive=True).method.message_count == 0
 
 
-def test_O4_the_policy_of_a_queue_counts_at_this_door_too(guarded: Any) -> None:
+def test_O4_the_policy_of_a_queue_applies_to_amqp_too(guarded: Any) -> None:
     server, port, _, folder = guarded
     queue = f"letters-{fresh()}"
     deny = {"Effect": "Deny", "Principal": "*", "Action": "sqs:ReceiveMessage", "Resource": "*"}
@@ -207,9 +207,9 @@ def test_O4_the_policy_of_a_queue_counts_at_this_door_too(guarded: Any) -> None:
 def set_policy(port: int, folder: Path, queue: str, policy: str) -> None:
     import boto3
 
-    from openq.security.store import Store
+    from openq.auth.store import UserStore
 
-    key = Store(str(folder / "data" / "users.json")).create_key("alice")
+    key = UserStore(str(folder / "data" / "users.json")).create_key("alice")
     client = boto3.client(
         "sqs",
         "us-east-1",
@@ -244,7 +244,7 @@ time.sleep(600)
 """
 
 
-def test_D15_what_a_killed_consumer_held_is_back_at_once_and_in_order(house: House) -> None:
+def test_D15_messages_of_a_killed_consumer_return_at_once_and_in_order(house: Protocols) -> None:
     queue = house.rest.make(fresh(), visibility_timeout=36_000)
     for number in range(5):
         house.amqp.send(queue, {"body": str(number)})
@@ -266,7 +266,7 @@ def test_D15_what_a_killed_consumer_held_is_back_at_once_and_in_order(house: Hou
 # -- D16, D17, D18 ---------------------------------------------------------------------------------
 
 
-def test_D16_higher_priorities_come_first_and_equals_in_their_order(house: House) -> None:
+def test_D16_higher_priorities_come_first_and_equals_in_their_order(house: Protocols) -> None:
     queue = fresh()
     house.amqp.channel.queue_declare(queue, durable=True, arguments={"x-max-priority": 255})
     for body, priority in (("a", 0), ("b", 255), ("c", 1), ("d", None), ("e", 255), ("f", 1)):
@@ -277,7 +277,7 @@ def test_D16_higher_priorities_come_first_and_equals_in_their_order(house: House
     assert b"".join(each["body"] for each in taken if each) == b"becfad"
 
 
-def test_D17_consumers_of_the_library_select_what_amqp_sent_by_its_type(house: House) -> None:
+def test_D17_library_consumers_select_amqp_messages_by_type(house: Protocols) -> None:
     queue = house.rest.make(fresh())
     for kind in ("refund", "order"):
         house.amqp.send(queue, {"body": kind, "type": kind, "content_type": "text/plain"})
@@ -288,7 +288,7 @@ def test_D17_consumers_of_the_library_select_what_amqp_sent_by_its_type(house: H
         assert (message.body, message.message_type) == ("order", "order")
 
 
-def test_D18_a_consumer_is_sent_what_comes_by_any_door(house: House) -> None:
+def test_D18_a_consumer_gets_messages_of_every_protocol(house: Protocols) -> None:
     queue = house.rest.make(fresh())
     with house.connect() as connection:
         channel = connection.channel()
@@ -311,7 +311,7 @@ def test_D18_a_consumer_is_sent_what_comes_by_any_door(house: House) -> None:
 # -- K3, K14, K23 ----------------------------------------------------------------------------------
 
 
-def test_K3_a_delivery_limit_is_max_receives_with_the_first_delivery_counted(house: House) -> None:
+def test_K3_a_delivery_limit_is_max_receives_with_the_first_delivery_counted(house: Protocols) -> None:
     dead = house.rest.make(fresh())
     queue = fresh()
     house.amqp.channel.queue_declare(
@@ -337,14 +337,14 @@ def test_K3_a_delivery_limit_is_max_receives_with_the_first_delivery_counted(hou
     assert house.rest.call("GET", f"/queues/{queue}")["settings"]["max_receives"] == 3
 
 
-def test_K14_times_are_milliseconds_here_and_seconds_there(house: House) -> None:
+def test_K14_times_are_milliseconds_here_and_seconds_there(house: Protocols) -> None:
     queue = fresh()
     house.amqp.channel.queue_declare(queue, durable=True, arguments={"x-message-ttl": 90_500})
 
     assert house.rest.call("GET", f"/queues/{queue}")["settings"]["message_ttl"] == 90.5
 
 
-def test_K23_what_is_prefetched_is_on_loan_as_if_it_had_been_pulled(house: House) -> None:
+def test_K23_prefetched_messages_are_leased_like_pulled_ones(house: Protocols) -> None:
     queue = house.rest.make(fresh())
     for number in range(3):
         house.rest.send(queue, {"payload": str(number)})

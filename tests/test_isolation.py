@@ -14,24 +14,24 @@ from pathlib import Path
 
 import pytest
 
-from openq.broker.local import LocalBroker
 from openq.config import DEFAULT_AMQP_PORT, DEFAULT_PORT, KEYS, OTHER_VARIABLES, variable_of
+from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
-from tests.cli.helpers import state
+from tests.cli.helpers import directory_contents
 from tests.isolation import DEFAULT_PORTS, ROOT, clean, default_ports
 from tests.serving import Served, free_port
 
 # Whatever finds its place by itself: the working directory, the environment, the home, a default port.
 SHORT_PART = (
-    "tests/cli/test_pipeline_state.py",
-    "tests/cli/test_settings.py",
+    "tests/cli/test_pipeline_cursors.py",
+    "tests/cli/test_config.py",
     "tests/client/test_persistence.py",
     "tests/pipeline/test_archive_job.py::test_wrong_words_get_one_clear_line",
     "tests/pipeline/test_session.py::test_a_command_ends_no_session_that_it_did_not_start",
     "tests/pipeline/test_session.py::test_no_test_can_end_the_session_of_all",
     "tests/server/test_server.py::test_it_says_where_it_is_and_what_is_safe_when_it_stops",
     "tests/test_config.py",
-    "tests/test_contract.py::test_P3_the_sample_ends_by_itself_and_says_what_happened",
+    "tests/test_contract.py::test_P3_the_sample_ends_by_itself_and_prints_what_happened",
 )
 NONSENSE = "/nowhere/at all"
 # What pytest and Python leave beside their sources.
@@ -85,7 +85,7 @@ def test_the_tests_pass_beside_a_used_directory_a_server_and_any_environment(
     nonsense = dict.fromkeys({variable_of(key) for key in KEYS} | OTHER_VARIABLES, NONSENSE)
     environ = {**os.environ, **nonsense, "HOME": str(home), "XDG_CACHE_HOME": str(home)}
     environ |= {"AWS_PROFILE": NONSENSE, "AWS_ENDPOINT_URL": NONSENSE, "SPARK_REMOTE": "sc://127.0.0.1:1"}
-    data, files = state(clone / "openq-data"), listed(clone)
+    data, files = directory_contents(clone / "openq-data"), listed(clone)
 
     with a_server_of_the_developer(tmp_path / "served") as server, tempfile.TemporaryDirectory() as temporary:
         done = subprocess.run(
@@ -102,7 +102,7 @@ def test_the_tests_pass_beside_a_used_directory_a_server_and_any_environment(
 
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert "openq_requests_total 1" in figures  # ours, for these figures
-    assert state(clone / "openq-data") == data
+    assert directory_contents(clone / "openq-data") == data
     assert listed(clone) == files
     assert listed(home) == set()
     assert [name for name in left if name.startswith("openq-tests-")] == []

@@ -14,14 +14,14 @@ from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from .client.consumer import Consumer as Consumer
-    from .client.embedded import OpenQ as OpenQ
-    from .client.embedded import Queue as Queue
     from .client.http import Refused as Refused
     from .client.http import TimedOut as TimedOut
     from .client.http import Uncertain as Uncertain
     from .client.http import Unreachable as Unreachable
     from .client.message import Message as Message
     from .client.producer import Producer as Producer
+    from .client.queues import OpenQ as OpenQ
+    from .client.queues import Queue as Queue
     from .client.simple import SimpleQueue as SimpleQueue
     from .clock import SystemClock as SystemClock
     from .clock import VirtualClock as VirtualClock
@@ -61,7 +61,7 @@ if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():  # Python 3.13
     )
 
 _HOMES = {
-    "client.embedded": ("OpenQ", "Queue"),
+    "client.queues": ("OpenQ", "Queue"),
     "client.simple": ("SimpleQueue",),
     "client.http": ("Unreachable", "Uncertain", "TimedOut", "Refused"),
     "client.message": ("Message",),

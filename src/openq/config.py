@@ -54,8 +54,8 @@ _FLAGS = {
 }
 _SIZES = {"": 1, "b": 1, "k": _KIB, "kib": _KIB, "kb": 1000, "m": _MIB, "mib": _MIB, "mb": 10**6}
 _SIZES |= {"g": _GIB, "gib": _GIB, "gb": 10**9}
-_SPANS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_MEASURE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", re.ASCII)
+_DURATIONS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", re.ASCII)
 
 
 def read_flag(value: object) -> bool:
@@ -72,7 +72,7 @@ def read_text(value: object) -> str:
     raise ValueError("text")
 
 
-def read_whole(value: object) -> int:
+def read_int(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", value, re.ASCII):
@@ -80,13 +80,13 @@ def read_whole(value: object) -> int:
     raise ValueError("a whole number")
 
 
-def _measured(value: object, units: Mapping[str, float]) -> float | None:
+def _parse_quantity(value: object, units: Mapping[str, float]) -> float | None:
     """A number, alone or with one of `units`; None if it is none."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
         return value if math.isfinite(value) else None
-    found = _MEASURE.fullmatch(value) if isinstance(value, str) else None
+    found = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     unit = None if found is None else units.get(found[2].lower())
     if found is None or unit is None:
         return None
@@ -95,14 +95,14 @@ def _measured(value: object, units: Mapping[str, float]) -> float | None:
 
 
 def read_size(value: object) -> int:
-    size = _measured(value, _SIZES)
+    size = _parse_quantity(value, _SIZES)
     if size is None or size < 0 or size != int(size) or size >= 1 << 62:
         raise ValueError("a number of bytes, such as 1048576 or 20MiB")
     return int(size)
 
 
 def read_seconds(value: object) -> float:
-    seconds = _measured(value, _SPANS)
+    seconds = _parse_quantity(value, _DURATIONS)
     if seconds is None or not 0 <= seconds <= 1e12:
         raise ValueError("a number of seconds, or a time such as 500ms, 30s, 5m, 2h, 4d")
     return int(seconds) if seconds == int(seconds) else seconds
@@ -130,7 +130,7 @@ def read_retention(value: object) -> int:
 
 
 def read_port(value: object) -> int:
-    number = read_whole(value)
+    number = read_int(value)
     if not 0 <= number <= 65535:
         raise ValueError
     return number
@@ -176,11 +176,11 @@ def _one_of(*words: str) -> Callable[[object], str]:
 
 
 def _within(
-    read: Callable[[object], Any], least: float, most: float | None, what: str
+    read: Callable[[object], Any], minimum: float, maximum: float | None, what: str
 ) -> Callable[[object], Any]:
     def read_within(value: object) -> Any:
         number = read(value)
-        if number < least or (most is not None and number > most):
+        if number < minimum or (maximum is not None and number > maximum):
             raise ValueError(what)
         return number
 
@@ -204,7 +204,7 @@ class Key(NamedTuple):
     metavar: str | None = "VALUE"
 
 
-_LEAST_SEGMENT, _MOST_SEGMENT = 1 << 16, 1 << 30
+_MIN_SEGMENT, _MAX_SEGMENT = 1 << 16, 1 << 30
 _seconds = _within(read_seconds, 0.001, 1e9, "a time of more than 0 seconds, such as 30 or 2m")
 
 KEYS: dict[str, Key] = {
@@ -229,7 +229,7 @@ KEYS: dict[str, Key] = {
     ),
     "host": Key(read_text, "the address to listen on; another than loopback needs users", "ADDRESS"),
     "port": Key(
-        _within(read_whole, 0, 65535, "a port, 0 to 65535; 0 picks a free one"), "0 picks a free one", "N"
+        _within(read_int, 0, 65535, "a port, 0 to 65535; 0 picks a free one"), "0 picks a free one", "N"
     ),
     "amqp_port": Key(
         read_amqp_port,
@@ -284,7 +284,7 @@ KEYS: dict[str, Key] = {
         "SIZE",
     ),
     "max_connections": Key(
-        _within(read_whole, 1, 10**7, "1 to 10000000"),
+        _within(read_int, 1, 10**7, "1 to 10000000"),
         "more than these, of all protocols together, are refused",
         "N",
     ),
@@ -297,7 +297,7 @@ KEYS: dict[str, Key] = {
         "SECONDS",
     ),
     "segment_bytes": Key(
-        _within(read_size, _LEAST_SEGMENT, _MOST_SEGMENT, f"{_LEAST_SEGMENT} to {_MOST_SEGMENT} bytes"),
+        _within(read_size, _MIN_SEGMENT, _MAX_SEGMENT, f"{_MIN_SEGMENT} to {_MAX_SEGMENT} bytes"),
         "the size of a journal file",
         "SIZE",
     ),
@@ -332,8 +332,8 @@ def _read_retry(value: object) -> RetryPolicy:
         raise ValueError("a table in which factor and jitter are numbers") from None
 
 
-def _read_whole_ms(value: object) -> int:
-    number = read_whole(value)
+def _read_int_ms(value: object) -> int:
+    number = read_int(value)
     if number < 0:
         raise ValueError("a whole number of milliseconds, 0 or more")
     return number
@@ -348,18 +348,18 @@ _QUEUE_KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "retention": ("retention_ms", read_retention),
     "message_ttl": ("ttl_ms", read_ms),
     "ttl": ("ttl_ms", read_ms),
-    "max_receives": ("max_receives", read_whole),
+    "max_receives": ("max_receives", read_int),
     "exhausted": ("exhausted", read_text),
     "dlq": ("dead_letter", read_text),
     "dead_letter": ("dead_letter", read_text),
     "dead_letter_exchange": ("dead_letter_exchange", read_text),
     "dead_letter_key": ("dead_letter_key", read_text),
     "dead_letter_expired": ("dead_letter_expired", read_flag),
-    "max_length": ("max_length", read_whole),
+    "max_length": ("max_length", read_int),
     "max_bytes": ("max_bytes", read_size),
     "max_body": ("max_body", read_size),
     "overflow": ("overflow", read_text),
-    "max_priority": ("max_priority", read_whole),
+    "max_priority": ("max_priority", read_int),
     "dedup_window": ("dedup_window_ms", read_ms),
     "dedup_by_content": ("dedup_by_content", read_flag),
     "dedup_per_group": ("dedup_per_group", read_flag),
@@ -368,7 +368,7 @@ _QUEUE_KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "paused": ("paused", read_flag),
     "relaxed": ("relaxed", read_flag),
     **{
-        name: (name, _read_whole_ms)
+        name: (name, _read_int_ms)
         for name in ("visibility_ms", "delay_ms", "retention_ms", "ttl_ms", "dedup_window_ms", "history_ms")
     },
 }
@@ -569,8 +569,8 @@ def load(
             raise ConfigError(f"there is no flag {flag_of(key)}{_near(key, KEYS)}")
         take(key, given, f"flag {flag_of(key)}", 3)
 
-    _settle_memory(values, origins, ranks)
-    _settle_store(values, origins, ranks)
+    _resolve_memory(values, origins, ranks)
+    _resolve_store(values, origins, ranks)
     for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if values.get(one) and not values.get(other):
             raise ConfigError(f"{origins[one]} needs {other} beside it")
@@ -586,7 +586,7 @@ def load(
     )
 
 
-def _settle_memory(values: dict[str, Any], origins: dict[str, str], ranks: dict[str, int]) -> None:
+def _resolve_memory(values: dict[str, Any], origins: dict[str, str], ranks: dict[str, int]) -> None:
     """`--memory` and a data directory contradict each other: the one that is nearer to the user counts."""
     if not values.get("memory") or "data" not in values or ranks["data"] < ranks["memory"]:
         return
@@ -598,7 +598,7 @@ def _settle_memory(values: dict[str, Any], origins: dict[str, str], ranks: dict[
     origins["memory"] = origins["data"]
 
 
-def _settle_store(values: dict[str, Any], origins: dict[str, str], ranks: dict[str, int]) -> None:
+def _resolve_store(values: dict[str, Any], origins: dict[str, str], ranks: dict[str, int]) -> None:
     """So do Redis and either of them."""
     for other in ("memory", "data"):
         if not values.get("store") or not values.get(other):

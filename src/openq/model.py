@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from .errors import InvalidSetting
 
 # What the bytes of a body are, so that a reader gets back what the writer put in.
-FORM_BYTES = 0
-FORM_TEXT = 1
-FORM_JSON = 2
-FORM_MSGPACK = 3
-FORM_PICKLE = 4
+ENCODING_BYTES = 0
+ENCODING_TEXT = 1
+ENCODING_JSON = 2
+ENCODING_MSGPACK = 3
+ENCODING_PICKLE = 4
 
 NO_DEADLINE = -1  # as a lease: bound to its holder, ends only by ack, nack or release
 MAX_PRIORITY = 255
@@ -27,11 +27,11 @@ MAX_SPAN_MS = 1 << 60  # 36 million years; a time this far ahead still fits the 
 FOREVER_MS = MAX_SPAN_MS  # a retention or history that never ends; clients write and read it as null
 MAX_NAME_BYTES = 255
 
-DEATH_KINDS = ("max_receives", "rejected", "expired", "overflow")
-MAX_DEATHS = 64  # remembered by one message, the newest of them
+DEAD_LETTER_KINDS = ("max_receives", "rejected", "expired", "overflow")
+MAX_DEAD_LETTER_EVENTS = 64  # remembered by one message, the newest of them
 
 
-class Death(NamedTuple):
+class DeadLetterEvent(NamedTuple):
     """Why a message left a queue for the dead letters. One for each queue and kind: the last time counts."""
 
     queue: str
@@ -45,7 +45,7 @@ class Death(NamedTuple):
     first_ms: int = 0  # the first time; 0: the same as time_ms
 
     @classmethod
-    def told(
+    def from_fields(
         cls,
         queue: str,
         reason: str,
@@ -55,12 +55,14 @@ class Death(NamedTuple):
         kind: str | None = None,
         times: int | None = None,
         first_ms: int = 0,
-    ) -> Death:
+    ) -> DeadLetterEvent:
         """As a backup or an early record tells of it: a kind that is the reason too may be left out."""
         if kind is None:
-            kind = reason if reason in DEATH_KINDS else ""
-        elif kind not in DEATH_KINDS:
-            raise InvalidSetting(f"the kind of a death is one of {', '.join(DEATH_KINDS)}, not {kind!r}")
+            kind = reason if reason in DEAD_LETTER_KINDS else ""
+        elif kind not in DEAD_LETTER_KINDS:
+            raise InvalidSetting(
+                f"the kind of a death is one of {', '.join(DEAD_LETTER_KINDS)}, not {kind!r}"
+            )
         if times is not None and not 1 <= times < 1 << 31:
             raise InvalidSetting(f"the times of a death must be 1 to {(1 << 31) - 1}, not {times}")
         return cls(queue, reason, time_ms, count, kind, times=times or 1, first_ms=first_ms)
@@ -105,50 +107,50 @@ def split_failure(text: str | None) -> tuple[str | None, str | None]:
     return reason, _traces.setdefault(trace, trace)
 
 
-class Info:
+class Properties:
     """What a message says about itself and the engine never needs: stays on disk with the body.
 
     Never changed in place, so messages that say the same may share one. `wire` is where the properties
     came in the bytes of a protocol and go out the same; `attributes` are then read from it when asked for.
     """
 
-    __slots__ = ("_attributes", "packed", "publisher", "wire")
+    __slots__ = ("_attributes", "amqp_properties", "packed", "publisher")
 
     def __init__(
         self,
         attributes: Mapping[str, object] | None,
         publisher: str | None = None,
-        wire: bytes | None = None,
+        amqp_properties: bytes | None = None,
     ) -> None:
         self._attributes = attributes
         self.publisher = publisher
-        self.wire = wire
+        self.amqp_properties = amqp_properties
         self.packed: bytes | None = None  # its bytes on disk, once they were needed
 
     @classmethod
-    def of_wire(cls, wire: bytes, publisher: str | None = None) -> Info:
-        return cls(None, publisher, wire)
+    def from_amqp(cls, amqp_properties: bytes, publisher: str | None = None) -> Properties:
+        return cls(None, publisher, amqp_properties)
 
     @property
     def attributes(self) -> Mapping[str, object]:
         if self._attributes is None:
             # Not at the top: who embeds OpenQ never needs it, and it is slow to load.
-            from .properties import attributes_of
+            from .amqp_fields import attributes_of
 
-            self._attributes = {} if self.wire is None else attributes_of(self.wire)
+            self._attributes = {} if self.amqp_properties is None else attributes_of(self.amqp_properties)
         return self._attributes
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Info):
+        if not isinstance(other, Properties):
             return NotImplemented
-        if self.wire != other.wire or self.publisher != other.publisher:
+        if self.amqp_properties != other.amqp_properties or self.publisher != other.publisher:
             return False
-        return self.wire is not None or self.attributes == other.attributes
+        return self.amqp_properties is not None or self.attributes == other.attributes
 
     __hash__ = None  # type: ignore[assignment]
 
 
-class Extra:
+class DeliveryOptions:
     """What the engine must know of a message that is not plain. Never changed in place once queued.
 
     A `light` one says how the message was published and nothing that the engine has to keep account of:
@@ -165,7 +167,7 @@ class Extra:
         "first_ms",
         "group",
         "id",
-        "light",
+        "is_plain",
         "number",
         "packed",
         "priority",
@@ -192,7 +194,7 @@ class Extra:
         first_ms: int = 0,
         born_ms: int = 0,
         reason: str | None = None,
-        deaths: tuple[Death, ...] = (),
+        deaths: tuple[DeadLetterEvent, ...] = (),
         route: tuple[str, str] | None = None,
         trace: str | None = None,
     ) -> None:
@@ -212,12 +214,12 @@ class Extra:
         self.trace = trace  # the traceback that came with it
         self.deaths = deaths  # newest first
         self.route = route  # exchange and key it was published with
-        self.light = False
+        self.is_plain = False
         self.packed: bytes | None = None  # its bytes on disk, once they were needed
 
-    def lighten(self) -> Extra:
+    def mark_plain(self) -> DeliveryOptions:
         """Once all is set: see whether it is a light one."""
-        self.light = not (
+        self.is_plain = not (
             self.priority
             or self.due_ms
             or self.expires_ms
@@ -243,85 +245,85 @@ class Extra:
     def failure(self, text: str | None) -> None:
         self.reason, self.trace = split_failure(text)
 
-    def copy(self) -> Extra:
+    def copy(self) -> DeliveryOptions:
         """One to be changed: what was worked out from the values is not carried over."""
-        other = Extra.__new__(Extra)
-        for name in EXTRA_FIELDS:
+        other = DeliveryOptions.__new__(DeliveryOptions)
+        for name in OPTION_FIELDS:
             setattr(other, name, getattr(self, name))
-        other.light = False
+        other.is_plain = False
         other.packed = None
         return other
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Extra):
+        if not isinstance(other, DeliveryOptions):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in EXTRA_FIELDS)
+        return all(getattr(self, name) == getattr(other, name) for name in OPTION_FIELDS)
 
     __hash__ = None  # type: ignore[assignment]
 
 
-EXTRA_FIELDS = tuple(name for name in Extra.__slots__ if name not in ("light", "packed"))
+OPTION_FIELDS = tuple(name for name in DeliveryOptions.__slots__ if name not in ("is_plain", "packed"))
 
-_light_extras: dict[tuple[tuple[str, str] | None, str | None], Extra] = {}
+_plain_options: dict[tuple[tuple[str, str] | None, str | None], DeliveryOptions] = {}
 
 
-def light_extra(route: tuple[str, str] | None, type: str | None = None) -> Extra:
+def plain_options(route: tuple[str, str] | None, type: str | None = None) -> DeliveryOptions:
     """The one for all messages that came this way: they cost no memory for it, and are packed once."""
-    extra = _light_extras.get((route, type))
-    if extra is None:
-        extra = Extra(route=route, type=type).lighten()
-        if len(_light_extras) >= 1024:
-            _light_extras.clear()
+    options = _plain_options.get((route, type))
+    if options is None:
+        options = DeliveryOptions(route=route, type=type).mark_plain()
+        if len(_plain_options) >= 1024:
+            _plain_options.clear()
         if type is None or len(type) <= MAX_NAME_BYTES:
-            _light_extras[route, type] = extra
-    return extra
+            _plain_options[route, type] = options
+    return options
 
 
 class Entry:
     """One message as a queue holds it. `body` is None while it is only on disk, at `at`."""
 
-    __slots__ = ("at", "body", "extra", "form", "info", "sent_ms", "seq", "size")
+    __slots__ = ("body", "encoding", "location", "options", "properties", "sent_ms", "seq", "size")
 
     def __init__(
         self,
         seq: int,
         sent_ms: int,
-        at: int,
+        location: int,
         size: int,
-        form: int,
+        encoding: int,
         body: bytes | None,
-        info: Info | None,
-        extra: Extra | None,
+        properties: Properties | None,
+        options: DeliveryOptions | None,
     ) -> None:
         self.seq = seq
         self.sent_ms = sent_ms  # when it came into this queue
-        self.at = at
+        self.location = location
         self.size = size
-        self.form = form
+        self.encoding = encoding
         self.body = body
-        self.info = info
-        self.extra = extra
+        self.properties = properties
+        self.options = options
 
     @property
     def priority(self) -> int:
-        return 0 if self.extra is None else self.extra.priority
+        return 0 if self.options is None else self.options.priority
 
     @property
     def group(self) -> str | None:
-        return None if self.extra is None else self.extra.group
+        return None if self.options is None else self.options.group
 
 
 class Delivery:
     """One hand-out of one message: the lease, and what the consumer gets. One receipt per delivery."""
 
-    __slots__ = ("consumer", "count", "entry", "lent_ms", "number", "until_ms")
+    __slots__ = ("consumer", "count", "delivered_ms", "entry", "number", "until_ms")
 
     def __init__(
-        self, entry: Entry, number: int, lent_ms: int, until_ms: int, count: int, consumer: str | None
+        self, entry: Entry, number: int, delivered_ms: int, until_ms: int, count: int, consumer: str | None
     ) -> None:
         self.entry = entry
         self.number = number
-        self.lent_ms = lent_ms
+        self.delivered_ms = delivered_ms
         self.until_ms = until_ms  # 0 = no deadline
         self.count = count
         self.consumer = consumer
@@ -365,7 +367,7 @@ class RetryPolicy:
             raise InvalidSetting(f"retry must be default, none, fixed or exponential, not {kind!r}")
         return cls(kind)
 
-    def delay_ms(self, count: int, chance: float) -> int:
+    def delay_ms(self, count: int, random_fraction: float) -> int:
         """The delay after the `count`-th failed delivery; `chance` in [0, 1) comes from outside."""
         if self.kind == "none":
             return 0
@@ -373,7 +375,7 @@ class RetryPolicy:
         if self.kind == "exponential":
             # Bounded exponent: 2.0 ** 2000 would raise instead of being capped.
             delay = min(delay * self.factor ** min(count - 1, 100), float(self.max_ms))
-        return int(delay * (1.0 - self.jitter * chance))
+        return int(delay * (1.0 - self.jitter * random_fraction))
 
     def to_json(self) -> dict[str, object]:
         out: dict[str, object] = {name: getattr(self, name) for name in RetryPolicy.__slots__}
@@ -495,7 +497,7 @@ def settings_difference(name: str, old: Any, new: Any) -> str:
     return f"{shown} is {then}, not {shown_setting(name, new)[1]}"
 
 
-def bad_span(what: str, ms: int) -> InvalidSetting:
+def span_error(what: str, ms: int) -> InvalidSetting:
     return InvalidSetting(f"a {what} of {seconds_text(ms)}; it must be from 0 to {seconds_text(MAX_SPAN_MS)}")
 
 
@@ -510,7 +512,7 @@ class Draft:
     """What a publisher hands in for one message."""
 
     body: bytes
-    form: int = FORM_BYTES
+    encoding: int = ENCODING_BYTES
     delay_ms: int | None = None  # None: the queue's own delay
     due_ms: int = 0  # an absolute time instead of a delay
     priority: int = 0
@@ -523,8 +525,10 @@ class Draft:
     attributes: Mapping[str, object] | None = None
     publisher: str | None = None
     route: tuple[str, str] | None = None
-    past: Extra | None = None  # counts, deaths and first time sent of a message that comes from a backup
-    info: Info | None = None  # made already: instead of attributes and publisher
+    past: DeliveryOptions | None = (
+        None  # counts, deaths and first time sent of a message that comes from a backup
+    )
+    properties: Properties | None = None  # made already: instead of attributes and publisher
 
     def is_plain(self) -> bool:
         """Only a body: such messages take the short way."""
@@ -542,7 +546,7 @@ class Draft:
             and self.publisher is None
             and self.route is None
             and self.past is None
-            and self.info is None
+            and self.properties is None
         )
 
 

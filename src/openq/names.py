@@ -18,7 +18,7 @@ _REGION = re.compile(r"[a-z]{2}(?:-[a-z]{2,12}){1,3}-[0-9]{1,2}", re.ASCII)
 _NAMESPACE = re.compile(rf"({_REGION.pattern})\.([0-9]{{12}})", re.ASCII)
 
 
-def full_name(account: str, name: str) -> str:
+def qualified_name(account: str, name: str) -> str:
     """The engine's name of a queue or an exchange."""
     if account != DEFAULT_ACCOUNT:
         if "/" in account or "%" in account:
@@ -29,13 +29,13 @@ def full_name(account: str, name: str) -> str:
     return f"@/{name}" if name.startswith("@") else name
 
 
-def split_name(full: str) -> tuple[str, str]:
+def split_name(queue_key: str) -> tuple[str, str]:
     """The account (or rather the namespace) and the name there."""
-    if not full.startswith("@"):
-        return DEFAULT_ACCOUNT, full
-    account, slash, name = full[1:].partition("/")
+    if not queue_key.startswith("@"):
+        return DEFAULT_ACCOUNT, queue_key
+    account, slash, name = queue_key[1:].partition("/")
     if not slash:
-        return DEFAULT_ACCOUNT, full
+        return DEFAULT_ACCOUNT, queue_key
     if "%" in account:
         account = account.replace("%2F", "/").replace("%25", "%")
     return account or DEFAULT_ACCOUNT, name

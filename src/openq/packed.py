@@ -27,8 +27,8 @@ KINDS = ("bytes", "text", "json", "int")
 NULL = 0xFFFFFFFF
 
 _U32 = Struct("<I")
-_MOST_HEADER = 1 << 16
-_MOST_COLUMNS = 100
+_MAX_HEADER = 1 << 16
+_MAX_COLUMNS = 100
 _BIG_ENDIAN = sys.byteorder == "big"
 
 
@@ -71,7 +71,7 @@ class Part:
         sizes = self._data[start:values]
         if kind == "bytes":
             return _slices(self._data, values, end, sizes)
-        if _alike(self._data, values, end, sizes):
+        if _all_equal(self._data, values, end, sizes):
             # The same value in every row, as the name of the one queue mostly is.
             (length,) = _U32.unpack(sizes[:4])
             return _decoded(name, kind, [self._data[values : values + length]]) * self.rows
@@ -158,17 +158,17 @@ def _header(data: bytes) -> tuple[int, list[tuple[str, str]]]:
     if len(data) < 8 or data[:4] != MAGIC:
         raise _bad(f"it does not begin with {MAGIC.decode()}")
     (size,) = _U32.unpack_from(data, 4)
-    if size > _MOST_HEADER or 8 + size > len(data):
+    if size > _MAX_HEADER or 8 + size > len(data):
         raise _bad(f"a header of {size} bytes")
     try:
         head = data[8 : 8 + size]
         # Python 3.14 follows any depth of nesting: a list for each byte of the header.
-        header = json.loads(head) if head.count(b"[") <= 1 + 20 * _MOST_COLUMNS else None
+        header = json.loads(head) if head.count(b"[") <= 1 + 20 * _MAX_COLUMNS else None
     except (ValueError, RecursionError):
         raise _bad("its header is no JSON") from None
     rows = header.get("rows") if isinstance(header, dict) else None
     columns = header.get("columns") if isinstance(header, dict) else None
-    if type(rows) is not int or rows < 0 or not isinstance(columns, list) or len(columns) > _MOST_COLUMNS:
+    if type(rows) is not int or rows < 0 or not isinstance(columns, list) or len(columns) > _MAX_COLUMNS:
         raise _bad("its header does not tell rows and columns")
     if rows and not columns:
         raise _bad(f"{rows} rows without a column")
@@ -194,7 +194,7 @@ def _array(code: str, data: bytes) -> array[int]:
 
 def _total(sizes: bytes) -> int:
     """How many bytes the values of these lengths take."""
-    if _equal(sizes):
+    if _same_lengths(sizes):
         (first,) = _U32.unpack(sizes[:4])
         return 0 if first == NULL else first * (len(sizes) // 4)
     lengths = _array("I", sizes)
@@ -202,14 +202,14 @@ def _total(sizes: bytes) -> int:
     return sum(lengths) - nulls * NULL
 
 
-def _equal(sizes: bytes) -> bool:
+def _same_lengths(sizes: bytes) -> bool:
     """Whether all lengths are the same, at the speed of a comparison of bytes."""
     return len(sizes) >= 4 and sizes[4:] == sizes[:-4]
 
 
-def _alike(data: bytes, start: int, end: int, sizes: bytes) -> bool:
+def _all_equal(data: bytes, start: int, end: int, sizes: bytes) -> bool:
     """Whether all values are the same and none is null."""
-    if not _equal(sizes):
+    if not _same_lengths(sizes):
         return False
     (size,) = _U32.unpack(sizes[:4])
     return size != NULL and data[start + size : end] == data[start : max(end - size, start)]
@@ -217,7 +217,7 @@ def _alike(data: bytes, start: int, end: int, sizes: bytes) -> bool:
 
 def _slices(data: bytes, start: int, end: int, sizes: bytes) -> list[Any]:
     count = len(sizes) // 4
-    if _equal(sizes):
+    if _same_lengths(sizes):
         (size,) = _U32.unpack(sizes[:4])
         if size == NULL:
             return [None] * count

@@ -16,9 +16,9 @@ from openq import Consumer, Message, OpenQ, Producer
 
 log = logging.getLogger("openq.sample")
 
-_STUMBLES = "Message 3"  # fails once, works the second time
+_FAILS_ONCE = "Message 3"  # fails once, works the second time
 _RETRY = {"kind": "exponential", "base": 0.1, "on_expiry": False}
-_POISON = "Message 7"  # fails whenever it is tried
+_ALWAYS_FAILS = "Message 7"  # fails whenever it is tried
 
 
 class FlakyHandler:
@@ -29,7 +29,7 @@ class FlakyHandler:
 
     def __call__(self, message: Message) -> None:
         self.tries[message.body] += 1
-        if message.body == _POISON or (message.body == _STUMBLES and self.tries[message.body] == 1):
+        if message.body == _ALWAYS_FAILS or (message.body == _FAILS_ONCE and self.tries[message.body] == 1):
             log.info("  failed   %s (delivery %d)", message.body, message.receive_count)
             raise RuntimeError(f"{message.body} does not work")
         log.info("  done     %s (delivery %d)", message.body, message.receive_count)

@@ -23,10 +23,10 @@ from openq import (
     VisibilityTimeoutExpired,
 )
 from openq.aio import Message, OpenQ, Queue
-from openq.broker.local import LocalBroker
-from openq.client.embedded import Queue as SyncQueue
+from openq.client.queues import Queue as SyncQueue
+from openq.local.broker import LocalBroker
 from tests.aio.helpers import until_waiting
-from tests.client.in_process import InProcess
+from tests.client.thread_server import ThreadServer
 
 Place = dict[str, Any]
 
@@ -34,7 +34,7 @@ Place = dict[str, Any]
 @pytest.fixture(params=["memory", "disk", "server"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "server":
-        with InProcess(LocalBroker()) as server:
+        with ThreadServer(LocalBroker()) as server:
             yield {"url": server.url}
     else:
         yield {"path": tmp_path / "data"} if request.param == "disk" else {}
@@ -120,7 +120,7 @@ def test_bodies_and_options_travel(place: Place) -> None:
     run(test, place)
 
 
-def test_what_is_on_disk_is_there_again(tmp_path: Path) -> None:
+def test_messages_on_disk_are_there_after_reopening(tmp_path: Path) -> None:
     async def first(queue: Queue) -> None:
         await queue.publish_many(["a", "b"])
         message = await queue.receive()
@@ -305,7 +305,7 @@ def test_listeners_hear_of_every_change(place: Place) -> None:
 # -- looking and mending ------------------------------------------------------------------------
 
 
-def test_looking_changes_nothing(place: Place) -> None:
+def test_inspecting_changes_nothing(place: Place) -> None:
     async def test(queue: Queue) -> None:
         first, last = await queue.publish_many(["a", "z"])
         looked = await queue.peek()
@@ -327,7 +327,7 @@ def test_looking_changes_nothing(place: Place) -> None:
     run(test, place)
 
 
-def test_mending(place: Place) -> None:
+def test_admin_calls(place: Place) -> None:
     async def test(queue: Queue) -> None:
         async with OpenQ("other", broker=queue.broker) as other:
             a, b, c, d = await queue.publish_many(["a", "b", "c", "d"])
@@ -424,7 +424,7 @@ def test_put_waits_for_room_and_put_nowait_does_not() -> None:
     run(test, {}, maxsize=1)
 
 
-def test_task_done_of_a_purged_item_is_no_error() -> None:
+def test_task_done_of_a_purged_item_does_not_raise() -> None:
     async def test(queue: Queue) -> None:
         await queue.put("a")
         await queue.get()
@@ -484,7 +484,7 @@ def test_closing_one_queue_object_ends_its_own_waits_and_no_others(tmp_path: Pat
     asyncio.run(main())
 
 
-def test_what_a_task_was_served_as_its_queue_closed_goes_back_uncounted(tmp_path: Path) -> None:
+def test_messages_served_to_a_task_while_the_queue_closes_are_released_uncounted(tmp_path: Path) -> None:
     async def main() -> None:
         mine, other = OpenQ("orders", path=tmp_path), OpenQ("orders", path=tmp_path)
         waiting = asyncio.create_task(mine.receive(timeout=None))

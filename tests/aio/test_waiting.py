@@ -13,14 +13,14 @@ import uvloop
 import openq
 from openq import JournalFailed
 from openq.aio import OpenQ
-from openq.aio.waiting import commits_of
-from openq.broker.local import LocalBroker
-from openq.storage.disk import Io
-from openq.storage.files import FileJournal
+from openq.aio.waiting import commit_futures
+from openq.journal.disk import DiskIo
+from openq.journal.file_journal import Journal
+from openq.local.broker import LocalBroker
 from tests.aio.helpers import until, until_waiting
 
 
-class SlowIo(Io):
+class SlowIo(DiskIo):
     """A disk whose syncs wait for the gate to open, or fail."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class SlowIo(Io):
 
 def slow_broker(path: Path) -> tuple[LocalBroker, SlowIo]:
     io = SlowIo()
-    return LocalBroker(journal=FileJournal(path, io=io)), io
+    return LocalBroker(journal=Journal(path, io=io)), io
 
 
 # -- for the disk -------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_a_relaxed_queue_answers_at_once(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_failed_disk_is_told_to_everyone_who_waits_and_to_all_later(tmp_path: Path) -> None:
+def test_a_failed_disk_raises_in_every_wait_now_and_later(tmp_path: Path) -> None:
     async def main() -> None:
         broker, io = slow_broker(tmp_path)
         queue = OpenQ("orders", broker=broker)
@@ -158,7 +158,7 @@ def test_a_failed_disk_is_told_to_everyone_who_waits_and_to_all_later(tmp_path: 
 def test_queue_objects_on_one_loop_wait_together_and_loops_do_not(tmp_path: Path) -> None:
     broker = LocalBroker(tmp_path)
     loops = [asyncio.new_event_loop() for _ in range(2)]
-    first, same, other = (commits_of(broker, loop) for loop in (loops[0], loops[0], loops[1]))
+    first, same, other = (commit_futures(broker, loop) for loop in (loops[0], loops[0], loops[1]))
 
     assert first is same
     assert first is not other
@@ -167,7 +167,7 @@ def test_queue_objects_on_one_loop_wait_together_and_loops_do_not(tmp_path: Path
     broker.close()
 
 
-def test_a_loop_that_was_closed_meanwhile_harms_nobody(tmp_path: Path) -> None:
+def test_a_closed_loop_does_not_disturb_others(tmp_path: Path) -> None:
     broker, io = slow_broker(tmp_path)
     queue = OpenQ("orders", broker=broker)
     loop = asyncio.new_event_loop()
@@ -320,7 +320,7 @@ def test_a_loop_closed_over_a_waiting_task_gives_the_message_back() -> None:
 
 
 @pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
-def test_loops_and_threads_share_one_place(tmp_path: Path, kind: str) -> None:
+def test_loops_and_threads_share_one_target(tmp_path: Path, kind: str) -> None:
     """Three loops and a thread publish, three loops and a thread consume: each message once."""
     each = 200
     got: list[str] = []

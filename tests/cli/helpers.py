@@ -13,20 +13,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from openq.broker.local import LocalBroker
 from openq.cli.main import main
-from openq.model import FORM_TEXT, Draft, QueueSettings
+from openq.local.broker import LocalBroker
+from openq.model import ENCODING_TEXT, Draft, QueueSettings
 
 OPENQ = [sys.executable, "-m", "openq"]
 
 
-class Done(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
 
 
-def openq(*words: str | Path, answer: str = "", **environment: str) -> Done:
+def openq(*words: str | Path, answer: str = "", **environment: str) -> CommandResult:
     """Never a traceback, whatever the words are."""
     done = subprocess.run(
         [*OPENQ, *map(str, words)],
@@ -37,7 +37,7 @@ def openq(*words: str | Path, answer: str = "", **environment: str) -> Done:
         env={**os.environ, **environment},
     )
     assert "Traceback" not in done.stderr, done.stderr
-    return Done(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 class _Stream(io.TextIOWrapper):
@@ -51,7 +51,7 @@ class _Stream(io.TextIOWrapper):
         return self.buffer.getvalue().decode()  # type: ignore[attr-defined, no-any-return]
 
 
-def inside(*words: str | Path, answer: str | bytes = "", **environment: str) -> Done:
+def run_in_process(*words: str | Path, answer: str | bytes = "", **environment: str) -> CommandResult:
     """The same command in this process: no terminal anywhere, and much faster."""
     given = answer if isinstance(answer, bytes) else answer.encode()
     out, err, before = _Stream(), _Stream(), sys.stdin
@@ -61,7 +61,7 @@ def inside(*words: str | Path, answer: str | bytes = "", **environment: str) -> 
             code = main([str(word) for word in words])
     finally:
         sys.stdin = before
-    return Done(code, out.text(), err.text())
+    return CommandResult(code, out.text(), err.text())
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def on_a_terminal(*words: str | Path, typed: str = "", **environment: str) -> tuple[int, str]:
+def run_on_terminal(*words: str | Path, typed: str = "", **environment: str) -> tuple[int, str]:
     """What a person would see and type: all three streams on a pseudo-terminal, a line for each question."""
     ours, theirs = pty.openpty()
     plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
@@ -118,7 +118,7 @@ def fill(path: Path) -> None:
     broker.declare("orders", QueueSettings(max_receives=1, dead_letter="orders.dead"))
     broker.sync()
     for number in range(5):
-        broker.publish("orders", Draft(f"order {number}".encode(), FORM_TEXT))
+        broker.publish("orders", Draft(f"order {number}".encode(), ENCODING_TEXT))
         broker.sync()
     [first] = broker.receive("orders", consumer="till 1")
     broker.ack_one("orders", first.entry.seq, first.number)
@@ -133,7 +133,7 @@ def segment(path: Path, number: int = 1) -> Path:
     return path / "journal" / f"{number:016x}.seg"
 
 
-def spoil(path: Path, text: bytes) -> None:
+def corrupt(path: Path, text: bytes) -> None:
     """Damage the first segment where `text` stands in it."""
     file = segment(path)
     data = bytearray(file.read_bytes())
@@ -142,11 +142,11 @@ def spoil(path: Path, text: bytes) -> None:
     file.write_bytes(data)
 
 
-def state(path: Path) -> dict[str, bytes]:
+def directory_contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-class Screen(io.StringIO):
+class FakeTerminal(io.StringIO):
     """A stderr that somebody watches, or not."""
 
     def __init__(self, watched: bool) -> None:

@@ -11,20 +11,20 @@ import pytest
 
 from openq.cli.completion import SHELLS, flags, walk
 from openq.cli.main import build
-from tests.cli.helpers import inside
+from tests.cli.helpers import run_in_process
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_command_and_option_is_in_the_script(shell: str) -> None:
-    script = inside("completion", shell).out
+    script = run_in_process("completion", shell).out
 
     for words, parser in walk(build()[0], ()):
-        assert all(name in script for name in (*words, *parser.verbs))
+        assert all(name in script for name in (*words, *parser.commands))
         assert all(flag.removeprefix("--") in script for flag in flags(parser))
 
 
 def test_the_same_as_json() -> None:
-    told = json.loads(inside("completion", "bash", "--json").out)
+    told = json.loads(run_in_process("completion", "bash", "--json").out)
 
     assert {"ls", "create", "rm"} <= set(told["queue"])
     assert {"--dry-run", "--yes", "--url"} <= set(told["queue purge"])
@@ -43,7 +43,7 @@ def test_the_same_as_json() -> None:
 )
 def test_bash_completes(typed: list[str], offered: str, tmp_path: Path) -> None:
     script = tmp_path / "openq.bash"
-    script.write_text(inside("completion", "bash").out)
+    script.write_text(run_in_process("completion", "bash").out)
     program = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _openq; echo "${COMPREPLY[@]}"'
     done = subprocess.run(
         ["bash", "-c", program, "bash", str(script), *typed], capture_output=True, text=True, timeout=30
@@ -58,7 +58,7 @@ def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed here")
     script = tmp_path / "script"
-    script.write_text(inside("completion", shell).out)
+    script.write_text(run_in_process("completion", shell).out)
     done = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, timeout=30)
 
     assert (done.returncode, done.stderr) == (0, "")

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from openq.broker.damage import LOST
-from openq.broker.local import LocalBroker
 from openq.errors import JournalDamaged
+from openq.journal.file_journal import Journal
+from openq.journal.lockfile import DirectoryLock
+from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
-from openq.storage.files import FileJournal
-from openq.storage.lockfile import DirectoryLock
-from tests.cli.helpers import OPENQ, fill, openq, segment, spoil, state
+from tests.cli.helpers import OPENQ, corrupt, directory_contents, fill, openq, segment
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def data(filled: Path, tmp_path: Path) -> Path:
 def damaged(data: Path) -> Path:
     """As after a kill: only the journal, no snapshot, tells what there was."""
     shutil.rmtree(data / "snapshots")
-    spoil(data, b"order 3")
+    corrupt(data, b"order 3")
     return data
 
 
@@ -49,17 +49,17 @@ def lines(out: str) -> list[dict[str, Any]]:
 
 
 def test_check_finds_a_whole_journal_whole_and_changes_nothing(data: Path) -> None:
-    before = state(data)
+    before = directory_contents(data)
     done = openq("journal", "check", data)
 
     assert done.code == 0
     assert f"{data}: ok, " in done.out
     assert done.err == ""
-    assert state(data) == before
+    assert directory_contents(data) == before
 
 
 def test_check_names_each_damaged_place(damaged: Path) -> None:
-    before = state(damaged)
+    before = directory_contents(damaged)
     done = openq("journal", "check", damaged)
 
     assert done.code == 1
@@ -67,7 +67,7 @@ def test_check_names_each_damaged_place(damaged: Path) -> None:
     assert f"damage: {segment(damaged)} at offset " in done.out
     assert "is lost" in done.out
     assert "openq journal repair" in done.err
-    assert state(damaged) == before
+    assert directory_contents(damaged) == before
 
 
 def test_check_as_json(damaged: Path) -> None:
@@ -110,25 +110,25 @@ def test_a_torn_tail_is_no_damage(data: Path) -> None:
 
 
 def test_a_dry_run_tells_and_changes_nothing(damaged: Path) -> None:
-    before = state(damaged)
+    before = directory_contents(damaged)
     done = openq("journal", "repair", damaged, "--dry-run")
 
     assert done.code == 1
     assert "damage: " in done.out
     assert "nothing was changed" in done.out
-    assert state(damaged) == before
+    assert directory_contents(damaged) == before
 
 
 @pytest.mark.parametrize("answer", ["", "n\n", "\n", "what?\n"])
 def test_without_a_yes_nothing_is_changed(damaged: Path, answer: str) -> None:
-    before = state(damaged)
+    before = directory_contents(damaged)
     done = openq("journal", "repair", damaged, answer=answer)
 
     assert done.code == 2
     assert done.out == ""
     assert "[y/N]" in done.err
     assert "nothing was changed" in done.err
-    assert state(damaged) == before
+    assert directory_contents(damaged) == before
 
 
 @pytest.mark.parametrize("how", ["asked", "--yes"])
@@ -158,7 +158,7 @@ def test_repair_saves_the_rest_and_says_what_it_could_not(damaged: Path, how: st
 
 
 def test_a_snapshot_that_knows_the_lost_message_does_not_bring_it_back(data: Path) -> None:
-    spoil(data, b"order 3")
+    corrupt(data, b"order 3")
     done = openq("journal", "repair", data, "--yes")
 
     assert done.code == 0
@@ -172,7 +172,7 @@ def test_a_snapshot_that_knows_the_lost_message_does_not_bring_it_back(data: Pat
 
 def test_repair_says_when_intact_records_have_lost_their_queue(data: Path) -> None:
     shutil.rmtree(data / "snapshots")
-    spoil(data, b"orders.dead")  # the block that says which queues there are
+    corrupt(data, b"orders.dead")  # the block that says which queues there are
     done = openq("journal", "repair", data, "--yes", "--json")
 
     assert done.code == 1
@@ -194,16 +194,16 @@ def test_repair_as_json(damaged: Path) -> None:
 
 
 def test_there_is_nothing_to_repair_in_a_whole_journal(data: Path) -> None:
-    before = state(data)
+    before = directory_contents(data)
     done = openq("journal", "repair", data)
 
     assert done.code == 0
     assert "nothing to repair" in done.out
-    assert state(data) == before
+    assert directory_contents(data) == before
 
 
 def test_an_end_that_a_snapshot_knows_of_is_damage_and_told_once(data: Path) -> None:
-    spoil(data, b"no such customer")
+    corrupt(data, b"no such customer")
     done = openq("journal", "check", data)
 
     assert done.code == 1
@@ -335,7 +335,7 @@ def test_a_wrong_path_is_one_line_and_code_3(verb: str, data: Path, tmp_path: Pa
 def long_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """700 messages over several segments, some of them settled; closed, so that a snapshot knows them."""
     path = tmp_path_factory.mktemp("cli") / "long"
-    broker = LocalBroker(journal=FileJournal(path, segment_bytes=8192, first_segment_bytes=8192))
+    broker = LocalBroker(journal=Journal(path, segment_bytes=8192, first_segment_bytes=8192))
     broker.declare("work", QueueSettings())
     for n in range(70):
         for _ in range(10):
@@ -518,7 +518,7 @@ def test_a_missing_last_segment_is_listed_and_counted_once(long: Path) -> None:
 
 def test_lost_blocks_without_a_message_are_called_blocks(data: Path) -> None:
     shutil.rmtree(data / "snapshots")
-    spoil(data, b"till 1")  # who received a message; none was published there
+    corrupt(data, b"till 1")  # who received a message; none was published there
     assert openq("journal", "repair", data, "--yes").code == 0
 
     broker = LocalBroker(data)

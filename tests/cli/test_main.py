@@ -13,21 +13,21 @@ import pytest
 from openq import JournalFailed, QueueNotFound
 from openq._version import __version__
 from openq.cli.completion import walk
-from openq.cli.main import GROUPS, build, code_of, guarded, unknown_command
-from openq.cli.terminal import Progress, size_text
+from openq.cli.main import GROUPS, build, exit_code_of, run_command, unknown_command
+from openq.cli.terminal import ByteProgress, size_text
 from openq.client.http import Refused, TimedOut, Unreachable
 from openq.config import ConfigError
-from tests.cli.helpers import OPENQ, Screen, inside, on_a_terminal, openq
+from tests.cli.helpers import OPENQ, FakeTerminal, openq, run_in_process, run_on_terminal
 
 PLACES = list(walk(build()[0], ()))
 COMMANDS = [words for words, _ in PLACES]
-LEAVES = [words for words, parser in PLACES if not parser.verbs]
-BRANCHES = [words for words, parser in PLACES if parser.verbs]
+LEAVES = [words for words, parser in PLACES if not parser.commands]
+BRANCHES = [words for words, parser in PLACES if parser.commands]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_begins_with_examples_and_goes_to_stdout(command: tuple[str, ...]) -> None:
-    done = inside(*command, "--help")
+    done = run_in_process(*command, "--help")
 
     assert done.code == 0
     assert done.out.startswith(f"Examples:\n  openq {' '.join(command)}".rstrip())
@@ -36,7 +36,7 @@ def test_help_begins_with_examples_and_goes_to_stdout(command: tuple[str, ...]) 
 
 
 def test_the_usage_of_all_says_that_a_command_is_wanted() -> None:
-    assert "usage: openq [-h] [--version] COMMAND ..." in inside("--help").out
+    assert "usage: openq [-h] [--version] COMMAND ..." in run_in_process("--help").out
 
 
 def test_the_sample_needs_no_server_whatever_the_environment_says() -> None:
@@ -113,7 +113,7 @@ def test_wrong_usage_is_one_line_on_stderr_and_code_2(words: list[str], message:
 
 @pytest.mark.parametrize("words", BRANCHES, ids=" ".join)
 def test_no_command_shows_the_help_on_stderr_and_fails(words: tuple[str, ...]) -> None:
-    done = inside(*words)
+    done = run_in_process(*words)
 
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("Examples:")
@@ -129,11 +129,11 @@ def test_the_known_commands_are_those_of_the_parser() -> None:
 
 @pytest.mark.parametrize("command", LEAVES, ids=" ".join)
 def test_every_command_can_speak_json(command: tuple[str, ...]) -> None:
-    assert "--json" in inside(*command, "--help").out or command == ("sample",)
+    assert "--json" in run_in_process(*command, "--help").out or command == ("sample",)
 
 
 def test_every_command_stands_in_the_help_of_openq() -> None:
-    help_text = inside("--help").out
+    help_text = run_in_process("--help").out
 
     assert all(f"    {name} " in help_text for _, commands in GROUPS for name, _, _ in commands)
 
@@ -185,7 +185,7 @@ def test_the_help_of_openq_loads_no_group_of_commands() -> None:
         "openq._version",
         "openq.cli",
         "openq.cli.main",
-        "openq.cli.parsing",
+        "openq.cli.parser",
         "openq.cli.terminal",
     }
 
@@ -200,10 +200,10 @@ def test_the_sample_tells_what_happens_and_ends_by_itself() -> None:
 
 def test_colours_are_for_terminals_only_and_not_with_no_color() -> None:
     assert "\x1b[" not in openq("--help").out
-    assert "\x1b[1mExamples:\x1b[0m" in on_a_terminal("--help")[1]
-    assert "\x1b[" not in on_a_terminal("--help", NO_COLOR="1")[1]
-    assert "\x1b[" not in on_a_terminal("--help", TERM="dumb")[1]
-    assert "\x1b[1mopenq:\x1b[0m `openq jurnal`" in on_a_terminal("jurnal")[1]
+    assert "\x1b[1mExamples:\x1b[0m" in run_on_terminal("--help")[1]
+    assert "\x1b[" not in run_on_terminal("--help", NO_COLOR="1")[1]
+    assert "\x1b[" not in run_on_terminal("--help", TERM="dumb")[1]
+    assert "\x1b[1mopenq:\x1b[0m `openq jurnal`" in run_on_terminal("jurnal")[1]
 
 
 def test_a_reader_that_has_enough_is_no_error() -> None:
@@ -234,18 +234,18 @@ def test_sizes_are_written_for_people(count: int, text: str) -> None:
     assert size_text(count) == text
 
 
-class Eager(Progress):
-    _EVERY_S = 0.0
+class EagerByteProgress(ByteProgress):
+    _INTERVAL_S = 0.0
 
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_long_work_shows_its_progress_to_those_who_watch(
     watched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    screen = Screen(watched)
+    screen = FakeTerminal(watched)
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    progress = Eager("checking", 4096)
+    progress = EagerByteProgress("checking", 4096)
     progress.add(1024)
     progress.add(8192)
     progress.end()
@@ -256,9 +256,9 @@ def test_long_work_shows_its_progress_to_those_who_watch(
 
 
 def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen(watched=True)
+    screen = FakeTerminal(watched=True)
     monkeypatch.setattr(sys, "stderr", screen)
-    progress = Progress("checking", 4096)
+    progress = ByteProgress("checking", 4096)
     progress.add(4096)
     progress.end()
 
@@ -283,7 +283,7 @@ def test_whatever_goes_wrong_is_one_line(
     def fail(options: Namespace) -> int:
         raise error
 
-    assert guarded(fail, Namespace()) == code
+    assert run_command(fail, Namespace()) == code
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.startswith(f"openq: {message}")
@@ -306,7 +306,7 @@ def test_whatever_goes_wrong_is_one_line(
     ids=str,
 )
 def test_the_exit_code_of_an_error(error: Exception, code: int) -> None:
-    assert code_of(error) == code
+    assert exit_code_of(error) == code
 
 
 @pytest.mark.parametrize(("columns", "longest"), [("60", 60), ("wide", 78)])

@@ -33,7 +33,7 @@ def test_every_key_of_the_configuration_is_described(key: str) -> None:
     assert f"| `{variable_of(key)}` | `{key}` |" in DOCUMENT.read_text()
 
 
-@pytest.mark.parametrize("words", [words for words, parser in PLACES if not parser.verbs], ids=" ".join)
+@pytest.mark.parametrize("words", [words for words, parser in PLACES if not parser.commands], ids=" ".join)
 def test_every_command_has_an_example_of_itself(words: tuple[str, ...]) -> None:
     examples = dict(PLACES)[words].examples
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from openq import OpenQ
-from openq.client.http import Connection
+from openq.client.http import HttpClient
 from tests.certificates import make_certificate
-from tests.cli.helpers import OPENQ, Done, inside, on_a_terminal, openq
-from tests.client.cutting import Wire
+from tests.cli.helpers import OPENQ, CommandResult, openq, run_in_process, run_on_terminal
+from tests.client.lossy_proxy import LossyProxy
 from tests.serving import Served, free_port, served, until
 
 
@@ -37,8 +37,8 @@ class Cli:
 
     def __call__(
         self, *words: str | Path, answer: str | bytes = "", code: int = 0, **environment: str
-    ) -> Done:
-        done = inside(*words, answer=answer, OPENQ_URL=self.url, **environment)
+    ) -> CommandResult:
+        done = run_in_process(*words, answer=answer, OPENQ_URL=self.url, **environment)
         assert done.code == code, done
         return done
 
@@ -147,9 +147,9 @@ def test_queues_are_listed_by_prefix(cli: Cli, q: str) -> None:
 
 
 def test_more_queues_than_one_page_are_all_listed(server: Served, cli: Cli) -> None:
-    with Connection(server.url) as connection:
+    with HttpClient(server.url) as connection:
         for number in range(1005):
-            connection.request("PUT", f"/api/v1/queues/page-{number:04}", b"{}").checked()
+            connection.request("PUT", f"/api/v1/queues/page-{number:04}", b"{}").raise_for_status()
 
     assert len(cli.lines("queue", "ls", "page-")) == 1005
 
@@ -181,7 +181,7 @@ def test_what_destroys_asks_and_without_a_terminal_does_nothing(cli: Cli, q: str
 @pytest.mark.parametrize(("typed", "left"), [("n\n", 1), ("\n", 1), ("y\n", 0)])
 def test_on_a_terminal_the_question_names_the_count(cli: Cli, q: str, typed: str, left: int) -> None:
     cli("send", q, "x")
-    code, seen = on_a_terminal("queue", "purge", q, typed=typed, OPENQ_URL=cli.url)
+    code, seen = run_on_terminal("queue", "purge", q, typed=typed, OPENQ_URL=cli.url)
 
     assert f"Remove 1 message from {q}? [y/N]" in seen
     assert code == (2 if left else 0)
@@ -340,7 +340,7 @@ def test_bytes_come_out_as_bytes(cli: Cli, q: str, tmp_path: Path) -> None:
 
 def test_on_a_terminal_a_body_cannot_play_tricks(cli: Cli, q: str) -> None:
     cli("send", q, "\x1b[2Jgone\x07")
-    _, seen = on_a_terminal("recv", q, OPENQ_URL=cli.url)
+    _, seen = run_on_terminal("recv", q, OPENQ_URL=cli.url)
 
     assert "\\x1b[2Jgone\\x07" in seen
 
@@ -429,7 +429,7 @@ def test_peeking_changes_nothing(cli: Cli, q: str) -> None:
 
 def test_peeking_tells_who_has_a_message(cli: Cli, q: str) -> None:
     cli("send", q, "busy")
-    with Connection(cli.url) as connection:
+    with HttpClient(cli.url) as connection:
         taken = connection.request("POST", f"/api/v1/queues/{q}/receive", b'{"consumer": "mill"}')
     assert taken.status == 200
     assert "in flight with mill, received 1x" in cli("peek", q, "--state", "in_flight").out
@@ -466,7 +466,7 @@ def test_a_dead_letter_tells_where_it_is_and_why(cli: Cli) -> None:
 
 
 def test_a_queue_that_keeps_messages_for_ever_says_so(cli: Cli) -> None:
-    with Connection(cli.url) as connection:
+    with HttpClient(cli.url) as connection:
         made = connection.request("PUT", f"/api/queues/%2F/{cli.name}", b'{"durable": true}')
     assert made.status == 201
     shown = dict(line.split("  ", 1) for line in cli("queue", "show", cli.name).out.splitlines())
@@ -542,9 +542,9 @@ def test_the_timeline_of_an_unknown_message_is_exit_code_3(cli: Cli, q: str) -> 
 
 @pytest.mark.parametrize("words", [("queue", "ls"), ("healthcheck",), ("pipeline", "analytics")])
 def test_an_address_that_is_none_is_wrong_usage_and_named(words: tuple[str, ...]) -> None:
-    flag = inside(*words, "--url", "nonsense://x", OPENQ_URL="http://127.0.0.1:1")
-    environment = inside(*words, OPENQ_URL="nonsense://x")
-    port = inside(*words, "--url", "http://ann:secret@127.0.0.1:99999")
+    flag = run_in_process(*words, "--url", "nonsense://x", OPENQ_URL="http://127.0.0.1:1")
+    environment = run_in_process(*words, OPENQ_URL="nonsense://x")
+    port = run_in_process(*words, "--url", "http://ann:secret@127.0.0.1:99999")
 
     assert [done.code for done in (flag, environment, port)] == [2, 2, 2]
     assert "openq: --url nonsense://x: an address looks like" in flag.err
@@ -566,7 +566,7 @@ def test_a_file_or_directory_that_is_missing_is_exit_code_3(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = inside(*words)
+    done = run_in_process(*words)
 
     assert (done.code, done.out, done.err.count("\n")) == (3, "", 1)
     assert done.err.startswith("openq: nowhere: no such ")
@@ -576,7 +576,7 @@ def test_a_file_or_directory_that_is_missing_is_exit_code_3(
 def test_the_help_names_every_exit_code() -> None:
     from openq.cli import terminal
 
-    line = inside("--help").out.splitlines()[-1]
+    line = run_in_process("--help").out.splitlines()[-1]
     for code in ("OK", "FAILED", "USAGE", "NOT_FOUND", "DENIED", "EMPTY", "INTERRUPTED"):
         assert f" {getattr(terminal, code)} " in line
 
@@ -641,7 +641,7 @@ def test_dead_letters_go_back_to_where_they_failed(cli: Cli, dead: str) -> None:
 
 
 def test_on_a_terminal_a_redrive_asks_with_the_count(cli: Cli, dead: str) -> None:
-    code, seen = on_a_terminal("dlq", "redrive", dead, typed="y\n", OPENQ_URL=cli.url)
+    code, seen = run_on_terminal("dlq", "redrive", dead, typed="y\n", OPENQ_URL=cli.url)
 
     assert f"Send 4 messages of {dead} back to where they failed? [y/N]" in seen
     assert code == 0
@@ -810,7 +810,7 @@ def test_a_free_port_is_picked_and_printed() -> None:
         ready = [process.stdout.readline() for _ in range(2)]
         url = ready[1].split()[-1]
         assert "is ready" in ready[0]
-        assert inside("healthcheck", "--url", url).code == 0
+        assert run_in_process("healthcheck", "--url", url).code == 0
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
@@ -838,7 +838,7 @@ def test_queues_of_the_file_are_there_from_the_start(tmp_path: Path) -> None:
 
 def test_with_users_a_server_asks_who_one_is_and_what_one_may(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    inside(
+    run_in_process(
         "user",
         "add",
         "admin",
@@ -849,8 +849,8 @@ def test_with_users_a_server_asks_who_one_is_and_what_one_may(tmp_path: Path) ->
         data,
         OPENQ_PASSWORD="correct horse",
     )
-    inside("user", "add", "shop", "--role", "producer", "--data", data)
-    token = inside("token", "create", "shop", "--name", "t", "--data", data).out.strip()
+    run_in_process("user", "add", "shop", "--role", "producer", "--data", data)
+    token = run_in_process("token", "create", "shop", "--name", "t", "--data", data).out.strip()
     secret = tmp_path / "token"
     secret.write_text(token + "\n")
     with served(data) as running:
@@ -869,10 +869,10 @@ def test_with_users_a_server_asks_who_one_is_and_what_one_may(tmp_path: Path) ->
         denied = cli("recv", "orders", code=4, OPENQ_TOKEN=token)
         assert token not in denied.err
 
-        inside("perm", "grant", "shop", "receive", "orders", "--data", data)
-        until(lambda: inside("recv", "orders", OPENQ_URL=running.url, OPENQ_TOKEN=token).code == 0)
-        inside("token", "revoke", "shop", "t", "--yes", "--data", data)
-        until(lambda: inside("recv", "orders", OPENQ_URL=running.url, OPENQ_TOKEN=token).code == 4)
+        run_in_process("perm", "grant", "shop", "receive", "orders", "--data", data)
+        until(lambda: run_in_process("recv", "orders", OPENQ_URL=running.url, OPENQ_TOKEN=token).code == 0)
+        run_in_process("token", "revoke", "shop", "t", "--yes", "--data", data)
+        until(lambda: run_in_process("recv", "orders", OPENQ_URL=running.url, OPENQ_TOKEN=token).code == 4)
         assert not any(token in line or "correct horse" in line for line in running.log + running.lines)
 
 
@@ -888,20 +888,20 @@ def test_https_is_spoken_with_whom_one_trusts(tmp_path: Path) -> None:
     with served(None, "--tls-cert", str(cert), "--tls-key", str(key)) as running:
         url = running.url.replace("http:", "https:")
 
-        assert inside("healthcheck", "--url", url, "--ca", trusted).code == 0
-        assert inside("queue", "create", "q", "--url", url, OPENQ_CA=str(trusted)).code == 0
-        distrusted = inside("queue", "ls", "--url", url)
+        assert run_in_process("healthcheck", "--url", url, "--ca", trusted).code == 0
+        assert run_in_process("queue", "create", "q", "--url", url, OPENQ_CA=str(trusted)).code == 0
+        distrusted = run_in_process("queue", "ls", "--url", url)
         assert distrusted.code == 1
         assert "its certificate is not trusted" in distrusted.err
         assert "--ca" in distrusted.err
-        assert inside("queue", "ls", "--url", running.url).code == 1
+        assert run_in_process("queue", "ls", "--url", running.url).code == 1
 
 
 # -- an answer that is lost ---------------------------------------------------------------------
 
 
 def test_a_send_whose_answer_is_lost_is_uncertain(cli: Cli, q: str) -> None:
-    with Wire(cli.url) as wire:
+    with LossyProxy(cli.url) as wire:
         wire.lose = 1
         done = cli("send", q, "hello", "--url", wire.url, code=1)
 
@@ -912,7 +912,7 @@ def test_a_send_whose_answer_is_lost_is_uncertain(cli: Cli, q: str) -> None:
 
 def test_of_many_lines_those_that_are_uncertain_are_counted(cli: Cli, q: str) -> None:
     lines = "".join(f"{number}\n" for number in range(1500))
-    with Wire(cli.url) as wire:
+    with LossyProxy(cli.url) as wire:
 
         class Second(list[bytes]):
             def append(self, request: bytes) -> None:
@@ -927,7 +927,7 @@ def test_of_many_lines_those_that_are_uncertain_are_counted(cli: Cli, q: str) ->
 
 @pytest.mark.parametrize("status", [502, 504])
 def test_an_error_of_a_gateway_leaves_a_change_uncertain(cli: Cli, q: str, status: int) -> None:
-    with Wire(cli.url) as wire:
+    with LossyProxy(cli.url) as wire:
         wire.instead = f"HTTP/1.1 {status} Bad\r\nContent-Length: 5\r\n\r\nsorry".encode()
         wire.lose = 1
         sent = cli("send", q, "hello", "--url", wire.url, code=1)
@@ -942,7 +942,7 @@ def test_an_error_of_a_gateway_leaves_a_change_uncertain(cli: Cli, q: str, statu
 
 
 def test_any_other_change_whose_answer_is_lost_is_uncertain_too(cli: Cli, q: str) -> None:
-    with Wire(cli.url) as wire:
+    with LossyProxy(cli.url) as wire:
         wire.lose = 1
         done = cli("queue", "purge", q, "--yes", "--url", wire.url, code=1)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from openq.security.policy import ACTIONS, ROLES
-from openq.security.store import Store, check_password
-from tests.cli.helpers import Done, inside, on_a_terminal
+from openq.auth.policy import ACTIONS, ROLES
+from openq.auth.store import UserStore, check_password
+from tests.cli.helpers import CommandResult, run_in_process, run_on_terminal
 
 PASSWORD = "canary-password-7"
 
@@ -19,16 +19,16 @@ PASSWORD = "canary-password-7"
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
-    assert inside("user", "add", "alice", "--role", "manager", "--data", folder).code == 0
+    assert run_in_process("user", "add", "alice", "--role", "manager", "--data", folder).code == 0
     return folder
 
 
-def store(data: Path) -> Store:
-    return Store(data / "users.json")
+def store(data: Path) -> UserStore:
+    return UserStore(data / "users.json")
 
 
-def run(data: Path, *words: str, code: int = 0, answer: str = "", **environment: str) -> Done:
-    done = inside(*words, "--data", data, answer=answer, **environment)
+def run(data: Path, *words: str, code: int = 0, answer: str = "", **environment: str) -> CommandResult:
+    done = run_in_process(*words, "--data", data, answer=answer, **environment)
     assert done.code == code, done
     return done
 
@@ -64,7 +64,7 @@ def test_a_directory_that_is_not_there_is_not_made_by_looking(words: tuple[str, 
 
 
 def test_the_directory_may_come_from_the_environment(data: Path) -> None:
-    assert "alice" in inside("user", "ls", OPENQ_DATA=str(data)).out
+    assert "alice" in run_in_process("user", "ls", OPENQ_DATA=str(data)).out
 
 
 def test_a_password_is_read_and_never_shown(data: Path, tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ def test_a_password_is_read_and_never_shown(data: Path, tmp_path: Path) -> None:
 
 
 def test_on_a_terminal_the_password_is_asked_for_twice_and_not_echoed(data: Path) -> None:
-    code, seen = on_a_terminal("user", "passwd", "alice", "--data", data, typed=f"{PASSWORD}\n{PASSWORD}\n")
+    code, seen = run_on_terminal("user", "passwd", "alice", "--data", data, typed=f"{PASSWORD}\n{PASSWORD}\n")
     assert (code, PASSWORD in seen.split("once more")[-1]) == (0, False)
-    code, seen = on_a_terminal("user", "passwd", "alice", "--data", data, typed="one\ntwo\n")
+    code, seen = run_on_terminal("user", "passwd", "alice", "--data", data, typed="one\ntwo\n")
     assert code == 2
     assert "not the same" in seen
 
@@ -218,11 +218,11 @@ def test_a_damaged_store_is_one_line(data: Path) -> None:
 
 
 def test_options_may_stand_before_the_last_word(data: Path) -> None:
-    granted = inside("perm", "grant", "alice", "send", "--data", data, "x*", "--deny")
+    granted = run_in_process("perm", "grant", "alice", "send", "--data", data, "x*", "--deny")
 
     assert (granted.code, "deny send x*" in granted.out) == (0, True)
-    assert inside("perm", "test", "alice", "send", "--data", data, "xylophone").code == 4
-    assert inside("perm", "test", "--data", data, "alice", "send", "orders").code == 0
+    assert run_in_process("perm", "test", "alice", "send", "--data", data, "xylophone").code == 4
+    assert run_in_process("perm", "test", "--data", data, "alice", "send", "orders").code == 0
 
 
 def test_the_last_user_and_the_last_admin_do_not_go_unnoticed(data: Path) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from openq import VirtualClock
-from openq.broker.local import LocalBroker
+from openq.local.broker import LocalBroker
 from tests.client.helpers import Make, opening
 
 if TYPE_CHECKING:
-    from tests.client.in_process import InProcess
+    from tests.client.thread_server import ThreadServer
 
 
 @pytest.fixture
@@ -24,17 +24,17 @@ def clock() -> VirtualClock:
 @pytest.fixture(params=["memory", "journal", "server"])
 def make(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> Iterator[Make]:
     """Opens queues in one place (in memory: each with its dlq in its own); all are closed at the end."""
-    place: dict[str, Any] = {"clock": clock}
-    server: InProcess | None = None
+    target: dict[str, Any] = {"clock": clock}
+    server: ThreadServer | None = None
     if request.param == "journal":
-        place["path"] = tmp_path / "data"
+        target["path"] = tmp_path / "data"
     elif request.param == "server":
         # Here, because a server needs more than the library does: tests run where only the library is.
-        from tests.client.in_process import InProcess
+        from tests.client.thread_server import ThreadServer
 
-        server = InProcess(LocalBroker(clock=clock))
-        place = {"url": server.url}
-    with opening(place) as open_queue:
+        server = ThreadServer(LocalBroker(clock=clock))
+        target = {"url": server.url}
+    with opening(target) as open_queue:
         yield open_queue
     if server is not None:
         server.close()

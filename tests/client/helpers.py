@@ -12,7 +12,7 @@ import pytest
 
 import openq
 from openq import OpenQ
-from openq.client.message import Received
+from openq.client.message import ReceivedMessage
 
 Make = Callable[..., OpenQ]
 
@@ -21,13 +21,13 @@ in_process = pytest.mark.parametrize("make", ["memory", "journal"], indirect=Tru
 
 
 @contextmanager
-def opening(place: dict[str, Any]) -> Iterator[Make]:
+def opening(target: dict[str, Any]) -> Iterator[Make]:
     """Opens queues in one place, unless their dlq says where; all are closed at the end."""
     opened: list[OpenQ] = []
 
     def open_queue(name: str = "jobs", *args: Any, **options: Any) -> OpenQ:
         beside = args[1] if len(args) > 1 else options.get("dlq")
-        where = {} if isinstance(beside, OpenQ) else place
+        where = {} if isinstance(beside, OpenQ) else target
         opened.append(OpenQ(name, *args, **where, **options))
         return opened[-1]
 
@@ -36,7 +36,7 @@ def opening(place: dict[str, Any]) -> Iterator[Make]:
         queue.close()
 
 
-def take(queue: OpenQ, **options: Any) -> Received:
+def take(queue: OpenQ, **options: Any) -> ReceivedMessage:
     message = queue.receive(timeout=0, **options)
     assert message is not None
     return message

@@ -273,7 +273,7 @@ def test_a_save_goes_through_a_link_and_leaves_it(make: Make, tmp_path: Path) ->
     assert "openq_backup" in target.read_text()
 
 
-def test_a_save_onto_something_that_is_no_file_is_refused(make: Make, tmp_path: Path) -> None:
+def test_saving_onto_something_other_than_a_file_is_refused(make: Make, tmp_path: Path) -> None:
     queue = make()
     queue.publish("x")
     os.mkfifo(tmp_path / "pipe")
@@ -288,7 +288,7 @@ def test_a_save_onto_something_that_is_no_file_is_refused(make: Make, tmp_path: 
     assert list((tmp_path / "folder").iterdir()) == []
 
 
-def test_what_expires_goes_to_the_dead_letters_where_that_is_set(
+def test_expired_messages_are_dead_lettered_where_configured(
     make: Make, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = make("dead")

@@ -147,7 +147,7 @@ def test_an_unknown_keyword_of_publish_is_a_type_error(make: Make) -> None:
         lambda queue, target: queue.ack_many([target]),
     ],
 )
-def test_every_verb_on_a_delivery_tells_late_from_unknown(
+def test_every_call_on_a_delivery_distinguishes_expired_from_unknown(
     make: Make, clock: VirtualClock, verb: Callable[[OpenQ, Any], object]
 ) -> None:
     queue = make("jobs", 5)
@@ -238,7 +238,7 @@ def test_a_block_whose_lease_is_over_says_so(make: Make, clock: VirtualClock) ->
     assert bodies(queue) == ["x"]
 
 
-def test_a_full_queue_refuses_or_drops_as_it_was_told(make: Make) -> None:
+def test_a_full_queue_refuses_or_drops_as_configured(make: Make) -> None:
     strict = make("strict", max_length=2, overflow="reject")
     strict.publish("a")
     strict.publish("b")
@@ -280,7 +280,7 @@ def test_a_closed_queue_says_so(make: Make, act: Callable[[OpenQ], object]) -> N
     assert "closed" in repr(queue)
 
 
-def test_waiting_messages_can_be_mended_and_leased_ones_not(make: Make, clock: VirtualClock) -> None:
+def test_waiting_messages_can_be_changed_and_leased_ones_cannot(make: Make, clock: VirtualClock) -> None:
     queue = make("jobs", dlq="dead")
     ids = [queue.publish(body, message_type="t", attributes={"k": "v"}) for body in ("a", "b", "c", "d")]
     held = take(queue)
@@ -319,7 +319,7 @@ def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(make: Make) -> Non
     assert take(queue).id == message_id
 
 
-def test_a_dlq_must_be_in_the_same_place(tmp_path: Path) -> None:
+def test_a_dlq_must_be_on_the_same_target(tmp_path: Path) -> None:
     memory = OpenQ("dead")
     with pytest.raises(InvalidSetting, match="same path"):
         OpenQ("jobs", dlq=memory, path=tmp_path)
@@ -347,14 +347,14 @@ def test_a_dlq_must_be_in_the_same_place(tmp_path: Path) -> None:
         '{"payload": "x", "attributes": 5}',
     ],
 )
-def test_json_that_is_no_message_is_refused(text: str) -> None:
+def test_json_that_is_not_a_message_is_refused(text: str) -> None:
     with pytest.raises(InvalidSetting):
         Message.from_json(text)
     with pytest.raises(InvalidSetting):
         Message("1", "x").to_dict("interview")
 
 
-def test_codecs_say_what_they_cannot_write() -> None:
+def test_codecs_name_what_they_cannot_encode() -> None:
     for codec, value in (("raw", 5), ("msgpack", object()), ("pickle", lambda: 0), ("json", {1, 2})):
         with pytest.raises(InvalidSetting):
             Codec(codec).encode(value)

@@ -1,6 +1,6 @@
 """A message that fails does no harm to others, and says why it failed: in memory, on disk, behind a server.
 
-`tests/redis/test_failing.py` plays the same on Redis.
+`tests/redis/test_library_failures.py` plays the same on Redis.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ import pytest
 
 import OpenQ as founding_module
 from openq import Consumer, InvalidSetting, Message, OpenQ, aio
-from openq.broker.local import LocalBroker
-from openq.client.message import Received
+from openq.client.message import ReceivedMessage
+from openq.local.broker import LocalBroker
 from openq.model import MAX_TRACE_BYTES
 from tests.client.helpers import ended, in_thread, until
-from tests.client.in_process import InProcess
+from tests.client.thread_server import ThreadServer
 
 Place = dict[str, Any]
 
@@ -31,30 +31,30 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param != "server":
         yield {"path": tmp_path / "data"} if request.param == "journal" else {}
         return
-    server = InProcess(LocalBroker())
+    server = ThreadServer(LocalBroker())
     try:
         yield {"url": server.url}
     finally:
         server.close()
 
 
-def fail(message: Received) -> None:
+def fail(message: ReceivedMessage) -> None:
     raise ValueError(f"cannot work on {message.body}")
 
 
-def interrupt(message: Received) -> None:
+def interrupt(message: ReceivedMessage) -> None:
     raise KeyboardInterrupt
 
 
 # -- back-off -------------------------------------------------------------------------------------
 
 
-def test_a_message_that_always_fails_does_not_keep_the_others_from_their_turn(place: Place) -> None:
+def test_a_message_that_always_fails_does_not_block_the_others(place: Place) -> None:
     with OpenQ("jobs", **place) as queue:
         queue.publish_many(["bad", *[f"good {i}" for i in range(20)]])
         done: list[str] = []
 
-        def handle(message: Received) -> None:
+        def handle(message: ReceivedMessage) -> None:
             if message.body == "bad":
                 raise ValueError("never")
             done.append(message.body)
@@ -82,7 +82,7 @@ def test_a_nack_waits_unless_it_says_otherwise(place: Place) -> None:
             assert queue.why(first.id).code == state
 
 
-def test_work_that_is_cut_off_did_not_fail(place: Place) -> None:
+def test_interrupted_work_does_not_count_as_failed(place: Place) -> None:
     """Its message returns at once, and the delivery is not one of those that `max_receives` counts."""
 
     async def cut_off_tasks() -> None:
@@ -216,7 +216,7 @@ def test_a_handler_slower_than_its_lease_finishes_once(place: Place) -> None:
     seen: list[tuple[str, int]] = []
     together = threading.Barrier(4, timeout=60)
 
-    def slow(message: Received) -> None:
+    def slow(message: ReceivedMessage) -> None:
         together.wait()  # each of the four has one
         seen.append((message.body, message.receive_count))
         time.sleep(1.5)

@@ -29,9 +29,9 @@ attributes = st.dictionaries(
 @given(body=bodies)
 def test_every_body_is_decoded_to_what_was_encoded(body: Any) -> None:
     codec = Codec()
-    data, form = codec.encode(body)
+    data, encoding = codec.encode(body)
 
-    again = codec.decode(data, form)
+    again = codec.decode(data, encoding)
 
     assert (again, type(again)) == (body, type(body))
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from openq.client.http import Connection, Refused, TimedOut, Unreachable
+from openq.client.http import HttpClient, Refused, TimedOut, Unreachable
 from openq.errors import OpenQError
 from tests.serving import free_port
 
@@ -79,7 +79,7 @@ def scripted(*answers: bytes) -> Iterator[Script]:
 
 def test_a_request_and_its_answer() -> None:
     made = b'HTTP/1.1 201 Created\r\nX-Thing: a: b\r\nContent-Length: 9\r\n\r\n{"id": 5}'
-    with scripted(made) as server, Connection(server.url + "/below/") as connection:
+    with scripted(made) as server, HttpClient(server.url + "/below/") as connection:
         answer = connection.request("POST", "/api/v1/queues?a=b", b"{}")
 
     assert (answer.status, answer.headers["x-thing"], answer.json()) == (201, "a: b", {"id": 5})
@@ -94,7 +94,7 @@ def test_a_request_and_its_answer() -> None:
 
 
 def test_the_connection_is_kept_for_the_next_request() -> None:
-    with scripted(OK, OK, OK) as server, Connection(server.url) as connection:
+    with scripted(OK, OK, OK) as server, HttpClient(server.url) as connection:
         for _ in range(3):
             connection.request("GET", "/")
 
@@ -104,7 +104,7 @@ def test_the_connection_is_kept_for_the_next_request() -> None:
 @pytest.mark.parametrize("farewell", [b"connection: close\r\n", b"x: hang-up-after\r\n"])
 def test_a_connection_that_the_server_closed_is_opened_again(farewell: bytes) -> None:
     last = OK.replace(b"\r\n\r\n", b"\r\n" + farewell + b"\r\n")
-    with scripted(last, OK) as server, Connection(server.url) as connection:
+    with scripted(last, OK) as server, HttpClient(server.url) as connection:
         connection.request("GET", "/")
         # The end of the connection has arrived once the server waits for the next one.
         while connection._socket is not None and not _is_readable(connection._socket):
@@ -121,7 +121,7 @@ def _is_readable(held: socket.socket) -> bool:
 
 
 def test_a_request_that_may_have_been_carried_out_is_not_repeated() -> None:
-    with scripted(OK, b"", OK) as server, Connection(server.url) as connection:
+    with scripted(OK, b"", OK) as server, HttpClient(server.url) as connection:
         connection.request("GET", "/")
         with pytest.raises(Unreachable, match="hung up before the end of its answer"):
             connection.request("POST", "/", b"x")
@@ -148,7 +148,7 @@ def test_a_server_that_refuses_before_it_has_read_everything_is_heard() -> None:
     with socket.create_server(("127.0.0.1", free_port())) as listener:
         server = threading.Thread(target=refuse, args=(listener,))
         server.start()
-        with Connection(f"http://127.0.0.1:{listener.getsockname()[1]}") as connection:
+        with HttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}") as connection:
             answer = connection.request("POST", "/", bytes(4 << 20))
             heard.set()
         server.join(30)
@@ -161,14 +161,14 @@ def test_chunks_and_interim_answers_are_understood() -> None:
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         b"3;ext=1\r\nabc\r\nA\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n"
     )
-    with scripted(chunked, OK) as server, Connection(server.url) as connection:
+    with scripted(chunked, OK) as server, HttpClient(server.url) as connection:
         assert connection.request("GET", "/").body == b"abc0123456789"
         assert connection.request("GET", "/").body == b"{}"
 
 
 def test_an_answer_without_a_body_ends_with_its_head() -> None:
     empty = b"HTTP/1.1 204 No Content\r\n\r\n"
-    with scripted(empty, OK[:-2], OK) as server, Connection(server.url) as connection:
+    with scripted(empty, OK[:-2], OK) as server, HttpClient(server.url) as connection:
         assert connection.request("DELETE", "/").body == b""
         assert connection.request("HEAD", "/").body == b""
         assert connection.request("GET", "/").body == b"{}"
@@ -177,7 +177,7 @@ def test_an_answer_without_a_body_ends_with_its_head() -> None:
 def test_a_large_answer_comes_whole() -> None:
     body = bytes(range(256)) * 4096
     head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-    with scripted(head + body) as server, Connection(server.url) as connection:
+    with scripted(head + body) as server, HttpClient(server.url) as connection:
         assert connection.request("GET", "/").body == body
 
 
@@ -190,14 +190,14 @@ def test_a_large_answer_comes_whole() -> None:
     ],
 )
 def test_credentials_go_with_every_request(options: dict[str, str], line: bytes) -> None:
-    with scripted(OK) as server, Connection(server.url, **options) as connection:  # type: ignore[arg-type]
+    with scripted(OK) as server, HttpClient(server.url, **options) as connection:  # type: ignore[arg-type]
         connection.request("GET", "/")
 
     assert line in server.requests[0].split(b"\r\n")
 
 
 def test_credentials_in_the_address_are_used_and_not_shown() -> None:
-    with scripted(OK) as server, Connection(f"http://al%40ice:geheim@127.0.0.1:{server.port}") as connection:
+    with scripted(OK) as server, HttpClient(f"http://al%40ice:geheim@127.0.0.1:{server.port}") as connection:
         connection.request("GET", "/")
 
         assert "geheim" not in connection.url + repr(connection)
@@ -207,7 +207,7 @@ def test_credentials_in_the_address_are_used_and_not_shown() -> None:
 @pytest.mark.parametrize("token", ["a\r\nx: y", "a b", "é", "a\x00"])
 def test_a_token_cannot_add_headers(token: str) -> None:
     with pytest.raises(Refused, match="printable ASCII") as raised:
-        Connection("http://127.0.0.1", token=token)
+        HttpClient("http://127.0.0.1", token=token)
 
     assert token not in str(raised.value)
 
@@ -226,17 +226,17 @@ def test_an_error_of_the_server_is_raised_with_its_own_words(
     answer: bytes, code: str, detail: str, hint: str
 ) -> None:
     head = f"HTTP/1.1 429 Too Many\r\ncontent-length: {len(answer)}\r\n\r\n".encode()
-    with scripted(head + answer) as server, Connection(server.url) as connection:
+    with scripted(head + answer) as server, HttpClient(server.url) as connection:
         answered = connection.request("GET", "/")
         with pytest.raises(Refused) as raised:
-            answered.checked()
+            answered.raise_for_status()
 
     refused = raised.value
     assert (refused.status, refused.code, str(refused), refused.hint) == (429, code, detail, hint)
 
 
-def test_an_answer_that_is_no_json_is_an_error_of_ours() -> None:
-    with scripted(OK.replace(b"{}", b"hi")) as server, Connection(server.url) as connection:
+def test_a_response_that_is_not_json_raises_our_error() -> None:
+    with scripted(OK.replace(b"{}", b"hi")) as server, HttpClient(server.url) as connection:
         answer = connection.request("GET", "/")
     with pytest.raises(Refused, match="did not answer with JSON: 'hi'"):
         answer.json()
@@ -256,16 +256,16 @@ def test_an_answer_that_is_no_json_is_an_error_of_ours() -> None:
     ],
     ids=lambda answer: answer[:40].decode().split("\r")[0],
 )
-def test_what_is_no_answer_is_said_so(answer: bytes) -> None:
+def test_a_malformed_response_is_reported(answer: bytes) -> None:
     refused = pytest.raises(Unreachable, match=r"not HTTP|no length|hung up")
-    with scripted(answer) as server, Connection(server.url) as connection, refused:
+    with scripted(answer) as server, HttpClient(server.url) as connection, refused:
         connection.request("GET", "/")
 
 
 def test_a_server_that_does_not_answer_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", free_port())) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with Connection(url, timeout_s=0.05) as connection, pytest.raises(TimedOut, match=r"within 0\.05 s"):
+        with HttpClient(url, timeout_s=0.05) as connection, pytest.raises(TimedOut, match=r"within 0\.05 s"):
             connection.request("GET", "/")
 
 
@@ -273,7 +273,7 @@ def test_where_nothing_listens_the_error_says_how_to_start_a_server() -> None:
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(Unreachable, match=f"http://127.0.0.1:{port}: nothing listens there") as raised:
-        Connection(f"http://127.0.0.1:{port}").request("GET", "/")
+        HttpClient(f"http://127.0.0.1:{port}").request("GET", "/")
 
     assert "openq serve" in raised.value.hint
 
@@ -281,12 +281,12 @@ def test_where_nothing_listens_the_error_says_how_to_start_a_server() -> None:
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1", "http://", "http://127.0.0.1:99999", "http://a:b"])
 def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
     with pytest.raises(Unreachable):
-        Connection(url)
+        HttpClient(url)
 
 
 def test_an_address_needs_no_scheme() -> None:
-    assert Connection("127.0.0.1:9324").url == "http://127.0.0.1:9324"
-    assert Connection("https://[::1]").url == "https://[::1]:443"
+    assert HttpClient("127.0.0.1:9324").url == "http://127.0.0.1:9324"
+    assert HttpClient("https://[::1]").url == "https://[::1]:443"
 
 
 def test_every_error_is_one_of_ours() -> None:

@@ -23,12 +23,12 @@ from openq import (
     SimpleQueue,
     VirtualClock,
 )
-from openq.broker.local import LocalBroker
 from openq.client.heartbeat import Heartbeat
-from openq.client.message import Received
+from openq.client.message import ReceivedMessage
 from openq.client.settings import retry_policy
 from openq.client.times import from_ms, iso, moment_ms, parse_iso, to_ms
-from openq.client.waiting import Wait, Waits, give_back
+from openq.client.waiting import ThreadWait, WaitRegistry, release_unseen
+from openq.local.broker import LocalBroker
 from openq.model import Delivery
 from tests.client.helpers import Make, bodies, ended, in_process, in_thread, take, until, until_waiting
 
@@ -50,7 +50,7 @@ def test_a_received_message_can_be_copied_and_pickled_as_a_value(make: Make) -> 
     assert len({message, take_again(queue, message)}) == 1
 
 
-def take_again(queue: OpenQ, message: Message) -> Received:
+def take_again(queue: OpenQ, message: Message) -> ReceivedMessage:
     [(held, _)] = queue.in_flight.values()
     assert held == message
     return held
@@ -149,7 +149,7 @@ def test_a_queue_on_a_given_broker_leaves_it_open() -> None:
         OpenQ("jobs", broker=broker, clock=VirtualClock())
 
 
-def test_one_place_has_one_clock(tmp_path: Path) -> None:
+def test_one_target_has_one_clock(tmp_path: Path) -> None:
     clock = VirtualClock()
     first, second = OpenQ("a", path=tmp_path, clock=clock), OpenQ("b", path=tmp_path, clock=clock)
     with first, second, pytest.raises(InvalidSetting, match="another clock"):
@@ -176,7 +176,7 @@ def test_two_queues_may_share_a_dlq() -> None:
     assert (bodies(mail), bodies(bills)) == (["mail"], ["bills"])
 
 
-def test_a_redrive_sends_back_dead_letters_and_all_that_waits_where_it_is_told() -> None:
+def test_a_redrive_moves_dead_letters_to_the_given_queue() -> None:
     dead = OpenQ("dead")
     other, jobs = OpenQ("other", dlq=dead, max_receives=1), OpenQ("jobs", dlq=dead, max_receives=1)
     jobs.publish("failed")
@@ -262,7 +262,7 @@ def test_a_unique_key_holds_while_its_message_is_there(make: Make) -> None:
     assert queue.publish("z", unique_key="report") != first
 
 
-def test_a_message_not_taken_in_time_is_gone(make: Make, clock: VirtualClock) -> None:
+def test_a_message_not_received_before_its_ttl_is_removed(make: Make, clock: VirtualClock) -> None:
     queue = make()
     queue.publish("short", ttl=5)
     queue.publish("long")
@@ -292,7 +292,7 @@ def test_the_json_of_a_body_can_be_searched(make: Make) -> None:
         queue.redrive(rate=0)
 
 
-def test_the_simple_queue_tells_unknown_ids_as_the_dictionary_did() -> None:
+def test_the_simple_queue_raises_key_errors_for_unknown_ids() -> None:
     queue = SimpleQueue()
     queue.requeue_expired()
 
@@ -332,7 +332,7 @@ def test_a_producer_can_be_stopped(make: Make) -> None:
     assert len(queue) == 1
 
 
-def test_a_producer_takes_no_more_of_its_source_than_it_was_told(make: Make) -> None:
+def test_a_producer_reads_only_num_tasks_items_of_its_source(make: Make) -> None:
     queue = make()
     producer = Producer(queue, 2, source=["a", "b", "c"])
     producer.start()
@@ -388,7 +388,7 @@ def test_a_consumer_ends_with_its_queue(make: Make) -> None:
 @in_process
 def test_a_wait_that_was_ended_before_it_began_ends_at_once(make: Make) -> None:
     queue = make()
-    wait = Wait(queue.broker, queue.name, 1, None, None, None, Waits())
+    wait = ThreadWait(queue.broker, queue.name, 1, None, None, None, WaitRegistry())
     wait.end()
 
     assert wait.wait(None) == []
@@ -411,9 +411,9 @@ def test_a_heartbeat_lets_go_of_a_lease_that_is_lost(caplog: pytest.LogCaptureFi
 
 
 @in_process
-def test_what_was_served_to_an_interrupted_wait_goes_back(make: Make) -> None:
+def test_messages_served_to_an_interrupted_wait_are_released(make: Make) -> None:
     queue = make()
-    wait = Wait(queue.broker, queue.name, 1, None, None, None, Waits())
+    wait = ThreadWait(queue.broker, queue.name, 1, None, None, None, WaitRegistry())
     served: list[list[Delivery]] = []
     waiting = in_thread(lambda: served.append(wait.wait(60)))
     until_waiting(queue, 1)
@@ -421,6 +421,6 @@ def test_what_was_served_to_an_interrupted_wait_goes_back(make: Make) -> None:
     assert ended(waiting)
     assert len(queue.in_flight) == 1
 
-    give_back(queue.broker, queue.name, served[0])
+    release_unseen(queue.broker, queue.name, served[0])
 
     assert take(queue).receive_count == 1

@@ -20,7 +20,7 @@ from openq import (
     VirtualClock,
     VisibilityTimeoutExpired,
 )
-from openq.client import shared
+from openq.client import handle
 from tests.client.helpers import Make, bodies, ended, in_thread, take, until
 
 pytest_plugins = "tests.client.fixtures"
@@ -36,14 +36,14 @@ def test_two_queue_objects_of_one_path_are_one_queue(tmp_path: Path) -> None:
         assert first.broker is second.broker
 
 
-def test_another_spelling_of_the_path_is_the_same_place(tmp_path: Path) -> None:
+def test_another_spelling_of_the_path_is_the_same_target(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "data")
     with OpenQ("a", path=tmp_path / "data") as first, OpenQ("b", path=tmp_path / "link") as second:
         assert first.broker is second.broker
 
 
-def test_the_place_closes_with_its_last_queue(tmp_path: Path) -> None:
+def test_the_broker_closes_with_its_last_queue(tmp_path: Path) -> None:
     first, second = OpenQ("a", path=tmp_path), OpenQ("b", path=tmp_path)
     first.close()
     second.publish("still open")
@@ -56,7 +56,7 @@ def test_the_place_closes_with_its_last_queue(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
 
 
-def test_a_forgotten_queue_gives_its_place_free(tmp_path: Path) -> None:
+def test_a_garbage_collected_queue_releases_its_directory(tmp_path: Path) -> None:
     OpenQ("jobs", path=tmp_path).publish("x")
 
     program = f"from openq import OpenQ; print(len(OpenQ('jobs', path={str(tmp_path)!r})))"
@@ -64,7 +64,7 @@ def test_a_forgotten_queue_gives_its_place_free(tmp_path: Path) -> None:
     assert done.stdout.strip() == "1"
 
 
-def test_another_process_is_told_who_has_the_place(tmp_path: Path) -> None:
+def test_another_process_gets_an_error_that_names_the_holder(tmp_path: Path) -> None:
     with OpenQ("jobs", path=tmp_path):
         program = (
             "from openq import OpenQ, DirectoryInUse\n"
@@ -216,7 +216,7 @@ def test_dead_letters_keep_their_story_in_a_backup(make: Make, tmp_path: Path) -
     assert bodies(queue) == ["x"]
 
 
-def test_a_backup_tells_how_often_a_message_died(make: Make, tmp_path: Path) -> None:
+def test_a_backup_keeps_how_often_a_message_was_dead_lettered(make: Make, tmp_path: Path) -> None:
     dlq = make("dead")
     queue = make("jobs", dlq=dlq, max_receives=1)
     queue.publish("x")
@@ -311,14 +311,16 @@ def test_a_backup_is_lines_of_json(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_forgotten_queue_does_not_wait_for_who_opens_another(durable: bool, tmp_path: Path) -> None:
+def test_a_garbage_collected_queue_does_not_wait_for_another_being_opened(
+    durable: bool, tmp_path: Path
+) -> None:
     """The collector may run in a thread that the one who opens is waiting for."""
     queue = OpenQ("jobs", path=tmp_path if durable else None)
     broker = queue.broker
     held, done = threading.Event(), threading.Event()
 
     def open_slowly() -> None:
-        with shared._lock:
+        with handle._lock:
             held.set()
             done.wait()
 

@@ -34,24 +34,32 @@ from openq import (
     VirtualClock,
     aio,
 )
-from openq.broker.local import LocalBroker
-from openq.client import remote, wire
-from openq.client.verbs import OnlyInProcess
-from openq.model import FORM_JSON, FORM_PICKLE, Death, Draft, Extra, QueueSettings, RetryPolicy
-from openq.security.policy import Rule
-from openq.security.store import Store
-from tests.client.crowds import check_each_is_done_once, got_while_closing, run
-from tests.client.cutting import Wire
+from openq.auth.policy import Rule
+from openq.auth.store import UserStore
+from openq.client import documents, remote
+from openq.client.interface import OnlyInProcess
+from openq.local.broker import LocalBroker
+from openq.model import (
+    ENCODING_JSON,
+    ENCODING_PICKLE,
+    DeadLetterEvent,
+    DeliveryOptions,
+    Draft,
+    QueueSettings,
+    RetryPolicy,
+)
+from tests.client.concurrency import check_each_is_done_once, received_while_closing, run
 from tests.client.helpers import bodies, ended, in_thread, take, until, until_waiting
-from tests.client.in_process import InProcess
+from tests.client.lossy_proxy import LossyProxy
 from tests.client.test_formats import attributes as any_attributes
 from tests.client.test_formats import bodies as any_body
+from tests.client.thread_server import ThreadServer
 from tests.serving import free_port, served, start
 
 
 @pytest.fixture
-def server() -> Iterator[InProcess]:
-    with InProcess(LocalBroker()) as running:
+def server() -> Iterator[ThreadServer]:
+    with ThreadServer(LocalBroker()) as running:
         yield running
 
 
@@ -73,7 +81,7 @@ print(consumer.processed, len(queue), len(queue.in_flight), len(dlq))
 
 
 @pytest.mark.parametrize("kind", ["memory", "path", "url"])
-def test_P9_the_founding_sample_runs_in_every_place(kind: str, tmp_path: Path, server: InProcess) -> None:
+def test_P9_the_founding_sample_runs_on_every_target(kind: str, tmp_path: Path, server: ThreadServer) -> None:
     place = {"memory": "", "path": f", path={str(tmp_path / 'd')!r}", "url": ", url='env:OPENQ_URL'"}[kind]
     program = FOUNDING_SAMPLE.replace("visibility_timeout=100)", f"visibility_timeout=100{place})")
 
@@ -85,7 +93,7 @@ def test_P9_the_founding_sample_runs_in_every_place(kind: str, tmp_path: Path, s
         assert server.broker.stats("main-queue").counters["acked"] == 10
 
 
-def test_P9_processes_share_a_queue_by_its_address(server: InProcess) -> None:
+def test_P9_processes_share_a_queue_by_its_address(server: ThreadServer) -> None:
     with OpenQ("jobs", url=server.url) as queue:
         done = run(
             "from openq import OpenQ; OpenQ('jobs', url='env:OPENQ_URL').publish({'from': 'afar'})",
@@ -100,7 +108,7 @@ def test_P9_processes_share_a_queue_by_its_address(server: InProcess) -> None:
         assert queue.messages == []
 
 
-def test_queue_objects_of_one_address_are_in_one_place(server: InProcess) -> None:
+def test_queue_objects_of_one_url_share_one_broker(server: ThreadServer) -> None:
     with OpenQ("dead", url=server.url) as dead, OpenQ("jobs", dlq=dead) as jobs:
         assert jobs.broker is dead.broker
         assert server.url in repr(jobs)
@@ -110,7 +118,7 @@ def test_queue_objects_of_one_address_are_in_one_place(server: InProcess) -> Non
     assert jobs.closed
 
 
-def test_a_lease_belongs_to_the_queue_object_that_has_it(server: InProcess) -> None:
+def test_a_lease_belongs_to_the_queue_object_that_has_it(server: ThreadServer) -> None:
     with OpenQ("jobs", url=server.url) as mine, OpenQ("jobs", url=server.url) as other:
         message_id = mine.publish("x")
         take(mine)
@@ -159,7 +167,7 @@ def test_an_address_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
 
 
 def test_the_environment_moves_no_queue_that_did_not_ask_for_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: InProcess
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: ThreadServer
 ) -> None:
     monkeypatch.setenv("OPENQ_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("OPENQ_PATH", str(tmp_path / "data"))
@@ -179,7 +187,7 @@ def test_the_environment_moves_no_queue_that_did_not_ask_for_it(
 
 
 @pytest.mark.parametrize("open_queue", [OpenQ, aio.OpenQ])
-def test_an_error_of_a_place_from_the_environment_names_the_variable(
+def test_an_error_of_a_target_from_the_environment_names_the_variable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, open_queue: Any
 ) -> None:
     (tmp_path / "file").write_text("x")
@@ -199,7 +207,7 @@ def test_an_error_of_a_place_from_the_environment_names_the_variable(
         open_queue("jobs", url="env:")
 
 
-def test_a_dlq_elsewhere_is_refused(server: InProcess) -> None:
+def test_a_dlq_elsewhere_is_refused(server: ThreadServer) -> None:
     with OpenQ("dead") as here, pytest.raises(InvalidSetting, match="on the server of its queue"):
         OpenQ("jobs", dlq=here, url=server.url)
     with OpenQ("dead", url=server.url) as there, pytest.raises(InvalidSetting, match="its own path"):
@@ -208,7 +216,7 @@ def test_a_dlq_elsewhere_is_refused(server: InProcess) -> None:
         OpenQ("jobs", dlq=there)
 
 
-def test_nobody_there_is_said_at_once_with_what_to_do() -> None:
+def test_an_unreachable_server_fails_at_once_with_advice() -> None:
     port = free_port()
 
     with pytest.raises(Unreachable, match=rf"http://127.0.0.1:{port}: nothing listens there; .*openq serve"):
@@ -220,12 +228,12 @@ def test_something_else_that_listens_there_is_not_taken_for_a_server() -> None:
         OpenQ("jobs", url=other.url + "/somewhere")
 
 
-def test_what_is_not_offered_over_the_network_says_so(server: InProcess) -> None:
+def test_calls_not_offered_over_the_network_raise(server: ThreadServer) -> None:
     with OpenQ("jobs", url=server.url) as queue:
         with pytest.raises(OnlyInProcess):
             queue.subscribe(print)
         with pytest.raises(InvalidSetting, match="pickle"):
-            queue.broker.publish("jobs", Draft(b"x", FORM_PICKLE))
+            queue.broker.publish("jobs", Draft(b"x", ENCODING_PICKLE))
 
 
 # -- who is asking --------------------------------------------------------------------------------
@@ -236,7 +244,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """The address of a server with users, and their tokens."""
     data = tmp_path / "data"
     data.mkdir()
-    store = Store(data / "users.json")
+    store = UserStore(data / "users.json")
     store.add_user("root", role="admin", password="correct horse")
     store.add_user("sender", rules=[Rule("allow", frozenset(["send"]), "jobs")])
     store.add_user("viewer", rules=[Rule("allow", frozenset(["peek"]), "jobs")])
@@ -278,7 +286,7 @@ def test_without_the_right_token_nothing_opens(guarded: tuple[str, dict[str, str
     assert "canary" not in str(wrong.value)
 
 
-def test_who_may_only_send_can_send_and_no_more(guarded: tuple[str, dict[str, str]]) -> None:
+def test_a_send_only_user_can_send_and_nothing_else(guarded: tuple[str, dict[str, str]]) -> None:
     url, tokens = guarded
     with (
         OpenQ("jobs", url=url, token=tokens["root"]) as all_mighty,
@@ -295,7 +303,7 @@ def test_who_may_only_send_can_send_and_no_more(guarded: tuple[str, dict[str, st
         OpenQ("jobs", 60, url=url, token=tokens["sender"])
 
 
-def test_who_may_only_look_sees_everything_and_can_settle_nothing(
+def test_a_read_only_user_sees_everything_and_can_settle_nothing(
     guarded: tuple[str, dict[str, str]],
 ) -> None:
     url, tokens = guarded
@@ -316,7 +324,7 @@ def test_who_may_only_look_sees_everything_and_can_settle_nothing(
         held.ack()
 
 
-def test_what_a_message_went_through_is_not_for_every_sender_to_say(
+def test_restoring_a_messages_past_needs_permission(
     guarded: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:
     url, tokens = guarded
@@ -324,8 +332,8 @@ def test_what_a_message_went_through_is_not_for_every_sender_to_say(
         OpenQ("jobs", url=url, token=tokens["root"]) as all_mighty,
         OpenQ("jobs", url=url, token=tokens["sender"]) as queue,
     ):
-        death = Death("mail", "lost", 9, 2, "rejected", times=3, first_ms=1)
-        draft = Draft(b"x", id="old", past=Extra(count=7, deaths=(death,)))
+        death = DeadLetterEvent("mail", "lost", 9, 2, "rejected", times=3, first_ms=1)
+        draft = Draft(b"x", id="old", past=DeliveryOptions(count=7, deaths=(death,)))
 
         with pytest.raises(Refused):
             queue.broker.publish("jobs", draft)
@@ -345,12 +353,12 @@ def test_what_a_message_went_through_is_not_for_every_sender_to_say(
 
 
 @pytest.fixture
-def cut(server: InProcess) -> Iterator[Wire]:
-    with Wire(server.url) as wire:
-        yield wire
+def cut(server: ThreadServer) -> Iterator[LossyProxy]:
+    with LossyProxy(server.url) as documents:
+        yield documents
 
 
-def test_a_publish_whose_answer_is_lost_is_not_sent_twice(cut: Wire, server: InProcess) -> None:
+def test_a_publish_whose_answer_is_lost_is_not_sent_twice(cut: LossyProxy, server: ThreadServer) -> None:
     with OpenQ("jobs", url=cut.url) as queue:
         cut.lose = 1
         with pytest.raises(Uncertain, match="it is not known whether it was published"):
@@ -360,7 +368,7 @@ def test_a_publish_whose_answer_is_lost_is_not_sent_twice(cut: Wire, server: InP
 
 
 @pytest.mark.parametrize("option", ["dedup_id", "id"])
-def test_a_publish_that_cannot_double_is_sent_until_it_is_answered(cut: Wire, option: str) -> None:
+def test_a_publish_that_cannot_double_is_sent_until_it_is_answered(cut: LossyProxy, option: str) -> None:
     with OpenQ("jobs", url=cut.url) as queue:
         cut.lose = 3
         message_id = queue.publish("x", **{option: "my-own"})
@@ -370,7 +378,7 @@ def test_a_publish_that_cannot_double_is_sent_until_it_is_answered(cut: Wire, op
         assert [message.id for message in queue.queue] == [message_id, *many]
 
 
-def test_settling_is_repeated_until_it_is_answered(cut: Wire) -> None:
+def test_settling_is_repeated_until_it_is_answered(cut: LossyProxy) -> None:
     with OpenQ("dead", url=cut.url) as dead, OpenQ("jobs", dlq=dead) as queue:
         queue.publish_many(["acked", "acked too", "returned", "rejected"])
         first, second, third, fourth = queue.receive_many(4, timeout=0)
@@ -388,7 +396,9 @@ def test_settling_is_repeated_until_it_is_answered(cut: Wire) -> None:
             queue.ack(first)
 
 
-def test_a_receive_whose_answer_is_lost_costs_a_lease_and_no_message(cut: Wire, server: InProcess) -> None:
+def test_a_receive_whose_answer_is_lost_costs_a_lease_and_no_message(
+    cut: LossyProxy, server: ThreadServer
+) -> None:
     with OpenQ("jobs", 0.2, url=cut.url) as queue:
         queue.publish("x")
         cut.lose = 1
@@ -399,7 +409,7 @@ def test_a_receive_whose_answer_is_lost_costs_a_lease_and_no_message(cut: Wire, 
         assert (message.body, message.receive_count) == ("x", 2)
 
 
-def test_what_would_do_harm_twice_is_not_repeated(cut: Wire) -> None:
+def test_calls_that_are_not_idempotent_are_not_retried(cut: LossyProxy) -> None:
     with OpenQ("jobs", url=cut.url) as queue:
         queue.publish("x")
         cut.requests.clear()
@@ -411,7 +421,7 @@ def test_what_would_do_harm_twice_is_not_repeated(cut: Wire) -> None:
         assert len(cut.requests) == 3
 
 
-def test_looking_is_repeated(cut: Wire) -> None:
+def test_reads_are_retried(cut: LossyProxy) -> None:
     with OpenQ("jobs", url=cut.url) as queue:
         queue.publish("x")
         cut.lose = 2
@@ -422,7 +432,7 @@ def test_looking_is_repeated(cut: Wire) -> None:
 # -- servers come and go --------------------------------------------------------------------------
 
 
-def test_a_server_that_stays_away_is_an_error_in_the_end(tmp_path: Path) -> None:
+def test_a_server_that_stays_unreachable_raises_in_the_end(tmp_path: Path) -> None:
     server = start(tmp_path / "data").wait()
     with OpenQ("jobs", url=server.url, reconnect=0.2) as queue:
         server.kill()
@@ -490,7 +500,7 @@ def test_a_waiting_receive_outlives_a_restart(tmp_path: Path) -> None:
     server.stop()
 
 
-def test_a_queue_can_be_closed_while_its_server_is_away(tmp_path: Path) -> None:
+def test_a_queue_can_be_closed_while_its_server_is_unreachable(tmp_path: Path) -> None:
     server = start(tmp_path / "data").wait()
     queue = OpenQ("jobs", 1, url=server.url, reconnect=3600)
     queue.publish("x")
@@ -513,7 +523,7 @@ def test_a_queue_can_be_closed_while_its_server_is_away(tmp_path: Path) -> None:
     assert ended(at_work, waiting)
 
 
-def test_whoever_opens_the_folder_of_a_server_is_told_its_address(tmp_path: Path) -> None:
+def test_opening_the_directory_of_a_server_names_its_address(tmp_path: Path) -> None:
     with served(tmp_path / "data") as running:
         with pytest.raises(openq.DirectoryInUse) as told:
             OpenQ("jobs", path=tmp_path / "data")
@@ -549,7 +559,7 @@ def test_a_server_without_a_disk_that_was_started_anew_has_no_queue(tmp_path: Pa
 # -- waiting --------------------------------------------------------------------------------------
 
 
-def test_a_wait_is_several_polls(server: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_is_several_polls(server: ThreadServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "POLL_S", 0.05)
     with OpenQ("jobs", url=server.url) as queue:
         got: list[Any] = []
@@ -562,11 +572,11 @@ def test_a_wait_is_several_polls(server: InProcess, monkeypatch: pytest.MonkeyPa
         assert queue.receive(timeout=0.12) is None
 
 
-def test_a_close_beside_a_publish_leaves_no_lease_that_nobody_holds(server: InProcess) -> None:
+def test_closing_during_a_publish_leaves_no_lease_behind(server: ThreadServer) -> None:
     with OpenQ("jobs", url=server.url) as other:
         for _ in range(30):
             mine = OpenQ("jobs", url=server.url)
-            got = got_while_closing(mine, other)
+            got = received_while_closing(mine, other)
 
             until(lambda: other.stats().waiters == 0, "nobody waits")
             until(lambda got=got: other.stats().in_flight == got, "only what was received is leased")  # type: ignore[misc]
@@ -575,9 +585,9 @@ def test_a_close_beside_a_publish_leaves_no_lease_that_nobody_holds(server: InPr
 
 
 def test_an_item_that_was_got_stays_ours_until_it_is_done(
-    server: InProcess, monkeypatch: pytest.MonkeyPatch
+    server: ThreadServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "BOUND_LEASE_MS", 300)
+    monkeypatch.setattr(remote, "ENDLESS_LEASE_MS", 300)
     with OpenQ("jobs", url=server.url) as queue:
         queue.put("x")
         assert queue.get() == "x"
@@ -597,7 +607,7 @@ def _deadline(queue: OpenQ) -> Any:
     return held.deadline
 
 
-def test_a_put_waits_for_room_over_the_network(server: InProcess) -> None:
+def test_a_put_waits_for_room_over_the_network(server: ThreadServer) -> None:
     with OpenQ("jobs", url=server.url, maxsize=1) as queue:
         queue.put("a")
         waiting = in_thread(lambda: queue.put("b"))
@@ -612,7 +622,7 @@ def test_every_message_of_many_threads_is_done_once(tmp_path: Path) -> None:
         check_each_is_done_once(queue)
 
 
-def test_a_forked_child_has_connections_of_its_own(server: InProcess) -> None:
+def test_a_forked_child_has_connections_of_its_own(server: ThreadServer) -> None:
     program = (
         "import os, sys\n"
         "from openq import OpenQ\n"
@@ -633,7 +643,7 @@ def test_a_forked_child_has_connections_of_its_own(server: InProcess) -> None:
     assert server.broker.stats("jobs").ready == 41
 
 
-def test_an_interrupted_program_ends(server: InProcess) -> None:
+def test_an_interrupted_program_ends(server: ThreadServer) -> None:
     program = (
         "from openq import OpenQ\n"
         "print('up', flush=True)\n"
@@ -665,7 +675,7 @@ def test_an_interrupted_program_ends(server: InProcess) -> None:
     codec=st.sampled_from(["auto", "json", "msgpack"]),
 )
 def test_a_message_comes_out_as_it_went_in(
-    server: InProcess, body: Any, attributes: dict[str, Any], priority: int, codec: str
+    server: ThreadServer, body: Any, attributes: dict[str, Any], priority: int, codec: str
 ) -> None:
     attributes = {name: value for name, value in attributes.items() if name and not name.startswith("openq.")}
     if codec == "json" and isinstance(body, bytes):
@@ -688,7 +698,7 @@ def test_a_message_comes_out_as_it_went_in(
 @pytest.mark.parametrize(
     "name", ["a/b", "..", ".", "a b?c#d%", "ü€", "@me", "@me/x", "%2e%2e", "x" * 255, '"']
 )
-def test_every_name_reaches_its_queue(server: InProcess, name: str) -> None:
+def test_every_name_reaches_its_queue(server: ThreadServer, name: str) -> None:
     with OpenQ(name, url=server.url) as queue:
         message_id = queue.publish("x", id=name)
 
@@ -701,7 +711,7 @@ def test_every_name_reaches_its_queue(server: InProcess, name: str) -> None:
         assert queue.status(name) == "processed"
 
 
-def test_more_than_one_request_holds_goes_in_several(server: InProcess) -> None:
+def test_more_than_one_request_holds_goes_in_several(server: ThreadServer) -> None:
     with OpenQ("jobs", url=server.url) as queue:
         ids = queue.publish_many([f"{i}" for i in range(2_500)])
         large = queue.publish_many([bytes(3 << 20)] * 3)
@@ -718,7 +728,7 @@ def test_more_than_one_request_holds_goes_in_several(server: InProcess) -> None:
         assert queue.messages == []
 
 
-def test_one_item_that_cannot_be_does_not_keep_out_the_others(server: InProcess) -> None:
+def test_one_invalid_item_does_not_stop_the_others(server: ThreadServer) -> None:
     with OpenQ("jobs", url=server.url) as queue:
         with pytest.raises(InvalidSetting):
             queue.publish_many(["a", {"body": "b", "id": "x" * 300}, "c"])
@@ -726,7 +736,7 @@ def test_one_item_that_cannot_be_does_not_keep_out_the_others(server: InProcess)
         assert bodies(queue) == ["a", "c"]
 
 
-def test_an_ack_of_the_same_twice_counts_once(server: InProcess) -> None:
+def test_an_ack_of_the_same_twice_counts_once(server: ThreadServer) -> None:
     with OpenQ("jobs", url=server.url) as queue:
         queue.publish_many(["a", "b"])
         first, second = queue.receive_many(2, timeout=0)
@@ -738,7 +748,7 @@ def test_an_ack_of_the_same_twice_counts_once(server: InProcess) -> None:
         assert [type(result) for result in results] == [type(None), type(None), MessageNotFoundError]
 
 
-def test_settings_come_back_as_they_were_given(server: InProcess) -> None:
+def test_settings_come_back_as_they_were_given(server: ThreadServer) -> None:
     retry = RetryPolicy("exponential", base_ms=1_500, max_ms=60_001, factor=1.5, jitter=0.25)
     wanted = QueueSettings(
         visibility_ms=1_234,
@@ -769,7 +779,7 @@ def test_settings_come_back_as_they_were_given(server: InProcess) -> None:
         assert broker.declare("jobs", wanted.with_(delay_ms=2), change=True).delay_ms == 2
 
 
-def test_the_progress_of_a_redrive_is_told_and_can_stop_it(server: InProcess) -> None:
+def test_the_progress_callback_of_a_redrive_can_stop_it(server: ThreadServer) -> None:
     with OpenQ("dead", url=server.url) as dead, OpenQ("jobs", dlq=dead, max_receives=1) as jobs:
         jobs.publish_many(range(500))
         for message in jobs.receive_many(500, timeout=0):
@@ -807,7 +817,7 @@ def test_the_progress_of_a_redrive_is_told_and_can_stop_it(server: InProcess) ->
     ],
 )
 def test_errors_of_a_server_are_those_of_the_library(error: OpenQError) -> None:
-    again = wire.error_of(Refused(400, error.code, str(error)), "jobs")
+    again = documents.parse_error(Refused(400, error.code, str(error)), "jobs")
 
     assert type(again) is type(error)
     assert str(again) == str(error)
@@ -815,16 +825,16 @@ def test_errors_of_a_server_are_those_of_the_library(error: OpenQError) -> None:
 
 
 def test_an_error_that_only_a_server_knows_keeps_its_code() -> None:
-    error = wire.error_of(Refused(429, "too_many_tasks", "32 tasks", "wait"))
+    error = documents.parse_error(Refused(429, "too_many_tasks", "32 tasks", "wait"))
 
     assert isinstance(error, Refused)
     assert (error.code, str(error)) == ("too_many_tasks", "32 tasks; wait")
 
 
-def test_bodies_come_byte_for_byte(server: InProcess) -> None:
+def test_bodies_come_byte_for_byte(server: ThreadServer) -> None:
     spaced = b'{ "a":1.0,  "b": [] }'
     with OpenQ("jobs", url=server.url, codec="raw") as queue:
-        server.broker.publish("jobs", Draft(spaced, FORM_JSON))
+        server.broker.publish("jobs", Draft(spaced, ENCODING_JSON))
 
         assert queue.queue[0].body == spaced
         assert take(queue).body == spaced

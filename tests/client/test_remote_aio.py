@@ -11,15 +11,15 @@ import pytest
 
 from openq import QueueFull, Unreachable
 from openq.aio import Consumer, Message, OpenQ
-from openq.broker.local import LocalBroker
+from openq.local.broker import LocalBroker
 from tests.aio.helpers import until
-from tests.client.in_process import InProcess
+from tests.client.thread_server import ThreadServer
 from tests.serving import free_port, start
 
 
 @pytest.fixture
-def server() -> Iterator[InProcess]:
-    with InProcess(LocalBroker()) as running:
+def server() -> Iterator[ThreadServer]:
+    with ThreadServer(LocalBroker()) as running:
         yield running
 
 
@@ -31,11 +31,11 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def waiters(server: InProcess) -> int:
+def waiters(server: ThreadServer) -> int:
     return server.broker.stats("jobs").waiters
 
 
-def test_a_cancelled_receive_takes_no_message_with_it(server: InProcess) -> None:
+def test_a_cancelled_receive_takes_no_message_with_it(server: ThreadServer) -> None:
     async def test() -> None:
         async with await OpenQ.open("jobs", url=server.url) as queue:
             for i in range(30):
@@ -52,7 +52,7 @@ def test_a_cancelled_receive_takes_no_message_with_it(server: InProcess) -> None
     run(test)
 
 
-def test_a_hundred_waits_do_not_keep_a_publish_waiting(server: InProcess) -> None:
+def test_a_hundred_waits_do_not_keep_a_publish_waiting(server: ThreadServer) -> None:
     async def test() -> None:
         async with await OpenQ.open("jobs", url=server.url) as queue:
             waiting = [asyncio.create_task(queue.receive(timeout=None)) for _ in range(100)]
@@ -68,7 +68,7 @@ def test_a_hundred_waits_do_not_keep_a_publish_waiting(server: InProcess) -> Non
     run(test)
 
 
-def test_a_consumer_works_and_stops_at_once(server: InProcess) -> None:
+def test_a_consumer_works_and_stops_at_once(server: ThreadServer) -> None:
     async def test() -> None:
         async with await OpenQ.open("jobs", url=server.url) as queue:
             done: list[object] = []
@@ -88,7 +88,7 @@ def test_a_consumer_works_and_stops_at_once(server: InProcess) -> None:
     run(test)
 
 
-def test_hooks_hear_of_what_is_new(server: InProcess) -> None:
+def test_hooks_run_for_new_messages_only(server: ThreadServer) -> None:
     async def test() -> None:
         async with await OpenQ.open("jobs", url=server.url, max_length=2, overflow="reject") as queue:
             heard: list[object] = []
@@ -102,7 +102,7 @@ def test_hooks_hear_of_what_is_new(server: InProcess) -> None:
     run(test)
 
 
-def test_the_loop_goes_on_while_the_server_is_away(tmp_path: Path) -> None:
+def test_the_loop_keeps_running_while_the_server_is_unreachable(tmp_path: Path) -> None:
     port = free_port()
 
     async def test() -> None:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from openq.broker.local import LocalBroker
-from openq.client.link import Link
 from openq.client.remote import RemoteBroker
+from openq.client.rest_client import RestClient
 from openq.clock import VirtualClock
-from tests.client.in_process import InProcess
+from openq.local.broker import LocalBroker
+from tests.client.thread_server import ThreadServer
 from tests.scenarios.runner import Story
 
 STORIES = sorted((Path(__file__).parent.parent / "scenarios").glob("*.txt"))
@@ -35,9 +35,9 @@ class Remote:
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.server = InProcess(LocalBroker(clock=self.clock, seed=1))
-        self.broker = RemoteBroker(Link(self.server.url))
-        self.broker.greet()
+        self.server = ThreadServer(LocalBroker(clock=self.clock, seed=1))
+        self.broker = RemoteBroker(RestClient(self.server.url))
+        self.broker.connect()
 
     def before_line(self) -> None:
         pass

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from openq import Closed, Consumer, Message, OpenQ, Producer, VirtualClock
-from tests.client.crowds import check_each_is_done_once, got_while_closing
+from tests.client.concurrency import check_each_is_done_once, received_while_closing
 from tests.client.helpers import Make, ended, in_process, in_thread, take, until, until_waiting
 
 pytest_plugins = "tests.client.fixtures"
@@ -103,7 +103,7 @@ def test_each_waiter_gets_a_delivery_of_its_own(make: Make) -> None:
     assert len({message.receipt_id for message in got}) == 20
 
 
-def test_a_waiter_for_a_type_is_passed_over_by_others(make: Make) -> None:
+def test_a_waiter_for_a_type_is_skipped_by_other_types(make: Make) -> None:
     queue = make()
     got: dict[str, Any] = {}
     choosy = in_thread(lambda: got.update(choosy=queue.receive(timeout=60, types=["bill"])))
@@ -179,30 +179,30 @@ def test_closing_one_queue_object_ends_its_own_waits_and_no_others(tmp_path: Pat
 
 
 @in_process
-def test_what_a_wait_was_served_as_its_queue_closed_goes_back_uncounted(make: Make) -> None:
+def test_messages_served_while_the_queue_closes_are_released_uncounted(make: Make) -> None:
     queue = make()
     other = OpenQ("jobs", broker=queue.broker)
     wait = queue._wait_for(1)
     queue._waits.add(wait)
-    assert queue.broker.attend(queue.name, wait._waiter) is None
+    assert queue.broker.add_waiter(queue.name, wait._waiter) is None
     other.publish("x")  # served, and its thread has not woken up yet
     assert len(other.in_flight) == 1
-    keep_alive = queue._shared.join()
+    keep_alive = queue._handle.join()
 
     queue.close()
 
     assert queue._waits.finish(wait) == []
     assert take(other).receive_count == 1
     other.close()
-    keep_alive.leave()
+    keep_alive.remove_waiter()
 
 
 @in_process
-def test_a_close_beside_a_publish_leaves_no_lease_that_nobody_holds(make: Make) -> None:
+def test_closing_during_a_publish_leaves_no_lease_behind(make: Make) -> None:
     other = make()
     for _ in range(100):
         mine = OpenQ("jobs", broker=other.broker)
-        got = got_while_closing(mine, other)
+        got = received_while_closing(mine, other)
 
         leased = other.stats().in_flight
         assert leased == got
@@ -210,10 +210,10 @@ def test_a_close_beside_a_publish_leaves_no_lease_that_nobody_holds(make: Make) 
         other.purge()
 
 
-def test_what_came_to_a_queue_that_is_closed_meanwhile_goes_back(make: Make) -> None:
+def test_messages_that_reach_a_closed_queue_are_released(make: Make) -> None:
     queue = make()
     other = OpenQ("jobs", broker=queue.broker)
-    keep_alive = queue._shared.join()
+    keep_alive = queue._handle.join()
     other.publish("x")
     deliveries = queue._wait_for(1).wait(0)
 
@@ -223,7 +223,7 @@ def test_what_came_to_a_queue_that_is_closed_meanwhile_goes_back(make: Make) -> 
         queue._load(deliveries)
     assert take(other).receive_count == 1
     other.close()
-    keep_alive.leave()
+    keep_alive.remove_waiter()
 
 
 def outlive_the_lease(message: Message, clock: VirtualClock) -> None:
@@ -276,7 +276,7 @@ def test_a_heartbeat_stops_with_its_message(clock: VirtualClock) -> None:
         assert message.receive_count == first.receive_count + 1
 
 
-def test_a_place_may_be_opened_and_closed_by_many_threads_at_once(tmp_path: Path) -> None:
+def test_a_target_may_be_opened_and_closed_by_many_threads_at_once(tmp_path: Path) -> None:
     def open_publish_close() -> None:
         for _ in range(5):
             with OpenQ("jobs", path=tmp_path) as queue:
@@ -289,7 +289,7 @@ def test_a_place_may_be_opened_and_closed_by_many_threads_at_once(tmp_path: Path
         assert len(queue) == 20
 
 
-def test_join_waits_for_those_who_ack_elsewhere(make: Make) -> None:
+def test_join_waits_for_acks_of_other_queue_objects(make: Make) -> None:
     queue = make()
     queue.publish_many(["a", "b"])
     messages = queue.receive_many(2, timeout=0)

@@ -19,20 +19,20 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from openq.storage import writer
+from openq.journal import writer
 from tests.crash.conftest import MEMORY
-from tests.crash.everycall import count_calls, one_fault
+from tests.crash.every_call import count_calls, one_fault
 from tests.crash.faults import KINDS
 from tests.crash.host import Host
-from tests.crash.killloop import KillLoop
-from tests.crash.loopdisk import LoopDisk, why_not
+from tests.crash.kill_loop import KillLoop
+from tests.crash.loop_disk import LoopDisk, why_not
 from tests.crash.mutants import Specimen, examine
 from tests.crash.pipeline import KINDS as KILLED
 from tests.crash.pipeline import PipelineLoop
-from tests.crash.powercut import CutAfterAnswers
+from tests.crash.power_cut import CutAfterAnswers
 from tests.crash.redis import CAMPAIGN_ROUNDS, SCENARIOS
 from tests.crash.seeds import chosen_seed
-from tests.crash.serverloop import ServerLoop
+from tests.crash.server_loop import ServerLoop
 from tests.redis.servers import versions
 
 MUTANTS = 20_000
@@ -206,7 +206,7 @@ def main() -> int:
     seed = chosen_seed() if options.seed is None else options.seed
     print(f"seed {seed}")
     logging.disable(logging.CRITICAL)
-    writer.NO_SPACE_PATIENCE_S = 0.05  # a full disk that stays full needs no second of waiting here
+    writer.NO_SPACE_TIMEOUT_S = 0.05  # a full disk that stays full needs no second of waiting here
     with (
         tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as scratch,
         tempfile.TemporaryDirectory() as disk,

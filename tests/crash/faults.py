@@ -6,7 +6,7 @@ import errno
 import os
 from typing import Any
 
-from tests.storage.fakedisk import FakeDisk
+from tests.journal.fake_disk import FakeDisk
 
 # What can happen at a call: an error once or from then on, a disk that is full from then on, half a write,
 # and the death of the process in the middle of a write, before the call or after it.

@@ -14,17 +14,17 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from openq.broker.local import LocalBroker
 from openq.engine.routing import Binding, Exchange
 from openq.errors import OpenQError
-from openq.model import Delivery, Draft, Info, QueueSettings, light_extra
-from openq.storage.disk import Io
-from openq.storage.files import FileJournal
+from openq.journal.disk import DiskIo
+from openq.journal.file_journal import Journal
+from openq.local.broker import LocalBroker
+from openq.model import Delivery, Draft, Properties, QueueSettings, plain_options
 
 Call = dict[str, Any]
 Answer = dict[str, Any]
 
-INFO = Info.of_wire(b"\x80\x00\x0atext/plain", "someone")  # of every second run
+INFO = Properties.from_amqp(b"\x80\x00\x0atext/plain", "someone")  # of every second run
 
 
 class Host:
@@ -96,7 +96,7 @@ class Host:
 
     def do_publish_run(self, call: Call) -> int:
         bodies = [body.encode() for body in call["bodies"]]
-        stamp = (INFO, light_extra(("", call["queue"]))) if len(bodies) % 2 == 0 else ()
+        stamp = (INFO, plain_options(("", call["queue"]))) if len(bodies) % 2 == 0 else ()
         run = self.broker.publish_bodies(call["queue"], bodies, 0, *stamp)
         self.sync(call)
         return 0 if run is None else len(run)
@@ -113,8 +113,8 @@ class Host:
         if deliveries:
             deliveries = self.broker.load(deliveries)
         for delivery in deliveries:
-            info = delivery.entry.info
-            assert info is None or info.wire is None or info == INFO
+            properties = delivery.entry.properties
+            assert properties is None or properties.wire is None or properties == INFO
         return [_shown(delivery) for delivery in deliveries]
 
     def do_ack(self, call: Call) -> list[str | None]:
@@ -199,7 +199,7 @@ def _draft(fields: dict[str, Any]) -> Draft:
 def _shown(delivery: Delivery) -> list[Any]:
     entry = delivery.entry
     body = (entry.body or b"").decode("utf-8", "replace")
-    return [body, entry.seq, delivery.number, delivery.lent_ms, delivery.until_ms, delivery.count]
+    return [body, entry.seq, delivery.number, delivery.delivered_ms, delivery.until_ms, delivery.count]
 
 
 class HastyHost(Host):
@@ -217,7 +217,7 @@ class ForgetfulHost(Host):
             super().sync(call)
 
 
-class QuietIo(Io):
+class QuietIo(DiskIo):
     """The disk without its waiting. Where power cuts are the question it is a planted fault."""
 
     def fdatasync(self, fd: int) -> None:
@@ -234,12 +234,12 @@ HOSTS: dict[str, type[Host]] = {"honest": Host, "hasty": HastyHost, "forgetful":
 
 
 def main(path: str, options: dict[str, Any]) -> None:
-    journal = FileJournal(
+    journal = Journal(
         path,
         segment_bytes=options.get("segment_bytes", 1 << 16),
         first_segment_bytes=options.get("first_segment_bytes", 1 << 14),
         reserve_bytes=options.get("reserve_bytes", 1 << 16),
-        io=QuietIo() if options.get("io") == "quiet" else Io(),
+        io=QuietIo() if options.get("io") == "quiet" else DiskIo(),
     )
     broker = LocalBroker(journal=journal, history_bytes=options.get("history_bytes", 1 << 30))
     host = HOSTS[options.get("host", "honest")](broker)

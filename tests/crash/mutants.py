@@ -9,14 +9,14 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
 from openq.errors import JournalDamaged, OpenQError
-from openq.storage.disk import Io
-from openq.storage.doctor import check, repair
-from openq.storage.files import FileJournal
-from openq.storage.segment import HEADER_BYTES, BadHeader, frames, unpack_header
-from openq.storage.survey import Found, Survey
+from openq.journal.disk import DiskIo
+from openq.journal.file_journal import Journal
+from openq.journal.format import HEADER_BYTES, BadHeader, frames, unpack_header
+from openq.journal.inspect import FoundBlock, JournalInspection
+from openq.journal.repair import check, repair
+from openq.local.broker import LocalBroker
 from tests.crash.client import Client
 from tests.crash.host import Host, QuietIo
 from tests.crash.ledger import Ledger, read_body
@@ -77,17 +77,17 @@ def _rest(broker: LocalBroker) -> None:
     """
     housekeeper, journal = broker._housekeeper, broker.journal
     assert housekeeper is not None
-    assert isinstance(journal, FileJournal)
+    assert isinstance(journal, Journal)
     housekeeper._stopping = True
     housekeeper.wake()
     housekeeper._thread.join()
-    journal._keeper.stop()
+    journal._preparer.stop()
 
 
 def _extents(path: Path) -> list[Extent]:
     found = []
-    for event in Survey(Io(), os.path.join(path, "journal")).walk():
-        assert isinstance(event, Found), event
+    for event in JournalInspection(DiskIo(), os.path.join(path, "journal")).walk():
+        assert isinstance(event, FoundBlock), event
         block = event.block
         records = tuple(record for _, record in frames(block.data, block.pos, block.end, block.base))
         file = os.path.join("journal", f"{event.segment:016x}.seg")

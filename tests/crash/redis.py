@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.crash.client import Client, Died, Refused, Uncertain
-from tests.crash.killloop import QUEUES, SPACES
+from tests.crash.client_log import Notes, Reading, lines_of
+from tests.crash.kill_loop import QUEUES, SPACES
 from tests.crash.ledger import Ledger, Verdict
-from tests.crash.notes import Notes, Reading, lines_of
 from tests.crash.seeds import chosen_seed
 from tests.isolation import with_tests
-from tests.redis.servers import FORCED, PLAIN, Server, cluster, sentinel, single, until
+from tests.redis.servers import FORCED, PLAIN, Server, cluster, sentinel, single, wait_until
 
 if TYPE_CHECKING:
     from tests.redis.servers import Cluster
@@ -82,7 +82,7 @@ class Troupe:
             options = {**self._options, "cast": actors, "notes": str(self.folder / name)}
             self._actors[name] = actors
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.redisclient", json.dumps(options)],
+                [sys.executable, "-m", "tests.crash.redis_client", json.dumps(options)],
                 stdin=subprocess.PIPE,
                 env=with_tests(),
             )
@@ -177,7 +177,7 @@ class Troupe:
 
 def _host(url: str, profile: str, notes: Notes) -> Any:
     from openq.redis.broker import RedisBroker
-    from tests.crash.redisclient import RedisHost
+    from tests.crash.redis_client import RedisHost
 
     return RedisHost(RedisBroker(url, profile=profile), notes)
 
@@ -333,13 +333,13 @@ def full(seed: int, rounds: int = 1, *, program: str | None = None) -> Outcome:
         single(*FORCED, "--maxmemory-policy", "noeviction", program=program) as server,
         playing(server.url, seed, {}, {"heap": {"history_ms": 0}}) as troupe,
     ):
-        used = int(server.info("memory")["used_memory"])
+        used = int(server.properties("memory")["used_memory"])
         server.ask("CONFIG", "SET", "maxmemory", used + FULL_BYTES)
         published = 0
         for _ in range(rounds):
             published += _fill(troupe, chance)
             _empty_by_hand(troupe)
-            until(lambda: _has_room(troupe), "publishing works again", PATIENCE_S)
+            wait_until(lambda: _has_room(troupe), "publishing works again", PATIENCE_S)
         troupe.drain()
         return troupe.outcome(f"filled {rounds} times, {published} messages")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from openq import clock
-from openq.broker.local import LocalBroker
+from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
 
 DAY_S = 86_400

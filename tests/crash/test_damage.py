@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
-from openq.storage.doctor import repair
+from openq.journal.repair import repair
+from openq.local.broker import LocalBroker
 from tests.crash.client import Client
 from tests.crash.host import Host
 from tests.crash.ledger import Ledger

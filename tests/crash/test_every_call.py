@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from openq.storage import writer
-from tests.crash.everycall import count_calls, one_fault
+from openq.journal import writer
+from tests.crash.every_call import count_calls, one_fault
 from tests.crash.faults import KINDS
 from tests.crash.seeds import chosen_seed, repeat_with
 
@@ -17,7 +17,7 @@ RUNS = 30  # of each kind; the campaign does all
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "NO_SPACE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(writer, "NO_SPACE_TIMEOUT_S", 0.05)
 
 
 def test_the_work_without_faults_is_a_good_one(quick_path: Path) -> None:

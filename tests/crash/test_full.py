@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
-from openq.storage import writer
-from openq.storage.files import FileJournal
+from openq.journal import writer
+from openq.journal.file_journal import Journal
+from openq.local.broker import LocalBroker
 from tests.crash.client import Client, Refused, Uncertain
 from tests.crash.faults import FaultyDisk
 from tests.crash.host import Host
 from tests.crash.ledger import Ledger
 from tests.crash.workload import SPACES, Work, open_broker, trial
-from tests.storage.helpers import eventually
+from tests.journal.helpers import eventually
 
 MIB = 1 << 20
 
@@ -25,10 +25,10 @@ MIB = 1 << 20
 def test_on_a_full_disk_publishing_stops_and_all_else_goes_on(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "NO_SPACE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(writer, "NO_SPACE_TIMEOUT_S", 0.05)
     disk = FaultyDisk(quick_path, capacity=16 * MIB)
     clock = VirtualClock()
-    journal = FileJournal(
+    journal = Journal(
         quick_path / "d",
         segment_bytes=MIB,
         first_segment_bytes=MIB // 4,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
+from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
 from tests.crash.client import Client
 from tests.crash.faults import FaultyDisk
@@ -38,12 +38,12 @@ def test_a_message_on_loan_keeps_its_body_while_it_is_copied_out_of_an_old_segme
     broker.sync()
     deliveries = broker.receive("kept", 1, HOUR_MS)
     broker.load(deliveries)
-    at = deliveries[0].entry.at
+    location = deliveries[0].entry.location
 
     for _ in range(20):
         use_up_segments(broker, clock)
 
-    assert deliveries[0].entry.at > at  # copied
+    assert deliveries[0].entry.location > location  # copied
     assert deliveries[0].entry.body == b"body"
     broker.close()
 

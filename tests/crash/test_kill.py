@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from openq.broker.local import LocalBroker
 from openq.errors import DirectoryInUse
-from tests.crash.killloop import KillLoop, Process
+from openq.local.broker import LocalBroker
+from tests.crash.kill_loop import KillLoop, Process
 from tests.crash.seeds import chosen_seed, repeat_with
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from openq import OpenQ
-from tests.clients import boto
-from tests.protocols.amqp.talk import Talk
+from tests.amqp.raw_client import RawClient
+from tests.real_clients import boto
 from tests.redis.servers import single
 from tests.serving import served, served_amqp, start
 
@@ -116,7 +116,7 @@ def test_a_message_that_kills_the_server_when_it_is_delivered_by_amqp(tmp_path: 
     letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     limit = {"x-queue-type": "quorum", "x-delivery-limit": MAX_RECEIVES - 1}  # it counts redeliveries
     for life in range(LIVES):
-        with served_amqp(tmp_path) as (server, port), Talk(port) as talk:
+        with served_amqp(tmp_path) as (server, port), RawClient(port) as talk:
             if not life:
                 talk.confirming().declare("dead")
                 talk.declare("jobs", arguments={**letters, **limit})
@@ -124,10 +124,10 @@ def test_a_message_that_kills_the_server_when_it_is_delivered_by_amqp(tmp_path: 
             elif talk.declare("dead") == 1:
                 break
             if life % 2:
-                talk.say("basic.get", "basic.get-ok", queue="jobs")
+                talk.call("basic.get", "basic.get-ok", queue="jobs")
             else:
-                talk.say("basic.consume", queue="jobs")
-                talk.hear("basic.deliver", 1)
+                talk.call("basic.consume", queue="jobs")
+                talk.receive_methods("basic.deliver", 1)
             deliveries += 1
             server.kill()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.crash.host import ForgetfulHost, HastyHost, Host
-from tests.crash.killloop import KillLoop
-from tests.crash.loopdisk import LoopDisk, why_not
-from tests.crash.powercut import CutAfterAnswers
+from tests.crash.kill_loop import KillLoop
+from tests.crash.loop_disk import LoopDisk, why_not
+from tests.crash.power_cut import CutAfterAnswers
 from tests.crash.seeds import chosen_seed, repeat_with
 
 needs_loop_disk = pytest.mark.skipif(why_not() is not None, reason=f"no loop-mounted disk: {why_not()}")

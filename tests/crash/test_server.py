@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.loopdisk import LoopDisk, why_not
+from tests.crash.loop_disk import LoopDisk, why_not
 from tests.crash.seeds import chosen_seed, repeat_with
-from tests.crash.serverloop import ServerLoop
+from tests.crash.server_loop import ServerLoop
 
 needs_loop_disk = pytest.mark.skipif(why_not() is not None, reason=f"no loop-mounted disk: {why_not()}")
 

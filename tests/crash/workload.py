@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
 from openq.errors import OpenQError
-from openq.storage.disk import Io
-from openq.storage.files import FileJournal
+from openq.journal.disk import DiskIo
+from openq.journal.file_journal import Journal
+from openq.local.broker import LocalBroker
 from tests.crash.client import Client, Refused, Uncertain
 from tests.crash.host import Host, QuietIo
 from tests.crash.ledger import Ledger
@@ -35,16 +35,16 @@ QUEUES: dict[str, dict[str, Any]] = {
 FORGETFUL = {"history_ms": 0, "dedup_window_ms": 1000}
 
 
-def open_broker(path: str | os.PathLike[str], clock: VirtualClock, io: Io | None = None) -> LocalBroker:
+def open_broker(path: str | os.PathLike[str], clock: VirtualClock, io: DiskIo | None = None) -> LocalBroker:
     """Raises OpenQError."""
     return LocalBroker(journal=open_journal(path, clock, io), clock=clock, seed=1, history_bytes=1)
 
 
 def open_journal(
-    path: str | os.PathLike[str], clock: VirtualClock | None = None, io: Io | None = None
-) -> FileJournal:
+    path: str | os.PathLike[str], clock: VirtualClock | None = None, io: DiskIo | None = None
+) -> Journal:
     """Small files, so that a short piece of work fills many."""
-    return FileJournal(
+    return Journal(
         path,
         segment_bytes=4096,
         first_segment_bytes=2048,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from openq.model import MAX_PRIORITY, NO_DEADLINE, Death, QueueSettings
+from openq.model import MAX_PRIORITY, NO_DEADLINE, DeadLetterEvent, QueueSettings
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Item:
     unique: str | None = None
     count: int = 0
     reason: str | None = None
-    deaths: list[Death] = field(default_factory=list)
+    deaths: list[DeadLetterEvent] = field(default_factory=list)
     route: tuple[str, str] | None = None
     lease: tuple[int, int] | None = None  # delivery number, deadline (0 = none)
     number: int = 0  # of the last delivery that came back
@@ -132,7 +132,7 @@ class ModelQueue:
         self.dedup = {key: kept for key, kept in self.dedup.items() if kept[0] in ids}
         return len(gone)
 
-    def lane(self, priority: int, group: str | None) -> list[Item]:
+    def ready_list(self, priority: int, group: str | None) -> list[Item]:
         return [i for i in self.ready() if self.rank(i) == priority and i.group == group]
 
     def next(self) -> Item | None:
@@ -140,7 +140,7 @@ class ModelQueue:
         if not self.turns:
             return None
         top = max(self.turns)
-        return self.lane(top, self.turns[top][0])[0]
+        return self.ready_list(top, self.turns[top][0])[0]
 
     def handed_out(self, item: Item) -> None:
         """After a hand-out in turn, the group goes to the end of its line."""
@@ -152,12 +152,12 @@ class ModelQueue:
         if not self.settings.fifo:
             out: list[Item] = []
             for priority in sorted(self.turns, reverse=True):
-                lanes = [self.lane(priority, group) for group in self.turns[priority]]
-                while lanes:
-                    lane = lanes.pop(0)
-                    out.append(lane.pop(0))
-                    if lane:
-                        lanes.append(lane)
+                ready_lists = [self.ready_list(priority, group) for group in self.turns[priority]]
+                while ready_lists:
+                    ready_list = ready_lists.pop(0)
+                    out.append(ready_list.pop(0))
+                    if ready_list:
+                        ready_lists.append(ready_list)
             return out
         names = self.groups_in_turn()
         names += dict.fromkeys(i.group for i in self.waiting() if i.group not in self.tickets)
@@ -184,7 +184,7 @@ class ModelQueue:
             return self.waiting()[0]
         if self.turns:
             low = min(self.turns)
-            return self.lane(low, self.turns[low][0])[0]
+            return self.ready_list(low, self.turns[low][0])[0]
         return max(self.waiting(), key=lambda i: i.seq)
 
 
@@ -426,7 +426,9 @@ class Model:
         times = before[0].times + 1 if before else 1
         first_ms = before[0].first_ms if before else self.now_ms
         route = item.route or ("", q.name)
-        death = Death(q.name, reason or kind, self.now_ms, item.count, kind, *route, times, first_ms)
+        death = DeadLetterEvent(
+            q.name, reason or kind, self.now_ms, item.count, kind, *route, times, first_ms
+        )
         new = self.fresh(item)
         new.deaths = [death, *others]
         new.route = None

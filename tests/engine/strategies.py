@@ -55,7 +55,7 @@ def drafts(**more: st.SearchStrategy[object]) -> st.SearchStrategy[Draft]:
     return st.builds(
         Draft,
         body=st.sampled_from((b"", b"x", b"yy", b"three")),
-        form=st.integers(0, 3),
+        encoding=st.integers(0, 3),
         delay_ms=st.none() | st.sampled_from((0, 2, 15)),
         priority=st.sampled_from((0, 0, 0, 1, 255)),
         group=st.sampled_from((None, None, "g", "h")),

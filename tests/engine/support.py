@@ -6,17 +6,17 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from openq.engine.apply import apply
 from openq.engine.engine import Engine
-from openq.engine.order import Grouped
-from openq.engine.queue import Queue
+from openq.engine.queue import QueueState
+from openq.engine.ready import FifoOrder
 from openq.engine.records import Record, content, decode, encode
+from openq.engine.replay import apply
 from openq.engine.snapshot import decode as decode_snapshot
 from openq.engine.snapshot import encode as encode_snapshot
 from openq.engine.snapshot import freeze
 from openq.errors import DiskFull
-from openq.model import EXTRA_FIELDS, Delivery, Entry, Extra, QueueSettings
-from openq.storage.segment import FRAME
+from openq.journal.format import FRAME
+from openq.model import OPTION_FIELDS, Delivery, DeliveryOptions, Entry, QueueSettings
 
 PREFIX = "00000000-0000-8000-8000-"
 
@@ -41,26 +41,26 @@ class Tape:
         if self.refuse_from is not None and len(self.records) >= self.refuse_from:
             raise DiskFull("the tape has ended")
         data = encode(record)
-        at = len(self._bytes)
+        location = len(self._bytes)
         self._bytes += FRAME.pack(len(data), 0)
         self._bytes += data
-        self.records.append((at, data))
-        return at if self.stored else 0
+        self.records.append((location, data))
+        return location if self.stored else 0
 
     @property
     def end(self) -> int:
         return len(self._bytes)
 
-    def read(self, at: int) -> bytes:
-        length = FRAME.unpack_from(self._bytes, at)[0]
-        start = at + FRAME.size
+    def read(self, location: int) -> bytes:
+        length = FRAME.unpack_from(self._bytes, location)[0]
+        start = location + FRAME.size
         return bytes(self._bytes[start : start + length])
 
     def rebuilt(self, start: int = 0, engine: Engine | None = None) -> Engine:
         """A new engine, or the given one, after all records from number `start` on."""
         engine = engine or Engine(PREFIX)
-        for at, data in self.records[start:]:
-            apply(engine, decode(data), at if self.stored else 0)
+        for location, data in self.records[start:]:
+            apply(engine, decode(data), location if self.stored else 0)
         return engine
 
 
@@ -78,35 +78,39 @@ def from_snapshot(chunks: Iterable[bytes]) -> Engine:
 
 
 def entry_dump(tape: Tape, entry: Entry) -> tuple[Any, ...]:
-    body, info, form = entry.body, entry.info, entry.form
-    if entry.at:
-        on_tape = content(tape.read(entry.at))
+    body, properties, encoding = entry.body, entry.properties, entry.encoding
+    if entry.location:
+        on_tape = content(tape.read(entry.location))
         if body is None:
-            form, body, info = on_tape
+            encoding, body, properties = on_tape
         else:
-            assert (form, body, info) == on_tape, f"memory and disk differ for {entry.seq}"
+            assert (encoding, body, properties) == on_tape, f"memory and disk differ for {entry.seq}"
     assert body is not None
     assert len(body) == entry.size
-    about = None if info is None else (info.wire, dict(info.attributes), info.publisher)
-    return (entry.seq, entry.sent_ms, form, body, about, extra_dump(entry.extra))
+    about = (
+        None
+        if properties is None
+        else (properties.amqp_properties, dict(properties.attributes), properties.publisher)
+    )
+    return (entry.seq, entry.sent_ms, encoding, body, about, extra_dump(entry.options))
 
 
-def extra_dump(extra: Extra | None) -> tuple[Any, ...] | None:
-    return None if extra is None else tuple((name, getattr(extra, name)) for name in EXTRA_FIELDS)
+def extra_dump(options: DeliveryOptions | None) -> tuple[Any, ...] | None:
+    return None if options is None else tuple((name, getattr(options, name)) for name in OPTION_FIELDS)
 
 
 def _delivery_dump(tape: Tape, delivery: Delivery) -> tuple[Any, ...]:
     return (
         entry_dump(tape, delivery.entry),
         delivery.number,
-        delivery.lent_ms,
+        delivery.delivered_ms,
         delivery.until_ms,
         delivery.count,
         delivery.consumer,
     )
 
 
-def queue_dump(tape: Tape, queue: Queue, now_ms: int, *, exact: bool = True) -> dict[str, Any]:
+def queue_dump(tape: Tape, queue: QueueState, now_ms: int, *, exact: bool = True) -> dict[str, Any]:
     """Everything a queue knows. Whose turn it is among groups is not kept over a restart: left out.
 
     Not `exact`: only what the end of a journal can tell (no counters, no ids of messages gone).
@@ -118,8 +122,8 @@ def queue_dump(tape: Tape, queue: Queue, now_ms: int, *, exact: bool = True) -> 
         assert queue.find(entry.seq) is not None
         rank = 0 if queue.settings.fifo else queue.ready.rank(entry)
         waiting.setdefault((rank, entry.group), []).append(entry_dump(tape, entry))
-    for lane in waiting.values():
-        assert [each[0] for each in lane] == sorted(each[0] for each in lane)
+    for ready_list in waiting.values():
+        assert [each[0] for each in ready_list] == sorted(each[0] for each in ready_list)
     standing = {entry.seq for entry in entries}
     if queue.settings.fifo:
         assert standing >= set(queue.delayed)
@@ -136,14 +140,14 @@ def queue_dump(tape: Tape, queue: Queue, now_ms: int, *, exact: bool = True) -> 
         "waiting": waiting,
         "delayed": {seq: entry_dump(tape, entry) for seq, entry in sorted(queue.delayed.items())},
         "leases": {seq: _delivery_dump(tape, lease) for seq, lease in sorted(queue.leases.items())},
-        "uniques": queue.uniques,
+        "uniques": queue.unique_keys,
         "ids": queue.ids,
         "bytes": queue.waiting_bytes,
         "counts": (queue.ready_count, queue.waiting_count, queue.count),
     }
-    if isinstance(queue.ready, Grouped):
+    if isinstance(queue.ready, FifoOrder):
         dump["held"] = sorted(entry.seq for entry in entries if queue.ready.is_held(entry))
-        dump["out"] = {repr(name): sorted(group.out) for name, group in queue.ready._groups.items()}
+        dump["out"] = {repr(name): sorted(group.in_flight) for name, group in queue.ready._groups.items()}
         dump["free"] = sorted(repr(name) for name, group in queue.ready._groups.items() if group.ticket)
     if exact:
         counters = queue.counters.as_dict()
@@ -160,7 +164,7 @@ def dump(tape: Tape, engine: Engine, now_ms: int, *, exact: bool = True) -> dict
         "queues": {name: queue_dump(tape, queue, now_ms, exact=exact) for name, queue in queues},
         "numbered": sorted(engine.numbered),
         "router": engine.router.dump(),
-        "marks": engine.marks,
+        "marks": engine.progress,
         "next": (engine.next_seq, engine.next_number, engine.next_queue),
     }
 
@@ -194,5 +198,5 @@ def settled(engine: Engine, now_ms: int) -> Engine:
     return engine
 
 
-def queue_of(engine: Engine, name: str = "q", **settings: Any) -> Queue:
+def queue_of(engine: Engine, name: str = "q", **settings: Any) -> QueueState:
     return engine.create_queue(name, QueueSettings(**settings), 1_000)

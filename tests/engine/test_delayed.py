@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import openq.engine.delayed as delayed_module
 from openq.engine import admin
-from openq.engine.delayed import FAR, LEAD_MS, Delayed, by_due, due_of
+from openq.engine.delayed import FAR, LEAD_MS, DelayedMessages, by_due, due_of
 from openq.engine.engine import Engine
-from openq.model import Draft, Entry, Extra, QueueSettings
+from openq.model import DeliveryOptions, Draft, Entry, QueueSettings
 
 from .support import PREFIX, Tape, assert_same, dump, examples, extra_dump, from_snapshot, through_snapshot
 
@@ -26,12 +26,20 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delayed_module, "PAGE", 4)
 
 
-def entry(seq: int, due_ms: int, at: int = 1, **more: object) -> Entry:
-    return Entry(seq, 0, at, 3, 0, None, None, Extra(due_ms=due_ms, **more))  # type: ignore[arg-type]
+def entry(seq: int, due_ms: int, location: int = 1, **more: object) -> Entry:
+    return Entry(seq, 0, location, 3, 0, None, None, DeliveryOptions(due_ms=due_ms, **more))  # type: ignore[arg-type]
 
 
 def shown(found: Entry) -> tuple[object, ...]:
-    return found.seq, found.sent_ms, found.at, found.size, found.form, found.body, extra_dump(found.extra)
+    return (
+        found.seq,
+        found.sent_ms,
+        found.location,
+        found.size,
+        found.encoding,
+        found.body,
+        extra_dump(found.options),
+    )
 
 
 # -- like a dictionary --------------------------------------------------------------------------
@@ -53,7 +61,7 @@ steps = st.lists(
 def test_packed_or_not_it_is_a_dictionary(life: list[tuple[str, int, int, dict[str, object]]]) -> None:
     page, delayed_module.PAGE = delayed_module.PAGE, 4
     try:
-        real, model, top = Delayed(), dict[int, Entry](), 100
+        real, model, top = DelayedMessages(), dict[int, Entry](), 100
         frozen: list[tuple[object, list[object]]] = []
         for what, number, due_ms, more in life:
             seq = 101 + number
@@ -71,7 +79,9 @@ def test_packed_or_not_it_is_a_dictionary(life: list[tuple[str, int, int, dict[s
                 frozen.append((real.freeze(), sorted(map(shown, model.values()))))
             elif seq in model:
                 old = model[seq]
-                changed = Entry(seq, 0, old.at + 1, 3 if what == "move" else 5, 0, None, None, old.extra)
+                changed = Entry(
+                    seq, 0, old.location + 1, 3 if what == "move" else 5, 0, None, None, old.options
+                )
                 real.replace(changed)
                 model[seq] = changed
             assert len(real) == len(model)
@@ -87,7 +97,7 @@ def test_packed_or_not_it_is_a_dictionary(life: list[tuple[str, int, int, dict[s
             assert real.newest().seq == max(model)
         assert real.size() == sum(each.size for each in model.values())
         assert dict(real.dues()) == {seq: due_of(each) for seq, each in model.items()}
-        ends = {seq: e.extra.expires_ms for seq, e in model.items() if e.extra and e.extra.expires_ms}
+        ends = {seq: e.options.expires_ms for seq, e in model.items() if e.options and e.options.expires_ms}
         assert dict(real.expiries()) == ends
         for copy, wanted_then in frozen:
             assert sorted(map(shown, copy)) == wanted_then  # type: ignore[call-overload]
@@ -175,7 +185,7 @@ def test_browsing_shows_the_next_due_first_also_after_other_times_were_set() -> 
         admin.reschedule(engine, queue, engine.id_of(queue.delayed[seq]), due_ms + 1, begin_ms)
     for now_ms in (begin_ms, begin_ms + 3000, begin_ms + (5 << FAR) - LEAD_MS, begin_ms + (6 << FAR)):
         engine.advance(now_ms)
-        for walk in (admin.browse(engine, queue, "delayed"), admin.survey(queue, "delayed")):
+        for walk in (admin.browse(engine, queue, "delayed"), admin.scan(queue, "delayed")):
             found = list(walk)
             assert found == sorted(found, key=by_due)
             assert sorted(each.seq for each in found) == sorted(queue.delayed)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from openq.engine import admin
-from openq.engine.apply import checkpoint
 from openq.engine.engine import Engine
-from openq.engine.queue import Queue
-from openq.engine.records import COPY, GONE_EXPIRED, LEND, REMOVE, decode
+from openq.engine.queue import QueueState
+from openq.engine.records import COPY, DELIVER, REMOVE, REMOVED_EXPIRED, decode
+from openq.engine.replay import checkpoint
 from openq.engine.routing import Exchange
-from openq.engine.snapshot import Usage, encode, freeze
+from openq.engine.snapshot import SegmentUsage, encode, freeze
 from openq.engine.snapshot import decode as decode_snapshot
 from openq.errors import (
     DiskFull,
@@ -38,11 +38,11 @@ def engine(tape: Tape) -> Engine:
     return Engine(PREFIX, log=tape)
 
 
-def queue_of(engine: Engine, name: str = "q", **settings: Any) -> Queue:
+def queue_of(engine: Engine, name: str = "q", **settings: Any) -> QueueState:
     return engine.create_queue(name, QueueSettings(**settings), 1_000)
 
 
-def bodies(queue: Queue) -> list[bytes | None]:
+def bodies(queue: QueueState) -> list[bytes | None]:
     return [entry.body for entry in queue.ready]
 
 
@@ -177,7 +177,7 @@ def test_the_same_seed_gives_the_same_jitter_and_another_seed_another() -> None:
         engine.publish_run(queue, [b"x"] * 20, 0, 1_000)
         for delivery in engine.receive(queue, 20, 1_000):
             engine.nack(queue, delivery.entry.seq, delivery.number, 1_000)
-        return [entry.extra.due_ms for entry in queue.delayed.values() if entry.extra is not None]
+        return [entry.options.due_ms for entry in queue.delayed.values() if entry.options is not None]
 
     assert due(1) == due(1) != due(2)
     assert len(set(due(1))) > 10
@@ -322,8 +322,12 @@ def test_a_copy_of_an_old_message_goes_to_its_place_among_newer_ones(
         entry = queue.find(seq)
         assert entry is not None
         head = (COPY, 1_002, queue.number, seq, entry.sent_ms)
-        at = tape((*head, entry.form, entry.body or bytes(entry.size), entry.info, entry.extra))
-        engine.replace_entry(queue, Entry(seq, 1_000, at, entry.size, entry.form, None, None, entry.extra))
+        location = tape(
+            (*head, entry.encoding, entry.body or bytes(entry.size), entry.properties, entry.options)
+        )
+        engine.replace_entry(
+            queue, Entry(seq, 1_000, location, entry.size, entry.encoding, None, None, entry.options)
+        )
 
     rebuilt = settled(tape.rebuilt(start), 1_002)
 
@@ -356,7 +360,7 @@ def test_records_about_what_is_not_there_are_passed_over(tape: Tape, engine: Eng
     assert rebuilt.next_number == engine.next_number
 
 
-def _one(engine: Engine, queue: Queue) -> tuple[int, int]:
+def _one(engine: Engine, queue: QueueState) -> tuple[int, int]:
     [delivery] = engine.receive(queue, 1, 1_001)
     return delivery.entry.seq, delivery.number
 
@@ -376,7 +380,7 @@ def test_a_routed_message_is_not_kept_in_memory_after_a_restart(tape: Tape, engi
 
     [entry] = tape.rebuilt().queue("q").ready
 
-    assert (entry.body, entry.info, entry.size) == (None, None, 1)
+    assert (entry.body, entry.properties, entry.size) == (None, None, 1)
 
 
 # -- snapshots --------------------------------------------------------------------------------
@@ -399,18 +403,18 @@ def test_a_snapshot_of_another_format_is_refused(engine: Engine) -> None:
 
 
 def test_a_snapshot_counts_what_is_alive_in_each_segment() -> None:
-    at = {"next": 0}
+    location = {"next": 0}
 
     def log(record: Any) -> int:
-        at["next"] += 1
-        return at["next"] // 3 << 32 | at["next"]
+        location["next"] += 1
+        return location["next"] // 3 << 32 | location["next"]
 
     engine = Engine(PREFIX, log=log)
     queue = queue_of(engine)
     engine.publish_run(queue, [b"12"] * 10, 0, 1_000)
     engine.publish_run(queue, [b"1", b"22"], 0, 1_000)
     engine.publish(queue, Draft(b"123", delay_ms=5), 1_000)
-    usage = Usage()
+    usage = SegmentUsage()
 
     list(encode(freeze(engine, 1_000), usage))
 
@@ -468,7 +472,7 @@ def test_everything_that_happens_to_a_message_is_told_with_its_own_id(engine: En
     ]
 
 
-def _at(engine: Engine, queue: Queue, now_ms: int) -> tuple[int, int]:
+def _at(engine: Engine, queue: QueueState, now_ms: int) -> tuple[int, int]:
     [delivery] = engine.receive(queue, 1, now_ms)
     return delivery.entry.seq, delivery.number
 
@@ -553,7 +557,7 @@ def test_a_redrive_takes_messages_as_they_are_now(engine: Engine) -> None:
     assert bodies(queue) == [b"edited"]
 
 
-def _lease(queue: Queue, seq: int) -> tuple[int, int]:
+def _lease(queue: QueueState, seq: int) -> tuple[int, int]:
     return seq, queue.leases[seq].number
 
 
@@ -585,8 +589,8 @@ def test_a_record_says_why_a_message_went(engine: Engine, tape: Tape) -> None:
 
     engine.advance(1_005)
 
-    assert decode(tape.records[-1][1]) == (REMOVE, 1_005, queue.number, 0, GONE_EXPIRED, [1])
-    assert decode(tape.records[0][1])[0] != LEND
+    assert decode(tape.records[-1][1]) == (REMOVE, 1_005, queue.number, 0, REMOVED_EXPIRED, [1])
+    assert decode(tape.records[0][1])[0] != DELIVER
 
 
 def test_there_is_no_queue_of_a_name_that_was_not_made(engine: Engine) -> None:
@@ -711,8 +715,8 @@ def test_a_message_for_chosen_queues_is_one_record_and_reaches_each_once() -> No
     for name in reached:
         [entry] = engine.queue(name).ready
         assert engine.id_of(entry) == message_id
-        assert entry.extra is not None
-        assert entry.extra.route == ("e", "k")
+        assert entry.options is not None
+        assert entry.options.route == ("e", "k")
 
 
 def test_a_message_for_no_queue_is_told_to_nobody() -> None:
@@ -767,7 +771,7 @@ def test_the_receipt_of_a_forgotten_delivery_still_deletes_its_message() -> None
     for body in (b"x", b"y"):
         engine.publish(queue, Draft(body), 0)
     # A process that died had delivered both as 5 and 6, and nothing is known of that.
-    engine.suspects_below = engine.next_seq
+    engine.maybe_delivered_below = engine.next_seq
     engine.next_number = engine.first_number = 1000
     engine.publish(queue, Draft(b"new"), 0)
 

@@ -15,26 +15,26 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from openq.engine import admin, marks
-from openq.engine.apply import checkpoint
+from openq.engine import admin, progress
 from openq.engine.engine import Engine
-from openq.engine.order import Shared
-from openq.engine.queue import Queue
+from openq.engine.queue import QueueState
+from openq.engine.ready import StandardOrder
 from openq.engine.records import (
     COPY,
     DEAD_OVERFLOW,
-    GONE_OVERFLOW,
-    LEND,
+    DELIVER,
     MOVE,
     REMOVE,
+    REMOVED_OVERFLOW,
     RETURN,
     Record,
     content,
     decode,
 )
+from openq.engine.replay import checkpoint
 from openq.engine.routing import Binding
 from openq.errors import MessageNotFoundError, OpenQError, QueueFull, QueueInUse, VisibilityTimeoutExpired
-from openq.model import NO_DEADLINE, Draft, Entry, Extra, Info, QueueSettings
+from openq.model import NO_DEADLINE, DeliveryOptions, Draft, Entry, Properties, QueueSettings
 
 from .model import Item, Model, ModelQueue
 from .strategies import FANOUT, NAMES, drafts, few, index, queue_settings, types
@@ -51,16 +51,20 @@ from .support import (
 )
 
 # Shared by many messages, as a door does it: whoever changes one in place is found out.
-WIRE_INFO = Info.of_wire(b"\x80\x00\x03a/b", "someone")
-INFOS = (None, WIRE_INFO, Info({"k": b"v"}))
-LIGHT_EXTRAS = (None, Extra(type="t").lighten(), Extra(route=("amq.direct", "key")).lighten())
+WIRE_INFO = Properties.from_amqp(b"\x80\x00\x03a/b", "someone")
+INFOS = (None, WIRE_INFO, Properties({"k": b"v"}))
+LIGHT_EXTRAS = (
+    None,
+    DeliveryOptions(type="t").mark_plain(),
+    DeliveryOptions(route=("amq.direct", "key")).mark_plain(),
+)
 LEASES: tuple[int | None, ...] = (None, NO_DEADLINE, 1, 5, 40)
 
 names = st.sampled_from(NAMES)
 maybe_ms = st.none() | st.integers(1, 12)
 
 settings_of_queues = queue_settings(names, limits=3)
-any_draft = drafts(info=st.sampled_from((None, None, WIRE_INFO)))
+any_draft = drafts(properties=st.sampled_from((None, None, WIRE_INFO)))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -78,7 +82,7 @@ class Watched(Engine):
         super().__init__(PREFIX, log=log)
         self._events = events
 
-    def _come_due(self, queue: Queue, entry: Entry, now_ms: int) -> None:
+    def _come_due(self, queue: QueueState, entry: Entry, now_ms: int) -> None:
         self._events.append((queue.name, entry.seq))
         super()._come_due(queue, entry, now_ms)
 
@@ -88,7 +92,7 @@ class EngineAndModel(RuleBasedStateMachine):
     def begin(self, stored: bool, wanted: list[QueueSettings]) -> None:
         self.tape = Tape(stored=stored)
         self.events: list[Any] = []
-        self.engine = Watched(self.events, self.tell)
+        self.engine = Watched(self.events, self.log_record)
         self.model = Model(PREFIX)
         self.now = self.model.now_ms = 1_000
         self.receipts: list[tuple[str, int, int]] = []
@@ -98,10 +102,10 @@ class EngineAndModel(RuleBasedStateMachine):
         for name, each in zip(NAMES, wanted, strict=False):
             self.create(name, each)
 
-    def tell(self, record: Record) -> int:
-        at = self.tape(record)
+    def log_record(self, record: Record) -> int:
+        location = self.tape(record)
         self.events.append(record)
-        return at
+        return location
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
@@ -209,25 +213,30 @@ class EngineAndModel(RuleBasedStateMachine):
         name=names,
         count=few | st.just(20),
         alone=st.booleans(),
-        info=st.sampled_from(INFOS),
-        extra=st.sampled_from(LIGHT_EXTRAS),
+        properties=st.sampled_from(INFOS),
+        options=st.sampled_from(LIGHT_EXTRAS),
     )
     def publish_plain(
-        self, name: str, count: int, alone: bool, info: Info | None, extra: Extra | None
+        self,
+        name: str,
+        count: int,
+        alone: bool,
+        properties: Properties | None,
+        options: DeliveryOptions | None,
     ) -> None:
         queue = self.engine.queues.get(name)
-        if queue is None or not queue.simple:
+        if queue is None or not queue.is_plain:
             return
         bodies = [b"r" * (i % 3) for i in range(count)]
         if alone:
             for body in bodies:
-                self.engine.publish_plain(queue, body, 1, self.now, info, extra)
+                self.engine.publish_plain(queue, body, 1, self.now, properties, options)
         else:
-            self.engine.publish_run(queue, bodies, 1, self.now, info, extra)
+            self.engine.publish_run(queue, bodies, 1, self.now, properties, options)
         for body in bodies:
-            draft = Draft(body, type=None if extra is None else extra.type)
+            draft = Draft(body, type=None if options is None else options.type)
             item = self.item(draft, f"{PREFIX}{self.model.seq:012x}")
-            item.route = None if extra is None else extra.route
+            item.route = None if options is None else options.route
             self.model.enter(self.model.queues[name], item)
 
     @rule(name=names)
@@ -304,14 +313,14 @@ class EngineAndModel(RuleBasedStateMachine):
         ]
         self.receipts += [(name, delivery.entry.seq, delivery.number) for delivery in got]
 
-    def receipt(self, which: int) -> tuple[ModelQueue, Queue, int, int, Item | None]:
+    def receipt(self, which: int) -> tuple[ModelQueue, QueueState, int, int, Item | None]:
         """One given out some time, live or not."""
         name, seq, number = self.receipts[-1 - which % len(self.receipts)]
         queue = self.model.queues.get(name)
         if queue is None:
             self.receipts = [each for each in self.receipts if each[0] in self.model.queues]
             queue = ModelQueue(name, QueueSettings())
-            return queue, Queue(name, 999, QueueSettings(), 0), seq, number, None
+            return queue, QueueState(name, 999, QueueSettings(), 0), seq, number, None
         return queue, self.engine.queue(name), seq, number, self.model.live(queue, seq, number)
 
     def refused(self, queue: ModelQueue, seq: int, verb: Callable[..., Any], *args: Any) -> None:
@@ -454,7 +463,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     # -- mending ------------------------------------------------------------------------------
 
-    def pick(self, name: str, which: int) -> tuple[ModelQueue, Queue, Item] | None:
+    def pick(self, name: str, which: int) -> tuple[ModelQueue, QueueState, Item] | None:
         queue = self.model.queues.get(name)
         if queue is None or not queue.items:
             return None
@@ -530,8 +539,8 @@ class EngineAndModel(RuleBasedStateMachine):
         if queue is None or (to is not None and to not in self.model.queues):
             return
         real = self.engine.queue(name)
-        chosen = [entry for entry in admin.browse(self.engine, real, "ready") if entry.extra is not None]
-        entries = [entry for entry in chosen if entry.extra is not None and entry.extra.deaths]
+        chosen = [entry for entry in admin.browse(self.engine, real, "ready") if entry.options is not None]
+        entries = [entry for entry in chosen if entry.options is not None and entry.options.deaths]
         moved = 0
         for entry in entries:
             item = self.model.find(name, entry.seq)
@@ -578,7 +587,7 @@ class EngineAndModel(RuleBasedStateMachine):
             seqs = [seq for seq, _ in event[6]]
         elif kind == MOVE and event[4] != DEAD_OVERFLOW:
             seqs = [event[3]]
-        elif kind == REMOVE and event[4] != GONE_OVERFLOW:
+        elif kind == REMOVE and event[4] != REMOVED_OVERFLOW:
             seqs = event[5]
         else:
             assert kind in (MOVE, REMOVE)  # what overflowed through it; the model does so itself
@@ -599,7 +608,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     @rule(job=st.sampled_from("ab"), batch=st.integers(0, 3), is_last=st.booleans())
     def mark(self, job: str, batch: int, is_last: bool) -> None:
-        marks.mark(self.engine, job, "", batch, batch + 1, is_last, 0, self.now)
+        progress.record_progress(self.engine, job, "", batch, batch + 1, is_last, 0, self.now)
 
     # -- restarts -----------------------------------------------------------------------------
 
@@ -628,21 +637,21 @@ class EngineAndModel(RuleBasedStateMachine):
             for entry in [*queue.ready, *queue.delayed.values(), *lent.values()]:
                 current = queue.find(entry.seq)
                 assert current is not None
-                if current.at < location:
+                if current.location < location:
                     self.copy(queue, current)
         self.complete_start = number
         self.start = None
 
-    def copy(self, queue: Queue, entry: Entry) -> None:
-        form, body, info = content(self.tape.read(entry.at))
+    def copy(self, queue: QueueState, entry: Entry) -> None:
+        encoding, body, properties = content(self.tape.read(entry.location))
         head = (COPY, self.now, queue.number, entry.seq, entry.sent_ms)
-        at = self.tape((*head, form, body, info, entry.extra))
+        location = self.tape((*head, encoding, body, properties, entry.options))
         lease = queue.leases.get(entry.seq)
         if lease is not None:
             what = (lease.until_ms, lease.consumer, (entry.seq,))
-            self.tape((LEND, lease.lent_ms, queue.number, lease.number, *what))
+            self.tape((DELIVER, lease.delivered_ms, queue.number, lease.number, *what))
         self.engine.replace_entry(
-            queue, Entry(entry.seq, entry.sent_ms, at, entry.size, form, None, None, entry.extra)
+            queue, Entry(entry.seq, entry.sent_ms, location, entry.size, encoding, None, None, entry.options)
         )
 
     # -- comparing ----------------------------------------------------------------------------
@@ -675,7 +684,7 @@ class EngineAndModel(RuleBasedStateMachine):
             assert real.ready_count == len(queue.ready())
             for item in queue.items:
                 self.compare(real, item)
-            if isinstance(real.ready, Shared):
+            if isinstance(real.ready, StandardOrder):
                 turns = {p: list(level.turns) for p, level in real.ready._levels.items() if level.turns}
                 assert turns == queue.turns
             else:
@@ -687,31 +696,35 @@ class EngineAndModel(RuleBasedStateMachine):
                     seqs = [entry.seq for entry in ready][:: -1 if rear else 1][:limit]
                     assert [e.seq for e in admin.peek(self.engine, real, limit, rear)] == seqs
 
-    def compare(self, real: Queue, item: Item) -> None:
+    def compare(self, real: QueueState, item: Item) -> None:
         entry = real.find(item.seq)
         assert entry is not None
         lease = real.leases.get(item.seq)
-        extra = entry.extra
+        options = entry.options
         assert self.engine.id_of(entry) == item.id
         assert (entry.size, entry.sent_ms) == (len(item.body), item.sent_ms)
         assert (entry.priority, entry.group) == (item.priority, item.group)
         if lease is not None:
             assert (lease.number, lease.until_ms) == item.lease
             assert lease.count == item.count
-        if extra is None:
+        if options is None:
             assert (item.type, item.reason, item.deaths, item.route) == (None, None, [], None)
             assert item.count == (0 if lease is None else 1)
         else:
-            assert lease is not None or extra.count == item.count
-            assert (extra.type, extra.expires_ms, extra.reason) == (item.type, item.expires_ms, item.reason)
-            assert (list(extra.deaths), extra.route) == (item.deaths, item.route)
-            assert max(extra.due_ms, entry.sent_ms) == max(item.due_ms, item.sent_ms), extra_dump(extra)
+            assert lease is not None or options.count == item.count
+            assert (options.type, options.expires_ms, options.reason) == (
+                item.type,
+                item.expires_ms,
+                item.reason,
+            )
+            assert (list(options.deaths), options.route) == (item.deaths, item.route)
+            assert max(options.due_ms, entry.sent_ms) == max(item.due_ms, item.sent_ms), extra_dump(options)
 
 
 def without_twins(state: dict[str, Any]) -> dict[str, Any]:
     """Of two messages with one id only one can be named by it; which one may change over a restart."""
     for queue in state["queues"].values():
-        entries = [e for lane in queue["waiting"].values() for e in lane]
+        entries = [e for ready_list in queue["waiting"].values() for e in ready_list]
         entries += [each[0] for each in queue["leases"].values()]
         entries += [] if queue["settings"].fifo else queue["delayed"].values()
         own = [dict(entry[-1])["id"] for entry in entries if entry[-1] is not None]
@@ -745,5 +758,5 @@ def test_every_record_of_a_life_can_be_read_back() -> None:
 
     kinds = [decode(data)[0] for _, data in tape.records]
 
-    assert kinds[2:] == [1, LEND, MOVE]
+    assert kinds[2:] == [1, DELIVER, MOVE]
     assert_same(dump(tape, tape.rebuilt(), 4), dump(tape, engine, 4))

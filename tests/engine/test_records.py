@@ -11,15 +11,23 @@ from hypothesis import strategies as st
 from openq.engine import records as r
 from openq.engine.engine import Engine
 from openq.errors import InvalidSetting
-from openq.model import Death, Draft, Extra, Info, QueueSettings, _light_extras, light_extra
-from openq.storage.segment import FRAME
+from openq.journal.format import FRAME
+from openq.model import (
+    DeadLetterEvent,
+    DeliveryOptions,
+    Draft,
+    Properties,
+    QueueSettings,
+    _plain_options,
+    plain_options,
+)
 
 from .support import PREFIX, Tape, examples, extra_dump
 
 u32 = st.integers(0, (1 << 32) - 1)
 u64 = st.integers(0, (1 << 64) - 1)
 times = st.integers(0, 1 << 61)
-forms = st.integers(0, 255)
+encodings = st.integers(0, 255)
 bodies = st.binary(max_size=40)
 # Any code point, lone halves of surrogate pairs too: an attacker sends them, a log must not choke on them.
 texts = st.text(st.characters(codec=None), max_size=12)
@@ -37,12 +45,14 @@ values = st.recursive(
     max_leaves=8,
 )
 attributes = st.dictionaries(texts | st.sampled_from(("$bytes", "$dict")), values, max_size=4)
-wires = st.binary(max_size=40)
-infos = st.builds(Info, attributes, maybe_text) | st.builds(Info.of_wire, wires, maybe_text)
+all_properties = st.binary(max_size=40)
+shared_properties = st.builds(Properties, attributes, maybe_text) | st.builds(
+    Properties.from_amqp, all_properties, maybe_text
+)
 
-deaths = st.builds(Death, texts, texts, times, u32, texts, texts, texts, u32, times)
+deaths = st.builds(DeadLetterEvent, texts, texts, times, u32, texts, texts, texts, u32, times)
 extras = st.builds(
-    Extra,
+    DeliveryOptions,
     priority=st.integers(0, 255),
     group=maybe_text,
     type=maybe_text,
@@ -59,7 +69,7 @@ extras = st.builds(
     deaths=st.lists(deaths, max_size=3).map(tuple),
     route=st.none() | st.tuples(texts, texts),
 )
-maybe_info = st.none() | infos
+maybe_info = st.none() | shared_properties
 maybe_extra = st.none() | extras
 seqs = st.lists(u64, max_size=5)
 
@@ -73,28 +83,28 @@ def record(kind: int, *rest: st.SearchStrategy[Any]) -> st.SearchStrategy[r.Reco
 
 
 RECORDS = {
-    "publish": record(r.PUBLISH, forms, bodies, maybe_info, maybe_extra),
+    "publish": record(r.PUBLISH, encodings, bodies, maybe_info, maybe_extra),
     "run": st.tuples(
         st.just(r.RUN),
         times,
         u32,
         st.integers(0, 1 << 60),
-        forms,
+        encodings,
         st.lists(bodies, min_size=1, max_size=5).map(tuple),
         maybe_info,
         maybe_extra,
     ),
-    "route": record(r.ROUTE, forms, bodies, maybe_info, extras, tuples(u32, u64)),
-    "lend": record(r.LEND, times, maybe_text, seqs),
+    "route": record(r.ROUTE, encodings, bodies, maybe_info, extras, tuples(u32, u64)),
+    "lend": record(r.DELIVER, times, maybe_text, seqs),
     "ack": record(r.ACK, seqs),
     "return": record(r.RETURN, st.integers(1, 3), maybe_text, tuples(u64, times)),
     "extend": record(r.EXTEND, times, seqs),
     "move": record(r.MOVE, st.integers(1, 6), maybe_text, tuples(u64, u32, u64)),
     "remove": record(r.REMOVE, st.integers(1, 4), seqs),
     "purge": record(r.PURGE),
-    "edit": record(r.EDIT, times, forms, bodies, maybe_info, maybe_extra),
+    "edit": record(r.EDIT, times, encodings, bodies, maybe_info, maybe_extra),
     "reschedule": record(r.RESCHEDULE, times),
-    "copy": record(r.COPY, times, forms, bodies, maybe_info, maybe_extra),
+    "copy": record(r.COPY, times, encodings, bodies, maybe_info, maybe_extra),
     "queue": record(r.QUEUE, texts, st.dictionaries(texts, values, max_size=3), times),
     "unqueue": record(r.UNQUEUE),
     "exchange": record(r.EXCHANGE, st.dictionaries(texts, values, max_size=3)),
@@ -134,7 +144,7 @@ def test_the_index_has_a_row_for_each_message_a_record_touches(name: str) -> Non
         data = r.encode(record)
         rows = list(r.ROW.iter_unpack(r.index_rows(data, 4096)))
 
-        touched = r.touched(record)
+        touched = r.touched_messages(record)
         assert [(row[2], row[0]) for row in rows if touched] == touched
         for _, time_ms, _, offset, size, kind, *_ in rows:
             assert (time_ms, offset, size, kind) == (record[1], 4096, len(data), record[0])
@@ -157,7 +167,7 @@ def test_each_message_of_a_run_can_be_read_by_its_own_location(record: r.Record)
         found.append(r.content(framed[start : start + size]))
     assert found == [(record[4], body, record[6]) for body in record[5]]
     assert [(row[2], row[0]) for row in rows] == [(record[2], record[3] + i) for i in range(count)]
-    assert r.touched(record) == [(record[2], record[3] + i) for i in range(count)]
+    assert r.touched_messages(record) == [(record[2], record[3] + i) for i in range(count)]
 
 
 @given(RECORDS["run"])
@@ -194,7 +204,7 @@ def test_the_locations_of_a_run_that_is_read_again_are_those_it_was_written_with
         (
             "01010200070000006300000000000000d2040000000000001d000000"
             "5b7b226b223a7b22246279746573223a2264673d3d227d7d2c2270225d78",
-            (r.PUBLISH, 1234, 7, 99, 1, b"x", Info({"k": b"v"}, "p"), None),
+            (r.PUBLISH, 1234, 7, 99, 1, b"x", Properties({"k": b"v"}, "p"), None),
         ),
     ],
     ids=["run", "run of many sizes", "attributes"],
@@ -204,54 +214,67 @@ def test_what_earlier_versions_wrote_can_be_read(written: str, record: r.Record)
 
 
 def test_what_many_messages_share_is_one_object_when_they_are_read_one_by_one() -> None:
-    extra, info = light_extra(("amq.topic", "a.b")), Info.of_wire(b"\x00\x00", "someone")
-    written = [r.encode((r.PUBLISH, 1, 1, seq, 0, b"x", info, extra)) for seq in (1, 2)]
+    options, properties = plain_options(("amq.topic", "a.b")), Properties.from_amqp(b"\x00\x00", "someone")
+    written = [r.encode((r.PUBLISH, 1, 1, seq, 0, b"x", properties, options)) for seq in (1, 2)]
 
     one, two = (r.decode(data) for data in written)
 
-    assert one[6:] == (info, extra)
+    assert one[6:] == (properties, options)
     assert one[6] is two[6]
     assert one[7] is two[7]
-    assert one[7].light
+    assert one[7].is_plain
 
 
 def test_what_is_shared_is_bounded() -> None:
     for i in range(3_000):
-        data = r.encode((r.PUBLISH, 1, 1, 1, 0, b"", Info.of_wire(b"%d" % i), Extra(type=f"{i}").lighten()))
+        data = r.encode(
+            (
+                r.PUBLISH,
+                1,
+                1,
+                1,
+                0,
+                b"",
+                Properties.from_amqp(b"%d" % i),
+                DeliveryOptions(type=f"{i}").mark_plain(),
+            )
+        )
         r.decode(data)
-        light_extra(("", f"{i}"))
+        plain_options(("", f"{i}"))
 
-    assert max(len(r._shared_infos), len(r._shared_extras), len(_light_extras)) <= 1024
+    assert max(len(r._shared_properties), len(r._shared_options), len(_plain_options)) <= 1024
 
 
 def test_a_copy_of_a_light_extra_can_become_a_heavy_one() -> None:
-    light = light_extra(("", "q"))
-    written = r.pack_extra(light)
+    light = plain_options(("", "q"))
+    written = r.pack_options(light)
 
     heavy = light.copy()
     heavy.count = 3
 
-    assert light.light
-    assert not heavy.light
-    assert r.unpack_extra(r.pack_extra(heavy)) == heavy
-    assert r.pack_extra(light) == written
+    assert light.is_plain
+    assert not heavy.is_plain
+    assert r.unpack_options(r.pack_options(heavy)) == heavy
+    assert r.pack_options(light) == written
 
 
 @given(extras)
-def test_a_light_extra_says_nothing_but_how_it_was_published(extra: Extra) -> None:
-    assert extra.lighten().light == (extra == Extra(route=extra.route, type=extra.type))
+def test_a_light_extra_says_nothing_but_how_it_was_published(options: DeliveryOptions) -> None:
+    assert options.mark_plain().is_plain == (
+        options == DeliveryOptions(route=options.route, type=options.type)
+    )
 
 
 def test_a_publisher_whose_name_cannot_be_written_is_refused() -> None:
-    info = Info.of_wire(b"\x00\x00", "x" * 70_000)
+    properties = Properties.from_amqp(b"\x00\x00", "x" * 70_000)
 
     with pytest.raises(InvalidSetting, match="publisher"):
-        r.encode((r.PUBLISH, 1, 1, 1, 0, b"", info, None))
+        r.encode((r.PUBLISH, 1, 1, 1, 0, b"", properties, None))
 
 
 @given(extras)
-def test_extra_comes_back_as_it_was(extra: Extra) -> None:
-    assert extra_dump(r.unpack_extra(r.pack_extra(extra))) == extra_dump(extra)
+def test_extra_comes_back_as_it_was(options: DeliveryOptions) -> None:
+    assert extra_dump(r.unpack_options(r.pack_options(options))) == extra_dump(options)
 
 
 @given(values)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from openq.engine import admin
 from openq.engine.engine import Engine
-from openq.engine.queue import Queue
+from openq.engine.queue import QueueState
 from openq.engine.routing import Binding, Exchange
 from openq.errors import DiskFull, OpenQError
 from openq.model import Draft, QueueSettings, RetryPolicy
@@ -26,7 +26,7 @@ SETTINGS = {
     "dead": QueueSettings(max_length=3, retry=RetryPolicy("fixed", base_ms=5)),
 }
 
-Verb = Callable[["World", Queue, int], object]
+Verb = Callable[["World", QueueState, int], object]
 
 
 class World:
@@ -37,11 +37,11 @@ class World:
         for name, each in SETTINGS.items():
             self.engine.create_queue(name, each, self.now_ms)
 
-    def any_id(self, queue: Queue, which: int) -> str:
+    def any_id(self, queue: QueueState, which: int) -> str:
         entries = list(admin.browse(self.engine, queue))
         return self.engine.id_of(entries[which % len(entries)]) if entries else "none"
 
-    def receipt(self, queue: Queue, which: int) -> tuple[int, int]:
+    def receipt(self, queue: QueueState, which: int) -> tuple[int, int]:
         leases = list(queue.leases.values())
         return (
             (leases[which % len(leases)].entry.seq, leases[which % len(leases)].number) if leases else (1, 1)
@@ -62,8 +62,10 @@ def _draft(which: int) -> Draft:
 VERBS: dict[str, Verb] = {
     "publish": lambda w, q, n: w.engine.publish(q, _draft(n), w.now_ms),
     "publish again": lambda w, q, n: w.engine.publish(q, _draft(n + 1), w.now_ms),
-    "publish plain": lambda w, q, n: w.engine.publish_plain(q, b"p", 0, w.now_ms) if q.simple else None,
-    "publish run": lambda w, q, n: w.engine.publish_run(q, [b"a", b"bb"], 0, w.now_ms) if q.simple else None,
+    "publish plain": lambda w, q, n: w.engine.publish_plain(q, b"p", 0, w.now_ms) if q.is_plain else None,
+    "publish run": lambda w, q, n: (
+        w.engine.publish_run(q, [b"a", b"bb"], 0, w.now_ms) if q.is_plain else None
+    ),
     "route": lambda w, q, n: w.engine.route("amq.fanout", "", _draft(n), w.now_ms),
     "bind": lambda w, q, n: admin.bind(w.engine, Binding("amq.fanout", q.name), w.now_ms),
     "unbind": lambda w, q, n: admin.unbind(w.engine, Binding("amq.fanout", q.name), w.now_ms),

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openq.engine.routing import Binding, Exchange, Removed, Router
+from openq.engine.routing import Binding, Exchange, ExchangeRouter, Removed
 from openq.errors import ExchangeInUse, ExchangeNotFound, InvalidSetting
 
 
-def router_with(*exchanges: Exchange) -> Router:
-    router = Router()
+def router_with(*exchanges: Exchange) -> ExchangeRouter:
+    router = ExchangeRouter()
     for exchange in exchanges:
         assert router.declare(exchange)
     return router
 
 
-def topic_with(*patterns: str) -> Router:
+def topic_with(*patterns: str) -> ExchangeRouter:
     """An exchange "t" with one queue for each pattern, named like it."""
     router = router_with(Exchange("t", "topic"))
     for pattern in patterns:
@@ -40,7 +40,7 @@ def headers_match(arguments: Mapping[str, object], headers: Mapping[str, object]
 
 
 def test_the_standard_exchanges_are_there_from_the_start() -> None:
-    router = Router()
+    router = ExchangeRouter()
 
     assert [(x.name, x.kind) for x in router.exchanges()] == [
         ("", "direct"),
@@ -54,7 +54,7 @@ def test_the_standard_exchanges_are_there_from_the_start() -> None:
 
 
 def test_declaring_the_same_again_changes_nothing() -> None:
-    router = Router()
+    router = ExchangeRouter()
 
     assert router.declare(Exchange("logs", "fanout", arguments={"a": [1], "b": 2}))
     assert not router.declare(Exchange("logs", "fanout", arguments={"b": 2, "a": [1]}))
@@ -89,7 +89,7 @@ def test_declaring_otherwise_says_what_differs(other: dict[str, Any], text: str)
 
 def test_reserved_names_cannot_be_taken() -> None:
     with pytest.raises(InvalidSetting, match="reserved"):
-        Router().declare(Exchange("amq.mine", "direct"))
+        ExchangeRouter().declare(Exchange("amq.mine", "direct"))
 
 
 def test_an_unknown_kind_is_refused_and_the_known_ones_are_named() -> None:
@@ -138,14 +138,14 @@ def test_deleting_if_unused_refuses_while_there_are_bindings_from_it() -> None:
 @pytest.mark.parametrize("name", ["", "amq.direct", "amq.match"])
 def test_the_standard_exchanges_cannot_be_deleted(name: str) -> None:
     with pytest.raises(InvalidSetting, match="cannot be deleted"):
-        Router().delete(name)
+        ExchangeRouter().delete(name)
 
 
 # Bindings
 
 
 def test_binding_twice_is_one_binding() -> None:
-    router = Router()
+    router = ExchangeRouter()
     binding = Binding("amq.direct", "q", key="k", arguments={"a": {"b": [1, None]}})
 
     assert router.bind(binding)
@@ -159,7 +159,7 @@ def test_binding_twice_is_one_binding() -> None:
 
 def test_bindings_that_differ_only_in_arguments_are_two() -> None:
     values = [None, 1, 1.0, True, "1", b"1", [1], {"1": 1}, nan, inf, -inf, "inf", {"float": "inf"}, [[1]]]
-    router = Router()
+    router = ExchangeRouter()
 
     for value in values:
         assert router.bind(Binding("amq.direct", "q", key="k", arguments={"a": value}))
@@ -235,7 +235,7 @@ def test_binding_needs_its_exchanges() -> None:
 @pytest.mark.parametrize("binding", [Binding("", "q", key="k"), Binding("amq.direct", "", to_exchange=True)])
 def test_the_default_exchange_takes_no_bindings(binding: Binding) -> None:
     with pytest.raises(InvalidSetting, match="takes no bindings"):
-        Router().bind(binding)
+        ExchangeRouter().bind(binding)
 
 
 def test_bindings_are_listed_by_either_end_in_the_order_of_binding() -> None:
@@ -257,13 +257,13 @@ def test_bindings_are_listed_by_either_end_in_the_order_of_binding() -> None:
 
 
 def test_the_default_exchange_leads_to_the_queue_named_by_the_key() -> None:
-    assert Router().route("", "orders") == ["orders"]
-    assert Router().route("", "") == [""]
+    assert ExchangeRouter().route("", "orders") == ["orders"]
+    assert ExchangeRouter().route("", "") == [""]
 
 
 def test_publishing_to_an_exchange_that_is_not_there_fails() -> None:
     with pytest.raises(ExchangeNotFound, match="'none'"):
-        Router().route("none", "k")
+        ExchangeRouter().route("none", "k")
 
 
 def test_a_direct_exchange_compares_the_whole_key() -> None:
@@ -452,7 +452,7 @@ def test_headers_are_matched(
 
 @pytest.mark.parametrize("how", ["some", "", "ALL", 1, None, ["all"]])
 def test_another_way_to_match_is_refused_and_leaves_nothing_behind(how: object) -> None:
-    router = Router()
+    router = ExchangeRouter()
 
     with pytest.raises(InvalidSetting, match="x-match is all, any, all-with-x or any-with-x"):
         router.bind(Binding("amq.headers", "q", arguments={"x-match": how}))
@@ -661,7 +661,7 @@ def test_an_auto_delete_exchange_bound_to_itself_can_be_deleted() -> None:
 
 
 def test_routes_are_remembered_within_bounds() -> None:
-    router = Router(cache_bytes=10_000)
+    router = ExchangeRouter(cache_bytes=10_000)
     router.bind(Binding("amq.topic", "#", key="#"))
     router.bind(Binding("amq.topic", "*.7", key="*.7"))
 
@@ -676,8 +676,8 @@ def test_routes_are_remembered_within_bounds() -> None:
 # Snapshots
 
 
-def restored(router: Router) -> Router:
-    copy = Router()
+def restored(router: ExchangeRouter) -> ExchangeRouter:
+    copy = ExchangeRouter()
     copy.declare(Exchange("forgotten", "fanout"))
     copy.bind(Binding("forgotten", "q"))
     copy.load(json.loads(json.dumps(router.dump(), allow_nan=False)))
@@ -705,12 +705,12 @@ def test_a_snapshot_brings_everything_back_in_the_same_order() -> None:
 
 
 def test_a_fresh_router_has_an_empty_snapshot() -> None:
-    assert Router().dump() == {"exchanges": [], "bindings": []}
-    assert restored(Router()).exchanges() == Router().exchanges()
+    assert ExchangeRouter().dump() == {"exchanges": [], "bindings": []}
+    assert restored(ExchangeRouter()).exchanges() == ExchangeRouter().exchanges()
 
 
 def test_numbers_that_json_lacks_come_back() -> None:
-    router = Router()
+    router = ExchangeRouter()
     router.bind(Binding("amq.fanout", "q", arguments={"a": nan, "b": inf, "c": -inf, "d": -0.0}))
 
     [binding] = restored(router).bindings()
@@ -743,7 +743,7 @@ arguments = st.dictionaries(
 
 @given(values=st.lists(arguments, max_size=4))
 def test_any_arguments_survive_a_snapshot_exactly(values: list[dict[str, object]]) -> None:
-    router = Router()
+    router = ExchangeRouter()
     for number, value in enumerate(values):
         router.declare(Exchange(str(number), "fanout", arguments=value))
         router.bind(Binding("amq.fanout", str(number), arguments=value))
@@ -760,7 +760,7 @@ def test_any_arguments_survive_a_snapshot_exactly(values: list[dict[str, object]
 
 
 def test_the_default_exchange_of_an_account_leads_to_its_own_queues() -> None:
-    router = Router()
+    router = ExchangeRouter()
 
     assert router.route("@v/", "orders") == ["@v/orders"]
     assert router.route("@v/", "@w/orders") == ["@v/@w/orders"]
@@ -768,7 +768,7 @@ def test_the_default_exchange_of_an_account_leads_to_its_own_queues() -> None:
 
 
 def test_the_default_exchange_of_an_account_is_always_there() -> None:
-    router = Router()
+    router = ExchangeRouter()
 
     assert "@v/" in router
     assert router.get("@v/") == Exchange("@v/", "direct")
@@ -797,7 +797,7 @@ def test_the_default_exchange_of_an_account_can_be_an_alternate() -> None:
 
 @pytest.mark.parametrize("name", ["@/", "@", "/", "x/", "@v", "@v/x", "@v/x/"])
 def test_other_names_are_no_default_exchanges(name: str) -> None:
-    router = Router()
+    router = ExchangeRouter()
 
     assert name not in router
     with pytest.raises(ExchangeNotFound):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from openq import OpenQ
-from openq.broker.local import LocalBroker
+from openq.local.broker import LocalBroker
 
 
 class Sent(NamedTuple):

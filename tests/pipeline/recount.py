@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from openq.columns.history import LocalHistory
-from openq.columns.schema import arrow_schema, ddl
-from openq.columns.select import Selection
-from openq.columns.signature import signature
+from openq.history.error_signature import signature
+from openq.history.local import LocalHistory
+from openq.history.schema import arrow_schema, ddl
+from openq.history.selection import Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -202,7 +202,7 @@ class Simulation:
 
 
 @dataclass
-class Life:
+class Lifecycle:
     queue: str
     message_id: str
     arrival_us: int | None = None
@@ -232,7 +232,7 @@ class Recount:
         self.consumers: dict[tuple[str, str, str], int] = defaultdict(int)
         self.slowest: dict[tuple[str, str], int] = {}
         self.producers: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-        self.lives: dict[int, Life] = {}
+        self.lives: dict[int, Lifecycle] = {}
         self.loans: list[tuple[str, int, int | None]] = []  # queue, from, until
         self._types = {row["message_id"]: row.get("type") for row in history.messages}
         published = {row["position"]: row for row in history.messages}
@@ -243,12 +243,12 @@ class Recount:
     def window(self, us: int) -> int:
         return us - us % self.window_us
 
-    def _end_loan(self, life: Life, us: int) -> None:
+    def _end_loan(self, life: Lifecycle, us: int) -> None:
         if life.lease is not None:
             self.loans.append((life.queue, life.lease[0], us))
             life.lease = None
 
-    def _close(self, life: Life, event: str, us: int) -> None:
+    def _close(self, life: Lifecycle, event: str, us: int) -> None:
         self.counts[life.queue, self.window(us), event] += 1
         self.depths[life.queue, self.window(us), event, life.delivered] += 1
         self._end_loan(life, us)
@@ -270,9 +270,9 @@ class Recount:
             who = self.producers[queue, message.get("producer") or ""]
             who[0] += 1
             who[1] += message["size"]
-            self.lives[row["seq"]] = Life(queue, row["message_id"], us)
+            self.lives[row["seq"]] = Lifecycle(queue, row["message_id"], us)
             return
-        life = self.lives.setdefault(row["seq"], Life(queue, row["message_id"]))
+        life = self.lives.setdefault(row["seq"], Lifecycle(queue, row["message_id"]))
         who_held = life.lease[1] or "" if life.lease is not None else None
         if event in ("ack", "nack") and life.lease is not None:
             took = us - life.lease[0]
@@ -304,7 +304,7 @@ class Recount:
             self._end_loan(life, us)
         if row.get("to_seq"):
             self.counts[row["to_queue"], self.window(us), "arrive"] += 1
-            self.lives[row["to_seq"]] = Life(row["to_queue"], row["message_id"], us)
+            self.lives[row["to_seq"]] = Lifecycle(row["to_queue"], row["message_id"], us)
 
     # -- at the end of a window
 

@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from openq import OpenQ
-from openq.broker.local import LocalBroker
 from openq.cli.main import main
-from openq.columns.history import LocalHistory
-from openq.columns.select import Selection
 from openq.errors import HistoryUnavailable, InvalidSetting
+from openq.history.local import LocalHistory
+from openq.history.selection import Selection
+from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
-from openq.pipeline.analytics import Job, Results, ResultsBusy, analytics, window_us
+from openq.pipeline.analytics import AnalyticsJob, Results, ResultsBusy, analytics, window_us
 from openq.pipeline.archive import archive
-from openq.pipeline.place import moment_us, queue_list
+from openq.pipeline.target import moment_us, queue_list
 from openq.pipeline.triage import triage
-from tests.cli.helpers import inside
+from tests.cli.helpers import run_in_process
 from tests.pipeline.recount import History, Recount, Simulation, micros, nearest
 from tests.serving import Served, served, until
 
@@ -50,7 +50,7 @@ EVENTS = {
 def run(
     history: History, out: Path, window: int = WINDOW_US, incremental: bool = True, **more: Any
 ) -> Results:
-    return Job(out, window, **more).run(history, incremental, lambda text: None)
+    return AnalyticsJob(out, window, **more).run(history, incremental, lambda text: None)
 
 
 def rows(results: Results, name: str) -> list[dict[str, Any]]:
@@ -282,11 +282,11 @@ def test_the_commands_write_what_programs_and_people_read(
     where = ("--data", server.arguments[1])
     monkeypatch.setattr("webbrowser._tryorder", None)  # it reads BROWSER once in a process
 
-    told = inside(
+    told = run_in_process(
         *("pipeline", "analytics", *where, "--queue", "ord*", "--out", report.parent, "--json", "--open"),
         BROWSER=f"{browser} %s",
     )
-    grouped = inside("pipeline", "triage", *where, "--json", "--html", page)
+    grouped = run_in_process("pipeline", "triage", *where, "--json", "--html", page)
 
     assert (told.code, grouped.code) == (0, 0), told.err + grouped.err
     summary, found = json.loads(told.out), json.loads(grouped.out)
@@ -306,7 +306,11 @@ def test_a_dry_run_says_what_would_be_read(
 
     assert main([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    pointer = {"version": 1, "position": told["end_position"], "settings": Job(tmp_path, WINDOW_US).settings}
+    pointer = {
+        "version": 1,
+        "position": told["end_position"],
+        "settings": AnalyticsJob(tmp_path, WINDOW_US).settings,
+    }
     journal = LocalHistory(Path(server.arguments[1])).snapshot(Selection()).journal
     (tmp_path / "current.json").write_text(json.dumps({**pointer, "journal": journal}))
 
@@ -334,7 +338,7 @@ def test_what_cannot_be_gone_on_with_is_refused_and_leaves_the_results(tmp_path:
         "version": 3,
         "position": 50,
         "journal": "salt",
-        "settings": Job(tmp_path, WINDOW_US).settings,
+        "settings": AnalyticsJob(tmp_path, WINDOW_US).settings,
     }
     (tmp_path / "current.json").write_text(json.dumps(pointer))
 
@@ -347,7 +351,7 @@ def test_what_cannot_be_gone_on_with_is_refused_and_leaves_the_results(tmp_path:
     (tmp_path / "current.json").write_text("{")
     with pytest.raises(InvalidSetting, match="cannot be read"):
         run(history, tmp_path)
-    with Job(tmp_path, WINDOW_US)._alone(), pytest.raises(ResultsBusy):
+    with AnalyticsJob(tmp_path, WINDOW_US)._alone(), pytest.raises(ResultsBusy):
         run(history, tmp_path)
     assert not (tmp_path / "versions").exists()
 

@@ -18,17 +18,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from openq import OpenQ
-from openq.broker.local import LocalBroker
 from openq.cli.main import main
-from openq.columns.archive import Archive, ArchiveDamaged
-from openq.columns.history import LocalHistory
-from openq.columns.journal import JournalFiles
-from openq.columns.schema import TABLES, VERSION_KEY, arrow_schema
-from openq.columns.select import Selection
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
+from openq.history.archive import Archive, ArchiveDamaged
+from openq.history.journal import JournalFiles
+from openq.history.local import LocalHistory
+from openq.history.schema import TABLES, VERSION_KEY, arrow_schema
+from openq.history.selection import Selection
+from openq.local.broker import LocalBroker
 from openq.pipeline.archive import archive, compact, erase, vacuum, verify, watch
-from openq.pipeline.archive_files import in_order, sums_of, write_rows
-from openq.pipeline.archive_tasks import ArchiveBusy, TaskFailed, alone, on_executors
+from openq.pipeline.archive_files import row_checksums, sorted_by_day, write_rows
+from openq.pipeline.archive_tasks import ArchiveBusy, TaskFailed, archive_lock, run_tasks
 from tests.crash.seeds import chosen_seed, repeat_with
 from tests.pipeline.conftest import fill_path
 from tests.serving import free_port, served, until
@@ -186,10 +186,12 @@ def test_rows_of_two_days_go_to_two_files(tmp_path: Path) -> None:
         rows = pq.read_table(tmp_path / each.file.path)
         keys = list(zip(rows["queue"].to_pylist(), rows["seq"].to_pylist(), strict=True))
         assert keys == sorted(keys)
-    [(_, first), _] = in_order("messages", pa.Table.from_batches([batch.take(list(range(many - 1, -1, -1)))]))
+    [(_, first), _] = sorted_by_day(
+        "messages", pa.Table.from_batches([batch.take(list(range(many - 1, -1, -1)))])
+    )
     assert first.equals(pq.read_table(tmp_path / written[0].file.path))
     total = written[0].sums[1] + written[1].sums[1]
-    assert total == sums_of("messages", batch)[1]
+    assert total == row_checksums("messages", batch)[1]
 
 
 def test_a_dry_run_changes_nothing(data: Path) -> None:
@@ -201,7 +203,7 @@ def test_a_dry_run_changes_nothing(data: Path) -> None:
 
 
 def test_one_job_at_a_time(data: Path) -> None:
-    with alone(str(data / "archive")), pytest.raises(ArchiveBusy, match=str(os.getpid())):
+    with archive_lock(str(data / "archive")), pytest.raises(ArchiveBusy, match=str(os.getpid())):
         archive(None, path=str(data))
 
 
@@ -478,7 +480,7 @@ def test_a_watcher_archives_what_becomes_full(data: Path) -> None:
         else:
             stop.set()
 
-    watch(None, path=str(data), stop=stop, told=told, every_s=0.01)
+    watch(None, path=str(data), stop=stop, on_result=told, every_s=0.01)
 
     assert [result.version for result in runs] == [1, 2]
     manifest = Archive(data / "archive").latest()
@@ -619,7 +621,7 @@ def test_an_error_on_an_executor_is_one_sentence(spark: SparkSession) -> None:
             raise InvalidSetting("three is no number")
         return number * 2
 
-    assert on_executors(spark, fail, [1, 2, 4]) == [2, 4, 8]
+    assert run_tasks(spark, fail, [1, 2, 4]) == [2, 4, 8]
     with pytest.raises(TaskFailed, match=r"^three is no number$") as caught:
-        on_executors(spark, fail, [1, 3])
+        run_tasks(spark, fail, [1, 3])
     assert caught.value.code == "invalid_setting"

@@ -19,18 +19,18 @@ import pyarrow as pa
 import pytest
 
 from openq import OpenQ
+from openq.auth.policy import Rule
+from openq.auth.store import UserStore
 from openq.cli.main import main
-from openq.columns.archive import Archive, Manifest
-from openq.columns.history import LocalHistory, Piece
-from openq.columns.journal import JournalFiles
-from openq.columns.schema import TABLES, arrow_schema
-from openq.columns.select import Selection
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
+from openq.history.archive import Archive, Manifest
+from openq.history.journal import JournalFiles
+from openq.history.local import LocalHistory, Piece
+from openq.history.schema import TABLES, arrow_schema
+from openq.history.selection import Selection
 from openq.pipeline.archive import archive, compact, erase, vacuum, verify, watch
-from openq.pipeline.archive_remote import archive_server, joined
-from openq.pipeline.remote import RemoteHistory
-from openq.security.policy import Rule
-from openq.security.store import Store
+from openq.pipeline.archive_remote import append_span, archive_server
+from openq.pipeline.remote_history import RemoteHistory
 from tests.crash.seeds import chosen_seed, repeat_with
 from tests.pipeline.conftest import Filled, fill_path, fill_server
 from tests.redis.servers import single
@@ -190,7 +190,7 @@ def test_a_watcher_takes_what_comes(server: Served, tmp_path: Path) -> None:
     place = tmp_path / "archive"
     given_up = threading.Timer(60, stop.set)
     given_up.start()
-    watch(None, url=server.url, archive=str(place), stop=stop, told=told, every_s=0.01)
+    watch(None, url=server.url, archive=str(place), stop=stop, on_result=told, every_s=0.01)
     given_up.cancel()
 
     assert [result.version for result in runs] == [1, 2]
@@ -271,7 +271,7 @@ def test_rows_that_were_dropped_too_early_are_no_secret(tmp_path: Path) -> None:
 def test_who_may_not_gets_nothing_and_who_may_see_some_gets_those(tmp_path: Path) -> None:
     data, place = tmp_path / "data", tmp_path / "archive"
     fill_path(data, 10)
-    store = Store(data / "users.json")
+    store = UserStore(data / "users.json")
     store.add_user("narrow", rules=[Rule("allow", frozenset({"peek"}), "mails")])
     token = store.create_token("narrow", "t")
     with served(data) as server:
@@ -355,10 +355,10 @@ def test_spans_that_follow_are_one_until_they_hold_much() -> None:
         sums = {"rows": rows, "seqs": "0", "digest": "0"}
         return {"start": start, "stop": stop, "gaps": [], "messages": sums, "events": sums}
 
-    some = joined(joined([], span(0, 10, 3)), span(10, 20, 4))
+    some = append_span(append_span([], span(0, 10, 3)), span(10, 20, 4))
     assert [(each["start"], each["stop"], each["events"]["rows"]) for each in some] == [(0, 20, 7)]
-    assert [each["start"] for each in joined(some, span(30, 40, 1))] == [0, 30]
-    assert [each["start"] for each in joined(some, span(20, 40, 1 << 20))] == [0, 20]
+    assert [each["start"] for each in append_span(some, span(30, 40, 1))] == [0, 30]
+    assert [each["start"] for each in append_span(some, span(20, 40, 1 << 20))] == [0, 20]
 
 
 # -- looking after it -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from openq import OpenQ
 from openq.cli.terminal import FAILED, NOT_FOUND, USAGE
 from openq.pipeline.session import SparkFailed, _addresses, check_master
-from tests.cli.helpers import Done, inside
+from tests.cli.helpers import CommandResult, run_in_process
 from tests.serving import Served, free_port, served
 
 
@@ -31,8 +31,8 @@ def nobody() -> str:
     return f"spark://127.0.0.1:{free_port()}"
 
 
-def run(server: Served, nobody: str, *words: str | Path) -> Done:
-    return inside("pipeline", *words, "--url", server.url, "--master", nobody)
+def run(server: Served, nobody: str, *words: str | Path) -> CommandResult:
+    return run_in_process("pipeline", *words, "--url", server.url, "--master", nobody)
 
 
 def test_a_master_that_nobody_serves_is_one_line(server: Served, nobody: str) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from openq import OpenQ
+from openq.auth.policy import Rule
+from openq.auth.store import UserStore
 from openq.client.http import Refused
 from openq.errors import InvalidSetting, OpenQError
 from openq.pipeline.closer import close_stream, committed_offsets, offsets_in
 from openq.pipeline.link import Link
-from openq.security.policy import Rule
-from openq.security.store import Store
-from tests.pipeline.playing import Player, stopped  # noqa: F401
+from tests.pipeline.stream_runner import StreamRunner, stopped  # noqa: F401
 from tests.serving import Served, served, until
 
 
@@ -29,9 +29,9 @@ def publish(server: Served, bodies: list[bytes], queue: str = "a", **settings: A
         opened.publish_many(bodies)
 
 
-def consumer(server: Served, subscription: str = "s", **options: object) -> Player:
+def consumer(server: Served, subscription: str = "s", **options: object) -> StreamRunner:
     told = {"mode": "consume", "queue": "a", "maxMessagesPerTrigger": 4, **options}
-    return Player(url=server.url, subscription=subscription, **told)
+    return StreamRunner(url=server.url, subscription=subscription, **told)
 
 
 def call(server: Served, method: str, path: str, **said: Any) -> Any:
@@ -47,7 +47,7 @@ def counts(server: Served) -> tuple[int, int]:
     return stats["ready"], stats["in_flight"]
 
 
-def flat(player: Player) -> list[bytes]:
+def flat(player: StreamRunner) -> list[bytes]:
     return [body for bodies in player.bodies() for body in bodies]
 
 
@@ -78,7 +78,7 @@ def test_rows_say_what_the_history_says(server: Served) -> None:
     assert (row["message_id"], row["queue"], row["type"], row["priority"]) == (message_id, "a", "order", 3)
     assert dict(row["attributes"])["shop"]["string"] == "north"
     assert (row["size"], row["body"], row["position"]) == (1, b"x", None)
-    [seen] = Player(url=server.url, queues="a").run().batches
+    [seen] = StreamRunner(url=server.url, queues="a").run().batches
     same = (
         "seq",
         "ts",
@@ -265,7 +265,7 @@ def test_a_token_for_one_queue_consumes_that_one_and_no_other(tmp_path: Path) ->
     with served(tmp_path / "data") as before:
         publish(before, numbered(6))
         publish(before, numbered(3), queue="b")
-    users = Store(tmp_path / "data" / "users.json")
+    users = UserStore(tmp_path / "data" / "users.json")
     users.add_user("worker", rules=[Rule("allow", frozenset({"receive"}), "a")])
     token, old = users.create_token("worker", "good"), users.create_token("worker", "old", expires_s=1)
     with served(tmp_path / "data") as server:

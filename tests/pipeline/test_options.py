@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openq.columns.select import Selection
 from openq.errors import InvalidSetting
-from openq.pipeline.options import READ, STREAM, WRITE, Options, as_options
-from openq.pipeline.pushdown import Term, narrowed, sieve
+from openq.history.selection import Selection
+from openq.pipeline.options import READ, STREAM, WRITE, SourceOptions, as_options
+from openq.pipeline.pushdown import ColumnFilter, filter_batch, narrow_selection
 
 PATH = {"path": "data"}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def options(**given: str) -> Options:
-    return Options.parse({**PATH, **given}, READ, {})
+def options(**given: str) -> SourceOptions:
+    return SourceOptions.parse({**PATH, **given}, READ, {})
 
 
 def test_names_of_options_ignore_case() -> None:
-    found = Options.parse({"PATH": "data", "startingseq": "3", "MAXBYTESPERPARTITION": "64m"}, READ, {})
+    found = SourceOptions.parse({"PATH": "data", "startingseq": "3", "MAXBYTESPERPARTITION": "64m"}, READ, {})
 
     assert (found.path, found.value("startingSeq"), found.value("maxBytesPerPartition")) == (
         "data",
@@ -59,41 +59,41 @@ def test_names_of_options_ignore_case() -> None:
 )
 def test_what_cannot_be_meant_is_refused_in_one_sentence(given: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidSetting) as raised:
-        Options.parse(given, READ, {})
+        SourceOptions.parse(given, READ, {})
 
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_what_spark_adds_by_itself_is_no_mistake() -> None:
-    Options.parse({"url": "http://127.0.0.1:1", "checkpointLocation": "x", "path": "y"}, WRITE, {})
+    SourceOptions.parse({"url": "http://127.0.0.1:1", "checkpointLocation": "x", "path": "y"}, WRITE, {})
 
 
 def test_writing_and_consuming_need_a_server() -> None:
     with pytest.raises(InvalidSetting, match="writing goes through a server: set the option url"):
-        Options.parse({"queue": "a"}, WRITE, {})
+        SourceOptions.parse({"queue": "a"}, WRITE, {})
     with pytest.raises(InvalidSetting, match="mode=consume needs a server"):
-        Options.parse({**PATH, "mode": "consume"}, STREAM, {})
+        SourceOptions.parse({**PATH, "mode": "consume"}, STREAM, {})
 
 
 def test_a_token_comes_from_the_option_or_the_environment_and_is_never_shown(tmp_path: Any) -> None:
     file = tmp_path / "token"
     file.write_text("from-a-file\n")
 
-    told = Options.parse({**PATH, "token": "told"}, READ, {"OPENQ_TOKEN": "environment"})
-    inherited = Options.parse(PATH, READ, {"OPENQ_TOKEN": "environment"})
-    kept = Options.parse(PATH, READ, {"OPENQ_TOKEN_FILE": str(file)})
+    told = SourceOptions.parse({**PATH, "token": "told"}, READ, {"OPENQ_TOKEN": "environment"})
+    inherited = SourceOptions.parse(PATH, READ, {"OPENQ_TOKEN": "environment"})
+    kept = SourceOptions.parse(PATH, READ, {"OPENQ_TOKEN_FILE": str(file)})
 
     assert [told.token, inherited.token, kept.token] == ["told", "environment", "from-a-file"]
     assert "told" not in repr(told)
     assert pickle.loads(pickle.dumps(told)) == told
     with pytest.raises(InvalidSetting, match="no token from the environment"):
-        Options.parse(PATH, READ, {"OPENQ_TOKEN_FILE": str(tmp_path / "none")})
+        SourceOptions.parse(PATH, READ, {"OPENQ_TOKEN_FILE": str(tmp_path / "none")})
 
 
 def test_python_values_become_the_options_that_mean_them() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
-    found = Options.parse(
+    found = SourceOptions.parse(
         as_options(path="data", queues=["a,b", "c*"], startingTimestamp=moment, body=False, columns=None),
         READ,
         {},
@@ -126,7 +126,7 @@ ORDER = ["EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual", "LessT
 
 
 @st.composite
-def a_term(draw: Any) -> Term:
+def a_term(draw: Any) -> ColumnFilter:
     column = draw(st.sampled_from(["seq", "position", "ts", "queue", "message_id", "type"]))
     text = st.sampled_from([*QUEUES, "x", "xy", "", "*"])
     value = (
@@ -146,10 +146,10 @@ def a_term(draw: Any) -> Term:
         wanted = None
     else:
         wanted = draw(st.none() | value if kind == "EqualNullSafe" else value)
-    return Term(kind, column, wanted, draw(st.booleans()))
+    return ColumnFilter(kind, column, wanted, draw(st.booleans()))
 
 
-def truth(term: Term, row: dict[str, Any]) -> bool | None:
+def truth(term: ColumnFilter, row: dict[str, Any]) -> bool | None:
     """SQL's answer: true, false, or not known."""
     has = row[term.column]
     if term.column == "ts":
@@ -179,7 +179,7 @@ def truth(term: Term, row: dict[str, Any]) -> bool | None:
 
 @given(st.lists(ROWS, max_size=12), st.lists(a_term(), max_size=3), st.booleans())
 def test_what_is_pushed_down_keeps_every_row_that_sql_keeps(
-    rows: list[dict[str, Any]], found: list[Term], is_bounded: bool
+    rows: list[dict[str, Any]], found: list[ColumnFilter], is_bounded: bool
 ) -> None:
     selection = Selection(queues=("a", "b*"), first_seq=2, until_us=8) if is_bounded else Selection()
     columns = ("seq", "position", "ts", "queue", "message_id", "type")
@@ -194,20 +194,20 @@ def test_what_is_pushed_down_keeps_every_row_that_sql_keeps(
         if all(truth(each, {**row, "ts": (row["ts"] - EPOCH) // timedelta(microseconds=1)}) for each in found)
     ]
 
-    narrow = narrowed(selection, found)
+    narrow = narrow_selection(selection, found)
 
     kept = [] if narrow is None else narrow.keep(batch).to_pylist()
     assert [row for row in kept if row not in bounded.to_pylist()] == []
     assert [row for row in wanted if row not in kept] == []
-    assert sieve(bounded, found).to_pylist() == wanted or any(
+    assert filter_batch(bounded, found).to_pylist() == wanted or any(
         each.kind == "In" and each.negated and None in each.value for each in found
     )
 
 
 def test_body_json_may_be_named_among_the_columns() -> None:
-    told = Options.parse({"path": "x", "body": "json", "columns": "seq,body_json"}, READ)
+    told = SourceOptions.parse({"path": "x", "body": "json", "columns": "seq,body_json"}, READ)
 
     assert told.selection().names == ["seq"]
     assert told.ddl() == "`seq` BIGINT, `body_json` VARIANT"
     with pytest.raises(InvalidSetting, match="body_json"):
-        Options.parse({"path": "x", "columns": "seq,body_json"}, READ)
+        SourceOptions.parse({"path": "x", "columns": "seq,body_json"}, READ)

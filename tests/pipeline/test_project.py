@@ -15,7 +15,7 @@ from openq import OpenQ
 from openq.cli.terminal import USAGE
 from openq.errors import InvalidSetting
 from openq.pipeline.project import TEMPLATES, PipelineFailed, init, run, spec_of
-from tests.cli.helpers import inside
+from tests.cli.helpers import run_in_process
 from tests.serving import Served, served
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_a_place_that_is_taken_or_a_wrong_word_leaves_everything_as_it_was(tmp_p
 
 
 def test_what_is_no_project_is_told_before_spark_starts(tmp_path: Path) -> None:
-    done = inside("pipeline", "run", tmp_path)
+    done = run_in_process("pipeline", "run", tmp_path)
     assert (done.code, "`openq pipeline init` makes one" in done.err) == (USAGE, True)
     (tmp_path / "spark-pipeline.yml").write_text("name: [")
     with pytest.raises(InvalidSetting, match="is no YAML"):
@@ -85,13 +85,13 @@ def test_what_is_no_project_is_told_before_spark_starts(tmp_path: Path) -> None:
 
 def test_the_command_writes_a_project(tmp_path: Path) -> None:
     words = ("pipeline", "init", tmp_path / "bills", "--from", "orders", "--to", "bills")
-    done = inside(*words, OPENQ_URL="http://host:1")
+    done = run_in_process(*words, OPENQ_URL="http://host:1")
 
     assert "openq pipeline run" in done.out
     text = (tmp_path / "bills" / "transformations" / "flow.py").read_text()
     assert "FROM, TO = 'orders', 'bills'" in text
     assert "'http://host:1'" in text
-    assert inside(*words).code == USAGE
+    assert run_in_process(*words).code == USAGE
 
 
 @pytest.fixture

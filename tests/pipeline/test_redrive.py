@@ -13,10 +13,10 @@ import pytest
 from openq import OpenQ
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
 from openq.packed import pack
-from openq.pipeline.again import Departures, Site, publish
-from openq.pipeline.plan import load_plan
 from openq.pipeline.redrive import _new_body, choose, function_of, redrive
-from tests.cli.helpers import inside
+from openq.pipeline.resend import RemovalTracker, ResendContext, publish
+from openq.pipeline.resend_plan import load_plan
+from tests.cli.helpers import run_in_process
 from tests.serving import Served, served
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def test_letters_that_match_go_back_once_and_keep_their_ids(
     file = tmp_path / "plan.json"
     where = "error_signature = 'TimeoutError: no answer within <n> s' AND dlq_source = 'orders'"
     taken = by_number[0]
-    with Site(data, server.url) as site:
-        chosen = choose(spark, site, "dead", where=where, plan=file)
+    with ResendContext(data, server.url) as context:
+        chosen = choose(spark, context, "dead", where=where, plan=file)
         assert [(group.source, group.count) for group in chosen.groups] == [("orders", 10)]
         assert any('"amount"' in sample["body"] for sample in chosen.samples)
         assert not file.exists()
@@ -175,15 +175,15 @@ def test_a_changed_letter_is_published_once_and_its_original_removed(
     # A run that sent its first slice and was gone before it could remove the originals.
     file = tmp_path / "sql.json"
     where = "error_type IS NULL AND type = 'order'"
-    with Site(data, server.url) as site:
+    with ResendContext(data, server.url) as context:
         plan = choose(
-            spark, site, "dead", where=where, transform="named_struct('n', body_json:n::int)", plan=file
+            spark, context, "dead", where=where, transform="named_struct('n', body_json:n::int)", plan=file
         ).plan
         assert plan.total == 4
         plan.state["sending"] = {"slice": 0, "skipped": {}}
         plan.save()
         sent = pack({"body": [b"first"] * 4, "queue": ["orders"] * 4})
-        assert not publish(site.link, plan.id, 0, [sent], 4, None)
+        assert not publish(context.link, plan.id, 0, [sent], 4, None)
 
     done = redrive(spark, **words, plan=file)
 
@@ -201,52 +201,58 @@ def test_the_command_shows_asks_and_tells(
     monkeypatch.chdir(tmp_path)
     place = ("--url", server.url, "--data", data)
 
-    seen = inside("pipeline", "redrive", "dead", *place, "--dry-run")
+    seen = run_in_process("pipeline", "redrive", "dead", *place, "--dry-run")
     assert seen.code == 0
     assert "TimeoutError: no answer within <n> s" in seen.out
     assert "this would send 9 letters of dead back to where they failed" in seen.out
-    told = inside("pipeline", "redrive", "dead", *place, "--dry-run", "--json", "--transform", "upper(body)")
+    told = run_in_process(
+        "pipeline", "redrive", "dead", *place, "--dry-run", "--json", "--transform", "upper(body)"
+    )
     assert {len(json.loads(told.out)["groups"]), json.loads(told.out)["total"]} == {3, 9}
     assert json.loads(told.out)["samples"][0]["new_body"].startswith('{"N": ')
-    unasked = inside("pipeline", "redrive", "dead", *place, "--where", "error_type = 'ValueError'")
+    unasked = run_in_process("pipeline", "redrive", "dead", *place, "--where", "error_type = 'ValueError'")
     assert (unasked.code, len(ids(server, "dead"))) == (2, 9)
     assert "--yes" in unasked.err
-    wrong = inside("pipeline", "redrive", "dead", *place, "--where", "no_such = 1", "--dry-run")
+    wrong = run_in_process("pipeline", "redrive", "dead", *place, "--where", "no_such = 1", "--dry-run")
     assert (wrong.code, wrong.err.count("\n")) == (2, 1)
     assert "no_such" in wrong.err
 
-    done = inside(
+    done = run_in_process(
         "pipeline", "redrive", "dead", *place, "--where", "error_type = 'ValueError'", "--yes", "--json"
     )
 
     assert done.code == 0
     assert json.loads(done.out)["outcomes"] == {"redriven": 3}
     assert len(audited(Path(json.loads(done.out)["audit"]))) == 3
-    again = inside("pipeline", "redrive", "dead", *place, "--where", "error_type = 'ValueError'", "--yes")
+    again = run_in_process(
+        "pipeline", "redrive", "dead", *place, "--where", "error_type = 'ValueError'", "--yes"
+    )
     assert (again.code, again.out) == (5, "")
-    resumed = inside("pipeline", "redrive", *place, "--plan", json.loads(done.out)["plan"], "--yes")
+    resumed = run_in_process("pipeline", "redrive", *place, "--plan", json.loads(done.out)["plan"], "--yes")
     assert "it was done before" in resumed.out
 
     with OpenQ("copies", url=server.url):
         pass
     words = ("pipeline", "replay", "--from", "orders", "--to", "copies", *place)
-    counted = inside(*words, "--dry-run", "--plan", "copies.json")
+    counted = run_in_process(*words, "--dry-run", "--plan", "copies.json")
     assert "this would publish 9 messages again to copies" in counted.out
-    sent = inside("pipeline", "replay", "--plan", "copies.json", *place, "--yes")
+    sent = run_in_process("pipeline", "replay", "--plan", "copies.json", *place, "--yes")
     assert (sent.code, sent.out.splitlines()[0]) == (0, "replay: 9 messages published to copies")
     assert len(ids(server, "copies")) == 9
-    assert "nothing to do" in inside("pipeline", "replay", "--plan", "copies.json", *place, "--yes").out
+    assert (
+        "nothing to do" in run_in_process("pipeline", "replay", "--plan", "copies.json", *place, "--yes").out
+    )
     Path("ids.txt").write_text("\n")
-    assert inside(*words, "--ids", "ids.txt").code == 2
-    assert inside("pipeline", "replay", "--to", "x").code == 2
-    assert inside("pipeline", "replay", "--speed", "fast").code == 2
+    assert run_in_process(*words, "--ids", "ids.txt").code == 2
+    assert run_in_process("pipeline", "replay", "--to", "x").code == 2
+    assert run_in_process("pipeline", "replay", "--speed", "fast").code == 2
 
 
 def test_what_cannot_be_redriven_is_refused_in_one_sentence(
     spark: SparkSession, server: Served, data: Path, tmp_path: Path
 ) -> None:
     kill(server, 3)
-    with Site(data, server.url) as site:
+    with ResendContext(data, server.url) as context:
         for named, why in (
             ({"where": "no_such = 1"}, "there are .*dlq_source"),
             ({"where": "error_type ="}, "where: "),
@@ -257,10 +263,10 @@ def test_what_cannot_be_redriven_is_refused_in_one_sentence(
             ({"rate": -1.0}, "rate must be"),
         ):
             with pytest.raises(OpenQError, match=why):
-                choose(spark, site, "dead", **named)
+                choose(spark, context, "dead", **named)
         with pytest.raises(InvalidSetting, match="one dead-letter queue"):
-            choose(spark, site, "dead*")
-        plan = choose(spark, site, "dead", plan=tmp_path / "plan.json").plan
+            choose(spark, context, "dead*")
+        plan = choose(spark, context, "dead", plan=tmp_path / "plan.json").plan
     plan.digest = "another"
     plan.save()
     with pytest.raises(HistoryUnavailable, match="Make a new plan"):
@@ -297,11 +303,11 @@ def test_a_function_is_loaded_from_its_file_and_its_mistakes_are_told(tmp_path: 
 
 def test_departures_are_seen_as_the_journal_grows(server: Served, data: Path) -> None:
     kill(server, 6)
-    site = Site(data, server.url)
+    context = ResendContext(data, server.url)
     letters = waiting(server, "dead")
-    position, _ = site.end()
+    position, _ = context.end()
     seqs = [int(message.id[-12:], 16) for message in letters]
-    departures = Departures(site, "dead", position, range(seqs[0] + 1, seqs[0] + 100))
+    departures = RemovalTracker(context, "dead", position, range(seqs[0] + 1, seqs[0] + 100))
     departures.advance()
     assert Counter(departures.of(seq) for seq in range(100)) == {None: 100}
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from openq.broker.local import LocalBroker
+from openq.auth.policy import Rule
+from openq.auth.store import UserStore
 from openq.client.http import Refused, Unreachable
-from openq.columns.history import LocalHistory, Piece
-from openq.columns.select import Selection
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
+from openq.history.local import LocalHistory, Piece
+from openq.history.selection import Selection
+from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
 from openq.pipeline.link import Link
-from openq.pipeline.remote import RemoteHistory
-from openq.security.policy import Rule
-from openq.security.store import Store
+from openq.pipeline.remote_history import RemoteHistory
 from tests.serving import free_port, served, start
 
 TOKEN = "oq_canary-2718"
@@ -117,7 +117,7 @@ def test_a_server_that_stays_away_is_one_clear_error_without_the_token() -> None
 
 
 def test_who_may_not_is_told_so_at_once(data: Path) -> None:
-    store = Store(data / "users.json")
+    store = UserStore(data / "users.json")
     store.add_user("narrow", rules=[Rule("allow", frozenset({"peek"}), "a")])
     token = store.create_token("narrow", "t")
     gone = store.create_token("narrow", "old", expires_s=1)

@@ -16,10 +16,10 @@ import pytest
 
 from openq import OpenQ
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
-from openq.pipeline import plan as plans
-from openq.pipeline.again import Site, said
-from openq.pipeline.plan import Pace, PlanBusy, load_plan, make_plan, step_of
+from openq.pipeline import resend_plan as plans
 from openq.pipeline.replay import _cut, _steps, choose, replay
+from openq.pipeline.resend import ResendContext, spark_message
+from openq.pipeline.resend_plan import PlanBusy, RateLimiter, batch_size, load_plan, make_plan
 from tests.serving import Served, served
 
 if TYPE_CHECKING:
@@ -171,11 +171,11 @@ def test_what_cannot_be_done_is_said_before_anything_is_sent(
     spark: SparkSession, server: Served, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     make_queue(server, "none")
-    site = Site(data, server.url)
+    context = ResendContext(data, server.url)
 
     def refused(*words: Any, **named: Any) -> str:
         with pytest.raises(OpenQError) as caught:
-            choose(spark, site, *words, **named)
+            choose(spark, context, *words, **named)
         return str(caught.value)
 
     assert "such_column" in refused("orders", "none", where="such_column = 1")
@@ -187,12 +187,12 @@ def test_what_cannot_be_done_is_said_before_anything_is_sent(
     assert "contradict" in refused("orders", "none", rate=1.0, speed=2.0)
     assert "to which queue" in refused("orders", None)
     assert "from which queue" in refused(None, "none")
-    assert choose(spark, site, "orders", "none", ids=["unknown"]).plan.total == 0
-    chance = choose(spark, site, "orders", "none", where="seq > 0", plan=tmp_path / "chance.json").plan
+    assert choose(spark, context, "orders", "none", ids=["unknown"]).plan.total == 0
+    chance = choose(spark, context, "orders", "none", where="seq > 0", plan=tmp_path / "chance.json").plan
     chance.asked["where"] = "seq > 9"
     chance.slices = [(first, end, rows + 1) for first, end, rows in chance.slices]
     with pytest.raises(HistoryUnavailable, match="nothing of it was sent"):
-        replaying.run(spark, site, chance)
+        replaying.run(spark, context, chance)
     with pytest.raises(InvalidSetting, match="leave it out"):
         replay(spark, "orders", "other", path=data, url=server.url, plan=tmp_path / "chance.json")
 
@@ -209,9 +209,9 @@ def test_a_plan_file_is_read_as_it_was_written_and_anything_else_is_refused(tmp_
     file = tmp_path / "deep" / "plan.json"
     plan = make_plan("replay", file, asked={"to": "q"}, journal="ab", end_position=7, total=3)
     plan.slices = [(1, 5, 2), (5, 7, 1)]
-    with plan.held():
+    with plan.locked():
         plan.save()
-        with pytest.raises(PlanBusy), replace(plan).held():
+        with pytest.raises(PlanBusy), replace(plan).locked():
             pass
     assert load_plan(file, "replay") == plan
     assert os.stat(file).st_mode & 0o077 == 0
@@ -255,7 +255,7 @@ def test_steps_follow_the_number_of_messages_and_the_original_time() -> None:
     plan.asked["speed"] = 10.0
     assert list(_steps(plan, times)) == [(0, 5)]
 
-    assert (step_of(None, 1000), step_of(1.5, 1000), step_of(400, 1000), step_of(1e6, 1000)) == (
+    assert (batch_size(None, 1000), batch_size(1.5, 1000), batch_size(400, 1000), batch_size(1e6, 1000)) == (
         1000,
         1,
         100,
@@ -264,7 +264,7 @@ def test_steps_follow_the_number_of_messages_and_the_original_time() -> None:
 
 
 def test_a_pace_does_not_make_up_for_lost_time() -> None:
-    pace = Pace(1000.0)
+    pace = RateLimiter(1000.0)
     pace._next -= 3600  # nothing happened for an hour
 
     pace.wait(1)
@@ -277,11 +277,11 @@ def test_what_spark_says_becomes_one_sentence() -> None:
         "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `x` is not there. SQLSTATE: 42703; line 1 pos 0;\n"
         "'Filter ('x = 1)\n+- Relation"
     )
-    assert said(ValueError(text)) == "A column `x` is not there."
+    assert spark_message(ValueError(text)) == "A column `x` is not there."
 
 
 def test_a_job_needs_a_history_and_to_send_needs_a_server(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="where the history is"):
-        Site()
+        ResendContext()
     with pytest.raises(InvalidSetting, match="running server"):
-        _ = Site(tmp_path).link
+        _ = ResendContext(tmp_path).link

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openq.pipeline.report import count, esc, lines, render, size, span
+from openq.pipeline.report import count, escape, line_plot, render, size, span
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror='alert(2)'>\"'&\u202e\x00\ud800"
 VOID = {"meta", "br", "path", "rect"}
@@ -138,10 +138,10 @@ def test_an_analysis_of_nothing_has_a_page_too() -> None:
 
 
 def test_a_line_without_values_and_one_with_a_single_value_are_drawn() -> None:
-    assert "Nothing to draw" in lines("empty", 0, 1, [("a", "c1", [None, None])], span)
-    assert "Nothing to draw" in lines("zeros", 0, 1, [("a", "c1", [0, 0])], count)
+    assert "Nothing to draw" in line_plot("empty", 0, 1, [("a", "c1", [None, None])], span)
+    assert "Nothing to draw" in line_plot("zeros", 0, 1, [("a", "c1", [0, 0])], count)
     for log in (False, True):
-        assert "M" in lines("one", 0, 1, [("a", "c1", [5.0])], count, log=log)
+        assert "M" in line_plot("one", 0, 1, [("a", "c1", [5.0])], count, log=log)
 
 
 @pytest.mark.parametrize(
@@ -163,4 +163,4 @@ def test_numbers_and_long_texts_are_readable() -> None:
     assert count(1_234_567) == "1,234,567"
     assert count(2.5) == "2.50"
     assert size(1_572_864) == "1.5 MiB"
-    assert len(esc("x" * 1000)) == 240
+    assert len(escape("x" * 1000)) == 240

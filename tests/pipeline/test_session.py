@@ -16,7 +16,7 @@ from openq.errors import InvalidSetting
 from openq.pipeline import java
 from openq.pipeline.java import NoJava, find_java, spark_home
 from openq.pipeline.session import reason, session
-from tests.cli.helpers import inside
+from tests.cli.helpers import run_in_process
 from tests.pipeline.conftest import fill_path
 from tests.shared_spark import JAVA
 
@@ -190,7 +190,9 @@ def test_a_session_is_set_up_for_openq(spark: SparkSession) -> None:
 def test_a_command_ends_no_session_that_it_did_not_start(spark: SparkSession, tmp_path: Path) -> None:
     fill_path(tmp_path / "data", 6)
 
-    done = inside("pipeline", "sql", "SELECT count(*) AS n FROM queue(orders)", "--data", tmp_path / "data")
+    done = run_in_process(
+        "pipeline", "sql", "SELECT count(*) AS n FROM queue(orders)", "--data", tmp_path / "data"
+    )
 
     assert (done.code, done.err) == (0, "")
     assert spark.range(3).count() == 3

@@ -12,14 +12,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from openq import OpenQ
+from openq.auth.policy import ACTIONS, Rule
+from openq.auth.store import UserStore
 from openq.client.http import Refused, Unreachable
 from openq.errors import InvalidSetting, OpenQError, QueueNotFound
 from openq.packed import unpack
 from openq.pipeline.link import Link
-from openq.pipeline.rows import PART_BYTES, pack, parts, to_arrow
+from openq.pipeline.packed_rows import PART_BYTES, pack, parts, unpack_to_arrow
 from openq.pipeline.sink import BatchWriter, columns_of, make_stream_writer, make_writer
-from openq.security.policy import ACTIONS, Rule
-from openq.security.store import Store
 from tests.serving import Served, served
 
 URL = {"url": "http://127.0.0.1:1", "queue": "q"}
@@ -88,7 +88,7 @@ def test_packed_rows_are_read_into_the_columns_of_the_history() -> None:
         {"attributes": "json"},
     )
 
-    [rows] = to_arrow(data, ["seq", "ts", "queue", "type", "body", "size", "attributes", "group"])
+    [rows] = unpack_to_arrow(data, ["seq", "ts", "queue", "type", "body", "size", "attributes", "group"])
 
     assert rows.to_pylist() == [
         {
@@ -191,11 +191,11 @@ def test_a_queue_is_never_overwritten() -> None:
 
 
 def test_a_row_of_the_history_can_be_written_as_it_is() -> None:
-    from openq.columns.schema import arrow_schema
-    from openq.pipeline.options import WRITE, Options
-    from openq.pipeline.sink import Target
+    from openq.history.schema import arrow_schema
+    from openq.pipeline.options import WRITE, SourceOptions
+    from openq.pipeline.sink import SinkTarget
 
-    target = Target(Options.parse(URL, WRITE))
+    target = SinkTarget(SourceOptions.parse(URL, WRITE))
 
     assert columns_of(from_arrow_schema(arrow_schema("messages")), target) == [
         *("message_id", "type", "group", "dedup_id", "priority", "delay_us", "content_type"),
@@ -317,7 +317,7 @@ def test_a_bad_row_stops_the_batch_or_becomes_a_dead_letter(server: Served) -> N
 
 
 def test_a_token_for_one_queue_writes_to_that_one_and_no_other(tmp_path: Path) -> None:
-    users = Store(tmp_path / "data" / "users.json")
+    users = UserStore(tmp_path / "data" / "users.json")
     users.add_user("loader", rules=[Rule("allow", frozenset({"send"}), "a")])
     users.add_user("admin", rules=[Rule("allow", ACTIONS, account="*")])
     token, admin = users.create_token("loader", "t"), users.create_token("admin", "t")

@@ -12,8 +12,8 @@ import pytest
 from openq import OpenQ
 from openq.cli.terminal import USAGE
 from openq.errors import InvalidSetting, OpenQError
-from openq.pipeline.sqljob import Source, SqlMistake, Target, parse, sql
-from tests.cli.helpers import inside
+from openq.pipeline.sqljob import SqlSource, SqlSyntaxError, SqlTarget, parse, sql
+from tests.cli.helpers import run_in_process
 from tests.serving import Served, served
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ def test_queues_become_views_and_the_rest_stays_as_it_is() -> None:
         "FROM stream(queue(a.b-c, 'd e')) s JOIN events(\"x\") USING (message_id);"
     )
 
-    assert made.target == Target("queue", "b")
+    assert made.target == SqlTarget("queue", "b")
     assert made.query == (
         "SELECT body, 'FROM queue(x)' AS note -- from queue(y)\n"
         "FROM openq_stream_1 s JOIN openq_batch_2 USING (message_id)"
     )
     assert made.sources == (
-        Source("messages", "stream", ("a.b-c", "d e"), "openq_stream_1"),
-        Source("events", "batch", ("x",), "openq_batch_2"),
+        SqlSource("messages", "stream", ("a.b-c", "d e"), "openq_stream_1"),
+        SqlSource("events", "batch", ("x",), "openq_batch_2"),
     )
     assert made.is_stream
 
@@ -54,8 +54,8 @@ def test_the_same_history_twice_is_one_snapshot() -> None:
 def test_targets_are_a_queue_or_files() -> None:
     for kind in ("parquet", "json", "csv"):
         made = parse(f"insert into {kind}('some dir/x') select body from consume(queue(a))")
-        assert (made.target, made.subscription_queues) == (Target(kind, "some dir/x"), ("a",))
-    assert parse("INSERT OVERWRITE csv('d') SELECT 1").target == Target("csv", "d", overwrite=True)
+        assert (made.target, made.subscription_queues) == (SqlTarget(kind, "some dir/x"), ("a",))
+    assert parse("INSERT OVERWRITE csv('d') SELECT 1").target == SqlTarget("csv", "d", overwrite=True)
 
 
 def test_a_checkpoint_belongs_to_the_words_not_to_their_layout() -> None:
@@ -93,7 +93,7 @@ def test_a_checkpoint_belongs_to_the_words_not_to_their_layout() -> None:
     ],
 )
 def test_a_mistake_is_told_with_its_place(text: str, column: int, says: str) -> None:
-    with pytest.raises(SqlMistake, match=says) as raised:
+    with pytest.raises(SqlSyntaxError, match=says) as raised:
         parse(text)
 
     assert raised.value.column == column
@@ -101,16 +101,16 @@ def test_a_mistake_is_told_with_its_place(text: str, column: int, says: str) -> 
 
 
 def test_lines_are_counted_where_there_are_several() -> None:
-    with pytest.raises(SqlMistake, match="line 2, column 13: "):
+    with pytest.raises(SqlSyntaxError, match="line 2, column 13: "):
         parse("SELECT *\nFROM events()")
 
 
 def test_the_command_refuses_a_wrong_statement_before_spark_starts() -> None:
-    done = inside("pipeline", "sql", "SELECT * FROM queue(")
+    done = run_in_process("pipeline", "sql", "SELECT * FROM queue(")
     assert (done.code, done.out) == (USAGE, "")
     assert "column 21: " in done.err
 
-    assert inside("pipeline", "sql", "SELECT 1", "--once", "--continuous").code == USAGE
+    assert run_in_process("pipeline", "sql", "SELECT 1", "--once", "--continuous").code == USAGE
 
 
 def test_what_does_not_go_together_is_refused() -> None:
@@ -199,7 +199,7 @@ def test_spark_s_own_mistakes_have_their_place_in_the_statement(spark: SparkSess
         ("SELECT bodi FROM queue(here)", 8, "bodi"),
         ("SELECT * FROM queue(here) WHRE 1 = 1 x", 32, "Syntax error"),
     ):
-        with pytest.raises(SqlMistake, match=says) as raised:
+        with pytest.raises(SqlSyntaxError, match=says) as raised:
             sql(spark, text, url=server.url)
         assert raised.value.column == column
         assert "openq_batch" not in str(raised.value)
@@ -216,7 +216,7 @@ def test_the_command_shows_rows_and_nothing_else(spark: SparkSession, server: Se
     publish(server, "shown", [b'{"a": 1}', b"\xff"])
 
     statement = "SELECT body, size FROM queue(shown) ORDER BY size"
-    done = inside("pipeline", "sql", statement, "--json", "--url", server.url)
+    done = run_in_process("pipeline", "sql", statement, "--json", "--url", server.url)
 
     assert [json.loads(line) for line in done.out.splitlines()] == [
         {"body": "/w==", "size": 1},

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from openq import OpenQ
-from openq.broker.local import LocalBroker
-from openq.columns.history import LocalHistory
-from openq.columns.select import Selection
 from openq.errors import HistoryUnavailable, InvalidSetting
+from openq.history.local import LocalHistory
+from openq.history.selection import Selection
+from openq.local.broker import LocalBroker
 from openq.pipeline.archive import archive
 from openq.pipeline.link import Link
-from tests.pipeline.playing import Player, stopped  # noqa: F401
+from tests.pipeline.stream_runner import StreamRunner, stopped  # noqa: F401
 from tests.serving import served, until
 
 
-def flat(player: Player) -> list[bytes]:
+def flat(player: StreamRunner) -> list[bytes]:
     return [body for bodies in player.bodies() for body in bodies]
 
 
@@ -56,13 +56,13 @@ def journal(tmp_path: Path) -> Any:
 
 def test_a_stream_begins_where_it_is_told(journal: Journal) -> None:
     journal.publish(*numbered(5))
-    [first] = Player(path=journal.path, columns=["position", "seq", "ts", "body"]).run().batches
+    [first] = StreamRunner(path=journal.path, columns=["position", "seq", "ts", "body"]).run().batches
     third = first[2]
     journal.publish(*numbered(5, 5))
 
     def read(starting: str | None = None, **options: object) -> list[bytes]:
         told = {} if starting is None else {"startingOffsets": starting}
-        return flat(Player(path=journal.path, **told, **options).run())
+        return flat(StreamRunner(path=journal.path, **told, **options).run())
 
     assert read() == read("earliest") == numbered(10)
     assert read("latest") == []
@@ -80,7 +80,7 @@ def test_a_start_that_means_nothing_is_refused(journal: Journal, word: str) -> N
     journal.publish(b"x")
 
     with pytest.raises(InvalidSetting, match=r"startingOffsets|checkpoint"):
-        Player(path=journal.path, startingOffsets=word).run()
+        StreamRunner(path=journal.path, startingOffsets=word).run()
 
 
 def test_a_batch_has_at_most_so_many_messages(journal: Journal) -> None:
@@ -88,7 +88,7 @@ def test_a_batch_has_at_most_so_many_messages(journal: Journal) -> None:
     journal.publish_many(*numbered(2000, 10))
     journal.publish(*numbered(3, 2010))
 
-    player = Player(path=journal.path, maxMessagesPerTrigger=400).run()
+    player = StreamRunner(path=journal.path, maxMessagesPerTrigger=400).run()
 
     assert [len(bodies) for bodies in player.bodies()] == [400] * 5 + [13]
     assert flat(player) == numbered(2013)
@@ -97,7 +97,7 @@ def test_a_batch_has_at_most_so_many_messages(journal: Journal) -> None:
 def test_a_batch_has_at_most_so_many_bytes(journal: Journal) -> None:
     journal.publish(*[b"x" * 100] * 10, b"y" * 1000, *[b"z" * 100] * 2)
 
-    player = Player(path=journal.path, maxBytesPerTrigger=350).run()
+    player = StreamRunner(path=journal.path, maxBytesPerTrigger=350).run()
 
     assert [len(bodies) for bodies in player.bodies()] == [3, 3, 3, 1, 1, 2]
 
@@ -118,7 +118,7 @@ def test_limits_hold_in_files_of_the_archive_and_across_their_end(tmp_path: Path
 
     with served(path) as server:
         place = {"url": server.url} if way == "url" else {"path": path}
-        player = Player(**place, maxMessagesPerTrigger=8).run()
+        player = StreamRunner(**place, maxMessagesPerTrigger=8).run()
 
     assert kinds == {"file", "segment"}
     assert [sorted(map(int, bodies)) for bodies in player.bodies()] == [
@@ -128,7 +128,7 @@ def test_limits_hold_in_files_of_the_archive_and_across_their_end(tmp_path: Path
 
 def test_a_run_that_is_to_end_takes_what_was_there_when_it_began(journal: Journal) -> None:
     journal.publish(*numbered(3))
-    player = Player(path=journal.path, maxMessagesPerTrigger=2).start()
+    player = StreamRunner(path=journal.path, maxMessagesPerTrigger=2).start()
     journal.publish(*numbered(3, 3))
 
     while player.step():
@@ -140,7 +140,7 @@ def test_a_run_that_is_to_end_takes_what_was_there_when_it_began(journal: Journa
 
 def test_other_queues_cause_no_batches(journal: Journal) -> None:
     journal.publish(b"1")
-    player = Player(path=journal.path, queues="a").start(available_now=False)
+    player = StreamRunner(path=journal.path, queues="a").start(available_now=False)
     assert player.step()
 
     journal.publish(*[b"x"] * 20, queue="b")
@@ -154,7 +154,7 @@ def test_other_queues_cause_no_batches(journal: Journal) -> None:
 
 def test_a_stream_waits_for_enough_messages_but_not_for_ever(journal: Journal) -> None:
     journal.publish(b"1")
-    player = Player(path=journal.path, minMessagesPerTrigger=3, maxTriggerDelay="1h")
+    player = StreamRunner(path=journal.path, minMessagesPerTrigger=3, maxTriggerDelay="1h")
     player.start(available_now=False)
 
     assert not player.step()
@@ -163,7 +163,7 @@ def test_a_stream_waits_for_enough_messages_but_not_for_ever(journal: Journal) -
     assert player.bodies() == [[b"1", b"2", b"3"]]
 
     journal.publish(b"4")
-    impatient = Player(path=journal.path, minMessagesPerTrigger=30, maxTriggerDelay="10ms")
+    impatient = StreamRunner(path=journal.path, minMessagesPerTrigger=30, maxTriggerDelay="10ms")
     impatient.start(available_now=False)
     until(impatient.step)
     assert flat(impatient) == numbered(4, 1)
@@ -171,7 +171,7 @@ def test_a_stream_waits_for_enough_messages_but_not_for_ever(journal: Journal) -
 
 def test_a_batch_that_was_not_committed_is_read_again_as_it_was(journal: Journal) -> None:
     journal.publish(*numbered(3))
-    player = Player(path=journal.path).start()
+    player = StreamRunner(path=journal.path).start()
     assert player.step(commits=False)
     before = player.bodies()
     journal.publish(*numbered(3, 3))
@@ -187,7 +187,7 @@ def test_events_are_a_stream_too(journal: Journal) -> None:
     with OpenQ("a", broker=journal.broker, codec="raw") as queue:
         queue.ack(queue.receive())
 
-    player = Player("events", path=journal.path, events="publish,ack").run()
+    player = StreamRunner("events", path=journal.path, events="publish,ack").run()
 
     assert [row["event"] for row in player.batches[0]] == ["publish", "publish", "ack"]
 
@@ -196,8 +196,10 @@ def test_history_that_is_gone_is_an_error_that_names_it_or_is_left_out_when_told
     journal = Journal(tmp_path / "data", segment_bytes=1 << 16, history_bytes=1 << 17)
     try:
         journal.publish(b"first")
-        player = Player(path=journal.path, startingOffsets="earliest", columns=["position", "body"]).run()
-        lenient = Player(path=journal.path, failOnDataLoss="false", columns=["position", "body"])
+        player = StreamRunner(
+            path=journal.path, startingOffsets="earliest", columns=["position", "body"]
+        ).run()
+        lenient = StreamRunner(path=journal.path, failOnDataLoss="false", columns=["position", "body"])
         lenient.planned, lenient.committed, lenient.batches = (
             list(player.planned),
             player.committed,
@@ -218,7 +220,7 @@ def test_history_that_is_gone_is_an_error_that_names_it_or_is_left_out_when_told
 
 
 def _oldest(path: Path) -> int:
-    from openq.columns.journal import JournalFiles
+    from openq.history.journal import JournalFiles
 
     return JournalFiles(path).segments()[0].number
 
@@ -228,7 +230,7 @@ def test_over_http_a_stream_is_the_same_and_its_cursor_follows(tmp_path: Path) -
         with OpenQ("a", url=server.url, codec="raw") as queue:
             for body in numbered(10):
                 queue.publish(body)
-        player = Player(url=server.url, maxMessagesPerTrigger=4, cursor="reader", holdTime="1h").run()
+        player = StreamRunner(url=server.url, maxMessagesPerTrigger=4, cursor="reader", holdTime="1h").run()
 
         assert [len(bodies) for bodies in player.bodies()] == [4, 4, 2]
         assert flat(player) == numbered(10)
@@ -249,7 +251,7 @@ def test_over_http_a_stream_is_the_same_and_its_cursor_follows(tmp_path: Path) -
 
 def test_a_checkpoint_of_another_kind_is_refused(journal: Journal) -> None:
     journal.publish(b"x")
-    player = Player(path=journal.path)
+    player = StreamRunner(path=journal.path)
     player.planned = [{"batch": 1, "subscription": "s"}]
 
     with pytest.raises(InvalidSetting, match="checkpoint of its own"):
@@ -258,12 +260,12 @@ def test_a_checkpoint_of_another_kind_is_refused(journal: Journal) -> None:
 
 def test_a_checkpoint_of_another_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
     journal.publish(b"x")
-    player = Player(path=journal.path).run()
+    player = StreamRunner(path=journal.path).run()
     assert flat(player) == [b"x"]
     with served(tmp_path / "other") as server:
         with OpenQ("a", url=server.url, codec="raw") as queue:
             queue.publish(b"y")
-        other = Player(url=server.url)
+        other = StreamRunner(url=server.url)
         other.planned, other.committed = player.planned, player.committed
         with pytest.raises(InvalidSetting, match="another journal or store"):
             other.run()
@@ -289,4 +291,4 @@ def test_options_that_contradict_each_other_are_refused(
     journal: Journal, options: dict[str, str], says: str
 ) -> None:
     with pytest.raises(InvalidSetting, match=says):
-        Player(path=journal.path, **options).run()
+        StreamRunner(path=journal.path, **options).run()

@@ -13,8 +13,8 @@ import pytest
 from openq import OpenQ
 from openq.cli.terminal import NOT_FOUND
 from openq.errors import InvalidSetting, OpenQError
-from openq.pipeline.transfer import export, format_of, job_of, listing, load
-from tests.cli.helpers import inside
+from openq.pipeline.transfer import export, format_of, job_of, list_files, load
+from tests.cli.helpers import run_in_process
 from tests.serving import Served, served
 
 if TYPE_CHECKING:
@@ -63,13 +63,13 @@ def test_names_that_tell_nothing_need_a_word(tmp_path: Path) -> None:
             format_of(names)
     assert format_of(["a"], "csv") == "csv"
     with pytest.raises(InvalidSetting, match="does not exist"):
-        listing(tmp_path / "nothing.csv")
+        list_files(tmp_path / "nothing.csv")
 
 
 def test_a_job_is_named_after_its_files(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     (tmp_path / "_SUCCESS").write_text("")
-    files = listing(tmp_path)
+    files = list_files(tmp_path)
     name = job_of(files, ["orders"])
 
     assert job_of(files, ["orders"]) == name
@@ -81,7 +81,7 @@ def test_a_job_is_named_after_its_files(tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_what_cannot_be_before_spark_starts(tmp_path: Path) -> None:
-    done = inside("pipeline", "load", tmp_path / "nothing.csv", "--to", "q", "--dry-run")
+    done = run_in_process("pipeline", "load", tmp_path / "nothing.csv", "--to", "q", "--dry-run")
     assert (done.code, "does not exist" in done.err) == (NOT_FOUND, True)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from openq.errors import InvalidSetting
-from openq.pipeline.triage import advice_for, command_for, of_source, render, triage
+from openq.pipeline.triage import advice_for, command_for, render, triage, triage_history
 from tests.pipeline.recount import History, Recount, Simulation, micros
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def test_groups_equal_a_plain_count_and_say_what_is_still_there(spark: SparkSess
         row["body"] = b'{"n": %d, "x": "<script>alert(1)</script>"}' % row["seq"]
     types = {row["message_id"]: row.get("type") for row in history.messages}
 
-    found = of_source(source(history), (), top=100, samples=3)
+    found = triage_history(source(history), (), top=100, samples=3)
 
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in history.events:
@@ -71,7 +71,7 @@ def test_groups_equal_a_plain_count_and_say_what_is_still_there(spark: SparkSess
     assert tags.count["script"] == 1  # ours
     assert tags.count["img"] == 0
 
-    some = of_source(source(history), ("no-such*",), top=5, samples=0)
+    some = triage_history(source(history), ("no-such*",), top=5, samples=0)
     assert (some.total, some.groups) == (0, ())
     assert "There are none" in render(some)
 

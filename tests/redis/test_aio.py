@@ -13,8 +13,8 @@ import pytest
 import openq
 from openq.aio import Consumer, Message, OpenQ, Queue
 from tests.aio import test_consumer, test_queue
-from tests.redis.borrowed import borrow
 from tests.redis.servers import FORCED, Server, single
+from tests.redis.shared_tests import collect_tests
 
 Place = dict[str, Any]
 
@@ -25,8 +25,8 @@ def place(redis_server: Server) -> Place:
     return {"url": f"{redis_server.url}?profile=fast"}
 
 
-globals().update(borrow(test_queue, "place"))
-globals().update(borrow(test_consumer, "place"))
+globals().update(collect_tests(test_queue, "place"))
+globals().update(collect_tests(test_consumer, "place"))
 
 
 def reads(server: Server) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from openq.errors import NotReplicated
-from openq.redis.copies import FEWER_AFTER_S, LOOK_AGAIN_S, Copies, Floor
-from openq.redis.url import parse
+from openq.redis.net.copies import LOWER_AFTER_S, REFRESH_S, Copies, ReplicaFloor
+from openq.redis.net.url import parse
 
 
 def _info(*states: str, role: str = "master") -> bytes:
@@ -22,22 +22,22 @@ def _seen(online: int) -> list[bytes]:
 def test_a_replica_that_comes_is_waited_for() -> None:
     copies = Copies(parse("redis://localhost"))
     copies.new_connection(_seen(0), 0.0)
-    copies.learn(_seen(2), LOOK_AGAIN_S)
+    copies.parse_info(_seen(2), REFRESH_S)
     assert copies.replicas == 2
 
 
 def test_one_that_goes_is_waited_for_a_while() -> None:
     copies = Copies(parse("redis://localhost"))
     copies.new_connection(_seen(1), 0.0)
-    copies.learn(_seen(0), 10.0)
-    copies.learn(_seen(0), FEWER_AFTER_S - 1)
+    copies.parse_info(_seen(0), 10.0)
+    copies.parse_info(_seen(0), LOWER_AFTER_S - 1)
     assert copies.replicas == 1
-    copies.learn(_seen(0), FEWER_AFTER_S)
+    copies.parse_info(_seen(0), LOWER_AFTER_S)
     assert copies.replicas == 0
 
 
 def test_another_connection_does_not_believe_that_they_are_gone_either() -> None:
-    floor = Floor()
+    floor = ReplicaFloor()
     before = Copies(parse("redis+sentinel://localhost/main"), floor)
     after = Copies(parse("redis+sentinel://localhost/main"), floor)
     before.new_connection(_seen(1), 0.0)
@@ -48,10 +48,10 @@ def test_another_connection_does_not_believe_that_they_are_gone_either() -> None
 def test_one_that_comes_back_in_time_starts_the_wait_anew() -> None:
     copies = Copies(parse("redis://localhost"))
     copies.new_connection(_seen(1), 0.0)
-    copies.learn(_seen(0), 10.0)
-    copies.learn(_seen(1), 20.0)
-    copies.learn(_seen(0), 30.0)
-    copies.learn(_seen(0), 10.0 + FEWER_AFTER_S)
+    copies.parse_info(_seen(0), 10.0)
+    copies.parse_info(_seen(1), 20.0)
+    copies.parse_info(_seen(0), 30.0)
+    copies.parse_info(_seen(0), 10.0 + LOWER_AFTER_S)
     assert copies.replicas == 1
 
 
@@ -59,13 +59,13 @@ def test_behind_sentinels_a_connection_never_does_with_less() -> None:
     # A master that was cut off together with its client would confirm what the next master never had.
     copies = Copies(parse("redis+sentinel://localhost/main"))
     copies.new_connection(_seen(1), 0.0)
-    copies.learn(_seen(0), 10.0)
-    copies.learn(_seen(0), 10_000.0)
+    copies.parse_info(_seen(0), 10.0)
+    copies.parse_info(_seen(0), 10_000.0)
     assert copies.replicas == 1
 
 
 def test_after_a_failover_the_master_that_is_gone_is_not_waited_for_and_the_others_are() -> None:
-    floor = Floor()
+    floor = ReplicaFloor()
     before = Copies(parse("redis+sentinel://localhost/main"), floor)
     before.new_connection(_seen(2), 0.0)
     after = Copies(parse("redis+sentinel://localhost/main"), floor.without_one())
@@ -77,7 +77,7 @@ def test_after_a_failover_the_master_that_is_gone_is_not_waited_for_and_the_othe
 def test_a_number_that_was_asked_for_stays(online: int) -> None:
     copies = Copies(parse("redis://localhost?replicas=2"))
     copies.new_connection(_seen(online), 0.0)
-    copies.learn(_seen(online), 1_000.0)
+    copies.parse_info(_seen(online), 1_000.0)
     assert copies.replicas == 2
 
 
@@ -102,7 +102,7 @@ def test_in_a_cluster_its_nodes_say_who_failed(
 ) -> None:
     copies = Copies(parse("redis+cluster://localhost"))
     nodes = f"{_MASTER}\nr1 127.0.0.1:2@12 {flags} {master} 0 0 1 connected\n".encode()
-    assert len(copies.look()) == 2
+    assert len(copies.info_commands()) == 2
     copies.new_connection([_info(*states), nodes], 0.0)
     assert copies.replicas == wanted
 
@@ -112,15 +112,17 @@ def test_after_a_refusal_is_looked_again() -> None:
     nodes = f"{_MASTER}\nr1 127.0.0.1:2@12 slave m1 0 0 1 connected\n".encode()
     copies.new_connection([_info("online"), nodes], 0.0)
     mark = copies.mark()
-    asked = copies.question(1.0)
-    assert not asked.looks
-    assert "0 of 1" in str(copies.verdict(asked, [0]))
-    again = copies.question(2.0)
-    assert again.looks
+    asked = copies.confirm_request(1.0)
+    assert not asked.refreshes_info
+    assert "0 of 1" in str(copies.check_replies(asked, [0]))
+    again = copies.confirm_request(2.0)
+    assert again.refreshes_info
     gone = nodes.replace(b"slave", b"slave,fail")
-    assert copies.verdict(again, [0, _info(), gone]) is not None  # it was asked for when the write was made
-    last = copies.question(3.0)
-    assert copies.verdict(last, [_info(), gone]) is None
+    assert (
+        copies.check_replies(again, [0, _info(), gone]) is not None
+    )  # it was asked for when the write was made
+    last = copies.confirm_request(3.0)
+    assert copies.check_replies(last, [_info(), gone]) is None
     assert copies.is_safe(mark, 3.0)
 
 
@@ -131,13 +133,13 @@ def test_the_first_replica_is_seen_at_once() -> None:
     copies.new_connection([_info(), alone], 0.0)
     mark = copies.mark()
     assert not copies.is_safe(mark, 0.1)
-    asked = copies.question(0.1)
-    assert (asked.looks, asked.replicas) == (True, 0)
-    assert copies.verdict(asked, [_info("online"), alone]) == "ask again"
+    asked = copies.confirm_request(0.1)
+    assert (asked.refreshes_info, asked.replicas) == (True, 0)
+    assert copies.check_replies(asked, [_info("online"), alone]) == "ask again"
     assert not copies.is_safe(mark, 0.1)
-    again = copies.question(0.2)
-    assert (again.looks, again.replicas) == (False, 1)
-    assert copies.verdict(again, [1]) is None
+    again = copies.confirm_request(0.2)
+    assert (again.refreshes_info, again.replicas) == (False, 1)
+    assert copies.check_replies(again, [1]) is None
     assert copies.is_safe(mark, 0.2)
 
 
@@ -148,7 +150,7 @@ def test_a_new_connection_cannot_speak_for_the_writes_of_the_old_one() -> None:
     assert not copies.is_safe(mark, 1.0)
     # Lost and opened again before the question leaves: WAIT knows nothing of that write there.
     copies.new_connection(_seen(1), 2.0)
-    assert copies.verdict(copies.question(2.0), [1]) is None
+    assert copies.check_replies(copies.confirm_request(2.0), [1]) is None
     with pytest.raises(NotReplicated):
         copies.require(mark)
 
@@ -162,11 +164,11 @@ def test_who_is_no_longer_master_confirms_nothing() -> None:
     demoted = (
         b"m1 127.0.0.1:1@11 myself,slave r1 0 0 2 connected\nr1 127.0.0.1:2@12 master - 0 0 2 connected\n"
     )
-    copies.learn([_info(role="slave"), demoted], 20.0)
+    copies.parse_info([_info(role="slave"), demoted], 20.0)
     assert not copies.is_safe(mark, 20.0)
-    asked = copies.question(20.0)
+    asked = copies.confirm_request(20.0)
     assert copies.has_open_writes
-    assert copies.verdict(asked, [_info(role="slave"), demoted]) is not None
+    assert copies.check_replies(asked, [_info(role="slave"), demoted]) is not None
     assert not copies.has_open_writes  # who has written nothing here is not told of it for ever
     with pytest.raises(NotReplicated):
         copies.require(mark)

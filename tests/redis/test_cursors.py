@@ -10,20 +10,20 @@ import pytest
 
 from openq.broker.cursors import HOLD_S, CursorNotFound, CursorState
 from openq.clock import VirtualClock
-from openq.columns.select import Selection
 from openq.errors import InvalidSetting, NotReplicated, OpenQError
+from openq.history.selection import Selection
 from openq.model import QueueSettings
 from openq.redis.broker import RedisBroker
-from openq.redis.columns import StreamHistory
 from openq.redis.cursors import HOLD_BYTES
-from openq.redis.library import call_function
-from openq.redis.streams import Reach, keys_of, position_of_time
-from tests.broker import test_cursors as of_the_journal
-from tests.cli import test_pipeline_state as by_command
-from tests.protocols.rest import test_pipeline as by_door
-from tests.protocols.rest.helpers import Client
-from tests.redis.borrowed import borrow
-from tests.redis.servers import FORCED, Server, cluster, replicated, single, until, versions
+from openq.redis.functions import call_function
+from openq.redis.stream_history import StreamHistory
+from openq.redis.stream_positions import StreamHistoryEnd, position_of_time, stream_keys
+from tests.cli import test_pipeline_cursors as by_command
+from tests.local import test_cursors as of_the_journal
+from tests.redis.servers import FORCED, Server, cluster, replicated, single, versions, wait_until
+from tests.redis.shared_tests import collect_tests
+from tests.rest import test_subscriptions as by_door
+from tests.rest.helpers import Client
 from tests.serving import Served, free_port
 
 LIMIT = 500  # messages that a queue keeps for nobody in particular
@@ -31,7 +31,7 @@ LIMIT = 500  # messages that a queue keeps for nobody in particular
 every_kind = pytest.mark.parametrize("redis_server", versions(), indirect=True, ids=str)
 
 
-class Place:
+class CursorStore:
     """A store that keeps little history by itself, and several brokers on it."""
 
     def __init__(self, url: str, stack: ExitStack, profile: str = "fast", clock: VirtualClock | None = None):
@@ -61,15 +61,15 @@ class Place:
             self.broker.nack("q", (lent.entry.seq, lent.number), 0)
 
     def kept(self, queue: str = "q") -> int:
-        key, _ = keys_of(self.broker.about(queue))
+        key, _ = stream_keys(self.broker.get_queue(queue))
         return int(self.broker.calls.call(key, "XLEN", key, idempotent=True))
 
     def kept_events(self) -> int:
-        _, key = keys_of(self.broker.about("q"))
+        _, key = stream_keys(self.broker.get_queue("q"))
         return int(self.broker.calls.call(key, "XLEN", key, idempotent=True))
 
     def end(self) -> int:
-        return Reach(self.broker).now(settle=True)
+        return StreamHistoryEnd(self.broker).now(settle=True)
 
     def state(self, name: str = "c", broker: RedisBroker | None = None) -> CursorState:
         [found] = [each for each in (broker or self.broker).cursors.states() if each.cursor.name == name]
@@ -77,21 +77,21 @@ class Place:
 
 
 @pytest.fixture
-def place(redis_server: Server) -> Iterator[Place]:
+def place(redis_server: Server) -> Iterator[CursorStore]:
     with ExitStack() as stack:
-        yield Place(redis_server.url, stack)
+        yield CursorStore(redis_server.url, stack)
 
 
 @contextmanager
-def place_on(url: str, profile: str = "fast", clock: VirtualClock | None = None) -> Iterator[Place]:
+def place_on(url: str, profile: str = "fast", clock: VirtualClock | None = None) -> Iterator[CursorStore]:
     with ExitStack() as stack:
-        yield Place(url, stack, profile, clock)
+        yield CursorStore(url, stack, profile, clock)
 
 
 locals().update(
     {
         name: test
-        for name, test in borrow(of_the_journal, "place").items()
+        for name, test in collect_tests(of_the_journal, "place").items()
         if name.startswith("test_one_owner_")
     }
 )
@@ -101,7 +101,7 @@ locals().update(
 
 
 @every_kind
-def test_history_is_kept_from_a_cursor_on_and_goes_when_it_moves(place: Place) -> None:
+def test_history_is_kept_from_a_cursor_on_and_goes_when_it_moves(place: CursorStore) -> None:
     place.broker.cursors.put("c", 0, "ann")
     place.fill()
     assert place.kept() == 2_000
@@ -109,21 +109,21 @@ def test_history_is_kept_from_a_cursor_on_and_goes_when_it_moves(place: Place) -
     middle = place.end()
     place.broker.cursors.put("c", middle, "ann")
     place.fill(1_000)
-    place.broker.cursors.keep()
+    place.broker.cursors.enforce_limits()
     assert place.kept() == 1_000
 
     place.broker.cursors.remove("c")
-    place.broker.cursors.keep()
+    place.broker.cursors.enforce_limits()
     assert place.kept() == LIMIT
 
 
-def test_without_a_cursor_history_is_as_long_as_it_is(place: Place) -> None:
+def test_without_a_cursor_history_is_as_long_as_it_is(place: CursorStore) -> None:
     place.fill()
 
     assert place.kept() < 2_000
 
 
-def test_a_reader_of_events_misses_none_while_it_is_waited_for(place: Place) -> None:
+def test_a_reader_of_events_misses_none_while_it_is_waited_for(place: CursorStore) -> None:
     events = Selection(table="events")
     history = StreamHistory(place.broker.address)
     try:
@@ -135,13 +135,13 @@ def test_a_reader_of_events_misses_none_while_it_is_waited_for(place: Place) -> 
         first = place.end()
         place.broker.cursors.put("c", first, "ann")
         place.fill()
-        place.broker.cursors.keep()
+        place.broker.cursors.enforce_limits()
         onwards = Selection(table="events", first_position=first)
         assert history.snapshot(onwards, place.end()).gap is None
         assert sum(batch.num_rows for batch in _read(history, onwards, place.end())) == 6_000
 
         place.broker.cursors.remove("c")
-        place.broker.cursors.keep()
+        place.broker.cursors.enforce_limits()
         assert history.snapshot(onwards, place.end()).gap is not None
     finally:
         history.close()
@@ -158,17 +158,17 @@ def test_events_are_kept_however_many_and_however_old(redis_server: Server) -> N
         place.hand_around(LIMIT * 2)
         assert place.kept_events() == LIMIT * 4
         clock.advance(60)
-        place.broker.cursors.keep()
+        place.broker.cursors.enforce_limits()
         assert place.kept_events() == LIMIT * 4
 
         place.broker.cursors.put("c", position_of_time(clock.now_ms()), "ann")
         place.hand_around(1)
-        place.broker.cursors.keep()
+        place.broker.cursors.enforce_limits()
 
         assert place.kept_events() < 200
 
 
-def test_events_that_were_dropped_before_anybody_held_them_are_missed(place: Place) -> None:
+def test_events_that_were_dropped_before_anybody_held_them_are_missed(place: CursorStore) -> None:
     place.broker.publish_bodies("q", [b"x"], 0)
     since = place.end()
     place.hand_around(LIMIT * 2)
@@ -188,16 +188,16 @@ def _read(history: StreamHistory, selection: Selection, end: int) -> Iterator[ob
     return iter(list(history.read_many(history.snapshot(selection, end).pieces, selection)))
 
 
-def test_the_slowest_reader_counts(place: Place) -> None:
+def test_the_slowest_reader_counts(place: CursorStore) -> None:
     place.broker.cursors.put("slow", 0, "ann")
     place.fill()
     place.broker.cursors.put("fast", place.end(), "ann")
-    place.broker.cursors.keep()
+    place.broker.cursors.enforce_limits()
 
     assert place.kept() == 2_000
 
 
-def test_a_queue_made_later_is_held_too(place: Place) -> None:
+def test_a_queue_made_later_is_held_too(place: CursorStore) -> None:
     place.broker.cursors.put("c", 0, "ann")
     place.another().declare("later", QueueSettings())
     place.broker.queues()
@@ -207,7 +207,7 @@ def test_a_queue_made_later_is_held_too(place: Place) -> None:
     assert place.kept("later") == 2_000
 
 
-def test_a_queue_that_keeps_no_history_keeps_none_for_a_cursor(place: Place) -> None:
+def test_a_queue_that_keeps_no_history_keeps_none_for_a_cursor(place: CursorStore) -> None:
     place.broker.declare("brief", QueueSettings(history_ms=0))
     place.broker.cursors.put("c", 0, "ann")
 
@@ -235,17 +235,17 @@ def test_a_cursor_that_nobody_moves_loses_its_hold_without_anybody(redis_server:
         assert place.kept() < 2_000
 
 
-def test_a_cursor_too_far_behind_loses_its_hold_and_says_so(place: Place) -> None:
+def test_a_cursor_too_far_behind_loses_its_hold_and_says_so(place: CursorStore) -> None:
     place.broker.cursors.put("c", 0, "ann", hold_bytes=1 << 20)
     place.fill(1_000)
-    place.broker.cursors.keep()
+    place.broker.cursors.enforce_limits()
     assert place.kept() == 1_000
     assert place.state().lost is None
     place.broker.cursors.put("c", place.end(), "ann")
 
     place.fill(10_000)
     assert "bytes behind" in str(place.state().lost)
-    place.broker.cursors.keep()
+    place.broker.cursors.enforce_limits()
 
     assert place.kept() == LIMIT
     assert "not kept any more" in str(place.state().lost)
@@ -253,7 +253,7 @@ def test_a_cursor_too_far_behind_loses_its_hold_and_says_so(place: Place) -> Non
     place.fill()
     assert place.kept() >= 2_000
     place.broker.cursors.remove("other")
-    place.broker.cursors.keep()
+    place.broker.cursors.enforce_limits()
     assert place.kept() == LIMIT  # the one that was given up came not back with the other
 
 
@@ -264,7 +264,7 @@ def test_in_a_redis_without_memory_the_past_gives_way(redis_server: Server) -> N
         redis.ask("CONFIG", "SET", "maxmemory", int(redis.info("memory")["used_memory"]) - 1)
         assert place.broker.health().disk_full
 
-        place.broker.cursors.keep()
+        place.broker.cursors.enforce_limits()
 
         assert place.kept() == LIMIT
 
@@ -272,7 +272,7 @@ def test_in_a_redis_without_memory_the_past_gives_way(redis_server: Server) -> N
 # -- what it shows
 
 
-def test_all_servers_see_one_cursor_which_only_moves_forward(place: Place) -> None:
+def test_all_servers_see_one_cursor_which_only_moves_forward(place: CursorStore) -> None:
     other = place.another()
     place.fill(200)
     early = place.end()
@@ -292,7 +292,7 @@ def test_all_servers_see_one_cursor_which_only_moves_forward(place: Place) -> No
         place.broker.cursors.remove("c")
 
 
-def test_lag_is_told_in_bytes_and_in_time(place: Place) -> None:
+def test_lag_is_told_in_bytes_and_in_time(place: CursorStore) -> None:
     first = place.broker.cursors.put("c", 0, "ann")
     assert (first.cursor.hold_bytes, first.cursor.hold_s) == (HOLD_BYTES, HOLD_S)
     assert (first.lag_bytes, first.lag_s, first.lost) == (0, 0, None)
@@ -306,7 +306,7 @@ def test_lag_is_told_in_bytes_and_in_time(place: Place) -> None:
     assert (place.state().lag_bytes, place.state().lag_s) == (0, 0)
 
 
-def test_a_position_that_is_not_there_yet_and_a_name_that_is_none_are_refused(place: Place) -> None:
+def test_a_position_that_is_not_there_yet_and_a_name_that_is_none_are_refused(place: CursorStore) -> None:
     with pytest.raises(InvalidSetting):
         place.broker.cursors.put("c", place.end() * 2, "ann")
     with pytest.raises(InvalidSetting):
@@ -314,7 +314,7 @@ def test_a_position_that_is_not_there_yet_and_a_name_that_is_none_are_refused(pl
     assert place.broker.cursors.states() == []
 
 
-def test_a_change_that_is_sent_again_is_made_once(place: Place) -> None:
+def test_a_change_that_is_sent_again_is_made_once(place: CursorStore) -> None:
     key = b"oq:{meta}:cursors"
     put: Callable[..., object] = lambda *texts: call_function(  # noqa: E731
         place.broker.calls, key, "put_field", 0, "c", *texts
@@ -366,7 +366,7 @@ def test_a_cursor_holds_the_queues_of_all_nodes_of_a_cluster() -> None:
         assert all(int(node.info("keyspace")["db0"].split(",")[0][5:]) > 12 for node in redis.masters())
 
         place.another().cursors.put("c", place.end(), "ann")
-        place.broker.cursors.keep()
+        place.broker.cursors.enforce_limits()
 
         assert [place.kept(name) for name in names] == [LIMIT] * 12
         assert place.state().lost is None
@@ -393,14 +393,14 @@ def client(server: Served) -> Client:
 locals().update(
     {
         name: test
-        for name, test in borrow(by_door, "client").items()
+        for name, test in collect_tests(by_door, "client").items()
         if "cursor" in name and "shows" not in name
     }
 )
 locals().update(
     {
         name: test
-        for name, test in borrow(by_command, "server").items()
+        for name, test in collect_tests(by_command, "server").items()
         if "cursor" in name and "shows" not in name
     }
 )
@@ -422,13 +422,13 @@ def test_a_server_that_is_killed_leaves_its_cursors_to_the_others(redis_server: 
             place.fill(1_000)
             assert place.kept() == 3_000
             assert two.delete("/pipeline/cursors/c").status == 200
-            until(lambda: _is_short(place), "what nobody holds any more is dropped")
+            wait_until(lambda: _is_short(place), "what nobody holds any more is dropped")
     finally:
         for each in servers:
             each.stop()
 
 
-def _is_short(place: Place) -> bool:
+def _is_short(place: CursorStore) -> bool:
     try:
         place.fill(100)
     except OpenQError:

@@ -106,7 +106,7 @@ def test_a_queue_that_is_deleted_and_changed_at_once_is_there_or_not(redis_serve
 def test_a_queue_whose_deletion_was_cut_short_is_gone_for_everybody(redis_server: Server) -> None:
     first, second = _open(redis_server), _open(redis_server)
     first.declare("q", QueueSettings())
-    first._about_queue(first._view("q"), "drop", 0, 0)  # and no more: as if it died here
+    first._fcall_queue(first._view("q"), "drop", 0, 0)  # and no more: as if it died here
 
     with pytest.raises(QueueNotFound):
         second.publish("q", Draft(b"x"))
@@ -210,7 +210,7 @@ def test_a_waiter_that_met_an_error_stands_in_line_again(
         served.extend(deliveries)
         came.set()
 
-    assert broker.attend("q", Waiter(1, None, None, None, deliver)) is None
+    assert broker.add_waiter("q", Waiter(1, None, None, None, deliver)) is None
     real, calls = broker.receive, 0
 
     def receive(*args: Any, **options: Any) -> list[Delivery]:
@@ -236,7 +236,7 @@ def test_bound_leases_of_a_lost_answer_come_back(
     broker = _open(redis_server)
     broker.declare("q", QueueSettings())
     broker.publish_bodies("q", [b"a", b"b", b"c"], 0)
-    real = broker._about_queue
+    real = broker._fcall_queue
     lost = []
 
     def about_queue(view: Any, name: str, *args: Any, **options: Any) -> Any:
@@ -246,7 +246,7 @@ def test_bound_leases_of_a_lost_answer_come_back(
             raise StoreUnavailable("the answer never came", sent=True)
         return reply
 
-    monkeypatch.setattr(broker, "_about_queue", about_queue)
+    monkeypatch.setattr(broker, "_fcall_queue", about_queue)
 
     assert _bodies(broker.receive("q", 2, NO_DEADLINE, "me")) == [b"a", b"b"]
 
@@ -520,7 +520,7 @@ def test_rows_of_a_batch_that_are_gone_are_named(redis_server: Server) -> None:
     for n in range(3):
         broker.publish("q", Draft(b"%d" % n))
     broker.publish("q", Draft(b"special", priority=1))
-    formed = broker.subscriptions.form("s", "q", 0)
+    formed = broker.subscriptions.next_batch("s", "q", 0)
     assert formed is not None
     chosen = [each.entry for each in broker.deliveries("q") if each.entry.body in (b"1", b"special")]
     for entry in chosen:

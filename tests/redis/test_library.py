@@ -27,10 +27,10 @@ from openq import (
 )
 from tests import test_contract
 from tests.client import test_arguments, test_errors, test_hooks, test_library, test_remote, test_threads
-from tests.client.crowds import check_each_is_done_once, environment, got_while_closing, run
+from tests.client.concurrency import check_each_is_done_once, environment, received_while_closing, run
 from tests.client.helpers import Make, bodies, ended, in_thread, opening, take, until, until_waiting
-from tests.redis.borrowed import borrow
 from tests.redis.servers import FORCED, Server, single
+from tests.redis.shared_tests import collect_tests
 
 pytest_plugins = "tests.client.fixtures"
 
@@ -63,12 +63,12 @@ def make(url: str, request: pytest.FixtureRequest) -> Iterator[Make]:
 # Tests about another place, each with what they are about.
 ELSEWHERE: dict[ModuleType, dict[str, str]] = {
     test_contract: {
-        "test_M7_pickle_can_be_chosen_where_nobody_else_writes": "many write to a Redis",
+        "test_M7_pickle_can_be_chosen_for_local_queues": "many write to a Redis",
     },
     test_library: {},
     test_threads: {
-        "test_what_a_wait_was_served_as_its_queue_closed_goes_back_uncounted": "served a moment later here",
-        "test_a_close_beside_a_publish_leaves_no_lease_that_nobody_holds": "given back a moment later here",
+        "test_messages_served_while_the_queue_closes_are_released_uncounted": "served a moment later here",
+        "test_closing_during_a_publish_leaves_no_lease_behind": "given back a moment later here",
         "test_an_interrupted_receive_leaves_the_line": "a signal may come before it sleeps",
     },
     test_errors: {},
@@ -76,7 +76,7 @@ ELSEWHERE: dict[ModuleType, dict[str, str]] = {
     test_arguments: {},
 }
 for _module, _without in ELSEWHERE.items():
-    globals().update(borrow(_module, "make", _without))
+    globals().update(collect_tests(_module, "make", _without))
 
 
 # -- opening ------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_without_the_extra_the_error_says_what_to_install() -> None:
     assert 'pip install "openq[redis]"' in done.stdout, done.stderr
 
 
-def test_queue_objects_of_one_address_are_in_one_place(url: str) -> None:
+def test_queue_objects_of_one_url_share_one_broker(url: str) -> None:
     with OpenQ("dead", url=url) as dead, OpenQ("jobs", dlq=dead) as jobs, OpenQ("other", url=url) as other:
         assert jobs.broker is dead.broker is other.broker
         assert "redis://" in repr(jobs)
@@ -236,7 +236,7 @@ def test_a_close_beside_a_publish_gives_back_what_was_on_its_way(url: str) -> No
     with OpenQ("jobs", url=url) as other:
         for _ in range(20):
             mine = OpenQ("jobs", url=url)
-            held = int(got_while_closing(mine, other))
+            held = int(received_while_closing(mine, other))
             until(lambda held=held: other.stats().in_flight == held, "nobody holds what nobody got")  # type: ignore[misc]
             assert len(other) + held == 1
             other.purge()

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from openq.broker.local import LocalBroker
 from openq.cli.migrate import open_side
 from openq.clock import VirtualClock
 from openq.engine.routing import Binding, Exchange
 from openq.errors import DirectoryInUse, InvalidSetting
-from openq.model import FORM_BYTES, FORM_JSON, FORM_TEXT, Draft, QueueSettings
+from openq.local.broker import LocalBroker
+from openq.model import ENCODING_BYTES, ENCODING_JSON, ENCODING_TEXT, Draft, QueueSettings
 from openq.redis.broker import RedisBroker
-from openq.redis.migrate import MigrationFailed, Moved, content, is_done, migrate
-from openq.redis.sides import Side
-from tests.cli.helpers import inside, openq
+from openq.redis.migrate import MigratedQueue, MigrationFailed, content, is_done, migrate
+from openq.redis.migration_endpoints import MigrationEndpoint
+from tests.cli.helpers import openq, run_in_process
 from tests.redis import servers
 from tests.redis.servers import Server
 
@@ -28,7 +28,7 @@ FIFO = QueueSettings(fifo=True, dedup_by_content=True)
 
 
 @contextmanager
-def side(place: str | Path, clock: VirtualClock, create: bool = True) -> Iterator[Side]:
+def side(place: str | Path, clock: VirtualClock, create: bool = True) -> Iterator[MigrationEndpoint]:
     opened, close = open_side(str(place), clock, create)
     try:
         yield opened
@@ -45,7 +45,9 @@ def broker(place: str | Path, clock: VirtualClock) -> Iterator[LocalBroker | Red
         opened.close()
 
 
-def moved(source: str | Path, target: str | Path, clock: VirtualClock, **options: bool) -> list[Moved]:
+def moved(
+    source: str | Path, target: str | Path, clock: VirtualClock, **options: bool
+) -> list[MigratedQueue]:
     with side(source, clock, create=False) as left, side(target, clock) as right:
         return migrate(left, right, **options)
 
@@ -77,12 +79,12 @@ def full(tmp_path: Path, clock: VirtualClock) -> Path:
         filled.declare_exchange(Exchange("events", "topic"))
         filled.bind(Binding("events", "jobs", key="job.#"))
         for number in range(700):
-            filled.publish("jobs", Draft(f"job {number}".encode(), FORM_TEXT, priority=number % 3))
+            filled.publish("jobs", Draft(f"job {number}".encode(), ENCODING_TEXT, priority=number % 3))
         filled.publish("jobs", Draft(b"later", delay_ms=600_000, id="later", unique="only-one"))
         filled.publish("jobs", Draft(b"short", ttl_ms=900_000, type="brief", attributes={"a": 1, "b": "x"}))
-        filled.route("events", "job.new", Draft(b'{"n": 1}', FORM_JSON, publisher="somebody"))
+        filled.route("events", "job.new", Draft(b'{"n": 1}', ENCODING_JSON, publisher="somebody"))
         for number in range(30):
-            filled.publish("orders.fifo", Draft(b"%d" % number, FORM_BYTES, group=f"g{number % 4}"))
+            filled.publish("orders.fifo", Draft(b"%d" % number, ENCODING_BYTES, group=f"g{number % 4}"))
         _use(filled)
         filled.sync()
     return path
@@ -124,7 +126,7 @@ def test_everything_arrives_as_it_left(full: Path, target: str, clock: VirtualCl
         assert left.broker.bindings() == right.broker.bindings()
         assert left.broker.exchanges() == right.broker.exchanges()
         [letter] = right.broker.peek("dead", 1)
-        assert letter.extra.deaths[0].reason == "bad address"
+        assert letter.options.deaths[0].reason == "bad address"
 
 
 def test_it_is_handed_out_in_the_same_order_with_the_same_counts(
@@ -288,8 +290,8 @@ def test_two_sources_are_not_mixed(full: Path, tmp_path: Path, target: str, cloc
 
 def test_what_did_not_arrive_is_noticed(full: Path, tmp_path: Path, clock: VirtualClock) -> None:
     with side(full, clock) as left, side(tmp_path / "target", clock) as right:
-        take_in = right.broker.take_in
-        right.broker.take_in = lambda queue, entries: take_in(queue, entries[1:])
+        take_in = right.broker.import_messages
+        right.broker.import_messages = lambda queue, entries: take_in(queue, entries[1:])
 
         with pytest.raises(MigrationFailed, match="messages left and"):
             migrate(left, right)
@@ -298,13 +300,13 @@ def test_what_did_not_arrive_is_noticed(full: Path, tmp_path: Path, clock: Virtu
 
 def test_a_changed_body_is_noticed(full: Path, tmp_path: Path, clock: VirtualClock) -> None:
     with side(full, clock) as left, side(tmp_path / "target", clock) as right:
-        take_in = right.broker.take_in
+        take_in = right.broker.import_messages
 
         def spoil(queue: str, entries: list[object]) -> None:
             entries[0].body = b"x" * entries[0].size  # type: ignore[attr-defined]
             take_in(queue, entries)
 
-        right.broker.take_in = spoil
+        right.broker.import_messages = spoil
         with pytest.raises(MigrationFailed, match="other bodies"):
             migrate(left, right)
 
@@ -337,11 +339,11 @@ def test_what_went_into_redis_comes_back_the_same(
 def test_a_redis_that_is_served_is_refused(full: Path, redis_server: Server, clock: VirtualClock) -> None:
     url = f"{redis_server.url}?profile=fast"
     with broker(url, clock) as served:
-        served.beat("first-server", b"{}", 60_000)
+        served.heartbeat("first-server", b"{}", 60_000)
 
         with pytest.raises(InvalidSetting, match="is being served: stop first-server first"):
             moved(full, url, clock)
-        served.leave_servers("first-server")
+        served.remove_server("first-server")
     moved(full, url, clock)
 
 
@@ -351,8 +353,8 @@ def test_a_redis_that_is_served_is_refused(full: Path, redis_server: Server, clo
 def test_the_command_moves_and_says_when_it_is_done(full: Path, target: str) -> None:
     words = ("migrate", "--from", full, "--to", target)
 
-    looked = inside(*words, "--dry-run")
-    first, second = inside(*words), inside(*words)
+    looked = run_in_process(*words, "--dry-run")
+    first, second = run_in_process(*words), run_in_process(*words)
 
     assert looked.code == first.code == second.code == 0
     assert "jobs: 696 messages, 4 of them with consumers" in looked.out
@@ -362,7 +364,7 @@ def test_the_command_moves_and_says_when_it_is_done(full: Path, target: str) -> 
 
 
 def test_a_dry_run_makes_no_target(full: Path, tmp_path: Path) -> None:
-    done = inside("migrate", "--from", full, "--to", tmp_path / "target", "--dry-run", "--json")
+    done = run_in_process("migrate", "--from", full, "--to", tmp_path / "target", "--dry-run", "--json")
 
     assert {row["queue"]: row["messages"] for row in json.loads(done.out)}["orders.fifo"] == 29
     assert not os.path.exists(tmp_path / "target")

@@ -38,15 +38,15 @@ from openq.errors import (
     QueueNotFound,
     VisibilityTimeoutExpired,
 )
-from openq.model import NO_DEADLINE, Draft, Extra, QueueSettings
+from openq.model import NO_DEADLINE, DeliveryOptions, Draft, QueueSettings
 from tests.engine.model import Item, ModelQueue
 from tests.engine.strategies import FANOUT, drafts, few, index, types
 from tests.engine.support import examples
-from tests.redis.lives import LEASES, Life, Receipt, names, settings_of_queues
+from tests.redis.model_machine import LEASES, KnownReceipt, ModelMachine, names, settings_of_queues
 from tests.redis.servers import Server
 
 
-class RedisAndModel(Life):
+class RedisAndModel(ModelMachine):
     # -- queues -------------------------------------------------------------------------------
 
     @rule(name=names, wanted=settings_of_queues)
@@ -83,7 +83,7 @@ class RedisAndModel(Life):
         if queue is None or chance:
             return
         self.clients[0].queues()
-        self.dropped.append(self.clients[0].about(name).number)
+        self.dropped.append(self.clients[0].get_queue(name).number)
         assert self.broker.delete(name) == len(queue.items)
         del self.model.queues[name]
         self.model.bound = [each for each in self.model.bound if each != name]
@@ -117,7 +117,7 @@ class RedisAndModel(Life):
     def is_twin(self, draft: Draft) -> bool:
         return draft.id in self.model.twins
 
-    def known(self, queue: ModelQueue, draft: Draft) -> str | None:
+    def find_queue(self, queue: ModelQueue, draft: Draft) -> str | None:
         found = self.model.duplicate(queue, draft.body, draft.dedup, draft.unique, draft.id, draft.group)
         if found is not None:
             self.model.count(queue, "deduplicated")
@@ -141,7 +141,7 @@ class RedisAndModel(Life):
     def follow_publish(self, name: str, some: list[Draft], told: list[str | OpenQError]) -> None:
         queue = self.model.queues[name]
         for draft, answer in zip(some, told, strict=True):
-            known = self.known(queue, draft)
+            known = self.find_queue(queue, draft)
             if known is None and queue.is_full(len(draft.body)):
                 assert isinstance(answer, QueueFull)
                 self.refuse(queue, draft)
@@ -177,26 +177,30 @@ class RedisAndModel(Life):
         name=names,
         count=few | st.just(20),
         alone=st.booleans(),
-        extra=st.sampled_from(
-            (None, Extra(type="t").lighten(), Extra(route=("amq.direct", "key")).lighten())
+        options=st.sampled_from(
+            (
+                None,
+                DeliveryOptions(type="t").mark_plain(),
+                DeliveryOptions(route=("amq.direct", "key")).mark_plain(),
+            )
         ),
     )
-    def publish_plain(self, name: str, count: int, alone: bool, extra: Extra | None) -> None:
+    def publish_plain(self, name: str, count: int, alone: bool, options: DeliveryOptions | None) -> None:
         queue = self.queue(name)
         if queue is None:
             return
         bodies = [b"r" * (i % 3) for i in range(count)]
         broker = self.broker
-        view = broker.about(name)
-        if view.settings != queue.settings or not view.simple:
+        view = broker.get_queue(name)
+        if view.settings != queue.settings or not view.is_plain:
             return  # whoever takes the short way has looked whether it is open
         if alone:
-            seqs = [broker.publish_body(name, body, 1, None, extra) for body in bodies]
+            seqs = [broker.publish_body(name, body, 1, None, options) for body in bodies]
         else:
-            seqs = broker.publish_bodies(name, bodies, 1, None, extra) or []
+            seqs = broker.publish_bodies(name, bodies, 1, None, options) or []
         for body, seq in zip(bodies, seqs, strict=True):
-            draft = Draft(body, type=None if extra is None else extra.type)
-            self.enter(queue, draft, broker.id_of(seq), None if extra is None else extra.route)
+            draft = Draft(body, type=None if options is None else options.type)
+            self.enter(queue, draft, broker.id_of(seq), None if options is None else options.route)
 
     @rule(draft=drafts())
     def route(self, draft: Draft) -> None:
@@ -209,7 +213,7 @@ class RedisAndModel(Life):
         full = False
         for name in self.model.bound:
             queue = self.model.queues[name]
-            same = self.known(queue, draft)
+            same = self.find_queue(queue, draft)
             if same is not None:
                 known = same
             elif queue.is_full(len(draft.body)):
@@ -262,7 +266,7 @@ class RedisAndModel(Life):
         for item, delivery in zip(wanted, got, strict=True):
             assert item.lease is not None
             self.numbers[item.lease[0]] = delivery.number
-            self.receipts.append(Receipt(name, item, delivery))
+            self.receipts.append(KnownReceipt(name, item, delivery))
 
     def real_id(self, known: str, found: str) -> str:
         """An id that the broker chose where the model could not know: the same from then on."""
@@ -271,7 +275,7 @@ class RedisAndModel(Life):
             return self.ids[known]
         return known
 
-    def receipt(self, which: int) -> tuple[ModelQueue, Receipt, Item | None] | None:
+    def receipt(self, which: int) -> tuple[ModelQueue, KnownReceipt, Item | None] | None:
         receipt = self.receipts[-1 - which % len(self.receipts)]
         queue = self.queue(receipt.queue)
         if queue is None:
@@ -280,7 +284,7 @@ class RedisAndModel(Life):
             return None
         return queue, receipt, self.model.live(queue, receipt.seq, receipt.number)
 
-    def refused(self, found: tuple[ModelQueue, Receipt, Item | None], verb: Callable[[], Any]) -> bool:
+    def refused(self, found: tuple[ModelQueue, KnownReceipt, Item | None], verb: Callable[[], Any]) -> bool:
         """A receipt that is not live any more touches nothing, and says what became of its message."""
         queue, receipt, item = found
         if item is not None:
@@ -293,11 +297,11 @@ class RedisAndModel(Life):
         raise AssertionError("an old receipt still counts")
 
     @staticmethod
-    def check_lost(queue: ModelQueue, receipt: Receipt, error: OpenQError | None) -> None:
+    def check_lost(queue: ModelQueue, receipt: KnownReceipt, error: OpenQError | None) -> None:
         there = any(item.seq == receipt.seq for item in queue.items)
         assert type(error) is (VisibilityTimeoutExpired if there else MessageNotFoundError)
 
-    def own_receipts(self, name: str, which: list[int]) -> list[Receipt]:
+    def own_receipts(self, name: str, which: list[int]) -> list[KnownReceipt]:
         own = [each for each in self.receipts if each.queue == name]
         return [own[-1 - i % len(own)] for i in which] if own else []
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from openq.errors import StoreError, StoreUnavailable
-from openq.redis import bridge
-from openq.redis.calls import Calls
-from openq.redis.nodes import slot_of
-from openq.redis.url import parse
+from openq.redis.net import greenlets
+from openq.redis.net.calls import Calls
+from openq.redis.net.nodes import slot_of
+from openq.redis.net.url import parse
 from tests.redis.servers import Cluster, Sentinel, Server, cluster, sentinel
 from tests.serving import free_port
 
@@ -31,7 +31,7 @@ def by_loop(url: str, story: Callable[[Calls], Any]) -> Any:
     async def main() -> Any:
         calls = Calls(parse(url), loop=asyncio.get_running_loop())
         try:
-            return await bridge.run(story, calls)
+            return await greenlets.run(story, calls)
         finally:
             calls.close()
             await asyncio.sleep(0)
@@ -137,7 +137,7 @@ def test_a_clusters_replica_takes_over(tell: Tell) -> None:
         def story(calls: Calls) -> None:
             key = b"a"
             calls.call(key, "SET", key, 1)
-            calls.durable()
+            calls.wait_for_copies()
             master = next(
                 server
                 for server in made.masters()
@@ -157,11 +157,11 @@ def test_the_sentinels_name_another_master(tell: Tell) -> None:
 
         def story(calls: Calls) -> None:
             calls.call(b"a", "SET", "a", 1)
-            calls.durable()
+            calls.wait_for_copies()
             made.master.kill9()
             assert calls.call(b"a", "GET", "a") == b"1"
             assert calls.call(b"a", "INCR", "a") == 2
-            calls.durable()  # the copy that the dead master had is not waited for
+            calls.wait_for_copies()  # the copy that the dead master had is not waited for
 
         tell(made.url, story)
 
@@ -178,7 +178,7 @@ def test_a_frozen_master_is_left_when_another_took_its_place_whatever_the_timeou
         def story(calls: Calls) -> None:
             key = b"a"
             calls.call(key, "SET", key, 1)
-            calls.durable()
+            calls.wait_for_copies()
             master = made.master if isinstance(made, Sentinel) else _master_of(made, key)
             master.freeze()
             try:

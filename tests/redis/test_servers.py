@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.isolation import with_tests
-from tests.redis.servers import FORCED, Kind, Server, cluster, replicated, sentinel, single, until, versions
+from tests.redis.servers import (
+    FORCED,
+    Server,
+    ServerKind,
+    cluster,
+    replicated,
+    sentinel,
+    single,
+    versions,
+    wait_until,
+)
 
 every_kind = pytest.mark.parametrize("kind", versions()[:1], ids=str)
 
@@ -34,7 +44,7 @@ def test_every_test_finds_its_server_empty(redis_server: Server, turn: int) -> N
 
 
 @every_kind
-def test_a_server_comes_back_where_it_was_with_what_it_kept(kind: Kind) -> None:
+def test_a_server_comes_back_where_it_was_with_what_it_kept(kind: ServerKind) -> None:
     with single(*FORCED, program=kind.path) as server:
         url, pid = server.url, server.pid
         server.ask("SET", "key", "kept")
@@ -50,7 +60,7 @@ def test_a_server_comes_back_where_it_was_with_what_it_kept(kind: Kind) -> None:
 
 
 @every_kind
-def test_a_frozen_server_answers_only_when_it_is_thawed(kind: Kind) -> None:
+def test_a_frozen_server_answers_only_when_it_is_thawed(kind: ServerKind) -> None:
     with single(program=kind.path) as server:
         server.freeze()
         with pytest.raises(TimeoutError):
@@ -61,16 +71,16 @@ def test_a_frozen_server_answers_only_when_it_is_thawed(kind: Kind) -> None:
 
 
 @every_kind
-def test_replicas_follow(kind: Kind) -> None:
+def test_replicas_follow(kind: ServerKind) -> None:
     with replicated(2, program=kind.path) as servers:
         servers.master.ask("SET", "key", "copied")
 
         for replica in servers.replicas:
-            until(lambda replica=replica: replica.ask("GET", "key") == "copied", "the copy")
+            wait_until(lambda replica=replica: replica.ask("GET", "key") == "copied", "the copy")
 
 
 @every_kind
-def test_sentinels_replace_a_dead_master(kind: Kind) -> None:
+def test_sentinels_replace_a_dead_master(kind: ServerKind) -> None:
     with sentinel(program=kind.path) as servers:
         old = servers.master
         old.kill9()
@@ -79,7 +89,7 @@ def test_sentinels_replace_a_dead_master(kind: Kind) -> None:
 
 
 @every_kind
-def test_a_cluster_replaces_a_dead_master_and_takes_it_back(kind: Kind) -> None:
+def test_a_cluster_replaces_a_dead_master_and_takes_it_back(kind: ServerKind) -> None:
     with cluster(program=kind.path) as servers:
         old = servers.masters()[0]
         [heir] = servers.replicas_of(old)
@@ -108,5 +118,5 @@ def test_nothing_is_left_of_a_test_that_was_killed() -> None:
     )
     pid, folder = done.stdout.split()
 
-    until(lambda: not is_alive(int(pid)), "the server ends with who started it")
+    wait_until(lambda: not is_alive(int(pid)), "the server ends with who started it")
     assert not Path(folder).exists()

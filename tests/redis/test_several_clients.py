@@ -11,7 +11,7 @@ from openq.engine.routing import Binding
 from openq.errors import QueueFull
 from openq.model import Draft, QueueSettings
 from openq.redis.broker import RedisBroker
-from tests.redis.inspecting import Keys, check_queue
+from tests.redis.key_checks import Keys, check_queue
 from tests.redis.servers import Server
 
 Two = tuple[RedisBroker, RedisBroker]
@@ -106,7 +106,7 @@ def test_a_purge_of_what_waits_leaves_no_records_without_history(
 
     assert broker.purge("orders", waiting_only=True) == 2
 
-    check_queue(redis_server, broker.registry.prefix, broker.about("orders"), had_history=False)
+    check_queue(redis_server, broker.registry.prefix, broker.get_queue("orders"), had_history=False)
     assert broker.nack_many("orders", [(each.entry.seq, each.number) for each in lent]) == 2
     assert [entry.body for entry in broker.peek("orders", 5)] == [b"a", b"b"]
 
@@ -119,7 +119,7 @@ def test_history_goes_when_a_queue_is_told_to_keep_none(two: Two, redis_server: 
     broker.ack_one("orders", *receipt(broker, "orders"))
     broker.declare("orders", QueueSettings(history_ms=0), change=True)
 
-    keys = Keys(redis_server, broker.registry.prefix, broker.about("orders").number)
+    keys = Keys(redis_server, broker.registry.prefix, broker.get_queue("orders").number)
     assert len(keys.records()) == 1
     assert "h" not in keys.names
 

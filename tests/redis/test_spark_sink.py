@@ -16,10 +16,10 @@ from openq.pipeline.redrive import redrive
 from openq.pipeline.replay import replay
 from openq.pipeline.sqljob import sql
 from openq.pipeline.transfer import load
-from tests.broker.test_staging import waiting
+from tests.local.test_staging import waiting
 from tests.pipeline.test_exactly_once import bodies, copied, forget_last_commit, publish
 from tests.redis.servers import Server
-from tests.redis.stagers import opened
+from tests.redis.staging_helpers import opened
 from tests.serving import Served, free_port, until
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openq import OpenQ
-from tests.protocols.rest.helpers import Client
 from tests.redis.servers import Server
+from tests.rest.helpers import Client
 from tests.serving import Served, free_port, until
 
 if TYPE_CHECKING:

@@ -10,35 +10,42 @@ from typing import Any
 
 import pytest
 
-from openq.broker import stages
-from openq.broker.stages import Committed, Job, NotYourJob, PartDamaged, StageNotFound, StagingFull
+from openq.broker import staged_batches
+from openq.broker.staged_batches import (
+    Committed,
+    NotYourJob,
+    PartDamaged,
+    StageNotFound,
+    StagingFull,
+    StagingJob,
+)
 from openq.clock import VirtualClock
 from openq.errors import Closed
 from openq.model import Draft, QueueSettings
 from openq.packed import pack
-from openq.redis import stage_keys, staging
+from openq.redis import staging, staging_keys
 from openq.redis.broker import RedisBroker
-from openq.redis.stage_keys import weight_of
-from tests.broker import test_staging as journal
-from tests.broker.test_staging import JOB, assert_published_once, bodies, send, waiting
-from tests.protocols.rest import test_stages as rest
-from tests.protocols.rest.helpers import Client
-from tests.redis import stagers
-from tests.redis.borrowed import borrow
-from tests.redis.inspecting import check_queue
+from openq.redis.staging_keys import weight_of
+from tests.local import test_staging as journal
+from tests.local.test_staging import JOB, assert_published_once, bodies, send, waiting
+from tests.redis import staging_helpers
+from tests.redis.key_checks import check_queue
 from tests.redis.servers import Server, versions
-from tests.redis.stagers import assert_nothing_is_left, opened, promised, stop_after
+from tests.redis.shared_tests import collect_tests
+from tests.redis.staging_helpers import assert_nothing_is_left, opened, promised, stop_after
+from tests.rest import test_staging as rest
+from tests.rest.helpers import Client
 from tests.serving import Served, free_port
 
 broker, other, small_chunks, impatient = (
-    stagers.broker,
-    stagers.other,
-    stagers.small_chunks,
-    stagers.impatient,
+    staging_helpers.broker,
+    staging_helpers.other,
+    staging_helpers.small_chunks,
+    staging_helpers.no_claim_time,
 )
 
-globals().update(borrow(journal, "broker"))
-globals().update(borrow(rest, "client"))
+globals().update(collect_tests(journal, "broker"))
+globals().update(collect_tests(rest, "client"))
 
 each_kind = pytest.mark.parametrize("redis_server", versions(), indirect=True, ids=str)
 
@@ -69,7 +76,7 @@ def test_parts_and_commits_may_come_by_any_server(
 
     assert waiting(broker) == bodies(100)
     assert_nothing_is_left(redis_server)
-    check_queue(redis_server, "oq", broker.known("q"), had_history=True)
+    check_queue(redis_server, "oq", broker.find_queue("q"), had_history=True)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -144,7 +151,7 @@ def test_a_part_that_is_replaced_while_it_is_looked_at_is_looked_at_again(
     broker: RedisBroker, other: RedisBroker
 ) -> None:
     send(broker, {"body": bodies(2)})
-    promise, is_first = broker.staging._promise, True
+    promise, is_first = broker.staging._write_plan, True
 
     def replace_it_first(*arguments: Any) -> bytes:
         nonlocal is_first
@@ -153,7 +160,7 @@ def test_a_part_that_is_replaced_while_it_is_looked_at_is_looked_at_again(
             send(other, {"body": bodies(3)})
         return promise(*arguments)
 
-    broker.staging._promise = replace_it_first  # type: ignore[method-assign]
+    broker.staging._write_plan = replace_it_first  # type: ignore[method-assign]
 
     assert broker.staging.commit(JOB, 0, ["p"], queue="q") == Committed(3, 0, False)
     assert waiting(broker) == bodies(3)
@@ -163,16 +170,16 @@ def test_a_batch_that_is_promised_while_it_is_aborted_stays(
     broker: RedisBroker, other: RedisBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "CHUNK_ROWS", 1)
-    look = broker.staging._keys.look
+    look = broker.staging._keys.read_state
 
     def promise_then(*arguments: Any) -> Any:
         told = look(*arguments)
         promised(other)
         return told
 
-    broker.staging._keys.look = promise_then  # type: ignore[method-assign]
+    broker.staging._keys.read_state = promise_then  # type: ignore[method-assign]
     assert not broker.staging.abort(JOB, 0)
-    broker.staging._keys.look = look  # type: ignore[method-assign]
+    broker.staging._keys.read_state = look  # type: ignore[method-assign]
 
     assert broker.staging.commit(JOB, 0, [], queue="q") == Committed(4, 0, True)
     assert waiting(broker) == bodies(4)
@@ -198,7 +205,7 @@ def test_a_batch_that_is_published_while_it_is_aborted_is_not_said_to_be_dropped
 def test_a_batch_that_is_begun_by_another_one_while_it_is_aborted_stays(
     broker: RedisBroker, other: RedisBroker
 ) -> None:
-    ann, bob = Job("load", owner="ann"), Job("load", owner="bob")
+    ann, bob = StagingJob("load", owner="ann"), StagingJob("load", owner="bob")
     drop = broker.staging._keys.drop
 
     def begin_first(*arguments: Any) -> str:
@@ -216,10 +223,10 @@ def test_what_is_staged_is_limited_for_all_servers_together(broker: RedisBroker,
     data = pack({"body": [b"x" * 10_000]})
     most = 3 * len(data) + 2_000
     for each in (broker, other):
-        each.staging._most = most
+        each.staging._max_bytes = most
     broker.staging.put(JOB, 0, "a", data)
     other.staging.put(JOB, 1, "a", data)
-    broker.staging.put(Job("other"), 0, "a", data)
+    broker.staging.put(StagingJob("other"), 0, "a", data)
     with pytest.raises(StagingFull, match=f"at most {most}"):
         other.staging.put(JOB, 2, "a", data)
 
@@ -233,7 +240,7 @@ def test_small_parts_count_as_what_they_take_in_memory(broker: RedisBroker) -> N
         broker.staging.put(JOB, 0, name, data)
         broker.staging.put(JOB, 0, name, data)
     [listed] = broker.staging._keys.listed()
-    told = broker.staging._keys.look(JOB, 0)
+    told = broker.staging._keys.read_state(JOB, 0)
 
     assert listed.weight == told.weight == sum(weight_of(name, told.parts[name], data) for name in names)
     assert (told.size, told.part_count, told.puts) == (200 * len(data), 200, 400)
@@ -243,7 +250,7 @@ def test_many_parts_are_read_bit_by_bit(
     broker: RedisBroker, other: RedisBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of them is another one when Redis has told of the batch, but not of its parts."""
-    monkeypatch.setattr(stage_keys, "PARTS_AT_ONCE", 10)
+    monkeypatch.setattr(staging_keys, "PARTS_AT_ONCE", 10)
     names = [f"{number:0100}" for number in range(600)]
     for name, body in zip(names, bodies(600), strict=True):
         send(broker, {"body": [body]}, part=name)
@@ -269,7 +276,7 @@ def test_parts_that_come_while_others_are_committed_do_not_matter(
 ) -> None:
     send(broker, {"body": bodies(2)})
     keys = broker.staging._keys
-    promise, is_first = keys.promise, True
+    promise, is_first = keys.plan, True
 
     def send_first(*arguments: Any) -> str:
         nonlocal is_first
@@ -278,7 +285,7 @@ def test_parts_that_come_while_others_are_committed_do_not_matter(
             send(other, {"body": bodies(3)}, part="late")
         return promise(*arguments)
 
-    keys.promise = send_first  # type: ignore[method-assign]
+    keys.plan = send_first  # type: ignore[method-assign]
     assert broker.staging.commit(JOB, 0, ["p"], queue="q") == Committed(2, 0, False)
 
     assert not is_first
@@ -436,7 +443,7 @@ def test_what_nobody_commits_is_dropped_after_a_day(redis_server: Server) -> Non
     clock = VirtualClock(1_000_000_000_000)
     with opened(redis_server.url, clock=clock) as broker:
         send(broker, {"body": [b"x"]})
-        clock.advance(stages.KEPT_MS / 1000)
+        clock.advance(staged_batches.KEPT_MS / 1000)
         send(broker, {"body": [b"x"]}, batch=1)
         broker.staging.sweep()
         assert len(broker.staging.stages()) == 2
@@ -446,11 +453,11 @@ def test_what_nobody_commits_is_dropped_after_a_day(redis_server: Server) -> Non
 
         assert [stage.batch for stage in broker.staging.stages()] == [1]
         left = redis_server.ask("PTTL", redis_server.ask("KEYS", "oq:{s.*:f:1")[0])
-        assert stages.KEPT_MS < left <= stages.KEPT_MS + 3_600_000  # where no sweep comes by
+        assert staged_batches.KEPT_MS < left <= staged_batches.KEPT_MS + 3_600_000  # where no sweep comes by
 
 
 def test_jobs_are_remembered_and_forgotten_again(broker: RedisBroker, redis_server: Server) -> None:
-    nameless = Job("batch-00000000-0000-0000-0000-000000000000")
+    nameless = StagingJob("batch-00000000-0000-0000-0000-000000000000")
     for job, kept_ms in ((JOB, 30 * 86_400_000), (nameless, 3_600_000)):
         send(broker, {"body": [b"x"]}, job=job)
         broker.staging.commit(job, 0, ["p"], queue="q")
@@ -463,7 +470,7 @@ def test_queues_forget_a_job_that_nobody_can_repeat_when_it_is_done(
 ) -> None:
     monkeypatch.setattr(staging, "CHUNK_ROWS", 1)
     clock = VirtualClock(1_000_000_000_000)
-    nameless = [Job(f"batch-00000000-0000-0000-0000-{number:012}") for number in range(3)]
+    nameless = [StagingJob(f"batch-00000000-0000-0000-0000-{number:012}") for number in range(3)]
 
     def remembered() -> int:
         [ends], [known] = (redis_server.ask("KEYS", f"oq:*:{name}") for name in ("jz", "jb"))

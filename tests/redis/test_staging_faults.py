@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from openq.broker.stages import Committed
+from openq.broker.staged_batches import Committed
 from openq.errors import StoreFull, StoreUnavailable
 from openq.model import QueueSettings
 from openq.redis import staging
 from openq.redis.broker import RedisBroker
-from tests.broker.test_staging import JOB, bodies, send, waiting
-from tests.protocols.rest.test_stages import killed_and_repeated
-from tests.redis import stagers
+from tests.local.test_staging import JOB, bodies, send, waiting
+from tests.redis import staging_helpers
 from tests.redis.servers import FORCED, Server, cluster, replicated, single, versions
-from tests.redis.stagers import after_chunk, assert_nothing_is_left, opened
+from tests.redis.staging_helpers import after_chunk, assert_nothing_is_left, opened
+from tests.rest.test_staging import killed_and_repeated
 from tests.serving import Served, free_port
 
-broker, small_chunks = stagers.broker, stagers.small_chunks
+broker, small_chunks = staging_helpers.broker, staging_helpers.small_chunks
 
 # -- answers that are lost
 
@@ -29,14 +29,14 @@ class Losing:
     """Every so manieth answer of Redis is lost on its way: what was asked for is done."""
 
     def __init__(self, broker: RedisBroker, seed: int) -> None:
-        self._chance = random.Random(seed)
-        self._once = broker.calls._once
+        self._random_fraction = random.Random(seed)
+        self._try_once = broker.calls._try_once
         self.lost = 0
-        broker.calls._once = self._ask  # type: ignore[method-assign]
+        broker.calls._try_once = self._ask  # type: ignore[method-assign]
 
     def _ask(self, key: bytes, data: bytes, writes: bool) -> Any:
-        reply = self._once(key, data, writes)
-        if self._chance.random() < 0.2:
+        reply = self._try_once(key, data, writes)
+        if self._random_fraction.random() < 0.2:
             self.lost += 1
             return StoreUnavailable("the answer was lost", sent=True)
         return reply
@@ -80,7 +80,7 @@ class Copy:
 
     def __init__(self, server: Server, broker: RedisBroker, queue: str) -> None:
         self._ask = server.ask
-        self._prefix = broker.about(queue).key.decode()[:-1]
+        self._prefix = broker.get_queue(queue).key.decode()[:-1]
         for key in self._ask("KEYS", self._prefix + "*"):
             self._ask("COPY", key, "copy:" + key)
 

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from openq.broker.batches import MAX_OPEN, SubscriptionNotFound, SubscriptionTaken, consumer_of
+from openq.broker.subscriptions import MAX_OPEN, SubscriptionNotFound, SubscriptionTaken, consumer_of
 from openq.broker.waiters import Waiter
 from openq.clock import VirtualClock
 from openq.errors import FunctionError, NotReplicated, QueueNotFound, StoreUnavailable
 from openq.model import Draft, QueueSettings
 from openq.redis.broker import RedisBroker
-from openq.redis.subscriptions import StreamSubscriptions
-from tests.broker import test_subscriptions as of_the_journal
-from tests.cli import test_pipeline_state as by_command
+from openq.redis.subscriptions import RedisSubscriptions
+from tests.cli import test_pipeline_cursors as by_command
+from tests.local import test_subscriptions as of_the_journal
 from tests.pipeline import test_consume as by_pipeline
-from tests.pipeline.playing import stopped  # noqa: F401
-from tests.protocols.rest import test_pipeline as by_door
-from tests.protocols.rest.helpers import Client
-from tests.redis.borrowed import borrow
-from tests.redis.servers import FORCED, Server, cluster, replicated, single, until, versions
+from tests.pipeline.stream_runner import stopped  # noqa: F401
+from tests.redis.servers import FORCED, Server, cluster, replicated, single, versions, wait_until
+from tests.redis.shared_tests import collect_tests
+from tests.rest import test_subscriptions as by_door
+from tests.rest.helpers import Client
 from tests.serving import Served, free_port
 
 every_kind = pytest.mark.parametrize("redis_server", versions(), indirect=True, ids=str)
@@ -32,7 +32,7 @@ every_kind = pytest.mark.parametrize("redis_server", versions(), indirect=True, 
 BODIES = [b"%d" % number for number in range(10_000)]
 
 
-class Place:
+class SubscriptionStore:
     """A broker on Redis whose clock is moved by hand, with a queue `q`; what `Place` is for a journal."""
 
     def __init__(
@@ -56,19 +56,19 @@ class Place:
         self._stack.callback(self.broker.close)
         return self.broker
 
-    def crashed(self, to: Path) -> Place:
+    def crashed(self, to: Path) -> SubscriptionStore:
         """Another process, on a copy of the store as it is now: nothing was closed."""
         assert to.name  # tests of files say where
         for key in self._server.ask("KEYS", "*"):
             self._server.ask("COPY", key, key, "DB", 1)
-        return Place(self._server, self._stack, "/1", self.clock)
+        return SubscriptionStore(self._server, self._stack, "/1", self.clock)
 
     def publish(self, *bodies: bytes) -> None:
         self.broker.publish_bodies("q", bodies, 0) or [
             self.broker.publish("q", Draft(body)) for body in bodies
         ]
 
-    def form(self, after: int = 0, **options: Any) -> tuple[int, int] | None:
+    def next_batch(self, after: int = 0, **options: Any) -> tuple[int, int] | None:
         return form(self.broker, after, **options)
 
     def bodies(self, number: int, part: int = 0, parts: int = 1) -> list[bytes | None] | None:
@@ -79,7 +79,7 @@ class Place:
 
 
 def form(broker: RedisBroker, after: int = 0, **options: Any) -> tuple[int, int] | None:
-    formed = broker.subscriptions.form("s", "q", after, **options)
+    formed = broker.subscriptions.next_batch("s", "q", after, **options)
     return None if formed is None else (formed.batch, formed.count)
 
 
@@ -90,18 +90,18 @@ def bodies(broker: RedisBroker, number: int, part: int = 0, parts: int = 1) -> l
 
 
 @pytest.fixture
-def place_with(redis_server: Server) -> Iterator[Callable[..., Place]]:
+def place_with(redis_server: Server) -> Iterator[Callable[..., SubscriptionStore]]:
     with ExitStack() as stack:
-        yield lambda **settings: Place(redis_server, stack, **settings)
+        yield lambda **settings: SubscriptionStore(redis_server, stack, **settings)
 
 
 @pytest.fixture
-def place(place_with: Callable[..., Place]) -> Place:
+def place(place_with: Callable[..., SubscriptionStore]) -> SubscriptionStore:
     return place_with()
 
 
 @pytest.fixture
-def durable(place: Place) -> Place:
+def durable(place: SubscriptionStore) -> SubscriptionStore:
     return place
 
 
@@ -112,9 +112,9 @@ OF_FILES = (
 )
 AT_ONCE = ("test_who_waits_is_told_and_takes_nothing_from_those_behind",)  # here it comes a moment later
 
-locals().update(borrow(of_the_journal, "place", without=AT_ONCE))
-locals().update(borrow(of_the_journal, "place_with"))
-locals().update(borrow(of_the_journal, "durable", without=OF_FILES))
+locals().update(collect_tests(of_the_journal, "place", without=AT_ONCE))
+locals().update(collect_tests(of_the_journal, "place_with"))
+locals().update(collect_tests(of_the_journal, "durable", without=OF_FILES))
 
 
 # -- deleted meanwhile
@@ -122,10 +122,10 @@ locals().update(borrow(of_the_journal, "durable", without=OF_FILES))
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "deleted and made anew"])
 def test_a_queue_that_is_deleted_while_a_batch_is_formed_is_what_is_missing(
-    place: Place, monkeypatch: pytest.MonkeyPatch, again: bool
+    place: SubscriptionStore, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
-    assert place.form(0) is None
-    claimed = StreamSubscriptions._claimed
+    assert place.next_batch(0) is None
+    claimed = RedisSubscriptions._claim
 
     def deleted_before(*args: Any) -> Any:
         """In the moment after the subscription was found."""
@@ -136,12 +136,12 @@ def test_a_queue_that_is_deleted_while_a_batch_is_formed_is_what_is_missing(
             place.publish(b"new")
         return claimed(*args)
 
-    monkeypatch.setattr(StreamSubscriptions, "_claimed", deleted_before)
+    monkeypatch.setattr(RedisSubscriptions, "_claim", deleted_before)
     if again:
-        assert place.form(0) == (1, 1)
+        assert place.next_batch(0) == (1, 1)
     else:
         with pytest.raises(QueueNotFound):
-            place.form(0)
+            place.next_batch(0)
 
 
 # -- in slices
@@ -150,12 +150,12 @@ def test_a_queue_that_is_deleted_while_a_batch_is_formed_is_what_is_missing(
 @every_kind
 @pytest.mark.parametrize("history_ms", [0, 86_400_000])
 def test_a_large_batch_is_formed_read_kept_and_acked_in_slices(
-    place_with: Callable[..., Place], history_ms: int
+    place_with: Callable[..., SubscriptionStore], history_ms: int
 ) -> None:
     place = place_with(history_ms=history_ms)
     place.publish(*BODIES)
 
-    assert place.form(0, limit=9_000, lease_ms=10_000) == (1, 9_000)
+    assert place.next_batch(0, limit=9_000, lease_ms=10_000) == (1, 9_000)
     place.clock.advance(9)
     assert place.broker.subscriptions.extend("s", None) == 9_000
     place.clock.advance(9)
@@ -167,7 +167,9 @@ def test_a_large_batch_is_formed_read_kept_and_acked_in_slices(
     assert (stats.ready, stats.in_flight, stats.counters["acked"]) == (1_000, 0, 9_000)
 
 
-def test_a_large_batch_of_messages_of_every_kind_comes_back_whole(place_with: Callable[..., Place]) -> None:
+def test_a_large_batch_of_messages_of_every_kind_comes_back_whole(
+    place_with: Callable[..., SubscriptionStore],
+) -> None:
     place = place_with()
     drafts = [
         Draft(body, priority=number % 3, group=f"g{number % 7}" if number % 2 else None)
@@ -176,7 +178,7 @@ def test_a_large_batch_of_messages_of_every_kind_comes_back_whole(place_with: Ca
     for first in range(0, 3_000, 1_000):
         place.broker.publish_many("q", drafts[first : first + 1_000])
 
-    assert place.form(0, limit=3_000, lease_ms=10_000) == (1, 3_000)
+    assert place.next_batch(0, limit=3_000, lease_ms=10_000) == (1, 3_000)
     first_read = place.bodies(1)
     assert sorted(first_read or [], key=lambda body: int(body or b"")) == BODIES[:3_000]
     assert [body for part in range(5) for body in place.bodies(1, part, 5) or []] == first_read
@@ -188,27 +190,29 @@ def test_a_large_batch_of_messages_of_every_kind_comes_back_whole(place_with: Ca
     assert place.ready() == 3_000
 
 
-def test_bodies_larger_than_a_page_are_read_page_by_page(place: Place) -> None:
+def test_bodies_larger_than_a_page_are_read_page_by_page(place: SubscriptionStore) -> None:
     large = [bytes([number]) * 700_000 for number in range(20)]
     place.publish(*large)
-    place.form(0)
+    place.next_batch(0)
 
     assert place.bodies(1) == large
     assert place.bodies(1, 1, 4) == large[5:10]
 
 
-def test_bytes_are_counted_for_messages_of_every_kind(place: Place) -> None:
+def test_bytes_are_counted_for_messages_of_every_kind(place: SubscriptionStore) -> None:
     place.publish(b"x" * 900)
     place.broker.publish("q", Draft(b"x" * 90, priority=5))
     place.broker.publish("q", Draft(b"x" * 20))
     place.broker.publish("q", Draft(b"x" * 5))
 
-    assert place.form(0, max_bytes=100) == (1, 1)  # the urgent one; then one that is too large
-    assert place.form(1, max_bytes=100) == (2, 1)
-    assert place.form(2, max_bytes=100) == (3, 2)
+    assert place.next_batch(0, max_bytes=100) == (1, 1)  # the urgent one; then one that is too large
+    assert place.next_batch(1, max_bytes=100) == (2, 1)
+    assert place.next_batch(2, max_bytes=100) == (3, 2)
 
 
-def test_room_for_bytes_is_not_looked_for_in_the_history(place: Place, redis_server: Server) -> None:
+def test_room_for_bytes_is_not_looked_for_in_the_history(
+    place: SubscriptionStore, redis_server: Server
+) -> None:
     for _ in range(10):
         place.broker.publish_many("q", [Draft(b"x", group=f"g{number % 50}") for number in range(500)])
         lent = place.broker.receive("q", 500)
@@ -219,16 +223,16 @@ def test_room_for_bytes_is_not_looked_for_in_the_history(place: Place, redis_ser
         return int(redis_server.info("commandstats")["cmdstat_xrange"].split(",")[0].removeprefix("calls="))
 
     before = reads()
-    assert place.form(0, max_bytes=10) is None
+    assert place.next_batch(0, max_bytes=10) is None
     assert reads() - before < 100
     place.publish(b"x" * 90, b"x" * 20, b"x" * 5)
-    assert place.form(0, max_bytes=100) == (1, 1)  # far behind the history of others
+    assert place.next_batch(0, max_bytes=100) == (1, 1)  # far behind the history of others
     before = reads()
-    assert place.form(1, max_bytes=100) == (2, 2)
+    assert place.next_batch(1, max_bytes=100) == (2, 2)
     assert reads() - before < 100
 
 
-def test_what_fits_is_found_among_others(place: Place) -> None:
+def test_what_fits_is_found_among_others(place: SubscriptionStore) -> None:
     place.broker.publish("q", Draft(b"x" * 900, delay_ms=3_600_000))
     for _ in range(3):
         place.publish(b"x" * 30)
@@ -237,14 +241,14 @@ def test_what_fits_is_found_among_others(place: Place) -> None:
         lent = place.broker.receive("q", 1_000)  # they stay in the history between those that wait
         place.broker.ack("q", [(each.entry.seq, each.number) for each in lent])
 
-    assert place.form(0, max_bytes=70) == (1, 2)
-    assert place.form(1, max_bytes=10) == (2, 1)
-    assert place.form(2, max_bytes=10) is None
+    assert place.next_batch(0, max_bytes=70) == (1, 2)
+    assert place.next_batch(1, max_bytes=10) == (2, 1)
+    assert place.next_batch(2, max_bytes=10) is None
 
 
-def test_of_one_lease_for_many_each_can_be_settled_alone(place: Place) -> None:
+def test_of_one_lease_for_many_each_can_be_settled_alone(place: SubscriptionStore) -> None:
     place.publish(*BODIES[:10])
-    place.form(0)
+    place.next_batch(0)
     lent = place.broker.deliveries("q")
 
     place.broker.nack("q", (lent[0].entry.seq, lent[0].number), 0, "not today")
@@ -257,10 +261,10 @@ def test_of_one_lease_for_many_each_can_be_settled_alone(place: Place) -> None:
 
 @pytest.mark.parametrize(("seconds", "formed", "waiting"), [(11, 1_000, 10_000), (2, 3_000, 7_000)])
 def test_a_batch_is_whole_as_it_is_when_its_lease_nears_the_end(
-    place: Place, monkeypatch: pytest.MonkeyPatch, seconds: int, formed: int, waiting: int
+    place: SubscriptionStore, monkeypatch: pytest.MonkeyPatch, seconds: int, formed: int, waiting: int
 ) -> None:
     place.publish(*BODIES)
-    ask_and_decide = RedisBroker.ask_and_decide
+    ask_and_decide = RedisBroker.ask_and_drain
 
     def slowly(self: RedisBroker, *args: Any) -> tuple[Any, bool]:
         try:
@@ -268,20 +272,20 @@ def test_a_batch_is_whole_as_it_is_when_its_lease_nears_the_end(
         finally:
             place.clock.advance(seconds)
 
-    monkeypatch.setattr(RedisBroker, "ask_and_decide", slowly)
+    monkeypatch.setattr(RedisBroker, "ask_and_drain", slowly)
 
-    assert place.form(0, lease_ms=10_000) == (1, formed)
+    assert place.next_batch(0, lease_ms=10_000) == (1, formed)
     assert place.ready() == waiting
     assert place.bodies(1) == (None if waiting == 10_000 else BODIES[:formed])
 
 
 @pytest.mark.parametrize("history_ms", [0, 86_400_000])
 def test_a_batch_knows_up_to_where_it_was_settled_by_receipts(
-    place_with: Callable[..., Place], redis_server: Server, history_ms: int
+    place_with: Callable[..., SubscriptionStore], redis_server: Server, history_ms: int
 ) -> None:
     place = place_with(history_ms=history_ms)
     place.publish(*BODIES)
-    place.form(0)
+    place.next_batch(0)
     receipts = sorted((each.entry.seq, each.number) for each in place.broker.deliveries("q"))
     [header] = redis_server.ask("KEYS", "*:sb:s")
 
@@ -291,7 +295,7 @@ def test_a_batch_knows_up_to_where_it_was_settled_by_receipts(
         return int(settled), int(acked)
 
     place.broker.ack("q", receipts[:700] + receipts[800:900])
-    assert place.form(0) == (1, 10_000)
+    assert place.next_batch(0) == (1, 10_000)
     assert known()[0] in (500, 700)  # the rest of a lease for many is a run of its own
     place.broker.ack("q", receipts[700:9_999])
     place.broker.subscriptions.states()
@@ -301,14 +305,14 @@ def test_a_batch_knows_up_to_where_it_was_settled_by_receipts(
     assert place.broker.subscriptions.ack("s", 1, None) == (1, 9_999)
 
 
-def test_a_large_batch_that_was_settled_by_receipts_is_gone(place: Place) -> None:
+def test_a_large_batch_that_was_settled_by_receipts_is_gone(place: SubscriptionStore) -> None:
     place.publish(*BODIES)
-    place.form(0)
+    place.next_batch(0)
     place.broker.ack("q", [(each.entry.seq, each.number) for each in place.broker.deliveries("q")])
 
     assert place.bodies(1) is None
     assert place.broker.subscriptions.states()[0].batches == []
-    assert place.form(0) is None
+    assert place.next_batch(0) is None
 
 
 # -- several servers
@@ -361,7 +365,7 @@ def test_what_an_old_owner_sent_before_it_was_replaced_comes_too_late(
     assert form(other, 0, owner="new") == (1, 5)
 
     with pytest.raises(FunctionError, match="STALE"):
-        one.ask_of(one.about("q"), "ack_batches", one.token(), "s", late.term, 1)
+        one.ask_this_queue(one.get_queue("q"), "ack_batches", one.token(), "s", late.term, 1)
     with pytest.raises(SubscriptionTaken):
         one.subscriptions.ack("s", 1, "old")
     assert other.subscriptions.ack("s", 1, "new") == (5, 0)
@@ -416,7 +420,7 @@ def test_nothing_is_left_of_the_batches_of_a_deleted_queue(
 def test_who_waits_is_told_by_whoever_publishes(two: tuple[RedisBroker, RedisBroker]) -> None:
     one, other = two
     told = threading.Event()
-    waiter = Waiter(1, None, None, None, lambda _: told.set(), only_told=True)
+    waiter = Waiter(1, None, None, None, lambda _: told.set(), notify_only=True)
     assert form(one, 0, waiter=waiter) is None
 
     other.publish_bodies("q", [b"x"], 0)
@@ -429,7 +433,7 @@ def test_what_came_before_anybody_stood_in_line_is_taken(
     two: tuple[RedisBroker, RedisBroker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = two
-    waiter = Waiter(1, None, None, None, lambda _: None, only_told=True)
+    waiter = Waiter(1, None, None, None, lambda _: None, notify_only=True)
     stand_by = RedisBroker.stand_by
 
     def stand_late(self: RedisBroker, queue: str, waiter: Waiter) -> int:
@@ -439,7 +443,7 @@ def test_what_came_before_anybody_stood_in_line_is_taken(
     monkeypatch.setattr(RedisBroker, "stand_by", stand_late)
 
     assert form(one, 0, waiter=waiter) == (1, 1)
-    assert not one.leave("q", waiter)  # nobody stands there for nothing
+    assert not one.remove_waiter("q", waiter)  # nobody stands there for nothing
 
 
 def test_a_batch_that_nobody_reads_any_more_returns_by_itself(two: tuple[RedisBroker, RedisBroker]) -> None:
@@ -447,7 +451,7 @@ def test_a_batch_that_nobody_reads_any_more_returns_by_itself(two: tuple[RedisBr
     one.publish_bodies("q", BODIES[:1_200], 0)
     assert form(one, 0, lease_ms=300) == (1, 1_200)
 
-    until(lambda: other.stats("q").ready == 1_200, "the leases ran out")
+    wait_until(lambda: other.stats("q").ready == 1_200, "the leases ran out")
 
     assert bodies(one, 1) is None
     assert one.subscriptions.ack("s", 1, None) == (0, 1_200)
@@ -462,11 +466,11 @@ def test_a_server_that_dies_while_it_forms_a_batch_leaves_it_to_the_next(
     one, other = two
     one.publish_bodies("q", BODIES, 0)
     form(one, 0, limit=1)
-    known, view = one.subscriptions.get("s"), one.about("q")
+    known, view = one.subscriptions.get("s"), one.get_queue("q")
 
     # One slice of it, and the rest never comes.
     args = ("", "s", known.term, 2, 9_000, -1, 300_000, consumer_of("s", 2), "0", 0, MAX_OPEN)
-    until_ms, _, count, is_whole = one.ask_of(view, "form_batch", *args)
+    until_ms, _, count, is_whole = one.ask_this_queue(view, "form_batch", *args)
     assert (int(count), int(is_whole)) == (1_000, 0)
 
     assert form(other, 1, limit=50) == (2, 9_000)  # as large as it was begun
@@ -479,12 +483,12 @@ def test_leases_that_were_made_longer_by_half_end_as_they_were_told(
 ) -> None:
     one, other = two
     one.publish_bodies("q", BODIES, 0)
-    formed = one.subscriptions.form("s", "q", 0)
+    formed = one.subscriptions.next_batch("s", "q", 0)
     assert formed is not None
-    known, view = one.subscriptions.get("s"), one.about("q")
+    known, view = one.subscriptions.get("s"), one.get_queue("q")
 
     # One slice of it, and the rest never comes.
-    _, place = one.ask_of(view, "extend_batch", "", "s", known.term, 1, 3_600_000, 0, 0)
+    _, place = one.ask_this_queue(view, "extend_batch", "", "s", known.term, 1, 3_600_000, 0, 0)
     assert 0 < int(place) < formed.count
 
     [state] = other.subscriptions.states()
@@ -498,9 +502,9 @@ def test_answers_that_are_lost_are_given_again(two: tuple[RedisBroker, RedisBrok
     one, _ = two
     one.publish_bodies("q", BODIES[:3_000], 0)
     form(one, 0, limit=2_500)
-    known, view, token = one.subscriptions.get("s"), one.about("q"), one.token()
+    known, view, token = one.subscriptions.get("s"), one.get_queue("q"), one.token()
 
-    answers = [one.ask_of(view, "ack_batches", token, "s", known.term, 1) for _ in range(3)]
+    answers = [one.ask_this_queue(view, "ack_batches", token, "s", known.term, 1) for _ in range(3)]
 
     assert answers == [[0, 0, 1]] * 3  # a slice of it, once
     assert one.subscriptions.ack("s", 1, None) == (2_500, 0)
@@ -553,7 +557,7 @@ def test_subscriptions_of_queues_on_all_nodes_of_a_cluster() -> None:
             for name in names:
                 broker.declare(name, QueueSettings())
                 broker.publish_bodies(name, BODIES[:1_000], 0)
-                formed = broker.subscriptions.form(f"of {name}", name, 0, owner="me")
+                formed = broker.subscriptions.next_batch(f"of {name}", name, 0, owner="me")
                 assert formed is not None
                 assert formed.count == 1_000
             other.queues()
@@ -561,7 +565,7 @@ def test_subscriptions_of_queues_on_all_nodes_of_a_cluster() -> None:
             redis.wait_whole()
             dead = redis.masters()[0]
             followers = redis.replicas_of(dead)
-            until(lambda: dead.ask("WAIT", 1, 1_000) == 1, "the replica has everything")
+            wait_until(lambda: dead.ask("WAIT", 1, 1_000) == 1, "the replica has everything")
             dead.kill9()
             redis.wait_replaced(dead, followers)
 
@@ -611,9 +615,11 @@ def client(shared_server: Served) -> Client:
 
 OF_CURSORS = ("test_a_cursor_shows_how_far_its_reader_is",)
 
-locals().update(borrow(by_door, "client", without=OF_CURSORS))
-locals().update({name: test for name, test in borrow(by_command, "server").items() if "subscription" in name})
-locals().update(borrow(by_pipeline, "server"))
+locals().update(collect_tests(by_door, "client", without=OF_CURSORS))
+locals().update(
+    {name: test for name, test in collect_tests(by_command, "server").items() if "subscription" in name}
+)
+locals().update(collect_tests(by_pipeline, "server"))
 
 
 def test_a_server_that_is_killed_is_replaced_by_any_other(redis_server: Server) -> None:
@@ -622,15 +628,15 @@ def test_a_server_that_is_killed_is_replaced_by_any_other(redis_server: Server) 
         one, two = (by_door.Reader(Client(each.wait().url), "q", "me") for each in servers)
         one.client.queue("q")
         by_door.publish(one.client, "q", [f"{number}" for number in range(2_000)])
-        formed = one.form(0, limit=1_500).value
+        formed = one.next_batch(0, limit=1_500).value
         assert two.bodies(1)[:3] == [b"0", b"1", b"2"]
         servers[0].kill()
 
-        assert two.form(0).value == formed
+        assert two.next_batch(0).value == formed
         assert two.ack(1).value == {"acked": 1_500, "lost": 0}
-        assert two.form(1, wait=1).value["count"] == 500
+        assert two.next_batch(1, wait=1).value["count"] == 500
         taken_over = by_door.Reader(two.client, "q", "another", "q")
-        assert taken_over.form(1).value["count"] == 500
+        assert taken_over.next_batch(1).value["count"] == 500
         assert two.ack(2).code == "subscription_taken"
     finally:
         for each in servers:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from openq.errors import InvalidSetting
-from openq.redis.url import Address, is_redis_url, parse
+from openq.redis.net.url import Address, is_redis_url, parse
 from tests.certificates import make_certificate
 
 

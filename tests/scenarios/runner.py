@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Protocol
 
-from openq.broker.base import Broker, Filter
+from openq.broker.interface import Broker, Filter
 from openq.clock import VirtualClock
 from openq.engine.routing import Binding, Exchange
 from openq.errors import OpenQError
@@ -292,14 +292,16 @@ class Story:
         return " ".join(str(self._aspect(entry, each)) for each in what)
 
     def _aspect(self, entry: Entry, what: str) -> object:
-        attributes = entry.info.attributes if entry.info is not None else {}
+        attributes = entry.properties.attributes if entry.properties is not None else {}
         aspects: dict[str, Callable[[], object]] = {
             "body": lambda: (entry.body or b"").decode(),
             "deaths": lambda: (
-                ",".join(f"{d[0]}:{d[1]}:{d[3]}" for d in entry.extra.deaths) if entry.extra else ""
+                ",".join(f"{d[0]}:{d[1]}:{d[3]}" for d in entry.options.deaths) if entry.options else ""
             ),
             "times": lambda: (
-                ",".join(f"{d.queue}:{d.kind}:{d.times}" for d in entry.extra.deaths) if entry.extra else ""
+                ",".join(f"{d.queue}:{d.kind}:{d.times}" for d in entry.options.deaths)
+                if entry.options
+                else ""
             ),
             "sent": lambda: f"{entry.sent_ms - self._start_ms}ms",
             "id": lambda: self._name(entry),
@@ -308,7 +310,7 @@ class Story:
             return aspects[what]()
         if what.startswith("attr."):
             return attributes.get(what[5:])
-        return getattr(entry.extra, what, None)
+        return getattr(entry.options, what, None)
 
     def do_cancel(self, queue: str, name: str) -> str:
         self._broker.cancel(queue, self._ids.get(name, name))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
+from openq.local.broker import LocalBroker
 
 from .runner import Story, StoryFailed, milliseconds
 

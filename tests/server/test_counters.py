@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from openq import OpenQ
-from openq.broker.local import LocalBroker
 from openq.clock import VirtualClock
-from openq.model import FORM_TEXT, Draft, QueueSettings
-from tests.clients import boto
+from openq.local.broker import LocalBroker
+from openq.model import ENCODING_TEXT, Draft, QueueSettings
+from tests.amqp.raw_client import RawClient, method
 from tests.livecopy import copy_live
-from tests.protocols.amqp.talk import Talk, method
+from tests.real_clients import boto
 from tests.redis.servers import single
 from tests.serving import Served, free_port, served_amqp, until
 
@@ -104,18 +104,18 @@ def test_amqp(running: Running) -> None:
     letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "amqp-dead"}
     limit = {"x-queue-type": "quorum", "x-delivery-limit": 2}
 
-    def get(talk: Talk) -> int:
-        answer = talk.say("basic.get", "basic.get-ok", queue="amqp")
+    def get(talk: RawClient) -> int:
+        answer = talk.call("basic.get", "basic.get-ok", queue="amqp")
         did["delivered"] += 1
         did["redelivered"] += bool(answer[2]["redelivered"])
         return int(answer[2]["delivery_tag"])
 
-    def settle(talk: Talk, name: str, **fields: Any) -> None:
+    def settle(talk: RawClient, name: str, **fields: Any) -> None:
         talk.send(method(1, name, delivery_tag=get(talk), **fields))
         did["acked" if name == "basic.ack" else "nacked"] += 1
         talk.declare("amqp-dead")  # what was said before is done now
 
-    with Talk(running.amqp_port) as talk:
+    with RawClient(running.amqp_port) as talk:
         talk.declare("amqp-dead")
         talk.declare("amqp", arguments={**letters, **limit})
         talk.confirming().publish_all("amqp", [b"%d" % number for number in range(6)])
@@ -176,7 +176,7 @@ def test_counters_are_the_same_after_a_crash(tmp_path: Path, snapshot: bool) -> 
     broker.declare("drops", QueueSettings())
     for queue in ("q", "drops"):
         for number in range(12):
-            broker.publish(queue, Draft(b"%d" % number, FORM_TEXT))
+            broker.publish(queue, Draft(b"%d" % number, ENCODING_TEXT))
 
     def receipts(queue: str, count: int) -> list[tuple[int, int]]:
         return [(each.entry.seq, each.number) for each in broker.receive(queue, count)]

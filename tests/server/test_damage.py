@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from openq.broker.history import Span
-from openq.broker.local import LocalBroker
+from openq.broker.history import HistoryRange
 from openq.clock import VirtualClock
-from openq.model import FORM_TEXT, Draft, QueueSettings
-from tests.cli.helpers import inside
-from tests.clients import boto
-from tests.server.inprocess import Indoors, indoors
+from openq.local.broker import LocalBroker
+from openq.model import ENCODING_TEXT, Draft, QueueSettings
+from tests.cli.helpers import run_in_process
+from tests.real_clients import boto
+from tests.server.in_process import InProcessServer, in_process_server
 
 QUEUES = ("by-sqs", "by-poll", "by-rest", "by-peek", "by-browse", "by-search", "by-get", "by-redrive")
 GOOD = [f"good-{number}" for number in range(9)]
@@ -32,7 +32,7 @@ def damaged_broker(path: Path) -> LocalBroker:
     for queue in QUEUES:
         broker.declare(queue, QueueSettings(max_receives=3, dead_letter="dead", history_ms=3_600_000))
         for number in range(10):
-            broker.publish(queue, Draft(body(queue, number), FORM_TEXT))
+            broker.publish(queue, Draft(body(queue, number), ENCODING_TEXT))
             broker.sync()
     broker.close()
     broker = LocalBroker(path, clock=VirtualClock())
@@ -46,9 +46,9 @@ def damaged_broker(path: Path) -> LocalBroker:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Indoors]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServer]:
     broker = damaged_broker(tmp_path_factory.mktemp("data"))
-    with indoors(broker) as server:
+    with in_process_server(broker) as server:
         with server.wire() as wire:
             assert wire.get("/readyz").body == b"ready: journal\n"
         yield server
@@ -56,19 +56,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Indoors]:
 
 
 @pytest.fixture(scope="module")
-def sqs(server: Indoors) -> Iterator[Any]:
+def sqs(server: InProcessServer) -> Iterator[Any]:
     client = boto.client(f"http://127.0.0.1:{server.port}")
     yield client
     client.close()
 
 
-def broker_of(server: Indoors) -> LocalBroker:
-    broker = server.server.site.broker
+def broker_of(server: InProcessServer) -> LocalBroker:
+    broker = server.server.context.broker
     assert isinstance(broker, LocalBroker)
     return broker
 
 
-def is_set_aside(server: Indoors, queue: str) -> None:
+def is_set_aside(server: InProcessServer, queue: str) -> None:
     """The damage is named in the list, the log, the metrics and the health; nothing else is."""
     broker = broker_of(server)
     [damage] = [each for each in broker.damage.listed() if each.queue == queue]
@@ -93,7 +93,7 @@ def is_set_aside(server: Indoors, queue: str) -> None:
     assert broker.stats("dead").ready == 0
 
 
-def test_sqs_receive_gives_the_nine_others_once(server: Indoors, sqs: Any) -> None:
+def test_sqs_receive_gives_the_nine_others_once(server: InProcessServer, sqs: Any) -> None:
     url = sqs.get_queue_url(QueueName="by-sqs")["QueueUrl"]
 
     received = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, AttributeNames=["All"])["Messages"]
@@ -104,7 +104,7 @@ def test_sqs_receive_gives_the_nine_others_once(server: Indoors, sqs: Any) -> No
     is_set_aside(server, "by-sqs")
 
 
-def test_a_receive_of_one_message_goes_on_to_the_next(server: Indoors, sqs: Any) -> None:
+def test_a_receive_of_one_message_goes_on_to_the_next(server: InProcessServer, sqs: Any) -> None:
     url = sqs.get_queue_url(QueueName="by-poll")["QueueUrl"]
 
     bodies = [sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1)["Messages"][0]["Body"] for _ in range(9)]
@@ -113,7 +113,7 @@ def test_a_receive_of_one_message_goes_on_to_the_next(server: Indoors, sqs: Any)
     is_set_aside(server, "by-poll")
 
 
-def test_rest_receive_gives_the_nine_others_once(server: Indoors) -> None:
+def test_rest_receive_gives_the_nine_others_once(server: InProcessServer) -> None:
     answer = rest(server, "POST", "queues/by-rest/receive", {"max": 10})
 
     assert [(each["payload"], each["receive_count"]) for each in answer["messages"]] == [(b, 1) for b in GOOD]
@@ -124,7 +124,7 @@ def test_rest_receive_gives_the_nine_others_once(server: Indoors) -> None:
     is_set_aside(server, "by-rest")
 
 
-def test_peek_browse_and_search_show_the_others(server: Indoors) -> None:
+def test_peek_browse_and_search_show_the_others(server: InProcessServer) -> None:
     peeked = broker_of(server).peek("by-peek", 100)
     browsed = rest(server, "GET", "queues/by-browse/messages?limit=100")
     found = rest(server, "POST", "queues/by-search/search", {"text": "o"})
@@ -136,13 +136,13 @@ def test_peek_browse_and_search_show_the_others(server: Indoors) -> None:
         is_set_aside(server, queue)
 
 
-def test_timelines_and_replay_go_on_around_the_damage(server: Indoors) -> None:
+def test_timelines_and_replay_go_on_around_the_damage(server: InProcessServer) -> None:
     broker = broker_of(server)
     assert len(broker.peek("by-get", 10)) == 9
 
     [step] = broker.timeline("by-get", broker.id_of(65))
     assert (step.what, step.detail) == ("removed", "damaged")  # how it was published is damaged
-    past = broker.past("by-get", Span(limit=100))
+    past = broker.past("by-get", HistoryRange(limit=100))
     assert [each.body for each in past] == [text.encode() for text in GOOD]
     broker.declare("again", QueueSettings())
     count = broker.replay("by-get", 0, None, to="again")
@@ -150,7 +150,7 @@ def test_timelines_and_replay_go_on_around_the_damage(server: Indoors) -> None:
     assert [entry.body for entry in broker.peek("again", 10)] == [text.encode() for text in GOOD]
 
 
-def test_a_damaged_dead_letter_does_not_stop_a_redrive(server: Indoors) -> None:
+def test_a_damaged_dead_letter_does_not_stop_a_redrive(server: InProcessServer) -> None:
     broker = broker_of(server)
     for delivery in broker.receive("by-redrive", 10):
         broker.reject("by-redrive", (delivery.entry.seq, delivery.number))
@@ -164,7 +164,7 @@ def test_a_damaged_dead_letter_does_not_stop_a_redrive(server: Indoors) -> None:
 
 def test_the_operator_clears_the_list_and_health_is_good_again(tmp_path: Path) -> None:
     broker = damaged_broker(tmp_path)
-    with indoors(broker) as server:
+    with in_process_server(broker) as server:
         rest(server, "POST", "queues/by-rest/receive", {"max": 10})
         assert rest(server, "GET", "health")["status"] == "degraded"
 
@@ -177,16 +177,16 @@ def test_the_operator_clears_the_list_and_health_is_good_again(tmp_path: Path) -
 
 def test_the_command_line_lists_and_clears_damage_and_degraded_health_names_it(tmp_path: Path) -> None:
     broker = damaged_broker(tmp_path)
-    with indoors(broker) as server:
+    with in_process_server(broker) as server:
         url = f"http://127.0.0.1:{server.port}"
         for words in ("damage", "ls"), ("damage", "clear"), ("damage", "ls", "--json"):
-            assert inside(*words, OPENQ_URL=url).code == 5
+            assert run_in_process(*words, OPENQ_URL=url).code == 5
         rest(server, "POST", "queues/by-rest/receive", {"max": 10})
 
-        listed = inside("damage", "ls", OPENQ_URL=url)
-        [row] = inside("damage", "ls", "--json", OPENQ_URL=url).out.splitlines()
-        check = inside("healthcheck", OPENQ_URL=url)
-        doctor = inside("doctor", "--data", tmp_path, "--json", OPENQ_URL=url, OPENQ_PORT="0")
+        listed = run_in_process("damage", "ls", OPENQ_URL=url)
+        [row] = run_in_process("damage", "ls", "--json", OPENQ_URL=url).out.splitlines()
+        check = run_in_process("healthcheck", OPENQ_URL=url)
+        doctor = run_in_process("doctor", "--data", tmp_path, "--json", OPENQ_URL=url, OPENQ_PORT="0")
 
         [damage] = broker.damage.listed()
         assert listed.code == check.code == 0
@@ -197,13 +197,15 @@ def test_the_command_line_lists_and_clears_damage_and_degraded_health_names_it(t
         [found] = [each for each in json.loads(doctor.out) if each["check"] == "server"]
         assert found["verdict"] == "warning"
         assert "openq damage ls" in found["detail"]
-        assert json.loads(inside("damage", "clear", "--json", OPENQ_URL=url).out) == {"cleared": 1}
-        assert inside("damage", "ls", OPENQ_URL=url).code == 5
+        assert json.loads(run_in_process("damage", "clear", "--json", OPENQ_URL=url).out) == {"cleared": 1}
+        assert run_in_process("damage", "ls", OPENQ_URL=url).code == 5
         assert rest(server, "GET", "health")["hint"] is None
     broker.close()
 
 
-def rest(server: Indoors, method: str, path: str, sent: object = None) -> dict[str, list[dict[str, object]]]:
+def rest(
+    server: InProcessServer, method: str, path: str, sent: object = None
+) -> dict[str, list[dict[str, object]]]:
     with server.wire() as wire:
         answer = wire.rest(method, path, sent)
     assert answer.status == 200, answer.body

@@ -13,8 +13,8 @@ import pika
 import pika.exceptions
 import pytest
 
-from openq.protocols.admission import Admission
-from tests.server.wire import Wire, queue_url
+from openq.server.admission import Admission
+from tests.server.raw_http import RawHttpClient, queue_url
 from tests.serving import Served, free_port, until
 
 LIMIT = 200
@@ -48,7 +48,7 @@ def test_silent_sockets_do_not_stop_the_journal_and_the_rest_is_refused(tmp_path
     if soft < 3 * LIMIT:
         pytest.skip("this process may not open enough sockets")
     with limited(tmp_path / "d", LIMIT) as (server, amqp), ExitStack() as stack:
-        wire = Wire(server.port)
+        wire = RawHttpClient(server.port)
         assert wire.sqs("CreateQueue", QueueName="q").status == 200
         most = metric(server, "openq_connections_max ")
         assert most < LIMIT - 40
@@ -89,7 +89,7 @@ def test_a_client_that_is_refused_is_told_why(tmp_path: Path) -> None:
         server.wait()
         parameters = pika.ConnectionParameters("127.0.0.1", amqp)
         with ExitStack() as stack:
-            inside = Wire(server.port)
+            inside = RawHttpClient(server.port)
             stack.callback(inside.close)
             silent(server.port, stack)
             silent(amqp, stack)  # both protocols count together
@@ -98,7 +98,7 @@ def test_a_client_that_is_refused_is_told_why(tmp_path: Path) -> None:
             with pytest.raises(pika.exceptions.AMQPConnectionError) as refusal:
                 pika.BlockingConnection(parameters)
             assert "too many connections" in _whole(refusal.value)
-            outside = Wire(server.port)
+            outside = RawHttpClient(server.port)
             stack.callback(outside.close)
             answer = outside.get("/livez")
             assert answer.status == 503
@@ -108,7 +108,7 @@ def test_a_client_that_is_refused_is_told_why(tmp_path: Path) -> None:
         server.stop()
 
 
-def _open(wire: Wire) -> int:
+def _open(wire: RawHttpClient) -> int:
     lines = wire.get("/metrics").body.decode().splitlines()
     return sum(int(line.rpartition(" ")[2]) for line in lines if line.startswith("openq_connections{"))
 
@@ -140,7 +140,7 @@ def test_connections_leave_a_reserve_and_what_others_hold() -> None:
         admission.leave()
     assert admission.enter("amqp")
     assert admission.open == entered - 39
-    assert admission.most == 90
+    assert admission.max_connections == 90
 
 
 if sys.platform != "linux":

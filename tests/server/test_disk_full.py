@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from openq.broker.local import LocalBroker
-from openq.storage import writer
-from openq.storage.files import FileJournal
+from openq.journal import writer
+from openq.journal.file_journal import Journal
+from openq.local.broker import LocalBroker
 from tests.crash.faults import FaultyDisk
-from tests.crash.loopdisk import LoopDisk, why_not
-from tests.server.inprocess import Indoors, indoors
-from tests.server.wire import ACCOUNT, Answer, Wire, queue_url
+from tests.crash.loop_disk import LoopDisk, why_not
+from tests.server.in_process import InProcessServer, in_process_server
+from tests.server.raw_http import ACCOUNT, Answer, RawHttpClient, queue_url
 from tests.serving import served, until
 
 MIB = 1 << 20
@@ -26,7 +26,7 @@ needs_loop_disk = pytest.mark.skipif(why_not() is not None, reason=f"no loop-mou
 
 
 def indoor_broker(path: Path, disk: FaultyDisk) -> LocalBroker:
-    journal = FileJournal(
+    journal = Journal(
         path / "d",
         segment_bytes=MIB,
         first_segment_bytes=MIB // 4,
@@ -39,7 +39,7 @@ def indoor_broker(path: Path, disk: FaultyDisk) -> LocalBroker:
 class Full:
     """A server whose disk has just become full, by publishing through SQS."""
 
-    def __init__(self, server: Indoors, disk: FaultyDisk) -> None:
+    def __init__(self, server: InProcessServer, disk: FaultyDisk) -> None:
         self.server = server
         self.disk = disk
         self.wire = server.wire()
@@ -74,9 +74,9 @@ class Full:
 
 @pytest.fixture
 def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Full]:
-    monkeypatch.setattr(writer, "NO_SPACE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(writer, "NO_SPACE_TIMEOUT_S", 0.05)
     disk = FaultyDisk(tmp_path, capacity=8 * MIB)
-    with indoors(indoor_broker(tmp_path, disk)) as server:
+    with in_process_server(indoor_broker(tmp_path, disk)) as server:
         full = Full(server, disk)
         try:
             yield full
@@ -142,7 +142,7 @@ def test_no_answer_names_a_path_of_the_server(full: Full, tmp_path: Path) -> Non
 def test_changes_of_settings_do_not_eat_the_reserve_of_acks(full: Full) -> None:
     journal = full.server.server.broker.journal
     assert journal is not None
-    end_at = journal.end_at
+    end_at = journal.end_location
     for n in range(20):
         assert full.wire.rest("PUT", f"queues/new-{n}", {}).status == 507
         assert full.wire.sqs("CreateQueue", QueueName=f"new-{n}").status == 503
@@ -151,7 +151,7 @@ def test_changes_of_settings_do_not_eat_the_reserve_of_acks(full: Full) -> None:
         )
         assert changed.status == 503
         assert full.wire.rest("PUT", f"exchanges/new-{n}", {"kind": "fanout"}).status == 507
-    assert journal.end_at == end_at
+    assert journal.end_location == end_at
 
     # What is there already may be declared, and what is there may be removed.
     assert full.wire.sqs("CreateQueue", QueueName="dead").status == 200
@@ -225,7 +225,7 @@ def test_a_real_full_disk_refuses_publishers_and_recovers(tmp_path: Path) -> Non
     with (
         LoopDisk(tmp_path) as disk,
         served(disk.mounted / "d", "--segment-bytes", "1MiB") as server,
-        Wire(server.port) as wire,
+        RawHttpClient(server.port) as wire,
     ):
         wire.sqs("CreateQueue", QueueName="q")
         ballast = disk.mounted / "ballast"
@@ -266,7 +266,7 @@ class Breaking(FaultyDisk):
 
 def test_after_a_failed_sync_nothing_is_acknowledged_and_health_is_red(tmp_path: Path) -> None:
     disk = Breaking(tmp_path)
-    with indoors(indoor_broker(tmp_path, disk)) as server, server.wire() as wire:
+    with in_process_server(indoor_broker(tmp_path, disk)) as server, server.wire() as wire:
         wire.sqs("CreateQueue", QueueName="q")
         assert wire.sqs("SendMessage", QueueUrl=queue_url("q"), MessageBody="kept").status == 200
         [held] = wire.rest("POST", "queues/q/receive", {}).json()["messages"]
@@ -299,7 +299,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_and_health_is_red(tmp_path:
 
 def test_all_who_wait_for_a_commit_that_fails_are_told(tmp_path: Path) -> None:
     disk = Breaking(tmp_path)
-    with indoors(indoor_broker(tmp_path, disk)) as server:
+    with in_process_server(indoor_broker(tmp_path, disk)) as server:
         with server.wire() as wire:
             wire.sqs("CreateQueue", QueueName="q")
         disk.broken = True

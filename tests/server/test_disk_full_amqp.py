@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from openq.broker.local import LocalBroker
 from openq.config import Config
-from openq.storage import writer
+from openq.journal import writer
+from openq.local.broker import LocalBroker
+from tests.amqp.dialogue import ConnectionEnded
+from tests.amqp.management_fields import Api
+from tests.amqp.raw_client import RawClient, method, publish
 from tests.crash.faults import FaultyDisk
-from tests.protocols.amqp.dialogue import Ended
-from tests.protocols.amqp.management_fields import Api
-from tests.protocols.amqp.talk import Talk, method, publish
-from tests.server.inprocess import indoors
+from tests.server.in_process import in_process_server
 from tests.server.test_disk_full import MIB, Breaking, indoor_broker
 from tests.serving import free_port, until
 
@@ -31,12 +31,12 @@ class Full:
         self.port = port
         self.api = Api(url)  # the management API
         self.disk = disk
-        self.talk = Talk(port).confirming()
+        self.talk = RawClient(port).confirming()
         self.talk.declare("dead")
         letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
         self.talk.declare("q", arguments=letters)
         self.talk.declare("held")
-        self.talk.say("queue.bind", queue="q", exchange="amq.fanout")
+        self.talk.call("queue.bind", queue="q", exchange="amq.fanout")
         self.accepted = 0
         self.sent = 0
         self.fill()
@@ -57,11 +57,11 @@ class Full:
 
 @pytest.fixture
 def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Full]:
-    monkeypatch.setattr(writer, "NO_SPACE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(writer, "NO_SPACE_TIMEOUT_S", 0.05)
     disk = FaultyDisk(tmp_path, capacity=8 * MIB)
     port = free_port()
     config = Config(memory=True, drain_timeout_s=1, log_level="debug", amqp_port=port)
-    with indoors(indoor_broker(tmp_path, disk), config) as server:
+    with in_process_server(indoor_broker(tmp_path, disk), config) as server:
         full = Full(port, disk, f"http://127.0.0.1:{server.port}")
         try:
             yield full
@@ -70,38 +70,38 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Full]:
         assert server.records.at_least("error") == []
 
 
-def names(talk: Talk) -> list[str]:
-    return [answer[1] for answer in talk.heard]
+def names(talk: RawClient) -> list[str]:
+    return [answer[1] for answer in talk.received]
 
 
 def test_a_publish_with_confirms_is_refused_and_the_client_told_why(full: Full) -> None:
     assert full.accepted > 10
     assert names(full.talk) == ["connection.blocked"]
-    assert full.talk.heard[0][2] == {"reason": "low on disk"}
+    assert full.talk.received[0][2] == {"reason": "low on disk"}
     assert not full.send()
 
 
 def test_a_client_that_comes_later_is_told_too_and_one_that_does_not_care_is_not(full: Full) -> None:
-    with Talk(full.port) as late, Talk(full.port, capabilities={}) as simple:
+    with RawClient(full.port) as late, RawClient(full.port, capabilities={}) as simple:
         late.declare("q", passive=True)
-        assert late.hear("connection.blocked", 1) or "connection.blocked" in names(late)
+        assert late.receive_methods("connection.blocked", 1) or "connection.blocked" in names(late)
         simple.declare("q", passive=True)
 
         full.make_room()
 
-        assert late.hear("connection.unblocked", 1)
-        assert full.talk.hear("connection.unblocked", 1)
+        assert late.receive_methods("connection.unblocked", 1)
+        assert full.talk.receive_methods("connection.unblocked", 1)
         simple.declare("q", passive=True)
-        assert not simple.heard
+        assert not simple.received
 
 
 def test_a_queue_cannot_be_made_meanwhile_and_the_connection_lives(full: Full) -> None:
-    with Talk(full.port) as other, pytest.raises(Ended, match="disk full"):
+    with RawClient(full.port) as other, pytest.raises(ConnectionEnded, match="disk full"):
         other.declare("new")
 
 
 def test_publishes_without_confirms_wait_for_room_and_none_is_lost_or_doubled(full: Full) -> None:
-    with Talk(full.port) as publisher, Talk(full.port) as watching:
+    with RawClient(full.port) as publisher, RawClient(full.port) as watching:
         watching.declare("held")
         times = publisher.send_until_full(publish(1, "held", LARGE))
         waiting = watching.declare("held")
@@ -119,13 +119,13 @@ def test_a_flood_that_fills_the_disk_is_stopped_before_the_journal_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Publishes come faster than files are made: what is accepted before the disk proves full must fit."""
-    monkeypatch.setattr(writer, "NO_SPACE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(writer, "NO_SPACE_TIMEOUT_S", 0.05)
     disk = FaultyDisk(tmp_path, capacity=12 * MIB)
     port = free_port()
     config = Config(memory=True, drain_timeout_s=1, log_level="debug", amqp_port=port)
     broker = indoor_broker(tmp_path, disk)
-    with indoors(broker, config) as server:
-        with Talk(port) as first, Talk(port) as second, Talk(port) as watching:
+    with in_process_server(broker, config) as server:
+        with RawClient(port) as first, RawClient(port) as second, RawClient(port) as watching:
             watching.declare("q")
             sent = 0
             for publisher in (first, second):
@@ -142,7 +142,7 @@ def test_a_flood_that_fills_the_disk_is_stopped_before_the_journal_breaks(
 
 def test_held_publishes_come_in_order_and_once(full: Full) -> None:
     """Different keys and properties: no run, and only a part of what was read at once may have had room."""
-    with Talk(full.port) as publisher, Talk(full.port) as watching:
+    with RawClient(full.port) as publisher, RawClient(full.port) as watching:
         watching.declare("held")
         out = b"".join(
             publish(1, "held", b"%d" % n, properties={"message_id": str(n), "priority": n % 3})
@@ -152,22 +152,22 @@ def test_held_publishes_come_in_order_and_once(full: Full) -> None:
         full.make_room()
         publisher.declare("held")  # answered when all before it is done
         watching.send(method(1, "basic.consume", queue="held", no_ack=True))
-        got = watching.hear("basic.deliver", 2000)
+        got = watching.receive_methods("basic.deliver", 2000)
 
         assert [int(each[4]) for each in got] == list(range(2000))
 
 
 def test_consumers_acks_and_dead_letters_go_on_while_the_disk_is_full(full: Full) -> None:
-    with Talk(full.port) as consumer:
-        consumer.say("basic.qos", prefetch_count=30)
+    with RawClient(full.port) as consumer:
+        consumer.call("basic.qos", prefetch_count=30)
         consumer.send(method(1, "basic.consume", queue="q"))
-        tags = [each[2]["delivery_tag"] for each in consumer.hear("basic.deliver", 10)]
+        tags = [each[2]["delivery_tag"] for each in consumer.receive_methods("basic.deliver", 10)]
         consumer.send(b"".join(method(1, "basic.ack", delivery_tag=tag) for tag in tags[:4]))
         consumer.send(method(1, "basic.reject", delivery_tag=tags[4], requeue=False))
         consumer.send(method(1, "basic.nack", delivery_tag=tags[5], requeue=True))
 
         assert consumer.declare("dead", passive=True) == 1
-        [_, _, fields, properties, _] = consumer.say("basic.get", "basic.get-ok", queue="dead")
+        [_, _, fields, properties, _] = consumer.call("basic.get", "basic.get-ok", queue="dead")
         assert properties["headers"]["x-death"][0]["reason"] == "rejected"
         consumer.send(method(1, "basic.ack", delivery_tag=fields["delivery_tag"]))
         assert consumer.declare("dead", passive=True) == 0
@@ -175,28 +175,28 @@ def test_consumers_acks_and_dead_letters_go_on_while_the_disk_is_full(full: Full
 
 def test_publishing_goes_on_by_itself_when_there_is_room_again(full: Full) -> None:
     full.make_room()
-    assert full.talk.hear("connection.unblocked", 1)
+    assert full.talk.receive_methods("connection.unblocked", 1)
 
     assert full.send()
     assert full.talk.declare("q", passive=True) == full.accepted + 1
 
 
 def test_a_transaction_that_finds_no_room_is_refused_as_a_whole(full: Full) -> None:
-    with Talk(full.port) as talk:
-        talk.say("tx.select")
+    with RawClient(full.port) as talk:
+        talk.call("tx.select")
         talk.send(publish(1, "dead", LARGE) + publish(1, "dead", LARGE))
-        with pytest.raises(Ended, match="RESOURCE_ERROR"):
-            talk.say("tx.commit")
+        with pytest.raises(ConnectionEnded, match="RESOURCE_ERROR"):
+            talk.call("tx.commit")
     assert full.talk.declare("dead", passive=True) == 0
 
 
 def test_a_held_publisher_that_hangs_up_is_forgotten(full: Full) -> None:
-    with Talk(full.port) as publisher:
+    with RawClient(full.port) as publisher:
         publisher.send(publish(1, "dead", LARGE) * 20)
-    with Talk(full.port) as other:
+    with RawClient(full.port) as other:
         until(lambda: other.declare("dead", passive=True) == 0)
         full.make_room()
-        assert full.talk.hear("connection.unblocked", 1)
+        assert full.talk.receive_methods("connection.unblocked", 1)
         other.confirming().publish_all("dead", [b"last"])
         assert other.declare("dead", passive=True) >= 1
 
@@ -249,7 +249,7 @@ def test_the_management_api_takes_or_refuses_every_change_in_order_while_the_dis
 def test_the_management_api_says_so_when_the_journal_has_failed(tmp_path: Path) -> None:
     disk = Breaking(tmp_path)
     config = Config(memory=True, drain_timeout_s=1, log_level="debug", amqp_port=free_port())
-    with indoors(indoor_broker(tmp_path, disk), config) as server:
+    with in_process_server(indoor_broker(tmp_path, disk), config) as server:
         api = Api(f"http://127.0.0.1:{server.port}")
         assert api("PUT", "/api/queues/%2F/q", {"durable": True})[0] == 201
         disk.broken = True
@@ -265,7 +265,7 @@ def test_what_the_disk_refuses_of_users_and_policies_is_neither_done_nor_half_do
 ) -> None:
     """They are files of their own, beside the journal."""
     config = Config(data=str(tmp_path), drain_timeout_s=1, log_level="debug", amqp_port=free_port())
-    with indoors(LocalBroker(tmp_path), config) as server:
+    with in_process_server(LocalBroker(tmp_path), config) as server:
         api = Api(f"http://127.0.0.1:{server.port}")
         assert api("PUT", "/api/queues/%2F/q", {"durable": True})[0] == 201
         first = {"tags": "administrator", "password": "x"}

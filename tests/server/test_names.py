@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from tests.server.wire import Wire, queue_url, request_bytes
+from tests.server.raw_http import RawHttpClient, queue_url, request_bytes
 from tests.serving import Served, served
 
 NAMES = [
@@ -81,15 +81,15 @@ NAMES = [
 _SERIES = re.compile(r'[a-z_]+(\{([a-z_]+="([^"\\\n]|\\["\\n])*",?)*\})? [0-9.e+-]+')
 
 
-class House:
+class RunningServer:
     """A server, with everything around its data directory under watch."""
 
-    def __init__(self, folder: Path, server: Served, wire: Wire) -> None:
+    def __init__(self, folder: Path, server: Served, wire: RawHttpClient) -> None:
         self.folder = folder
         self.server = server
         self.wire = wire
 
-    def strangers(self) -> list[str]:
+    def unknown_paths(self) -> list[str]:
         """Files that are not what a data directory is made of, and not where it is."""
         known = re.compile(
             r"d(/(LOCK|users\.json|users\.json\.lock|journal|snapshots)|/journal/[0-9a-z.-]+|/snapshots/[0-9a-z.-]+)?"
@@ -99,12 +99,12 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def running(tmp_path: Path) -> Iterator[RunningServer]:
     folder = tmp_path / "around"
     folder.mkdir()
     flags = ("--log-level", "debug", "--log-format", "json")
-    with served(folder / "d", *flags) as server, Wire(server.port) as wire:
-        yield House(folder, server, wire)
+    with served(folder / "d", *flags) as server, RawHttpClient(server.port) as wire:
+        yield RunningServer(folder, server, wire)
     for line in server.log:
         assert isinstance(json.loads(line), dict)
         assert '"error"' not in line
@@ -116,8 +116,8 @@ def path_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("door", ["path", "body"])
-def test_any_name_is_kept_as_it_is_or_refused(house: House, door: str) -> None:
-    wire = house.wire
+def test_any_name_is_kept_as_it_is_or_refused(running: RunningServer, door: str) -> None:
+    wire = running.wire
     kept = []
     for name in NAMES:
         if door == "path":
@@ -143,35 +143,35 @@ def test_any_name_is_kept_as_it_is_or_refused(house: House, door: str) -> None:
     assert odd == []
     for name in kept:
         assert wire.rest("DELETE", f"queues/{path_of(name)}").status == 200, name
-    assert house.strangers() == []
+    assert running.unknown_paths() == []
 
 
-def test_sqs_takes_the_names_of_sqs_and_no_other(house: House) -> None:
+def test_sqs_takes_the_names_of_sqs_and_no_other(running: RunningServer) -> None:
     allowed = re.compile(r"[A-Za-z0-9_-]{1,80}")
     for name in NAMES:
-        made = house.wire.sqs("CreateQueue", QueueName=name)
+        made = running.wire.sqs("CreateQueue", QueueName=name)
         query = urlencode({"Action": "CreateQueue", "QueueName": name, "Version": "2012-11-05"})
         form = {"Content-Type": "application/x-www-form-urlencoded"}
-        xml = house.wire.ask(request_bytes("POST", "/", query.encode(), form))
+        xml = running.wire.ask(request_bytes("POST", "/", query.encode(), form))
 
         expected = 200 if allowed.fullmatch(name) else 400
         assert (made.status, xml.status) == (expected, expected), name
-    assert house.strangers() == []
+    assert running.unknown_paths() == []
 
 
-def test_hostile_queue_urls_find_nothing(house: House) -> None:
-    house.wire.sqs("CreateQueue", QueueName="present")
+def test_hostile_queue_urls_find_nothing(running: RunningServer) -> None:
+    running.wire.sqs("CreateQueue", QueueName="present")
     for name in NAMES:
         for url in (queue_url(name), queue_url(path_of(name)), f"http://localhost/{path_of(name)}/q2", name):
-            answer = house.wire.sqs("SendMessage", QueueUrl=url, MessageBody="x")
+            answer = running.wire.sqs("SendMessage", QueueUrl=url, MessageBody="x")
 
             assert answer.status in (400, 404), (url, answer)
-    assert house.wire.rest("GET", "queues/present/stats").json()["ready"] == 0
+    assert running.wire.rest("GET", "queues/present/stats").json()["ready"] == 0
 
 
-def test_hostile_texts_come_back_as_they_were(house: House) -> None:
+def test_hostile_texts_come_back_as_they_were(running: RunningServer) -> None:
     """As body, attribute, type, group, id: in JSON there is a way to write each of them."""
-    wire = house.wire
+    wire = running.wire
     wire.rest("PUT", "queues/q", {})
     for name in NAMES:
         text = name[:200]
@@ -192,11 +192,11 @@ def test_hostile_texts_come_back_as_they_were(house: House) -> None:
         assert found["attributes"] == {text: text}, name
         acked = wire.rest("POST", "queues/q/ack", {"receipt_id": found["receipt_id"]})
         assert acked.status == 200
-    assert house.strangers() == []
+    assert running.unknown_paths() == []
 
 
-def test_hostile_ids_and_receipts_are_unknown_not_fatal(house: House) -> None:
-    wire = house.wire
+def test_hostile_ids_and_receipts_are_unknown_not_fatal(running: RunningServer) -> None:
+    wire = running.wire
     wire.rest("PUT", "queues/q", {})
     for name in NAMES:
         ways = [
@@ -214,24 +214,24 @@ def test_hostile_ids_and_receipts_are_unknown_not_fatal(house: House) -> None:
 
         for answer in ways:
             assert answer.status < 500, (name, answer)
-    assert house.strangers() == []
+    assert running.unknown_paths() == []
 
 
-def test_accounts_do_not_meet_whatever_they_are_called(house: House) -> None:
+def test_accounts_do_not_meet_whatever_they_are_called(running: RunningServer) -> None:
     """Account "a" with queue "b/c" is not account "a/b" with queue "c"."""
     pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c"), ("a%b", "c"), ("@a", "x"), ("a", "@x"), ("@", "/")]
     made = []
     for account, name in pairs:
         path = f"accounts/{path_of(account)}/queues/{path_of(name)}"
-        answer = house.wire.rest("PUT", path, {})
+        answer = running.wire.rest("PUT", path, {})
         assert answer.status in (200, 201, 422), (account, name, answer)
         if answer.status == 201:
             made.append((account, name))
-            house.wire.rest("POST", f"{path}/messages", {"payload": f"{account} {name}"})
+            running.wire.rest("POST", f"{path}/messages", {"payload": f"{account} {name}"})
 
     assert len(made) == len({(account, name) for account, name in pairs})
     for account, name in made:
         path = f"accounts/{path_of(account)}/queues/{path_of(name)}"
-        messages = house.wire.rest("POST", f"{path}/receive", {"max": 10}).json()["messages"]
+        messages = running.wire.rest("POST", f"{path}/receive", {"max": 10}).json()["messages"]
         assert [message["payload"] for message in messages] == [f"{account} {name}"]
-    assert house.wire.rest("GET", "queues").json()["queues"] == []
+    assert running.wire.rest("GET", "queues").json()["queues"] == []

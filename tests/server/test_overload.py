@@ -15,7 +15,15 @@ from typing import Any
 
 import pytest
 
-from tests.server.wire import ACCOUNT, HungUp, Wire, queue_url, request_bytes, rest_request, sqs_request
+from tests.server.raw_http import (
+    ACCOUNT,
+    ConnectionClosed,
+    RawHttpClient,
+    queue_url,
+    request_bytes,
+    rest_request,
+    sqs_request,
+)
 from tests.serving import Served, served, start, until
 
 SLOW = 1_000
@@ -31,32 +39,32 @@ def _many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def metric(wire: Wire, name: str) -> int:
+def metric(wire: RawHttpClient, name: str) -> int:
     for line in wire.get("/metrics").body.decode().splitlines():
         if line.startswith((f"{name} ", f"{name}{{")):
             return int(float(line.rpartition(" ")[2]))
     raise AssertionError(f"no metric {name}")
 
 
-def create(wire: Wire, name: str, **attributes: str) -> None:
+def create(wire: RawHttpClient, name: str, **attributes: str) -> None:
     assert wire.sqs("CreateQueue", QueueName=name, Attributes=attributes).status == 200
 
 
-def send(wire: Wire, queue: str, *bodies: str) -> None:
+def send(wire: RawHttpClient, queue: str, *bodies: str) -> None:
     for at in range(0, len(bodies), 10):
         entries = [{"Id": str(n), "MessageBody": body} for n, body in enumerate(bodies[at : at + 10])]
         answer = wire.sqs("SendMessageBatch", QueueUrl=queue_url(queue), Entries=entries)
         assert len(answer.json()["Successful"]) == len(entries)
 
 
-def receive(wire: Wire, queue: str, **members: Any) -> list[dict[str, Any]]:
+def receive(wire: RawHttpClient, queue: str, **members: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = (
         wire.sqs("ReceiveMessage", QueueUrl=queue_url(queue), **members).json().get("Messages", [])
     )
     return found
 
 
-def works(wire: Wire, queue: str, times: int = 20) -> None:
+def works(wire: RawHttpClient, queue: str, times: int = 20) -> None:
     """A healthy client: sends, receives, deletes."""
     for n in range(times):
         send(wire, queue, f"m{n}")
@@ -90,7 +98,11 @@ def dropped(sockets: list[socket.socket]) -> list[socket.socket]:
 def test_a_thousand_slow_clients_are_dropped_and_the_healthy_one_is_not(tmp_path: Path) -> None:
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
     flags = ("--header-timeout-s", "2", "--body-timeout-s", "2")
-    with served(tmp_path / "d", *flags) as server, Wire(server.port) as healthy, ExitStack() as stack:
+    with (
+        served(tmp_path / "d", *flags) as server,
+        RawHttpClient(server.port) as healthy,
+        ExitStack() as stack,
+    ):
         create(healthy, "q")
         slow = [
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(SLOW)
@@ -120,7 +132,11 @@ def test_a_thousand_slow_clients_are_dropped_and_the_healthy_one_is_not(tmp_path
 
 def test_a_body_that_does_not_come_and_a_silent_connection_are_given_up(tmp_path: Path) -> None:
     flags = ("--header-timeout-s", "1", "--body-timeout-s", "1", "--idle-timeout-s", "1")
-    with served(None, *flags) as server, Wire(server.port) as half, Wire(server.port) as silent:
+    with (
+        served(None, *flags) as server,
+        RawHttpClient(server.port) as half,
+        RawHttpClient(server.port) as silent,
+    ):
         half.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf")
 
         answer = half.answer()
@@ -131,7 +147,7 @@ def test_a_body_that_does_not_come_and_a_silent_connection_are_given_up(tmp_path
 
 
 def test_a_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) -> None:
-    with served(None, "--body-timeout-s", "1") as server, Wire(server.port) as healthy:
+    with served(None, "--body-timeout-s", "1") as server, RawHttpClient(server.port) as healthy:
         greedy = socket.create_connection(("127.0.0.1", server.port))
         greedy.settimeout(1)
         question = request_bytes("GET", "/openapi.json") * 50
@@ -152,7 +168,11 @@ def test_a_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) -> N
 
 def test_a_flood_of_pipelined_requests_is_answered_in_order(tmp_path: Path) -> None:
     count = 5_000
-    with served(tmp_path / "d") as server, Wire(server.port) as flood, Wire(server.port) as healthy:
+    with (
+        served(tmp_path / "d") as server,
+        RawHttpClient(server.port) as flood,
+        RawHttpClient(server.port) as healthy,
+    ):
         create(healthy, "q")
         create(healthy, "other")
         stream = b"".join(
@@ -175,12 +195,12 @@ def test_a_flood_of_pipelined_requests_is_answered_in_order(tmp_path: Path) -> N
 
 def test_connections_beyond_the_limit_are_refused_and_room_is_used_again() -> None:
     with served(None, "--max-connections", "20") as server, ExitStack() as stack:
-        first = stack.enter_context(Wire(server.port))
-        others = [stack.enter_context(Wire(server.port)) for _ in range(19)]
+        first = stack.enter_context(RawHttpClient(server.port))
+        others = [stack.enter_context(RawHttpClient(server.port)) for _ in range(19)]
         for each in (first, *others):
             assert each.get("/livez").status == 200
 
-        with Wire(server.port) as one_more:
+        with RawHttpClient(server.port) as one_more:
             refusal = one_more.answer()
             assert refusal.status == 503
             assert refusal.headers["connection"] == "close"
@@ -188,12 +208,12 @@ def test_connections_beyond_the_limit_are_refused_and_room_is_used_again() -> No
 
         others[0].close()
         until(lambda: metric(first, "openq_connections") == 19)
-        with Wire(server.port) as another:
+        with RawHttpClient(server.port) as another:
             assert another.get("/livez").status == 200
 
 
 def test_a_server_out_of_files_comes_back_when_there_are_some() -> None:
-    with served(None) as server, Wire(server.port) as healthy:
+    with served(None) as server, RawHttpClient(server.port) as healthy:
         create(healthy, "q")
         in_use = len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (in_use + 20, in_use + 20))
@@ -204,15 +224,15 @@ def test_a_server_out_of_files_comes_back_when_there_are_some() -> None:
             works(healthy, "q")
 
         until(lambda: metric(healthy, "openq_connections") == 1)
-        with Wire(server.port) as another:
+        with RawHttpClient(server.port) as another:
             works(another, "q")
 
 
 def test_connections_that_come_and_go_leave_nothing_behind() -> None:
-    with served(None) as server, Wire(server.port) as healthy:
+    with served(None) as server, RawHttpClient(server.port) as healthy:
         question = request_bytes("GET", "/livez")
         for n in range(1_000):
-            with Wire(server.port) as brief:
+            with RawHttpClient(server.port) as brief:
                 if n % 3:
                     brief.ask(question)
                 else:
@@ -225,7 +245,7 @@ def test_connections_that_come_and_go_leave_nothing_behind() -> None:
 
 def test_a_connection_may_be_reset_after_any_byte_of_a_request(tmp_path: Path) -> None:
     question = sqs_request("SendMessage", {"QueueUrl": queue_url("q"), "MessageBody": "x"})
-    with served(tmp_path / "d") as server, Wire(server.port) as healthy:
+    with served(tmp_path / "d") as server, RawHttpClient(server.port) as healthy:
         create(healthy, "q")
         for cut in range(len(question) + 1):
             with socket.create_connection(("127.0.0.1", server.port)) as brief:
@@ -242,14 +262,14 @@ def test_a_connection_may_be_reset_after_any_byte_of_a_request(tmp_path: Path) -
 def test_halves_of_large_requests_do_not_fill_the_memory() -> None:
     half = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000000\r\n\r\n" + b"x" * 10_000_000
     flags = ("--max-buffer-bytes", "80MiB", "--max-message-bytes", "1MiB")
-    with served(None, *flags) as server, Wire(server.port) as healthy:
+    with served(None, *flags) as server, RawHttpClient(server.port) as healthy:
         create(healthy, "q")
         with ExitStack() as stack:
-            left = [stack.enter_context(Wire(server.port)) for _ in range(30)]
+            left = [stack.enter_context(RawHttpClient(server.port)) for _ in range(30)]
             for wire in list(left):
                 try:
                     wire.send(half)
-                except HungUp:
+                except ConnectionClosed:
                     left.remove(wire)
 
             def most_are_gone() -> bool:
@@ -267,7 +287,7 @@ def test_halves_of_large_requests_do_not_fill_the_memory() -> None:
 
 
 def test_large_requests_behind_a_long_poll_are_answered_in_their_turn(tmp_path: Path) -> None:
-    with served(tmp_path / "d") as server, Wire(server.port) as wire:
+    with served(tmp_path / "d") as server, RawHttpClient(server.port) as wire:
         create(wire, "q")
         body = "x" * 200_000
         poll = sqs_request("ReceiveMessage", {"QueueUrl": queue_url("q"), "WaitTimeSeconds": 1})
@@ -285,7 +305,11 @@ def test_large_requests_behind_a_long_poll_are_answered_in_their_turn(tmp_path: 
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_client_that_closes_its_half_after_asking_gets_its_answers(tmp_path: Path, count: int) -> None:
     question = sqs_request("SendMessage", {"QueueUrl": queue_url("q"), "MessageBody": "x"})
-    with served(tmp_path / "d") as server, Wire(server.port) as healthy, Wire(server.port) as brief:
+    with (
+        served(tmp_path / "d") as server,
+        RawHttpClient(server.port) as healthy,
+        RawHttpClient(server.port) as brief,
+    ):
         create(healthy, "q")
 
         brief.send(question * count)
@@ -314,9 +338,9 @@ def bodies_in(body: bytes) -> list[str]:
 
 
 def test_every_long_poll_wakes_and_each_message_goes_to_one(tmp_path: Path) -> None:
-    with served(tmp_path / "d") as server, Wire(server.port) as healthy, ExitStack() as stack:
+    with served(tmp_path / "d") as server, RawHttpClient(server.port) as healthy, ExitStack() as stack:
         create(healthy, "q")
-        polls = [stack.enter_context(Wire(server.port)) for _ in range(POLLS)]
+        polls = [stack.enter_context(RawHttpClient(server.port)) for _ in range(POLLS)]
         for n, poll in enumerate(polls):
             poll.send(poll_request(n))
         until(lambda: metric(healthy, "openq_long_polls") == POLLS)
@@ -331,10 +355,10 @@ def test_every_long_poll_wakes_and_each_message_goes_to_one(tmp_path: Path) -> N
 
 
 def test_whoever_hangs_up_while_waiting_takes_no_message_along(tmp_path: Path) -> None:
-    with served(tmp_path / "d") as server, Wire(server.port) as healthy:
+    with served(tmp_path / "d") as server, RawHttpClient(server.port) as healthy:
         create(healthy, "q")
         for n in range(40):
-            with Wire(server.port) as poll:
+            with RawHttpClient(server.port) as poll:
                 poll.send(poll_request(n))
                 until(lambda: metric(healthy, "openq_long_polls") == 1)
         until(lambda: metric(healthy, "openq_long_polls") == 0)
@@ -347,9 +371,9 @@ def test_whoever_hangs_up_while_waiting_takes_no_message_along(tmp_path: Path) -
 
 
 def test_deleting_a_queue_answers_those_who_wait_for_it(tmp_path: Path) -> None:
-    with served(None) as server, Wire(server.port) as healthy, ExitStack() as stack:
+    with served(None) as server, RawHttpClient(server.port) as healthy, ExitStack() as stack:
         create(healthy, "q")
-        polls = [stack.enter_context(Wire(server.port)) for _ in range(10)]
+        polls = [stack.enter_context(RawHttpClient(server.port)) for _ in range(10)]
         for n, poll in enumerate(polls):
             poll.send(poll_request(n))
         until(lambda: metric(healthy, "openq_long_polls") == 10)
@@ -366,7 +390,11 @@ def test_deleting_a_queue_answers_those_who_wait_for_it(tmp_path: Path) -> None:
 
 
 def test_a_consumer_that_never_acks_holds_up_nobody_else(tmp_path: Path) -> None:
-    with served(tmp_path / "d") as server, Wire(server.port) as hoarder, Wire(server.port) as healthy:
+    with (
+        served(tmp_path / "d") as server,
+        RawHttpClient(server.port) as hoarder,
+        RawHttpClient(server.port) as healthy,
+    ):
         create(healthy, "hoarded")
         create(healthy, "q")
         send(healthy, "hoarded", *(f"m{n}" for n in range(500)))
@@ -390,7 +418,7 @@ def test_a_poison_message_is_given_out_exactly_as_often_as_allowed_also_across_r
     for life in range(4):
         server = start(tmp_path / "d", port=port).wait()
         port = server.port
-        with Wire(server.port) as wire:
+        with RawHttpClient(server.port) as wire:
             if life == 0:
                 create(wire, "dead")
                 create(wire, "q", RedrivePolicy=policy)
@@ -405,7 +433,7 @@ def test_a_poison_message_is_given_out_exactly_as_often_as_allowed_also_across_r
                 )
         server.kill()
 
-    with served(tmp_path / "d", port=port) as server, Wire(server.port) as wire:
+    with served(tmp_path / "d", port=port) as server, RawHttpClient(server.port) as wire:
         assert receive(wire, "q") == []
         [message] = receive(wire, "dead")
 
@@ -423,12 +451,12 @@ def finish(server: Served) -> int:
 def test_sigterm_answers_those_who_wait_and_tells_what_is_safe(tmp_path: Path) -> None:
     server = start(tmp_path / "d").wait()
     with ExitStack() as stack:
-        healthy = stack.enter_context(Wire(server.port))
+        healthy = stack.enter_context(RawHttpClient(server.port))
         create(healthy, "q")
         create(healthy, "kept")
         send(healthy, "kept", *(f"m{n}" for n in range(7)))
         [_] = receive(healthy, "kept", VisibilityTimeout=600)
-        polls = [stack.enter_context(Wire(server.port)) for _ in range(50)]
+        polls = [stack.enter_context(RawHttpClient(server.port)) for _ in range(50)]
         for n, poll in enumerate(polls):
             poll.send(poll_request(n))
         until(lambda: metric(healthy, "openq_long_polls") == 50)
@@ -443,17 +471,17 @@ def test_sigterm_answers_those_who_wait_and_tells_what_is_safe(tmp_path: Path) -
             assert answer.headers["connection"] == "close"
             assert bodies_in(answer.body) == []
         assert healthy.is_closed()
-        with pytest.raises(HungUp):
-            Wire(server.port)
+        with pytest.raises(ConnectionClosed):
+            RawHttpClient(server.port)
     assert server.process.returncode == 0
     assert any("7 messages are safe on disk" in line for line in server.lines)
-    with served(tmp_path / "d", port=server.port) as again, Wire(again.port) as wire:
+    with served(tmp_path / "d", port=server.port) as again, RawHttpClient(again.port) as wire:
         assert len(receive(wire, "kept", MaxNumberOfMessages=10)) == 6
 
 
 def test_a_request_that_does_not_end_does_not_hold_up_the_end(tmp_path: Path) -> None:
     server = start(None, "--drain-timeout-s", "0.2").wait()
-    with Wire(server.port) as stuck:
+    with RawHttpClient(server.port) as stuck:
         stuck.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf")
 
         assert server.stop() == 0

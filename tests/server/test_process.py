@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-import openq.server
-from openq.broker.local import LocalBroker
+import openq.server.app
 from openq.config import Config
 from openq.errors import InvalidSetting
-from openq.protocols.http import new_loop
-from openq.server import PortTaken, Server, tls_context
+from openq.local.broker import LocalBroker
+from openq.server.app import PortTaken, Server, tls_context
+from openq.server.http import new_loop
 from tests.certificates import make_certificate
-from tests.cli.helpers import inside
+from tests.cli.helpers import run_in_process
 from tests.serving import free_port, served, start, until
 
 
@@ -86,7 +86,7 @@ def started(config: Config) -> Server:
 
 def test_the_default_amqp_port_taken_is_an_error_unless_it_is_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     with taken_port() as taken:
-        monkeypatch.setattr(openq.server, "DEFAULT_AMQP_PORT", taken)  # not a real server's
+        monkeypatch.setattr(openq.server.app, "DEFAULT_AMQP_PORT", taken)  # not a real server's
 
         with pytest.raises(PortTaken, match=r"--amqp-port \(auto or 0 picks a free one"):
             started(Config(memory=True, port=free_port(), amqp_port=taken))
@@ -98,7 +98,7 @@ def test_the_default_amqp_port_taken_is_an_error_unless_it_is_auto(monkeypatch: 
 
 def test_amqp_port_auto_takes_the_default_port_where_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    monkeypatch.setattr(openq.server, "DEFAULT_AMQP_PORT", port)
+    monkeypatch.setattr(openq.server.app, "DEFAULT_AMQP_PORT", port)
 
     assert started(Config(memory=True, port=free_port(), amqp_port="auto")).amqp_url.endswith(f":{port}")
 
@@ -178,7 +178,7 @@ def other_key(key: Path) -> str:
 
 def test_users_are_reported_as_reloaded_only_if_they_were(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    inside("user", "add", "ann", "--data", data)
+    run_in_process("user", "add", "ann", "--data", data)
     with served(data) as server:
         users = data / "users.json"
         whole = users.read_text()
@@ -198,7 +198,7 @@ def test_serve_ignores_sighup_before_it_imports_the_server() -> None:
         "import signal, sys, openq.cli.serve as serve, openq.cli.main as main\n"
         "def read(options):\n"
         "    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN\n"
-        "    print(ignored, 'openq.server' in sys.modules, 'openq.config' in sys.modules)\n"
+        "    print(ignored, 'openq.server.app' in sys.modules, 'openq.config' in sys.modules)\n"
         "    sys.exit(0)\n"
         "serve.read_settings = read\n"
         "main.main(['serve', '--memory', '--port', '0'])\n"

@@ -14,12 +14,12 @@ import botocore.config
 import pytest
 from botocore.exceptions import ClientError
 
-from openq.broker.local import LocalBroker
 from openq.config import Config
-from openq.protocols.http import new_loop
-from openq.server import NoCredentials, Server, banner
-from tests.cli.helpers import Done, openq
-from tests.server.wire import Answer, Wire, request_bytes, rest_request
+from openq.local.broker import LocalBroker
+from openq.server.app import NoCredentials, Server, banner
+from openq.server.http import new_loop
+from tests.cli.helpers import CommandResult, openq
+from tests.server.raw_http import Answer, RawHttpClient, request_bytes, rest_request
 from tests.serving import Served, served, start
 
 PASSWORD = "canary-correct-horse-battery"
@@ -36,7 +36,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def cli(*words: str | Path, **environment: str) -> Done:
+def cli(*words: str | Path, **environment: str) -> CommandResult:
     done = openq(*words, **environment)
     assert done.code == 0, done
     return done
@@ -54,7 +54,7 @@ def sqs_client(url: str, key: str, secret: str) -> object:
     )
 
 
-class Told:
+class ObservedTexts:
     """Everything that a server and its commands said after the secrets were made."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Told:
         return [where for where, text in self.texts if secret in text]
 
 
-def make_secrets(server: Served, data: Path, tmp_path: Path, wire: Wire) -> dict[str, str]:
+def make_secrets(server: Served, data: Path, tmp_path: Path, wire: RawHttpClient) -> dict[str, str]:
     """One of each kind by the command line and by REST; what may know them is shown once, here."""
     as_admin = basic("admin", PASSWORD)
 
@@ -99,7 +99,7 @@ def make_secrets(server: Served, data: Path, tmp_path: Path, wire: Wire) -> dict
     }
 
 
-def use_secrets(server: Served, secrets: dict[str, str], told: Told, wire: Wire) -> None:
+def use_secrets(server: Served, secrets: dict[str, str], told: ObservedTexts, wire: RawHttpClient) -> None:
     """Sign in well and badly, through every door."""
     for user, password in (("admin", PASSWORD), ("bob", OTHER_PASSWORD)):
         answer = wire.ask(rest_request("GET", "whoami", None, basic(user, password)))
@@ -134,7 +134,7 @@ def use_secrets(server: Served, secrets: dict[str, str], told: Told, wire: Wire)
         wire.ask(data)
 
 
-def look_everywhere(server: Served, data: Path, told: Told, wire: Wire) -> None:
+def look_everywhere(server: Served, data: Path, told: ObservedTexts, wire: RawHttpClient) -> None:
     as_admin = basic("admin", PASSWORD)
     paths = ["users", "users/admin", "users/bob", "keys", "tokens", "server", "health", "queues", "queues/q"]
     for path in paths:
@@ -157,14 +157,14 @@ def test_no_secret_is_told_to_anybody_but_its_owner(tmp_path: Path) -> None:
     password_file = tmp_path / "pw"
     password_file.write_text(PASSWORD + "\n")
     password_file.chmod(0o600)
-    told = Told()
+    told = ObservedTexts()
     words = ("user", "add", "admin", "--role", "admin", "--password", "--data", data)
     done = cli(*words, OPENQ_PASSWORD_FILE=str(password_file))
     told.note("openq user add", done.out + done.err)
     password_file.unlink()
 
     server = start(data, "--log-level", "debug", "--log-format", "json").wait()
-    with Wire(server.port) as wire:
+    with RawHttpClient(server.port) as wire:
         secrets = make_secrets(server, data, tmp_path, wire)
         use_secrets(server, secrets, told, wire)
         look_everywhere(server, data, told, wire)
@@ -245,7 +245,7 @@ def test_insecure_has_to_be_said_and_is_said_back() -> None:
             Server(Config(memory=True, host="0.0.0.0"), broker, loop)
         server = Server(Config(memory=True, host="0.0.0.0", insecure=True), broker, loop)
         banner(server, out)
-        server.site.close()
+        server.context.close()
     finally:
         broker.close()
         loop.close()
@@ -264,7 +264,7 @@ def test_the_first_key_is_shown_once_and_kept_in_a_file_of_its_owner(tmp_path: P
         shown = first_key(server)
         client = sqs_client(server.url, shown["AWS_ACCESS_KEY_ID"], shown["AWS_SECRET_ACCESS_KEY"])
         assert client.list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200  # type: ignore[attr-defined]
-        with Wire(server.port) as stranger:
+        with RawHttpClient(server.port) as stranger:
             assert stranger.rest("GET", "queues").status == 401
             assert stranger.sqs("ListQueues").status == 403
             assert stranger.get("/metrics").status == 401
@@ -296,7 +296,7 @@ def test_guessing_is_slowed_down(tmp_path: Path) -> None:
     password_file.write_text(PASSWORD + "\n")
     words = ("user", "add", "admin", "--role", "admin", "--password", "--data", data)
     cli(*words, OPENQ_PASSWORD_FILE=str(password_file))
-    with served(data) as server, Wire(server.port) as wire:
+    with served(data) as server, RawHttpClient(server.port) as wire:
         answer = wire.ask(rest_request("GET", "whoami", None, basic("admin", "guess")))
         assert answer.status == 401
         for n in range(100):

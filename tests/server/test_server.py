@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from openq.server import _activation
+from openq.server.app import _activate_command
 from tests.certificates import make_certificate
 from tests.serving import free_port, served, start, until
 
@@ -59,11 +59,11 @@ def test_what_it_says_to_copy_begins_with_the_environment_that_has_what_it_takes
     script.parent.mkdir(parents=True)
     script.touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "my env"))
-    assert _activation() == [f"  . '{script}'"]
+    assert _activate_command() == [f"  . '{script}'"]
     monkeypatch.chdir(tmp_path)
-    assert _activation() == ["  . 'my env/bin/activate'"]
+    assert _activate_command() == ["  . 'my env/bin/activate'"]
     script.unlink()
-    assert _activation() == []
+    assert _activate_command() == []
 
 
 def test_port_0_picks_one_and_says_which() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from openq.broker.local import LocalBroker
 from openq.config import Config
-from tests.server.inprocess import Indoors, indoors
+from openq.local.broker import LocalBroker
+from tests.server.in_process import InProcessServer, in_process_server
 from tests.serving import free_port, until
 from tests.soak import CLIENTS_OF, Client, drain
 
@@ -43,14 +43,14 @@ def counted() -> Counter[str]:
     return Counter(name for name in names if name.startswith("openq."))
 
 
-def is_quiet(running: Indoors) -> bool:
+def is_quiet(running: InProcessServer) -> bool:
     server = running.server
     return not (
         server.listener.connections
-        or server.amqp.connections_open
-        or server.amqp.parting
-        or server.site.polls
-        or server.site.buffers.held
+        or server.amqp.open_connections
+        or server.amqp.closing_connections
+        or server.context.long_polls
+        or server.context.buffers.held
     )
 
 
@@ -58,7 +58,7 @@ def is_quiet(running: Indoors) -> bool:
 def test_nothing_is_left_of_clients_that_are_gone(protocol: str, tmp_path: Path) -> None:
     amqp_port = free_port()
     config = Config(memory=True, drain_timeout_s=1, amqp_port=amqp_port)
-    with indoors(LocalBroker(str(tmp_path / "d")), config) as running:
+    with in_process_server(LocalBroker(str(tmp_path / "d")), config) as running:
         ports = running.port, amqp_port
         kind = CLIENTS_OF[protocol]
         work(kind, ports)

@@ -135,7 +135,7 @@ def test_assert_sent_works_on_queues_of_asyncio_too() -> None:
     asyncio.run(main())
 
 
-def test_a_failed_assert_sent_shows_what_is_there_instead() -> None:
+def test_a_failed_assert_sent_lists_the_queue() -> None:
     orders = OpenQ("orders", broker=memory_broker())
     orders.publish("tea", message_type="new")
 
@@ -241,7 +241,7 @@ def test_the_broker_is_closed_after_the_test(project: pytest.Pytester) -> None:
     project.runpytest_inprocess().assert_outcomes(passed=2)
 
 
-def test_the_fixtures_are_listed_with_what_they_are(project: pytest.Pytester) -> None:
+def test_the_fixtures_are_listed_with_their_docs(project: pytest.Pytester) -> None:
     result = project.runpytest_inprocess("--fixtures", "-q")
 
     result.stdout.fnmatch_lines(["*openq_clock*", "*advance(seconds)*", "*openq_broker*", "*openq_queue*"])
@@ -254,7 +254,7 @@ def test_loading_the_plugin_loads_no_queue(project: pytest.Pytester) -> None:
 
         def test_it():
             assert "openq.testing.plugin" in sys.modules
-            assert "openq.broker.local" not in sys.modules
+            assert "openq.local.broker" not in sys.modules
         """
     )
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..client import checks
 from ..client.consumer import (
-    FORKED_TEXT,
+    ERROR_PAUSE_S,
+    FORKED_REASON,
     FROM_ENVIRONMENT,
-    TROUBLE_PAUSE_S,
     default_idle_timeout,
-    idle_text,
-    interrupted_text,
+    idle_reason,
+    interrupted_reason,
     log_end,
 )
 from ..client.failures import describe_attempt, is_handler_failure
@@ -154,15 +154,15 @@ class Consumer:
                 except OpenQError as error:
                     # One message that cannot be read: it was given back, and others may be well.
                     log.error("the consumer of queue %r could not receive: %s", self.queue.name, error)
-                    await self._rest()
+                    await self._pause()
                     continue
                 if message is None:
                     if not self._stopping.is_set():
-                        self._ended = idle_text(self.idle_timeout, self.queue.closed)
+                        self._ended = idle_reason(self.idle_timeout, self.queue.closed)
                     return
                 await self._handle(message)
         except Forked as error:
-            self._ended = FORKED_TEXT
+            self._ended = FORKED_REASON
             log.error("the consumer of queue %r stopped: %s", self.queue.name, error)
         except Closed:
             self._ended = "the queue was closed"  # under us: there is nothing more to do
@@ -171,16 +171,16 @@ class Consumer:
             log.exception("the consumer of queue %r stopped", self.queue.name)
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):
-                self._ended = interrupted_text(error)
+                self._ended = interrupted_reason(error)
             raise
 
     def _task_done(self, _: asyncio.Task[None]) -> None:
         if not self.running:
             log_end(self.name, self.queue.name, self._ended, self.processed, self.failed)
 
-    async def _rest(self) -> None:
+    async def _pause(self) -> None:
         try:
-            async with asyncio.timeout(TROUBLE_PAUSE_S):
+            async with asyncio.timeout(ERROR_PAUSE_S):
                 await self._stopping.wait()
         except TimeoutError:
             pass
@@ -195,9 +195,9 @@ class Consumer:
         return received[0] if received else None
 
     async def _handle(self, message: Message) -> None:
-        beat: Any = self.queue.inner._shared.heartbeat if self._heartbeat else None
-        if beat is not None:
-            beat.hold(self.queue.name, message._delivery)
+        heartbeat: Any = self.queue.inner._handle.heartbeat if self._heartbeat else None
+        if heartbeat is not None:
+            heartbeat.hold(self.queue.name, message._delivery)
         try:
             await self.handler(message)
         except BaseException as error:
@@ -212,8 +212,8 @@ class Consumer:
             self.processed += 1
             await self._settle(message, None)
         finally:
-            if beat is not None:
-                beat.drop(message._delivery)
+            if heartbeat is not None:
+                heartbeat.drop(message._delivery)
 
     async def _settle(self, message: Message, error: BaseException | None) -> None:
         if message._settled:

@@ -1,6 +1,6 @@
 """`openq.aio.Queue`, which is `openq.aio.OpenQ`: the verbs of `openq.Queue` as coroutines.
 
-What a verb means is written once, in `openq.client.embedded`; the queue object inside this one does
+What a verb means is written once, in `openq.client.queues`; the queue object inside this one does
 it without ever waiting, and the waiting is done here. Only the short way of plain messages
 (publish, receive, ack) goes straight to the broker.
 """
@@ -15,19 +15,18 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ..broker.base import QueueStats, Step
-from ..broker.local import LocalBroker
-from ..client import checks, embedded
-from ..client.embedded import RECEIVE_TIMEOUT
-from ..client.failures import retry_delay, was_cut_off
+from ..broker.interface import QueueStats, TimelineStep
+from ..client import checks, queues
+from ..client.failures import retry_delay, was_interrupted
 from ..client.hooks import Hooks
-from ..client.looking import Findings
+from ..client.inspector import FoundMessages
+from ..client.interface import LibraryBroker, OnlyInProcess
 from ..client.message import Message as AnyMessage
-from ..client.message import Peeked, Received
+from ..client.message import PeekedMessage, ReceivedMessage
 from ..client.publishing import PublishOptions, make_draft
-from ..client.settings import Options
+from ..client.queues import RECEIVE_TIMEOUT
+from ..client.settings import QueueOptions
 from ..client.times import to_ms
-from ..client.verbs import OnlyInProcess, Verbs
 from ..engine.why import Why
 from ..errors import (
     Closed,
@@ -39,36 +38,37 @@ from ..errors import (
     StoreUnavailable,
     VisibilityTimeoutExpired,
 )
-from ..model import FORM_TEXT, NO_DEADLINE, Delivery, Draft, QueueSettings
-from .remote import Threads, ThreadWait
-from .waiting import Commits, Wait, commits_of
+from ..local.broker import LocalBroker
+from ..model import ENCODING_TEXT, NO_DEADLINE, Delivery, Draft, QueueSettings
+from .threads import CallThreads, PooledWait
+from .waiting import CommitFutures, TaskWait, commit_futures
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from ..client.codecs import BodyCodec
     from ..clock import Clock
-    from .loops import Loops, LoopWait
+    from .redis_loop import LoopQueues, RedisTaskWait
 
-    AnyWait = Wait | ThreadWait | LoopWait
+    AnyWait = TaskWait | PooledWait | RedisTaskWait
 
 T = TypeVar("T")
 
 # Listeners are called by whoever makes a change; a change by a process that tells nobody is seen this late.
-_LOOK_AGAIN_S = 0.5
+_RECHECK_S = 0.5
 
 
-class _Unwaiting(embedded.Queue):
+class _NonBlockingQueue(queues.Queue):
     """The queue inside: acts at once, and leaves the wait for the disk to its owner.
 
     Over Redis every verb waits: there it is as it always is, for threads; loops have `Here`.
     """
 
-    awaits: bool  # whether there is a disk to wait for
+    awaits_commit: bool  # whether there is a disk to wait for
 
-    def _open(self, name: str, dlq: embedded.Queue | str | None, named: dict[str, Any]) -> None:
+    def _open(self, name: str, dlq: queues.Queue | str | None, named: dict[str, Any]) -> None:
         super()._open(name, dlq, named)
-        self.awaits = self._syncs and not self._broker.waits
+        self.awaits_commit = self._syncs and not self._broker.waits
         self._syncs = self._syncs and self._broker.waits
 
     def _sync(self) -> None:
@@ -76,7 +76,7 @@ class _Unwaiting(embedded.Queue):
             super()._sync()
 
 
-class Message(Received):
+class Message(ReceivedMessage):
     """A message on loan. `async with message:` acks at the end, nacks with the reason on an exception."""
 
     __slots__ = ("_owner",)
@@ -102,7 +102,7 @@ class Message(Received):
     async def extend(self, seconds: float) -> datetime | None:  # type: ignore[override]
         return await self._owner.extend(self, seconds)
 
-    def __enter__(self) -> Received:
+    def __enter__(self) -> ReceivedMessage:
         raise TypeError("use `async with` for a message of openq.aio")
 
     async def __aenter__(self) -> Message:
@@ -117,7 +117,7 @@ class Message(Received):
             await self.ack()
             return
         try:
-            if was_cut_off(error):
+            if was_interrupted(error):
                 await self._owner._release(self)
             else:
                 await self.nack(retry_delay(error), error)
@@ -136,17 +136,17 @@ class Queue(Hooks):
     (`len`, `queue`, `settings`, ...) asks the server or Redis while the loop stands still.
     """
 
-    inner: _Unwaiting
+    inner: _NonBlockingQueue
 
     def __init__(
         self,
         name: str | int = "queue",
         visibility_timeout: float | None = None,
-        dlq: Queue | embedded.Queue | str | None = None,
+        dlq: Queue | queues.Queue | str | None = None,
         *,
         path: str | os.PathLike[str] | None = None,
         url: str | None = None,
-        broker: Verbs | None = None,
+        broker: LibraryBroker | None = None,
         clock: Clock | None = None,
         codec: str | BodyCodec = "auto",
         storage: str | None = None,
@@ -154,9 +154,9 @@ class Queue(Hooks):
         token: str | None = None,
         ca: str | None = None,
         reconnect: float | None = None,
-        **settings: Unpack[Options],
+        **settings: Unpack[QueueOptions],
     ) -> None:
-        self.inner = _Unwaiting(
+        self.inner = _NonBlockingQueue(
             name,
             visibility_timeout,
             dlq.inner if isinstance(dlq, Queue) else dlq,
@@ -172,16 +172,18 @@ class Queue(Hooks):
             reconnect=reconnect,
             **settings,
         )
-        self._loops: Loops | None = None
+        self._loops: LoopQueues | None = None
         if self.inner._broker.waits:
-            from .loops import Loops
+            from .redis_loop import LoopQueues
 
-            self._loops = Loops(self.inner)
+            self._loops = LoopQueues(self.inner)
         # Who carries out verbs that wait for somebody elsewhere.
-        self._away: Threads | Loops | None = Threads() if self.inner._shared.is_remote else self._loops
+        self._executor: CallThreads | LoopQueues | None = (
+            CallThreads() if self.inner._handle.is_remote else self._loops
+        )
         self.name = self.inner.name
-        self._commits: Commits | None = None
-        self._got: dict[asyncio.Task[Any] | None, deque[Message]] = {}
+        self._commits: CommitFutures | None = None
+        self._taken: dict[asyncio.Task[Any] | None, deque[Message]] = {}
         self._init_hooks(Queue)
 
     @classmethod
@@ -191,44 +193,44 @@ class Queue(Hooks):
 
     # -- waiting ------------------------------------------------------------------------------
 
-    def _on_loop(self, loop: asyncio.AbstractEventLoop) -> Commits:
+    def _on_loop(self, loop: asyncio.AbstractEventLoop) -> CommitFutures:
         commits = self._commits
         if commits is None or commits.loop is not loop:
-            commits = self._commits = commits_of(cast(LocalBroker, self.inner.broker), loop)
+            commits = self._commits = commit_futures(cast(LocalBroker, self.inner.broker), loop)
         return commits
 
-    def _here(self) -> embedded.Queue:
+    def _on_this_loop(self) -> queues.Queue:
         """The queue inside, as the running loop may use it."""
-        return self.inner if self._loops is None else self._loops.here()
+        return self.inner if self._loops is None else self._loops.current()
 
-    async def _durable(self) -> None:
+    async def _wait_durable(self) -> None:
         """Return once everything done so far is on disk; and tell those who listen to changes."""
-        if self.inner.awaits:
-            promise = self._on_loop(asyncio.get_running_loop()).promise()
-            if promise is not None:
-                await promise
-        self._tell()
+        if self.inner.awaits_commit:
+            future = self._on_loop(asyncio.get_running_loop()).future()
+            if future is not None:
+                await future
+        self._emit_events()
 
-    def _tell(self) -> None:
+    def _emit_events(self) -> None:
         broker = self.inner.broker
         if broker.observed:
             if self._loops is None:
                 broker.tick()
             else:
-                self._loops.begin(self._loops.here()._view.announce)
+                self._loops.start(self._loops.current()._loop_broker.announce)
 
-    async def _act(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
+    async def _run(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
         """A verb that acts at once, unless it waits for somebody elsewhere."""
-        if self._away is not None:
-            return await self._away.run(verb, *args, **options)
+        if self._executor is not None:
+            return await self._executor.run(verb, *args, **options)
         result = verb(*args, **options)
-        await self._durable()
+        await self._wait_durable()
         return result
 
-    async def _look(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
+    async def _read(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
         """A verb that may read much from the disk, if there is one."""
-        if self._away is not None:
-            return await self._away.run(verb, *args, **options)
+        if self._executor is not None:
+            return await self._executor.run(verb, *args, **options)
         if not self.inner._loads:
             return verb(*args, **options)
         return await asyncio.to_thread(verb, *args, **options)
@@ -238,52 +240,54 @@ class Queue(Hooks):
     async def publish(self, body: Any, **options: Unpack[PublishOptions]) -> str:
         """Add a message; returns its id. The options are those of `openq.Queue.publish`."""
         inner = self.inner
-        if self._away is not None:
-            return await self._publish_away(self._away, body, options)
+        if self._executor is not None:
+            return await self._publish_elsewhere(self._executor, body, options)
         seq, is_duplicate = 0, False
         if not options and type(body) is str and inner._auto:
             try:
-                seq = inner._publish_body(inner.name, body.encode(), FORM_TEXT)
+                seq = inner._publish_body(inner.name, body.encode(), ENCODING_TEXT)
             except UnicodeEncodeError as error:
                 raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
         if not seq and not options:
-            data, form = inner.codec.encode(body)
-            seq = inner._publish_body(inner.name, data, form)
+            data, encoding = inner.codec.encode(body)
+            seq = inner._publish_body(inner.name, data, encoding)
         if seq:
             message_id = inner._id_form % seq
         else:
             draft = make_draft(inner.codec, body, **options)
             message_id, is_duplicate = inner._publish_draft(draft)
-        if inner.awaits:
-            promise = self._on_loop(asyncio.get_running_loop()).promise()
-            if promise is not None:
-                await promise
+        if inner.awaits_commit:
+            future = self._on_loop(asyncio.get_running_loop()).future()
+            if future is not None:
+                await future
         if inner._broker.observed:
-            self._tell()
-        if self._hooked and not is_duplicate:
-            self._arrived(message_id, body, options)
+            self._emit_events()
+        if self._has_hooks and not is_duplicate:
+            self._run_hooks(message_id, body, options)
         return message_id
 
-    async def _publish_away(self, away: Threads | Loops, body: Any, options: PublishOptions) -> str:
-        here = self._here()
-        if self._loops is not None and not self._hooked:
+    async def _publish_elsewhere(
+        self, executor: CallThreads | LoopQueues, body: Any, options: PublishOptions
+    ) -> str:
+        queue = self._on_this_loop()
+        if self._loops is not None and not self._has_hooks:
             if not options:
-                data, form = here.codec.encode(body)
-                soon = self._loops.here()._view.publish_soon(here.name, data, form)
+                data, encoding = queue.codec.encode(body)
+                soon = self._loops.current()._loop_broker.publish_soon(queue.name, data, encoding)
                 if soon is not None:
-                    return here._id_form % await soon
-            return await away.run(here.publish, body, **options)
-        draft = make_draft(here.codec, body, **options)
-        message_id, is_duplicate = await away.run(_published, here, draft)
-        if self._hooked and not is_duplicate:
-            self._arrived(message_id, body, options)
+                    return queue._id_form % await soon
+            return await executor.run(queue.publish, body, **options)
+        draft = make_draft(queue.codec, body, **options)
+        message_id, is_duplicate = await executor.run(_publish_and_sync, queue, draft)
+        if self._has_hooks and not is_duplicate:
+            self._run_hooks(message_id, body, options)
         return message_id
 
     async def publish_many(self, items: Iterable[Any]) -> list[str]:
         """Many at once, with one wait for the disk; see `openq.Queue.publish_many`."""
-        ids, fresh, error = await self._act(_published_many, self._here(), items)
-        if self._hooked:
-            self._arrived_many(fresh)
+        ids, fresh, error = await self._run(_publish_many_and_sync, self._on_this_loop(), items)
+        if self._has_hooks:
+            self._run_hooks_many(fresh)
         if error is not None:
             raise error
         return ids
@@ -303,17 +307,17 @@ class Queue(Hooks):
         A task that is cancelled while it waits loses nothing: what was on its way to it goes back at once.
         """
         inner = self.inner
-        if visibility_timeout is None and types is None and consumer is None and self._away is None:
-            deliveries = inner._take(inner.name, 1, None, inner._label)
+        if visibility_timeout is None and types is None and consumer is None and self._executor is None:
+            deliveries = inner._receive_now(inner.name, 1, None, inner._label)
             if deliveries:
                 if inner._loads:
                     deliveries = await self._load(deliveries)
                 if inner._broker.observed:
-                    self._tell()
+                    self._emit_events()
                 if deliveries:
                     return Message(self, deliveries[0])
         elif visibility_timeout is None and types is None and consumer is None and self._loops is not None:
-            soon = self._loops.here()._view.receive_soon(inner.name, 1, inner._label)
+            soon = self._loops.current()._loop_broker.receive_soon(inner.name, 1, inner._label)
             try:
                 deliveries = [] if soon is None else await soon
             except (Closed, StoreUnavailable):
@@ -337,8 +341,8 @@ class Queue(Hooks):
         consumer: str | None = None,
     ) -> list[Message]:
         """Up to `max` messages: what is there at once, or the first that come within `timeout`."""
-        wait = self._wait_for(checks.whole(max, "max", 1), visibility_timeout, types, consumer)
-        return await self._received(wait, checks.patience(timeout))
+        wait = self._wait_for(checks.integer(max, "max", 1), visibility_timeout, types, consumer)
+        return await self._received(wait, checks.timeout_or_none(timeout))
 
     def _wait_for(
         self,
@@ -349,9 +353,9 @@ class Queue(Hooks):
         lease_ms: int | None = None,
     ) -> AnyWait:
         inner = self.inner
-        if isinstance(self._away, Threads):
+        if isinstance(self._executor, CallThreads):
             wait = inner._wait_for(limit, visibility_timeout, types, consumer, lease_ms)
-            return ThreadWait(wait, self._away)
+            return PooledWait(wait, self._executor)
         if visibility_timeout is not None:
             lease_ms = to_ms(visibility_timeout, "visibility_timeout")
         types = checks.types_or_none(types)
@@ -363,7 +367,7 @@ class Queue(Hooks):
             return self._loops.wait(limit, lease_ms, consumer, types)
         loop = asyncio.get_running_loop()
         broker = cast(LocalBroker, inner.broker)
-        return Wait(broker, loop, inner.name, limit, lease_ms, consumer, types, inner._waits)
+        return TaskWait(broker, loop, inner.name, limit, lease_ms, consumer, types, inner._waits)
 
     async def _received(self, wait: AnyWait, timeout: float | None) -> list[Message]:
         while True:
@@ -371,26 +375,26 @@ class Queue(Hooks):
             if not deliveries:
                 return []
             deliveries = await self._load(deliveries)
-            self._tell()
+            self._emit_events()
             if deliveries:
                 return [Message(self, delivery) for delivery in deliveries]
             # None of them can be read, and all are set aside: what stands behind them is next.
 
     async def _load(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Nothing is seen before its publish is on disk. If that fails or we are cancelled, back it goes."""
-        if self._away is not None:
+        if self._executor is not None:
             if self._loops is not None:
                 await self._loops.load(deliveries)
             return deliveries  # what a server shows is safe
         broker = cast(LocalBroker, self.inner.broker)
         try:
             if not broker.is_loaded(deliveries):
-                promise = self._on_loop(asyncio.get_running_loop()).promise()
-                if promise is not None:
-                    await promise
+                future = self._on_loop(asyncio.get_running_loop()).future()
+                if future is not None:
+                    await future
             return broker.load(deliveries)
         except BaseException:
-            self.inner._give_back(deliveries)
+            self.inner._return_delivery(deliveries)
             raise
 
     async def ack(self, target: AnyMessage | str) -> None:
@@ -398,7 +402,9 @@ class Queue(Hooks):
         inner = self.inner
         if self._loops is not None and type(target) is Message and target._owner is self:
             delivery = target._delivery
-            soon = self._loops.here()._view.ack_soon(inner.name, delivery.entry.seq, delivery.number)
+            soon = self._loops.current()._loop_broker.ack_soon(
+                inner.name, delivery.entry.seq, delivery.number
+            )
             if soon is not None:
                 try:
                     await soon
@@ -406,8 +412,8 @@ class Queue(Hooks):
                     raise type(error)(target.id, self.name) from None
                 target._settled = True
                 return
-        if self._away is not None:
-            await self._away.run(self._here().ack, target)
+        if self._executor is not None:
+            await self._executor.run(self._on_this_loop().ack, target)
             return
         if type(target) is Message and target._owner is self:
             delivery = target._delivery
@@ -418,22 +424,22 @@ class Queue(Hooks):
             target._settled = True
         else:
             inner.ack(target)
-        if inner.awaits:
-            promise = self._on_loop(asyncio.get_running_loop()).promise()
-            if promise is not None:
-                await promise
+        if inner.awaits_commit:
+            future = self._on_loop(asyncio.get_running_loop()).future()
+            if future is not None:
+                await future
         if inner._broker.observed:
-            self._tell()
+            self._emit_events()
 
     async def ack_many(self, targets: Iterable[AnyMessage | str]) -> None:
         """Ack all of them with one wait for the disk. Raises the first error after the others were acked."""
-        if self._away is not None:
-            await self._away.run(self._here().ack_many, targets)
+        if self._executor is not None:
+            await self._executor.run(self._on_this_loop().ack_many, targets)
             return
         try:
             self.inner.ack_many(targets)
         finally:
-            await self._durable()
+            await self._wait_durable()
 
     async def nack(
         self,
@@ -442,19 +448,19 @@ class Queue(Hooks):
         reason: str | BaseException | None = None,
     ) -> str:
         """Not done: back to its place; see `openq.Queue.nack`."""
-        return await self._act(self._here().nack, target, delay, reason)
+        return await self._run(self._on_this_loop().nack, target, delay, reason)
 
     async def reject(self, target: AnyMessage | str, reason: str | BaseException | None = None) -> str:
         """Never again: to the dlq at once, or away if there is none."""
-        return await self._act(self._here().reject, target, reason)
+        return await self._run(self._on_this_loop().reject, target, reason)
 
     async def _release(self, message: Message) -> None:
         """Back to its place at once, not counted: the work on it was cut off."""
-        await self._act(self._here()._release, message)
+        await self._run(self._on_this_loop()._release, message)
 
     async def extend(self, target: AnyMessage | str, seconds: float) -> datetime | None:
         """A longer lease: `seconds` from now. Returns its new end."""
-        return await self._act(self._here().extend, target, seconds)
+        return await self._run(self._on_this_loop().extend, target, seconds)
 
     def processing(
         self,
@@ -464,7 +470,7 @@ class Queue(Hooks):
         types: Iterable[str] | None = None,
         consumer: str | None = None,
         heartbeat: bool = True,
-    ) -> Processing:
+    ) -> AsyncProcessing:
         """`async with queue.processing() as message:` acks at the end, nacks on an exception.
 
         Work that is cut off (a cancelled task) did not fail: its message returns at once and its delivery
@@ -472,56 +478,56 @@ class Queue(Hooks):
         `heartbeat` is False.
         """
         wait = self._wait_for(1, visibility_timeout, types, consumer)
-        return Processing(self, wait, checks.patience(timeout), heartbeat)
+        return AsyncProcessing(self, wait, checks.timeout_or_none(timeout), heartbeat)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages, until none comes for as long as `receive` waits. Ack each.
 
         The lease of a message is kept alive until the next one is asked for.
         """
-        beat = self.inner._shared.heartbeat
+        heartbeat = self.inner._handle.heartbeat
         while (message := await self.receive()) is not None:
-            beat.hold(self.name, message._delivery)
+            heartbeat.hold(self.name, message._delivery)
             try:
                 yield message
             finally:
-                beat.drop(message._delivery)
+                heartbeat.drop(message._delivery)
 
     # -- looking ------------------------------------------------------------------------------
 
-    async def peek(self, rear: bool = False) -> Peeked | None:
+    async def peek(self, rear: bool = False) -> PeekedMessage | None:
         """The next message, or the last one, without taking it."""
-        return await self._look(self._here().peek, rear)
+        return await self._read(self._on_this_loop().peek, rear)
 
-    async def peek_many(self, max: int = 10, rear: bool = False) -> list[Peeked]:
-        return await self._look(self._here().peek_many, max, rear)
+    async def peek_many(self, max: int = 10, rear: bool = False) -> list[PeekedMessage]:
+        return await self._read(self._on_this_loop().peek_many, max, rear)
 
-    async def search(self, text: str | None = None, **wanted: Any) -> Findings:
+    async def search(self, text: str | None = None, **wanted: Any) -> FoundMessages:
         """Messages for which all that is given holds; the keywords are those of `openq.Queue.search`."""
         return await asyncio.to_thread(self.inner.search, text, **wanted)
 
     async def stats(self) -> QueueStats:
-        if self._away is not None:
-            return await self._away.run(self._here().stats)
+        if self._executor is not None:
+            return await self._executor.run(self._on_this_loop().stats)
         return self.inner.stats()
 
     async def status(self, message_id: str) -> str:
         """unprocessed (waiting or delayed), processing, processed, dead; or unknown."""
-        return await self._look(self._here().status, message_id)
+        return await self._read(self._on_this_loop().status, message_id)
 
     async def why(self, message_id: str) -> Why:
         """Why a message is not being delivered: `code` for programs, `text` for people."""
-        return await self._look(self._here().why, message_id)
+        return await self._read(self._on_this_loop().why, message_id)
 
-    async def timeline(self, message_id: str) -> list[Step]:
+    async def timeline(self, message_id: str) -> list[TimelineStep]:
         """What happened to a message, as far as history is kept."""
-        return await self._look(self._here().timeline, message_id)
+        return await self._read(self._on_this_loop().timeline, message_id)
 
     async def trace(self, message_id: str) -> list[str]:
-        return await self._look(self._here().trace, message_id)
+        return await self._read(self._on_this_loop().trace, message_id)
 
     @property
-    def queue(self) -> list[Peeked]:
+    def queue(self) -> list[PeekedMessage]:
         """A snapshot of what waits, in hand-out order (delayed messages are not among them)."""
         return self.inner.queue
 
@@ -537,7 +543,7 @@ class Queue(Hooks):
     def messages(self) -> list[AnyMessage]:
         """A snapshot of everything in the queue: waiting, delayed and with consumers."""
         return [
-            Message(self, message._delivery) if isinstance(message, Received) else message
+            Message(self, message._delivery) if isinstance(message, ReceivedMessage) else message
             for message in self.inner.messages
         ]
 
@@ -564,18 +570,18 @@ class Queue(Hooks):
         return self.inner.maxsize
 
     @property
-    def broker(self) -> Verbs:
+    def broker(self) -> LibraryBroker:
         return self.inner.broker
 
     # -- mending ------------------------------------------------------------------------------
 
     async def purge(self) -> int:
         """Everything out, messages with consumers too. Returns how many."""
-        return await self._act(self._here().purge)
+        return await self._run(self._on_this_loop().purge)
 
     async def cancel(self, message_id: str) -> None:
         """Remove one message that nobody has taken yet."""
-        await self._act(self._here().cancel, message_id)
+        await self._run(self._on_this_loop().cancel, message_id)
 
     async def edit(
         self,
@@ -586,21 +592,23 @@ class Queue(Hooks):
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         """Another body for a message that waits; type and attributes stay unless they are given."""
-        await self._act(self._here().edit, message_id, body, message_type=message_type, attributes=attributes)
+        await self._run(
+            self._on_this_loop().edit, message_id, body, message_type=message_type, attributes=attributes
+        )
 
-    async def move(self, message_id: str, to: Queue | embedded.Queue | str) -> None:
+    async def move(self, message_id: str, to: Queue | queues.Queue | str) -> None:
         """To the end of another queue in the same place; the id stays."""
-        await self._act(self._here().move, message_id, _inner(to))
+        await self._run(self._on_this_loop().move, message_id, _inner(to))
 
     async def reschedule(
         self, message_id: str, *, delay: float | None = None, at: datetime | float | str | None = None
     ) -> None:
         """Another time for a message that waits or is delayed."""
-        await self._act(self._here().reschedule, message_id, delay=delay, at=at)
+        await self._run(self._on_this_loop().reschedule, message_id, delay=delay, at=at)
 
     async def redrive(
         self,
-        to: Queue | embedded.Queue | str | None = None,
+        to: Queue | queues.Queue | str | None = None,
         *,
         ids: Sequence[str] | None = None,
         rate: float | None = None,
@@ -614,13 +622,13 @@ class Queue(Hooks):
         count = await asyncio.to_thread(
             self.inner.redrive, _inner(to), ids=ids, rate=rate, progress=progress, **wanted
         )
-        self._tell()
+        self._emit_events()
         return count
 
     async def replay_from(
         self,
         point: datetime | float | str,
-        to: Queue | embedded.Queue | str | None = None,
+        to: Queue | queues.Queue | str | None = None,
         *,
         include_purged: bool = False,
     ) -> int:
@@ -628,22 +636,22 @@ class Queue(Hooks):
         count = await asyncio.to_thread(
             self.inner.replay_from, point, _inner(to), include_purged=include_purged
         )
-        self._tell()
+        self._emit_events()
         return count
 
     replayFrom = replay_from
 
     async def pause(self) -> None:
         """Hand out nothing until `resume`; publishing goes on."""
-        await self._act(self._here().pause)
+        await self._run(self._on_this_loop().pause)
 
     async def resume(self) -> None:
-        await self._act(self._here().resume)
+        await self._run(self._on_this_loop().resume)
 
     async def requeue_expired(self) -> None:
         """Bring leases and delays up to the present. Happens by itself; never needed, never wrong."""
         if self._loops is not None:
-            await self._loops.run(self._here().requeue_expired)
+            await self._loops.run(self._on_this_loop().requeue_expired)
         else:
             self.inner.requeue_expired()
 
@@ -658,7 +666,7 @@ class Queue(Hooks):
     async def load(self, path: str | os.PathLike[str] | None = None) -> int:
         """Add what `save` wrote; messages that are here already are left alone. Returns how many came."""
         count = await asyncio.to_thread(self.inner.load, path)
-        await self._durable()
+        await self._wait_durable()
         return count
 
     # -- other names --------------------------------------------------------------------------
@@ -687,7 +695,7 @@ class Queue(Hooks):
             return
         except QueueFull:
             pass
-        with _Changes(self) as changes:
+        with _AsyncChangeListener(self) as changes:
             while True:
                 try:
                     await self.publish(item)
@@ -714,18 +722,18 @@ class Queue(Hooks):
         received = await self._received(self._wait_for(1, lease_ms=NO_DEADLINE), timeout)
         if not received:
             raise asyncio.QueueEmpty
-        self._got.setdefault(asyncio.current_task(), deque()).append(received[0])
+        self._taken.setdefault(asyncio.current_task(), deque()).append(received[0])
         return received[0].body
 
     async def task_done(self) -> None:
         """The oldest item that this task got is finished; or, if it got none, anybody's oldest."""
         own = asyncio.current_task()
-        task = own if own in self._got else next(iter(self._got), _NOBODY)
-        if task is _NOBODY:
+        task = own if own in self._taken else next(iter(self._taken), _NO_TASK)
+        if task is _NO_TASK:
             raise ValueError("task_done() called too many times")
-        message = self._got[task].popleft()
-        if not self._got[task]:
-            del self._got[task]
+        message = self._taken[task].popleft()
+        if not self._taken[task]:
+            del self._taken[task]
         try:
             await self.ack(message)
         except MessageNotFoundError:
@@ -733,7 +741,7 @@ class Queue(Hooks):
 
     async def join(self) -> None:
         """Wait until everything that was put in is done: nothing waits and nobody holds anything."""
-        with _Changes(self) as changes:
+        with _AsyncChangeListener(self) as changes:
             while self.unfinished_tasks:
                 await changes.wait()
 
@@ -755,8 +763,8 @@ class Queue(Hooks):
     async def close(self) -> None:
         """Done with this queue object. The last one in a place closes the place."""
         await asyncio.to_thread(self.inner.close)
-        if self._away is not None:
-            self._away.close()
+        if self._executor is not None:
+            self._executor.close()
 
     @property
     def closed(self) -> bool:
@@ -776,32 +784,32 @@ class Queue(Hooks):
 
 OpenQ = Queue
 
-_NOBODY: Any = object()
+_NO_TASK: Any = object()
 
 
 def _nothing() -> None:
     pass
 
 
-def _published(here: embedded.Queue, draft: Draft) -> tuple[str, bool]:
-    result = here._publish_draft(draft)
-    here._sync()
+def _publish_and_sync(queue: queues.Queue, draft: Draft) -> tuple[str, bool]:
+    result = queue._publish_draft(draft)
+    queue._sync()
     return result
 
 
-def _published_many(
-    here: embedded.Queue, items: Iterable[Any]
+def _publish_many_and_sync(
+    queue: queues.Queue, items: Iterable[Any]
 ) -> tuple[list[str], list[tuple[str, Any]], OpenQError | None]:
-    result = here._publish_items(items)
-    here._sync()
+    result = queue._publish_items(items)
+    queue._sync()
     return result
 
 
-def _inner(queue: Queue | embedded.Queue | str | None) -> Any:
+def _inner(queue: Queue | queues.Queue | str | None) -> Any:
     return queue.inner if isinstance(queue, Queue) else queue
 
 
-class Processing:
+class AsyncProcessing:
     """One message from receive to ack; see `Queue.processing`."""
 
     def __init__(self, queue: Queue, wait: AnyWait, timeout: float | None, heartbeat: bool) -> None:
@@ -817,7 +825,7 @@ class Processing:
             return None
         self._message = received[0]
         if self._heartbeat:
-            self._queue.inner._shared.heartbeat.hold(self._queue.name, self._message._delivery)
+            self._queue.inner._handle.heartbeat.hold(self._queue.name, self._message._delivery)
         return self._message
 
     async def __aexit__(
@@ -830,10 +838,10 @@ class Processing:
             await message.__aexit__(kind, error, trace)
         finally:
             if self._heartbeat:
-                self._queue.inner._shared.heartbeat.drop(message._delivery)
+                self._queue.inner._handle.heartbeat.drop(message._delivery)
 
 
-class _Changes:
+class _AsyncChangeListener:
     """Sleeps until something happens in the queue; costs the queue nothing while nobody sleeps."""
 
     def __init__(self, queue: Queue) -> None:
@@ -841,9 +849,9 @@ class _Changes:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
 
-    def __enter__(self) -> _Changes:
+    def __enter__(self) -> _AsyncChangeListener:
         try:
-            self._stop = self._queue.subscribe(self._heard)
+            self._stop = self._queue.subscribe(self._on_event)
         except (OnlyInProcess, NotOnThisStore):
             self._stop = _nothing  # nobody tells us of changes elsewhere: we look now and then
         return self
@@ -851,14 +859,14 @@ class _Changes:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def _heard(self, event: dict[str, Any]) -> None:
+    def _on_event(self, event: dict[str, Any]) -> None:
         try:
             self._loop.call_soon_threadsafe(self._changed.set)
         except RuntimeError:
             pass  # the loop was closed: nobody waits any more
 
     async def wait(self) -> None:
-        timer = self._loop.call_later(_LOOK_AGAIN_S, self._changed.set)
+        timer = self._loop.call_later(_RECHECK_S, self._changed.set)
         try:
             await self._changed.wait()
         finally:

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from functools import partial
 from weakref import WeakValueDictionary
 
-from ..broker.local import LocalBroker
 from ..broker.waiters import Waiter
-from ..client.waiting import Waits, give_back
+from ..client.waiting import WaitRegistry, release_unseen
 from ..errors import Closed, JournalFailed, OpenQError
+from ..local.broker import LocalBroker
 from ..model import Delivery
 
-Promise = Future[None]
+CommitFuture = Future[None]
 
 
-class Commits:
+class CommitFutures:
     """One loop's wait for one broker's disk: a list of futures per group commit, one call to wake them.
 
     Publishers of the same tick of the loop share a commit, because the journal is asked to write only
@@ -28,10 +28,10 @@ class Commits:
         self.broker = broker
         self.loop = loop
         self._group = -1
-        self._promises: list[Promise] = []
+        self._futures: list[CommitFuture] = []
         self._flushing = False
 
-    def promise(self) -> Promise | None:
+    def future(self) -> CommitFuture | None:
         """For everything done so far: None if it is on disk already. Raises JournalFailed."""
         broker = self.broker
         journal = broker.journal
@@ -39,42 +39,42 @@ class Commits:
         with broker.lock:
             if journal.error is not None:
                 raise _failure(journal.error)
-            if journal.end_at <= journal.durable_at:
+            if journal.end_location <= journal.durable_location:
                 return None
-            promise: Promise = self.loop.create_future()
+            future: CommitFuture = self.loop.create_future()
             if journal.group != self._group:
-                promises: list[Promise] = []
-                journal.when_durable(partial(self._committed, promises))
-                self._group, self._promises = journal.group, promises
-            self._promises.append(promise)
+                futures: list[CommitFuture] = []
+                journal.after_commit(partial(self._committed, futures))
+                self._group, self._futures = journal.group, futures
+            self._futures.append(future)
         if not self._flushing:
             self._flushing = True
             self.loop.call_soon(self._flush)
-        return promise
+        return future
 
     def _flush(self) -> None:
         self._flushing = False
         assert self.broker.journal is not None
         self.broker.journal.flush()
 
-    def _committed(self, promises: list[Promise]) -> None:
+    def _committed(self, futures: list[CommitFuture]) -> None:
         """In the thread that wrote. Whether it failed is known for sure only here: the next group may."""
         assert self.broker.journal is not None
         error = self.broker.journal.error
         try:
-            self.loop.call_soon_threadsafe(_resolve, promises, error)
+            self.loop.call_soon_threadsafe(_resolve, futures, error)
         except RuntimeError:
             pass  # the loop was closed: nobody waits any more
 
 
-def _resolve(promises: list[Promise], error: OpenQError | None) -> None:
-    for promise in promises:
-        if promise.done():
+def _resolve(futures: list[CommitFuture], error: OpenQError | None) -> None:
+    for future in futures:
+        if future.done():
             continue  # its task was cancelled
         if error is None:
-            promise.set_result(None)
+            future.set_result(None)
         else:
-            promise.set_exception(_failure(error))
+            future.set_exception(_failure(error))
 
 
 def _failure(error: OpenQError) -> OpenQError:
@@ -82,21 +82,21 @@ def _failure(error: OpenQError) -> OpenQError:
     return JournalFailed(error.reason) if isinstance(error, JournalFailed) else Closed()
 
 
-_known: WeakValueDictionary[tuple[int, int], Commits] = WeakValueDictionary()
+_known: WeakValueDictionary[tuple[int, int], CommitFutures] = WeakValueDictionary()
 _known_lock = threading.Lock()
 
 
-def commits_of(broker: LocalBroker, loop: AbstractEventLoop) -> Commits:
+def commit_futures(broker: LocalBroker, loop: AbstractEventLoop) -> CommitFutures:
     """The one that all queue objects on this loop share."""
     key = (id(broker), id(loop))
     with _known_lock:
         found = _known.get(key)
         if found is None:
-            found = _known[key] = Commits(broker, loop)
+            found = _known[key] = CommitFutures(broker, loop)
         return found
 
 
-class Wait:
+class TaskWait:
     """One wait of one task for messages. What it was served is either returned or given back."""
 
     __slots__ = ("_broker", "_ended", "_future", "_loop", "_queue", "_served", "_waiter", "_waits")
@@ -110,7 +110,7 @@ class Wait:
         lease_ms: int | None,
         consumer: str | None,
         types: Iterable[str] | None,
-        waits: Waits,
+        waits: WaitRegistry,
     ) -> None:
         self._broker = broker
         self._loop = loop
@@ -130,7 +130,7 @@ class Wait:
         except RuntimeError:
             # A loop that was closed over a waiting task. The lock is ours, so somebody else must do it.
             threading.Thread(
-                target=give_back,
+                target=release_unseen,
                 args=(self._broker, self._queue, deliveries),
                 name="openq-release",
                 daemon=True,
@@ -144,22 +144,22 @@ class Wait:
         """What came, or nothing when the time is up. None waits for ever."""
         self._waits.add(self)
         try:
-            await self._stand_in_line(timeout)
+            await self._register(timeout)
         except BaseException:
-            self._broker.leave(self._queue, self._waiter)
-            give_back(self._broker, self._queue, self._waits.finish(self))
+            self._broker.remove_waiter(self._queue, self._waiter)
+            release_unseen(self._broker, self._queue, self._waits.finish(self))
             raise
         return self._waits.finish(self)
 
-    async def _stand_in_line(self, timeout: float | None) -> None:
+    async def _register(self, timeout: float | None) -> None:
         broker, waiter = self._broker, self._waiter
         self._future = self._loop.create_future()
-        deliveries = broker.attend(self._queue, waiter)
+        deliveries = broker.add_waiter(self._queue, waiter)
         if deliveries is not None:
             self._served = deliveries
             return
         # Checked after we stand in line: an end that came before found nobody to take out of it.
-        if self._ended and broker.leave(self._queue, waiter):
+        if self._ended and broker.remove_waiter(self._queue, waiter):
             return
         timer = None if timeout is None else self._loop.call_later(max(timeout, 0), self.end)
         try:
@@ -168,7 +168,7 @@ class Wait:
             if timer is not None:
                 timer.cancel()
 
-    def surrender(self) -> list[Delivery]:
+    def take_served(self) -> list[Delivery]:
         served, self._served = self._served, []
         return served
 
@@ -176,7 +176,7 @@ class Wait:
         """End the wait, from any thread: nothing came."""
         self._ended = True
         # If it is too late to leave we were served, and `_wake` is on its way.
-        if self._broker.leave(self._queue, self._waiter):
+        if self._broker.remove_waiter(self._queue, self._waiter):
             try:
                 self._loop.call_soon_threadsafe(self._wake)
             except RuntimeError:

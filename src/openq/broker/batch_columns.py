@@ -10,8 +10,8 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from ..columns.told import clean, told
-from ..model import Delivery, Entry, Extra, Info
+from ..history.property_values import clean, property_values
+from ..model import Delivery, DeliveryOptions, Entry, Properties
 
 KINDS = {
     "seq": "int",
@@ -58,44 +58,46 @@ def columns_of(
     }
     # Most messages are nothing but a body; neighbours that say more mostly say the same.
     for i, entry in enumerate(entries):
-        if entry.extra is not None:
-            for name, value in _of_extra(entry.extra, entry.sent_ms).items():
+        if entry.options is not None:
+            for name, value in _options_columns(entry.options, entry.sent_ms).items():
                 columns.setdefault(name, [None] * count)[i] = value
-    known: Info | None = None
+    known: Properties | None = None
     said: dict[str, Any] = {}
     for i, entry in enumerate(entries):
-        if entry.info is not None:
-            if entry.info is not known:
-                known, said = entry.info, _of_info(entry.info)
+        if entry.properties is not None:
+            if entry.properties is not known:
+                known, said = entry.properties, _properties_columns(entry.properties)
             for name, value in said.items():
                 columns.setdefault(name, [None] * count)[i] = value
     return columns
 
 
-def _of_extra(extra: Extra, sent_ms: int) -> dict[str, Any]:
+def _options_columns(options: DeliveryOptions, sent_ms: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if extra.id is not None:
-        found["message_id"] = clean(extra.id)
-    if extra.type is not None:
-        found["type"] = clean(extra.type)
-    if extra.group is not None:
-        found["group"] = clean(extra.group)
-    if extra.dedup is not None:
-        found["dedup_id"] = clean(extra.dedup)
-    if extra.priority:
-        found["priority"] = extra.priority
-    if extra.due_ms > sent_ms:
-        found["delay_us"] = (extra.due_ms - sent_ms) * 1000
-    if extra.expires_ms:
-        found["expires_us"] = extra.expires_ms * 1000
-    if extra.route is not None:
-        found["exchange"], found["routing_key"] = map(clean, extra.route)
+    if options.id is not None:
+        found["message_id"] = clean(options.id)
+    if options.type is not None:
+        found["type"] = clean(options.type)
+    if options.group is not None:
+        found["group"] = clean(options.group)
+    if options.dedup is not None:
+        found["dedup_id"] = clean(options.dedup)
+    if options.priority:
+        found["priority"] = options.priority
+    if options.due_ms > sent_ms:
+        found["delay_us"] = (options.due_ms - sent_ms) * 1000
+    if options.expires_ms:
+        found["expires_us"] = options.expires_ms * 1000
+    if options.route is not None:
+        found["exchange"], found["routing_key"] = map(clean, options.route)
     return found
 
 
-def _of_info(info: Info) -> dict[str, Any]:
+def _properties_columns(properties: Properties) -> dict[str, Any]:
     """As the history says it; what JSON cannot hold in base64."""
-    columns = {name: value for name, value in told(info)._asdict().items() if value is not None}
+    columns = {
+        name: value for name, value in property_values(properties)._asdict().items() if value is not None
+    }
     if "attributes" in columns:
         columns["attributes"] = {
             name: {

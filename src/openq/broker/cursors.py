@@ -15,19 +15,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from ..errors import InvalidSetting, OpenQError
-from ..model import check_name
-from ..storage.files import FileJournal
-from ..storage.journal import SegmentInfo
-from ..storage.segment import (
+from ..journal.file_journal import Journal
+from ..journal.format import (
     BLOCK_BYTES,
     HEADER_BYTES,
     BadHeader,
-    location,
+    make_location,
     offset_of,
     segment_of,
     unpack_header,
 )
-from .state_file import StateFile, told, told_number
+from ..journal.interface import SegmentInfo
+from ..model import check_name
+from .state_file import StateFile, read_field, read_number
 
 log = logging.getLogger("openq")
 
@@ -35,8 +35,8 @@ HOLD_BYTES = 8 << 30
 HOLD_S = 7 * 86_400
 MAX_CURSORS = 10_000
 MAX_OF_ONE = 1_000  # of one owner
-_MAX_MARKS = 512
-_MOST = (1 << 62) - 1
+_MAX_SAMPLES = 512
+_MAX_POSITION = (1 << 62) - 1
 _LAST_MS = 253_402_300_799_999  # of the year 9999
 
 
@@ -64,11 +64,11 @@ class Cursor:
         """From a file that anybody may have edited. Raises InvalidSetting."""
         return cls(
             check_name(name, "cursor"),
-            told_number(fields, "position", _MOST),
-            told_number(fields, "moved_ms", _LAST_MS),
-            told(fields, "owner", str),
-            told_number(fields, "hold_bytes", _MOST, default=HOLD_BYTES),
-            told_number(fields, "hold_s", float("inf"), default=float(HOLD_S)),
+            read_number(fields, "position", _MAX_POSITION),
+            read_number(fields, "moved_ms", _LAST_MS),
+            read_field(fields, "owner", str),
+            read_number(fields, "hold_bytes", _MAX_POSITION, default=HOLD_BYTES),
+            read_number(fields, "hold_s", float("inf"), default=float(HOLD_S)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class CursorState:
     lost: str | None  # why it does not hold the journal any more
 
 
-class NamedCursors(Protocol):
+class Cursors(Protocol):
     """What a door asks of them, whatever the store."""
 
     @property
@@ -133,33 +133,33 @@ def check_room(owners: Sequence[str], owner: str) -> None:
         raise InvalidSetting(f"you have {MAX_OF_ONE} cursors; remove one that is not needed")
 
 
-class Cursors:
-    def __init__(self, file: StateFile, journal: FileJournal | None, now_ms: Callable[[], int]) -> None:
+class LocalCursors:
+    def __init__(self, file: StateFile, journal: Journal | None, now_ms: Callable[[], int]) -> None:
         self._file = file
         self._journal = journal
         self._now_ms = now_ms
         self._lock = threading.Lock()
         self._cursors: dict[str, Cursor] = {}
         # Where the journal ended at some moments: what lies behind one of them came after its time.
-        self._marks: deque[tuple[int, int]] = deque(maxlen=_MAX_MARKS)
+        self._samples: deque[tuple[int, int]] = deque(maxlen=_MAX_SAMPLES)
         self._created: dict[int, int] = {}  # segment -> when it was begun
         for name, fields in file.read().items():
             try:
                 self._cursors[name] = Cursor.from_json(name, fields)
             except InvalidSetting as error:
-                file.distrust(f"cursor {name[:100]!r}: {error}")
-        if file.is_doubtful:
+                file.mark_unreadable(f"cursor {name[:100]!r}: {error}")
+        if file.is_unreadable:
             log.error(
                 "nobody knows what cursors hold, so nothing of the journal is freed: put the cursors again, "
                 "then remove %s",
-                file.aside,
+                file.unreadable_path,
             )
-        self._mark()
+        self._take_sample()
 
     @property
     def holds_all(self) -> bool:
         """What the cursors held cannot be read: until that is settled the whole journal is kept."""
-        return self._file.is_doubtful
+        return self._file.is_unreadable
 
     def get(self, name: str) -> Cursor | None:
         return self._cursors.get(name)
@@ -175,15 +175,15 @@ class Cursors:
     ) -> CursorState:
         """Move a cursor, or make it; on disk when this returns. What is None stays as it was."""
         check_name(name, "cursor")
-        self._mark()
+        self._take_sample()
         journal = self._journal
         if journal is not None:
-            if not 0 <= position <= journal.durable_at:
+            if not 0 <= position <= journal.durable_location:
                 raise InvalidSetting(
-                    f"position {position} is beyond the end of the journal, {journal.durable_at}"
+                    f"position {position} is beyond the end of the journal, {journal.durable_location}"
                 )
             # "From the beginning" is where the journal begins now, not what was freed long ago.
-            position = position or location(journal.segments()[0].number, HEADER_BYTES)
+            position = position or make_location(journal.segments()[0].number, HEADER_BYTES)
         with self._lock:
             known = self._cursors.get(name)
             if known is None:
@@ -209,7 +209,7 @@ class Cursors:
         self._file.write({name: cursor.to_json() for name, cursor in cursors.items()})
 
     def states(self) -> list[CursorState]:
-        self._mark()
+        self._take_sample()
         segments, now_ms = self._segments(), self._now_ms()
         return [self._state(cursor, segments, now_ms) for _, cursor in sorted(self._cursors.items())]
 
@@ -230,7 +230,7 @@ class Cursors:
         lag_bytes = _behind(cursor.position, segments)
         oldest = segments[0].number
         if segment_of(cursor.position) < oldest:
-            first = location(oldest, HEADER_BYTES)
+            first = make_location(oldest, HEADER_BYTES)
             lost: str | None = f"positions {cursor.position} to {first} are not kept any more"
         else:
             lost = cursor.over(lag_bytes, now_ms)
@@ -240,19 +240,19 @@ class Cursors:
     def _segments(self) -> list[SegmentInfo]:
         return [] if self._journal is None else self._journal.segments()
 
-    def _mark(self) -> None:
+    def _take_sample(self) -> None:
         journal = self._journal
         if journal is None:
             return
         # Where the last block ends; `durable_at` is behind the head of the next one.
-        end_at, now_ms = journal.durable_at - BLOCK_BYTES, self._now_ms()
-        if self._marks and self._marks[-1][0] == end_at:
-            self._marks.pop()  # nothing came meanwhile: the later time says more
-        self._marks.append((end_at, now_ms))
+        end_location, now_ms = journal.durable_location - BLOCK_BYTES, self._now_ms()
+        if self._samples and self._samples[-1][0] == end_location:
+            self._samples.pop()  # nothing came meanwhile: the later time says more
+        self._samples.append((end_location, now_ms))
 
     def _since_ms(self, position: int, segments: Sequence[SegmentInfo], now_ms: int) -> int:
         """A time before which nothing behind `position` was written; the latest that is known."""
-        times = [time_ms for end_at, time_ms in list(self._marks) if end_at <= position]
+        times = [time_ms for end_location, time_ms in list(self._samples) if end_location <= position]
         before = [segment for segment in segments if segment.number <= segment_of(position)]
         times += [segment.first_ms for segment in before if segment.first_ms is not None]
         if not times:

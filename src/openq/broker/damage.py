@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from ..errors import InvalidSetting, OpenQError
-from ..observe.metrics import Family
-from .state_file import StateFile, told, told_number
+from ..metrics import Family
+from .state_file import StateFile, read_field, read_number
 
 log = logging.getLogger("openq")
 
@@ -47,7 +47,7 @@ _MAX_NUMBER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class DamageReport:
     """One report."""
 
     kind: Kind
@@ -74,7 +74,7 @@ class DamageRegister:
         self._file = file or StateFile(None, "damage.json")
         self._lock = threading.Lock()
         self._saving = threading.Lock()
-        self._listed: dict[tuple[object, ...], Damage] = {}
+        self._listed: dict[tuple[object, ...], DamageReport] = {}
         self._totals: dict[Kind, int] = dict.fromkeys(
             KINDS, 0
         )  # since the directory was created; never cleared
@@ -100,7 +100,7 @@ class DamageRegister:
         save: bool = True,
     ) -> bool:
         """Remember and log it. False: the same was reported before."""
-        damage = Damage(kind, detail, now_ms, queue, message_id, file, offset, count, unit)
+        damage = DamageReport(kind, detail, now_ms, queue, message_id, file, offset, count, unit)
         key = _key(damage)
         with self._lock:
             if key in self._listed:
@@ -115,7 +115,7 @@ class DamageRegister:
             self.save()
         return True
 
-    def listed(self) -> list[Damage]:
+    def listed(self) -> list[DamageReport]:
         """In the order they were found."""
         with self._lock:
             return list(self._listed.values())
@@ -203,35 +203,35 @@ class DamageRegister:
         if not state:
             return
         try:
-            for fields in told(state, "listed", list):
+            for fields in read_field(state, "listed", list):
                 damage = _damage(fields)
                 self._listed[_key(damage)] = damage
             for name, counts in (("totals", self._totals), ("open", self._open)):
-                saved = told(state, name, dict)
+                saved = read_field(state, name, dict)
                 for kind in KINDS:
-                    counts[kind] = told_number(saved, kind, _MAX_NUMBER, default=0)
+                    counts[kind] = read_number(saved, kind, _MAX_NUMBER, default=0)
         except InvalidSetting as error:
-            self._file.distrust(str(error))
+            self._file.mark_unreadable(str(error))
 
 
-def _damage(fields: Any) -> Damage:
-    kind = told(fields, "kind", str)
+def _damage(fields: Any) -> DamageReport:
+    kind = read_field(fields, "kind", str)
     if kind not in KINDS:
         raise InvalidSetting(f"kind is {kind[:100]!r}")
-    return Damage(
+    return DamageReport(
         kind,
-        told(fields, "detail", str),
-        told_number(fields, "time_ms", _MAX_NUMBER),
-        told(fields, "queue", str, ""),
-        told(fields, "message_id", str, ""),
-        told(fields, "file", str, ""),
-        told_number(fields, "offset", _MAX_NUMBER, default=0),
-        told_number(fields, "count", _MAX_NUMBER, default=1),
-        BLOCK if told(fields, "unit", str, RECORD) == BLOCK else RECORD,
+        read_field(fields, "detail", str),
+        read_number(fields, "time_ms", _MAX_NUMBER),
+        read_field(fields, "queue", str, ""),
+        read_field(fields, "message_id", str, ""),
+        read_field(fields, "file", str, ""),
+        read_number(fields, "offset", _MAX_NUMBER, default=0),
+        read_number(fields, "count", _MAX_NUMBER, default=1),
+        BLOCK if read_field(fields, "unit", str, RECORD) == BLOCK else RECORD,
     )
 
 
-def _key(damage: Damage) -> tuple[object, ...]:
+def _key(damage: DamageReport) -> tuple[object, ...]:
     """What makes two reports the same. A message that is set aside is one, wherever it lies."""
     if damage.message_id:
         return damage.kind, damage.queue, damage.message_id

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..model import Entry
-from .base import Filter
+from .interface import Filter
 
 _MISSING = object()
 
@@ -17,14 +17,14 @@ def needs_body(filter: Filter) -> bool:
 
 
 def matches(id_of: Callable[[Entry], str], entry: Entry, filter: Filter) -> bool:
-    extra = entry.extra
+    options = entry.options
     if filter.dead_in is not None:
-        deaths = () if extra is None else extra.deaths
+        deaths = () if options is None else options.deaths
         if not deaths or deaths[0][0] == filter.dead_in:
             return False
     if filter.ids is not None and id_of(entry) not in filter.ids:
         return False
-    if filter.type is not None and (extra is None or extra.type != filter.type):
+    if filter.type is not None and (options is None or options.type != filter.type):
         return False
     if filter.reason is not None and filter.reason not in _reasons(entry):
         return False
@@ -32,7 +32,7 @@ def matches(id_of: Callable[[Entry], str], entry: Entry, filter: Filter) -> bool
     if filter.text is not None and filter.text.encode() not in body:
         return False
     if filter.attributes:
-        attributes = {} if entry.info is None else entry.info.attributes
+        attributes = {} if entry.properties is None else entry.properties.attributes
         if any(attributes.get(name, _MISSING) != value for name, value in filter.attributes.items()):
             return False
     if filter.json:
@@ -45,10 +45,10 @@ def matches(id_of: Callable[[Entry], str], entry: Entry, filter: Filter) -> bool
 
 
 def _reasons(entry: Entry) -> str:
-    extra = entry.extra
-    if extra is None:
+    options = entry.options
+    if options is None:
         return ""
-    return "\n".join([extra.reason or "", *(death[1] for death in extra.deaths)])
+    return "\n".join([options.reason or "", *(death[1] for death in options.deaths)])
 
 
 def _is_index(part: str) -> bool:

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..engine.core import own_seq
 from ..engine.engine import Engine
-from ..engine.queue import Queue
+from ..engine.queue import QueueState
 from ..engine.records import (
     ACK,
     COPY,
+    DELIVER,
     EDIT,
     EXTEND,
     ITEMS,
-    LEND,
     MOVE,
     PUBLISH,
     PURGE,
@@ -28,18 +27,19 @@ from ..engine.records import (
     Record,
     decode,
     item_content,
-    touched,
+    touched_messages,
 )
 from ..engine.routing import is_default
+from ..engine.state import own_seq
 from ..errors import HistoryUnavailable, JournalDamaged
-from ..model import Draft, Extra, Info, QueueSettings
-from ..storage.files import FileJournal
-from . import timelines
-from .base import Step
+from ..journal.file_journal import Journal
+from ..model import DeliveryOptions, Draft, Properties, QueueSettings
+from . import timeline
+from .interface import TimelineStep
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class HistoryRange:
     """Which part of the past: times are those of publishing, `until_ms` is not included."""
 
     since_ms: int = 0
@@ -59,19 +59,19 @@ class Span:
 class PastMessage:
     seq: int
     time_ms: int
-    form: int
+    encoding: int
     body: bytes
-    info: Info | None
-    extra: Extra | None
+    properties: Properties | None
+    options: DeliveryOptions | None
 
 
 class History(Protocol):
-    def timeline(self, engine: Engine, queue: Queue, message_id: str) -> list[Step]: ...
+    def timeline(self, engine: Engine, queue: QueueState, message_id: str) -> list[TimelineStep]: ...
 
     def published(
         self,
         engine: Engine,
-        queue: Queue,
+        queue: QueueState,
         since_ms: int | None,
         since_id: str | None,
         now_ms: int,
@@ -83,7 +83,7 @@ class History(Protocol):
         """
         ...
 
-    def past(self, number: int, span: Span) -> list[PastMessage]:
+    def past(self, number: int, range_: HistoryRange) -> list[PastMessage]:
         """What was published to the queue of that number, by sequence."""
         ...
 
@@ -97,13 +97,13 @@ class MemoryHistory:
     def __init__(self, records: deque[Record]) -> None:
         self._records = records
 
-    def timeline(self, engine: Engine, queue: Queue, message_id: str) -> list[Step]:
+    def timeline(self, engine: Engine, queue: QueueState, message_id: str) -> list[TimelineStep]:
         return _timeline(engine, queue, message_id, list(self._records))
 
     def published(
         self,
         engine: Engine,
-        queue: Queue,
+        queue: QueueState,
         since_ms: int | None,
         since_id: str | None,
         now_ms: int,
@@ -115,20 +115,20 @@ class MemoryHistory:
             for record in records:
                 if record[0] == PURGE:
                     purged.add(PURGE, record[2] == queue.number, record[3])
-                for number, seq in touched(record):
+                for number, seq in touched_messages(record):
                     purged.add(record[0], number == queue.number, seq)
         return _published(engine, queue, lambda: records, since_ms, since_id, now_ms, purged.seqs)
 
-    def past(self, number: int, span: Span) -> list[PastMessage]:
+    def past(self, number: int, range_: HistoryRange) -> list[PastMessage]:
         found: list[PastMessage] = []
         size = 0
         for record in list(self._records):
-            if record[0] in _PUBLISHES and _within(record[1], span):
+            if record[0] in _PUBLISHES and _within(record[1], range_):
                 for each in _past(record, number):
-                    if each.seq > span.after_seq:
+                    if each.seq > range_.after_seq:
                         found.append(each)
                         size += len(each.body)
-                        if len(found) >= span.limit or size >= (span.max_bytes or _NO_LIMIT):
+                        if len(found) >= range_.limit or size >= (range_.max_bytes or _NO_LIMIT):
                             return found
         return found
 
@@ -136,12 +136,12 @@ class MemoryHistory:
 class FileHistory:
     """The records in the journal's segments, found through their sidecar indexes."""
 
-    def __init__(self, journal: FileJournal, found: Callable[[JournalDamaged], None]) -> None:
+    def __init__(self, journal: Journal, found: Callable[[JournalDamaged], None]) -> None:
         """`found` hears of damage. What is damaged is left out: the rest of the past is as good as before."""
         self._journal = journal
-        self._found = found
+        self._report_damage = found
 
-    def timeline(self, engine: Engine, queue: Queue, message_id: str) -> list[Step]:
+    def timeline(self, engine: Engine, queue: QueueState, message_id: str) -> list[TimelineStep]:
         # A message that moved has one sequence number per queue it was in; each is looked up
         # where the one before says that it went on.
         known: dict[int, Record] = {}
@@ -152,39 +152,41 @@ class FileHistory:
             if seq in looked:
                 continue
             looked.add(seq)
-            for at, record in self._about(seq):
-                if at not in known:
-                    known[at] = record
+            for location, record in self._about(seq):
+                if location not in known:
+                    known[location] = record
                     wanted += _relatives(record, seq)
         if not looked:
             # An id of the publisher's own, and the message is gone: only its record knows it.
             for _, record in self._records(0):
-                wanted = [seq for seq, extra in _arrivals(record) if extra and extra.id == message_id]
+                wanted = [seq for seq, options in _arrivals(record) if options and options.id == message_id]
                 if wanted:
-                    known = {at: each for seq in wanted for at, each in self._about(seq)}
+                    known = {location: each for seq in wanted for location, each in self._about(seq)}
                     break
-        known.update(self._purges({number for each in known.values() for number, _ in touched(each)}))
-        return _timeline(engine, queue, message_id, [known[at] for at in sorted(known)])
+        known.update(
+            self._purges({number for each in known.values() for number, _ in touched_messages(each)})
+        )
+        return _timeline(engine, queue, message_id, [known[location] for location in sorted(known)])
 
     def _about(self, seq: int) -> Iterator[tuple[int, Record]]:
         """Every record that touches a message, with its location."""
         for segment in self._journal.segments():
-            index = self._journal.index(segment.number, self._found)
+            index = self._journal.index(segment.number, self._report_damage)
             for row in index.rows_for_seq(seq):
-                at = segment.number << 32 | index.offsets[row]
-                data = self._read(at)
+                location = segment.number << 32 | index.offsets[row]
+                data = self._read(location)
                 if data is None:
                     continue
                 if data[0] in ITEMS:  # one message of a batch: as if it had been published alone
                     head = (PUBLISH, index.times[row], index.queues[row], seq)
-                    yield at, (*head, *item_content(data))
+                    yield location, (*head, *item_content(data))
                 else:
-                    yield at, decode(data)
+                    yield location, decode(data)
 
     def published(
         self,
         engine: Engine,
-        queue: Queue,
+        queue: QueueState,
         since_ms: int | None,
         since_id: str | None,
         now_ms: int,
@@ -219,55 +221,55 @@ class FileHistory:
                 continue
             for row in range(index.count):
                 if index.kinds[row] == PURGE and index.queues[row] in numbers:
-                    at = segment.number << 32 | index.offsets[row]
-                    yield at, decode(self._journal.read(at))
+                    location = segment.number << 32 | index.offsets[row]
+                    yield location, decode(self._journal.read(location))
 
-    def past(self, number: int, span: Span) -> list[PastMessage]:
+    def past(self, number: int, range_: HistoryRange) -> list[PastMessage]:
         """Through the indexes: only what is asked for is read from the segments themselves."""
         found: list[PastMessage] = []
         for segment in self._journal.segments():
-            if span.segment not in (None, segment.number):
+            if range_.segment not in (None, segment.number):
                 continue
-            if segment.sealed and segment.last_ms is not None and segment.last_ms < span.since_ms:
+            if segment.sealed and segment.last_ms is not None and segment.last_ms < range_.since_ms:
                 continue
-            if span.until_ms is not None and (segment.first_ms or 0) >= span.until_ms:
+            if range_.until_ms is not None and (segment.first_ms or 0) >= range_.until_ms:
                 break
             try:
-                found += self._past_of(segment.number, number, span, found)
+                found += self._past_of(segment.number, number, range_, found)
             except HistoryUnavailable:
-                if span.segment is not None:
+                if range_.segment is not None:
                     raise
                 continue  # freed while we were on our way to it
-            if span.is_full(found):
+            if range_.is_full(found):
                 break
         return found
 
     def _past_of(
-        self, segment: int, number: int, span: Span, before: Sequence[PastMessage]
+        self, segment: int, number: int, range_: HistoryRange, before: Sequence[PastMessage]
     ) -> list[PastMessage]:
         """What follows those found `before`, as far as the span has room for it."""
-        limit = span.limit - len(before)
-        room = (span.max_bytes or _NO_LIMIT) - sum(len(each.body) for each in before)
-        index = self._journal.index(segment, self._found)
+        limit = range_.limit - len(before)
+        room = (range_.max_bytes or _NO_LIMIT) - sum(len(each.body) for each in before)
+        index = self._journal.index(segment, self._report_damage)
         seqs, times, queues, kinds = index.seqs, index.times, index.queues, index.kinds
-        first = index.first_at_or_after(span.since_ms)
-        if span.after_seq:
+        first = index.first_at_or_after(range_.since_ms)
+        if range_.after_seq:
             # Where the last page ended: what comes before it in this segment was shown already.
-            known = [row for row in index.rows_for_seq(span.after_seq) if kinds[row] in _PUBLISHES]
+            known = [row for row in index.rows_for_seq(range_.after_seq) if kinds[row] in _PUBLISHES]
             first = max(first, known[0] + 1) if known else first
         rows: list[int] = []
         for row in range(first, index.count):
-            if queues[row] == number and kinds[row] in _PUBLISHES and seqs[row] > span.after_seq:
-                if not _within(times[row], span) or len(rows) == limit or room <= 0:
+            if queues[row] == number and kinds[row] in _PUBLISHES and seqs[row] > range_.after_seq:
+                if not _within(times[row], range_) or len(rows) == limit or room <= 0:
                     break
                 rows.append(row)
                 room -= index.lengths[row]
-        ats = [segment << 32 | index.offsets[row] for row in rows]
+        locations = [segment << 32 | index.offsets[row] for row in rows]
         data: Sequence[bytes | None]
         try:
-            data = self._journal.read_many(ats)
+            data = self._journal.read_many(locations)
         except JournalDamaged:
-            data = [self._read(at) for at in ats]
+            data = [self._read(location) for location in locations]
         found: list[PastMessage] = []
         for row, each in zip(rows, data, strict=True):
             if each is None:
@@ -278,11 +280,11 @@ class FileHistory:
                 found += (past for past in _past(decode(each), number) if past.seq == seqs[row])
         return found
 
-    def _read(self, at: int) -> bytes | None:
+    def _read(self, location: int) -> bytes | None:
         try:
-            return self._journal.read(at)
+            return self._journal.read(location)
         except JournalDamaged as error:
-            self._found(error)
+            self._report_damage(error)
             return None
 
     def _records(self, since_ms: int) -> Iterator[tuple[int, Record]]:
@@ -290,11 +292,11 @@ class FileHistory:
         for segment in self._journal.segments():
             if segment.last_ms is not None and segment.last_ms < since_ms:
                 start = segment.number + 1 << 32
-        for at, data in self._journal.replay(start, self._found):
-            yield at, decode(data)
+        for location, data in self._journal.replay(start, self._report_damage):
+            yield location, decode(data)
 
 
-def _seqs(engine: Engine, queue: Queue, message_id: str) -> set[int]:
+def _seqs(engine: Engine, queue: QueueState, message_id: str) -> set[int]:
     """The message's in its queue now, and the one that its id was made from."""
     return {engine.seq_of(queue, message_id), own_seq(engine.id_prefix, message_id)} - {0}
 
@@ -305,7 +307,7 @@ def _relatives(record: Record, seq: int) -> list[int]:
     return []
 
 
-def _arrivals(record: Record) -> list[tuple[int, Extra | None]]:
+def _arrivals(record: Record) -> list[tuple[int, DeliveryOptions | None]]:
     if record[0] == PUBLISH:
         return [(record[3], record[7])]
     if record[0] == ROUTE:
@@ -315,7 +317,7 @@ def _arrivals(record: Record) -> list[tuple[int, Extra | None]]:
 
 def _published(
     engine: Engine,
-    queue: Queue,
+    queue: QueueState,
     records: Callable[[], Iterable[Record]],
     since_ms: int | None,
     since_id: str | None,
@@ -339,13 +341,13 @@ def purged_messages(
 
     A message that was replayed was published several times: what became of it last counts for all.
     """
-    last = {each.extra.id: each.seq for each in past if each.extra is not None and each.extra.id}
+    last = {each.options.id: each.seq for each in past if each.options is not None and each.options.id}
     return lambda message: is_purged(last.get(_id_of(message, id_prefix), message.seq))
 
 
 def _id_of(message: PastMessage, id_prefix: str) -> str:
-    extra = message.extra
-    return extra.id if extra is not None and extra.id else f"{id_prefix}{message.seq:012x}"
+    options = message.options
+    return options.id if options is not None and options.id else f"{id_prefix}{message.seq:012x}"
 
 
 def kept_drafts(
@@ -379,16 +381,18 @@ def kept_drafts(
 
 
 def _draft(message_id: str, message: PastMessage) -> Draft:
-    draft = Draft(message.body, message.form, delay_ms=0, id=message_id)
-    extra = message.extra
-    if extra is not None:
-        draft.priority, draft.group, draft.type = extra.priority, extra.group, extra.type
-    if message.info is not None:
-        draft.info = message.info
+    draft = Draft(message.body, message.encoding, delay_ms=0, id=message_id)
+    options = message.options
+    if options is not None:
+        draft.priority, draft.group, draft.type = options.priority, options.group, options.type
+    if message.properties is not None:
+        draft.properties = message.properties
     return draft
 
 
-def _messages(record: Record, number: int) -> Iterator[tuple[int, int, bytes, Info | None, Extra | None]]:
+def _messages(
+    record: Record, number: int
+) -> Iterator[tuple[int, int, bytes, Properties | None, DeliveryOptions | None]]:
     kind, _, queue, seq = record[:4]
     if kind == ROUTE:
         for each, each_seq in record[8]:
@@ -415,7 +419,7 @@ class PurgedMessages:
     def __init__(self) -> None:
         self.seqs: set[int] = set()
         self._here: set[int] = set()
-        self._lent: set[int] = set()
+        self._in_flight: set[int] = set()
 
     def add(self, kind: int, is_here: bool, seq: int) -> None:
         """`seq` of a purge is 1 if it left alone what was in flight."""
@@ -423,36 +427,38 @@ class PurgedMessages:
             return
         if kind in _PUBLISHES:
             self._here.add(seq)
-        elif kind == LEND:
-            self._lent.add(seq)
+        elif kind == DELIVER:
+            self._in_flight.add(seq)
         elif kind == RETURN:
-            self._lent.discard(seq)
+            self._in_flight.discard(seq)
         elif kind in _SETTLES:
             self._here.discard(seq)
-            self._lent.discard(seq)
+            self._in_flight.discard(seq)
         elif kind == PURGE:
-            gone = self._here - self._lent if seq else self._here
+            gone = self._here - self._in_flight if seq else self._here
             self.seqs |= gone
             self._here = self._here - gone
             if not seq:
-                self._lent.clear()
+                self._in_flight.clear()
 
 
-def _within(time_ms: int, span: Span) -> bool:
-    return span.since_ms <= time_ms and (span.until_ms is None or time_ms < span.until_ms)
+def _within(time_ms: int, range_: HistoryRange) -> bool:
+    return range_.since_ms <= time_ms and (range_.until_ms is None or time_ms < range_.until_ms)
 
 
 def _past(record: Record, number: int) -> Iterator[PastMessage]:
-    for seq, form, body, info, extra in _messages(record, number):
-        yield PastMessage(seq, record[1], form, body, info, extra)
+    for seq, encoding, body, properties, options in _messages(record, number):
+        yield PastMessage(seq, record[1], encoding, body, properties, options)
 
 
 # -- timelines --------------------------------------------------------------------------------
 
 
-def _timeline(engine: Engine, queue: Queue, message_id: str, records: Iterable[Record]) -> list[Step]:
+def _timeline(
+    engine: Engine, queue: QueueState, message_id: str, records: Iterable[Record]
+) -> list[TimelineStep]:
     seqs = _seqs(engine, queue, message_id)
-    steps: list[Step] = []
+    steps: list[TimelineStep] = []
     places: dict[int, PurgedMessages] = {}  # by queue
     for record in records:
         if record[0] == PURGE:
@@ -461,14 +467,14 @@ def _timeline(engine: Engine, queue: Queue, message_id: str, records: Iterable[R
             if place is not None:
                 place.add(PURGE, True, record[3])
                 if len(place.seqs) > before:
-                    steps.append(Step(record[1], "purged", _name(engine, record[2])))
+                    steps.append(TimelineStep(record[1], "purged", _name(engine, record[2])))
             continue
-        for seq, extra in _arrivals(record):
-            if extra is not None and extra.id == message_id:
+        for seq, options in _arrivals(record):
+            if options is not None and options.id == message_id:
                 seqs.add(seq)
         if record[0] == MOVE:
             seqs.update(new for old, _, new in record[6] if old in seqs)
-        about = [(number, seq) for number, seq in touched(record) if seq in seqs]
+        about = [(number, seq) for number, seq in touched_messages(record) if seq in seqs]
         if record[0] != COPY and about:
             steps.append(_step(engine, record, seqs))
             for number, seq in about:
@@ -487,7 +493,7 @@ def _through(route: tuple[str, str]) -> str:
     return f"through exchange {route[0]!r} with key {route[1]!r}"
 
 
-def _step(engine: Engine, record: Record, seqs: set[int]) -> Step:
+def _step(engine: Engine, record: Record, seqs: set[int]) -> TimelineStep:
     kind, now_ms, number = record[:3]
     queue = _name(engine, number)
     if kind in (PUBLISH, RUN):
@@ -496,29 +502,29 @@ def _step(engine: Engine, record: Record, seqs: set[int]) -> Step:
         parts = [f"by {publisher}"] if publisher else []
         if route is not None and not is_default(route[0]):
             parts.append(_through(route))
-        return Step(now_ms, "published", queue, ", ".join(parts))
+        return TimelineStep(now_ms, "published", queue, ", ".join(parts))
     if kind == ROUTE:
         names = ", ".join(q.name for target, _ in record[8] if (q := engine.numbered.get(target)) is not None)
         deaths = record[7].deaths
         if deaths and deaths[0].time_ms == now_ms:  # its queue was full and never held it
-            return Step(now_ms, "dead-lettered", deaths[0].queue, f"to {names} ({deaths[0].kind})")
-        return Step(now_ms, "published", queue, f"{_through(record[7].route or ('', ''))} to {names}")
-    if kind == LEND:
-        return timelines.delivered(now_ms, queue, record[5], record[4])
+            return TimelineStep(now_ms, "dead-lettered", deaths[0].queue, f"to {names} ({deaths[0].kind})")
+        return TimelineStep(now_ms, "published", queue, f"{_through(record[7].route or ('', ''))} to {names}")
+    if kind == DELIVER:
+        return timeline.delivered(now_ms, queue, record[5], record[4])
     if kind == ACK:
-        return Step(now_ms, "acked", queue)
+        return TimelineStep(now_ms, "acked", queue)
     if kind == RETURN:
         due_ms = next((due_ms for seq, due_ms in record[6] if seq in seqs), 0)
-        return timelines.returned(now_ms, queue, record[4], record[5], due_ms)
+        return timeline.returned(now_ms, queue, record[4], record[5], due_ms)
     if kind == EXTEND:
-        return timelines.extended(now_ms, queue, record[4])
+        return timeline.extended(now_ms, queue, record[4])
     if kind == MOVE:
         target = next((to for old, to, new in record[6] if old in seqs or new in seqs), 0)
         to = engine.numbered.get(target)
         where = to.name if to is not None else "a deleted queue"
-        return timelines.moved(now_ms, queue, record[4], record[5], where)
+        return timeline.moved(now_ms, queue, record[4], record[5], where)
     if kind == REMOVE:
-        return timelines.removed(now_ms, queue, record[4])
+        return timeline.removed(now_ms, queue, record[4])
     if kind == RESCHEDULE:
-        return timelines.rescheduled(now_ms, queue, record[4])
-    return Step(now_ms, "edited" if kind == EDIT else "changed", queue)
+        return timeline.rescheduled(now_ms, queue, record[4])
+    return TimelineStep(now_ms, "edited" if kind == EDIT else "changed", queue)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import DiskFull, InvalidSetting, OpenQError
-from ..storage.disk import FULL, Io, read_all, write_all
+from ..journal.disk import NO_SPACE, DiskIo, read_all, write_all
 
 log = logging.getLogger("openq")
 
@@ -32,10 +32,10 @@ class NotStored(OpenQError):
 
 
 class StateFile:
-    def __init__(self, data_path: str | None, name: str, io: Io | None = None) -> None:
-        self._io = io or Io()
+    def __init__(self, data_path: str | None, name: str, io: DiskIo | None = None) -> None:
+        self._io = io or DiskIo()
         self._shown = f"{DIRECTORY}/{name}"  # to those who need not know where the data is
-        self._distrusted = False
+        self._is_unreadable = False
         self._directory = None if data_path is None else os.path.join(data_path, DIRECTORY)
         self._path = None if self._directory is None else os.path.join(self._directory, name)
 
@@ -54,35 +54,35 @@ class StateFile:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            self.distrust(str(error))
+            self.mark_unreadable(str(error))
             return {}
         return data
 
-    def distrust(self, why: str) -> None:
+    def mark_unreadable(self, why: str) -> None:
         """It does not say what it should. It is kept under another name before it is written again."""
-        log.error("%s cannot be read: %s; it will be kept as %s", self._path, why, self.aside)
-        self._distrusted = True
+        log.error("%s cannot be read: %s; it will be kept as %s", self._path, why, self.unreadable_path)
+        self._is_unreadable = True
 
     @property
-    def aside(self) -> str:
+    def unreadable_path(self) -> str:
         return f"{self._path}.unreadable"
 
     @property
-    def is_doubtful(self) -> bool:
+    def is_unreadable(self) -> bool:
         """It could not be read, now or at an earlier start; until somebody removes what was kept of it."""
-        return self._path is not None and (self._distrusted or os.path.exists(self.aside))
+        return self._path is not None and (self._is_unreadable or os.path.exists(self.unreadable_path))
 
     def write(self, state: dict[str, Any]) -> None:
         if self._path is None or self._directory is None:
             return
         try:
-            if self._distrusted:
+            if self._is_unreadable:
                 with suppress(FileNotFoundError):
-                    self._io.rename(self._path, self.aside)
-                self._distrusted = False
+                    self._io.rename(self._path, self.unreadable_path)
+                self._is_unreadable = False
             self._replace(self._directory, self._path, json.dumps(state, separators=(",", ":")).encode())
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno in NO_SPACE:
                 raise DiskFull(f"no room for {self._shown}") from error
             raise NotStored(self._shown, error) from error
 
@@ -105,7 +105,7 @@ class StateFile:
 # -- fields of such a file, which anybody may have edited: each raises InvalidSetting
 
 
-def told(fields: Any, name: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:
+def read_field(fields: Any, name: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:
     """The field, or the default where there is none; what a later version adds is passed over."""
     if not isinstance(fields, dict):
         raise InvalidSetting("an object is wanted")
@@ -115,8 +115,8 @@ def told(fields: Any, name: str, kinds: type | tuple[type, ...], default: Any = 
     return value
 
 
-def told_number(fields: Any, name: str, most: float, least: int = 0, default: Any = None) -> Any:
-    value = told(fields, name, (int, float) if isinstance(default, float) else int, default)
-    if not least <= value <= most:
-        raise InvalidSetting(f"{name} is {value}, beyond {least} to {most}")
+def read_number(fields: Any, name: str, maximum: float, minimum: int = 0, default: Any = None) -> Any:
+    value = read_field(fields, name, (int, float) if isinstance(default, float) else int, default)
+    if not minimum <= value <= maximum:
+        raise InvalidSetting(f"{name} is {value}, beyond {minimum} to {maximum}")
     return value

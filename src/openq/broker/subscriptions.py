@@ -1,180 +1,177 @@
-"""Subscriptions over a journal: leases that it keeps, and a file that says who reads what.
+"""What subscriptions and their batches are, whatever the store: who reads, on which terms, what is refused.
 
-A batch lives in the journal, is there again after a restart, and returns to the queue by itself when its
-lease runs out. A number means one set of messages as long as the batch is open, and nothing once it is gone.
-
-Who reads names itself (`owner`). A new name takes the subscription over, and an earlier one is refused from
-then on: of two runs of the same job only the later one acknowledges anything.
-
-Every method may take a while and belongs into a thread; what it changed is promised after `Broker.sync`.
+A subscription reads a queue in numbered batches that stay the same until they are acknowledged. Batch n of
+subscription S is nothing but leases whose consumer is `batch:S:n`.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..engine.lending import SLICE
-from ..engine.queue import Queue
-from ..errors import HistoryUnavailable, InvalidSetting, JournalDamaged, OpenQError, OutOfRoom
+from ..errors import InvalidSetting, OpenQError
 from ..model import Delivery, Entry, check_name
-from .base import Receipt
-from .batches import (
-    MAX_MESSAGES,
-    MAX_RETIRED,
-    Formed,
-    Rows,
-    SubscriptionInUse,
-    SubscriptionNotFound,
-    SubscriptionState,
-    Terms,
-    check_lease,
-    check_limit,
-    check_number,
-    check_open,
-    check_part,
-    check_part_size,
-    check_room,
-    consumer_of,
-    read_consumer,
-)
-from .state_file import StateFile
-from .unreadable import unloaded
+from .state_file import read_field, read_number
 
 if TYPE_CHECKING:
-    from .foundation import Foundation
     from .waiters import Waiter
 
-log = logging.getLogger("openq")
-
-_MANY = 1_000  # subscriptions, after which those of deleted queues are looked for
-_SETTLE_SLICE = 4 * SLICE  # messages acked, given back or extended under one hold of the lock
-
-
-class Batch:
-    __slots__ = ("abandoned", "bytes", "queue", "receipts", "until_ms")
-
-    def __init__(self, queue: int, receipts: list[Receipt], size: int, until_ms: int) -> None:
-        self.queue = queue  # its number: a queue of the same name made later is another one
-        self.receipts = receipts  # in hand-out order
-        self.bytes = size
-        self.until_ms = until_ms
-        self.abandoned = False  # nobody counts on from it: its lease is left to run out
+LEASE_MS = 300_000
+MAX_LEASE_MS = 7 * 86_400_000
+MAX_MESSAGES = 100_000  # of one batch
+MAX_NUMBER = 1 << 53  # of a batch: every store and every client counts up to this exactly
+MAX_OPEN = 100  # batches of one subscription
+MAX_PART_BYTES = 64 << 20  # of bodies, in one answer
+MAX_SUBSCRIPTIONS = 10_000
+MAX_OF_ONE = 1_000  # made by the same user
+MAX_RETIRED = 10_000  # names of deleted subscriptions whose numbers are remembered
+_MAX_PAST = 100  # owners that are remembered as replaced
+_PREFIX = "batch:"
 
 
-class Subscription:
-    __slots__ = ("batches", "lock", "name", "terms")
+class SubscriptionNotFound(OpenQError):
+    code = "subscription_not_found"
 
-    def __init__(self, name: str, terms: Terms) -> None:
+    def __init__(self, name: str) -> None:
+        super().__init__(f"subscription {name!r} does not exist, or is not yours to see")
         self.name = name
-        self.terms = terms
-        self.batches: dict[int, Batch] = {}  # by number, rising
-        self.lock = threading.Lock()  # one change of it at a time; taken before the broker's
 
+
+class SubscriptionTaken(OpenQError):
+    """Somebody else reads it by now: whoever gets this must stop."""
+
+    code = "subscription_taken"
+
+    def __init__(self, name: str, owner: str) -> None:
+        super().__init__(
+            f"subscription {name!r} was taken over by {owner!r}; stop this reader, or start it as a new owner"
+        )
+        self.name = name
+        self.owner = owner
+
+
+class SubscriptionInUse(OpenQError):
+    code = "subscription_in_use"
+
+    def __init__(self, name: str, queue: str) -> None:
+        super().__init__(
+            f"subscription {name!r} has open batches of queue {queue!r}; acknowledge them or delete it first"
+        )
+        self.name = name
+        self.queue = queue
+
+
+class TooManyBatches(OpenQError):
+    code = "too_many_batches"
+
+    def __init__(self, name: str, count: int) -> None:
+        super().__init__(
+            f"subscription {name!r} has {count} open batches, and there can be {MAX_OPEN}; "
+            "acknowledge them or delete it first"
+        )
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class FormedBatch:
+    batch: int
+    count: int
+    bytes: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """Part of a batch. `lost` counts messages that somebody settled by their receipts meanwhile."""
+
+    deliveries: Sequence[Delivery]
+    entries: Sequence[Entry]  # the same, with their bodies
+    expired: bool
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionState:
+    name: str
+    queue: str
+    owner: str | None
+    lease_ms: int
+    batches: Sequence[FormedBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionTerms:
+    """What is remembered of a subscription besides its leases."""
+
+    queue: str
+    maker: str = ""  # the user that it counts for
+    owner: str | None = None  # who reads it
+    past: tuple[str, ...] = ()  # owners that were replaced, the last one last
+    lease_ms: int = LEASE_MS
+    acked: int = 0  # the highest number of a batch that was acknowledged: it never stands for other rows
+
+    def acked_through(self, number: int) -> SubscriptionTerms:
+        return self if number <= self.acked else replace(self, acked=number)
+
+    def number_for(self, wanted: int, is_open: Callable[[int], bool]) -> int:
+        """The number of the batch that a reader gets who asks for this one.
+
+        A reader that lost its place may ask for a number again that was acknowledged. What waits by now is
+        another batch, and a sink that knows the number would take it for the old one.
+        """
+        return wanted if wanted > self.acked or is_open(wanted) else check_number(self.acked + 1)
+
+    def owned_by(self, owner: str | None, name: str) -> SubscriptionTerms:
+        """A new owner takes over, one of the past is refused; who says nothing changes nothing."""
+        if owner is None or owner == self.owner:
+            return self
+        if owner in self.past:
+            raise SubscriptionTaken(name, self.owner or "")
+        past = self.past if self.owner is None else (*self.past, self.owner)[-_MAX_PAST:]
+        return replace(self, owner=owner, past=past)
+
+    def read_from(self, queue: str, lease_ms: int | None) -> SubscriptionTerms:
+        return replace(self, queue=queue, lease_ms=self.lease_ms if lease_ms is None else lease_ms)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "queue": self.queue,
+            "owner": self.owner,
+            "past": list(self.past),
+            "lease_ms": self.lease_ms,
+            "maker": self.maker,
+            "acked": self.acked,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, fields: Any) -> SubscriptionTerms:
+        """From what anybody may have edited. Raises InvalidSetting."""
+        check_name(name, "subscription")
+        queue, maker = check_name(read_field(fields, "queue", str)), read_field(fields, "maker", str, "")
+        owner, past = read_field(fields, "owner", (str, type(None))), read_field(fields, "past", list)
+        if not all(isinstance(each, str) for each in past):
+            raise InvalidSetting("past owners must be texts")
+        lease_ms = read_number(fields, "lease_ms", MAX_LEASE_MS, 1)
+        acked = read_number(fields, "acked", MAX_NUMBER, default=0)
+        return cls(queue, maker, owner, tuple(past), lease_ms, acked)
+
+
+class KnownSubscription(Protocol):
     @property
-    def queue(self) -> str:
-        return self.terms.queue
-
+    def name(self) -> str: ...
     @property
-    def lease_ms(self) -> int:
-        return self.terms.lease_ms
+    def queue(self) -> str: ...
 
 
-class Subscriptions:
-    def __init__(self, broker: Foundation, file: StateFile, retired: StateFile) -> None:
-        self._broker = broker
-        self._file = file
-        # By the name of a deleted subscription: the numbers up to which its batches went.
-        self._retired_file = retired
-        self._retired = {name: number for name, number in retired.read().items() if isinstance(number, int)}
-        self._lock = threading.Lock()
-        self._known: dict[str, Subscription] = {}
-        # A subscription is on disk before its first lease, so nothing is missed where there is no file.
-        for name, fields in file.read().items():
-            try:
-                self._known[name] = Subscription(name, Terms.from_json(name, fields))
-            except InvalidSetting as error:
-                # What its batches hold goes back to the queue when their leases are over.
-                file.distrust(f"subscription {name[:100]!r}: {error}")
-        if self._known:
-            self.drop_orphans()
-            self._restore()
+class Subscriptions(Protocol):
+    """What a door asks of the subscriptions of a store. Every method may take a while and belongs into a
+    thread; what it changed is promised after `Broker.sync`."""
 
-    def _restore(self) -> None:
-        """The open batches, from the leases that the journal kept. Before anybody else has the broker."""
-        engine = self._broker.engine
-        by_queue: dict[str, list[Subscription]] = {}
-        for known in self._known.values():
-            by_queue.setdefault(known.queue, []).append(known)
-        for name, subscriptions in by_queue.items():
-            queue = engine.queues.get(name)
-            if queue is None:
-                continue
-            held: dict[str, list[Delivery]] = {}
-            for delivery in queue.leases.values():
-                if delivery.until_ms and delivery.consumer is not None:
-                    held.setdefault(delivery.consumer, []).append(delivery)
-            own = {known.name: known for known in subscriptions}
-            for consumer, deliveries in held.items():
-                subscription, number = read_consumer(consumer)
-                if subscription in own:
-                    # Numbers of deliveries rise in the order of the hand-out.
-                    deliveries.sort(key=lambda each: each.number)
-                    receipts = [(each.entry.seq, each.number) for each in deliveries]
-                    size = sum(each.entry.size for each in deliveries)
-                    until_ms = min(each.until_ms for each in deliveries)
-                    own[subscription].batches[number] = Batch(queue.number, receipts, size, until_ms)
-        for known in self._known.values():
-            known.batches = dict(sorted(known.batches.items()))
-
-    # -- looking
-
-    def get(self, name: str) -> Subscription:
-        known = self._known.get(name)
-        if known is None:
-            raise SubscriptionNotFound(name)
-        return known
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._known
-
-    def states(self) -> list[SubscriptionState]:
-        now_ms = self._broker.now_ms()
-        found = []
-        for name, known in sorted(self._known.items()):
-            batches = [
-                Formed(number, len(batch.receipts), batch.bytes, batch.until_ms)
-                for number, batch in list(known.batches.items())
-                if self._is_open(batch, now_ms)
-            ]
-            terms = known.terms
-            found.append(SubscriptionState(name, terms.queue, terms.owner, terms.lease_ms, batches))
-        return found
-
-    def _is_open(self, batch: Batch, now_ms: int) -> bool:
-        """All of its leases end together; what else can end them ends the batch when it took the last one."""
-        if batch.until_ms <= now_ms:
-            return False
-        queue = self._broker.engine.numbered.get(batch.queue)
-        if queue is None:
-            return False
-        leases = queue.leases
-        for seq, number in batch.receipts:  # the first one, as a rule
-            delivery = leases.get(seq)
-            if delivery is not None and delivery.number == number:
-                return True
-        return False
-
-    def _tidy(self, known: Subscription) -> None:
-        now_ms = self._broker.now_ms()
-        known.batches = {n: each for n, each in known.batches.items() if self._is_open(each, now_ms)}
-
-    # -- forming
-
-    def form(
+    def get(self, name: str) -> KnownSubscription: ...
+    def __contains__(self, name: str) -> bool: ...
+    def states(self) -> list[SubscriptionState]: ...
+    def next_batch(
         self,
         name: str,
         queue: str,
@@ -186,311 +183,88 @@ class Subscriptions:
         owner: str | None = None,
         waiter: Waiter | None = None,
         maker: str = "",
-    ) -> Formed | None:
-        check_limit(limit)
-        check_lease(lease_ms)
-        number = check_number(after + 1)
-        known = self._enter(name, queue, maker)
-        with known.lock:
-            if self._known.get(name) is not known:
-                raise SubscriptionNotFound(name)  # deleted in this moment
-            self._tidy(known)
-            self._claim(known, queue, owner, lease_ms)
-            number = known.terms.number_for(number, known.batches.__contains__)
-            for later, other in known.batches.items():
-                # Numbers of somebody who counted otherwise: this reader never gets to them.
-                other.abandoned = later > number
-            batch = known.batches.get(number)
-            if batch is not None:
-                self._prolong(known, batch)
-            else:
-                check_open(name, len(known.batches))
-                batch = self._take(known, number, limit, max_bytes, waiter)
-                if batch is None:
-                    return None
-                known.batches = dict(sorted([*known.batches.items(), (number, batch)]))
-            return Formed(number, len(batch.receipts), batch.bytes, batch.until_ms)
+    ) -> FormedBatch | None:
+        """The batch after number `after`, if it is open, else what waits as a new one. None: nothing waits.
 
-    def drop_orphans(self) -> None:
-        """Those whose queue was deleted; their batches went with it."""
-        queues = self._broker.engine.queues
-        if all(known.queue in queues for known in self._known.values()):
-            return
-        with self._lock:
-            rest = {name: known for name, known in self._known.items() if known.queue in queues}
-            gone = [known for name, known in self._known.items() if name not in rest]
-            self._known = rest
-            try:
-                self._retire(gone)
-                self._save(rest)
-            except OpenQError as error:  # the next start drops them again
-                log.warning("subscriptions of deleted queues stay in their file: %s", error)
-
-    def _enter(self, name: str, queue: str, maker: str) -> Subscription:
-        known = self._known.get(name)
-        if known is not None:
-            return known
-        check_name(name, "subscription")
-        with self._broker.lock:
-            self._broker._queue(queue)  # nothing is remembered of a mistake
-        if len(self._known) >= _MANY:
-            self.drop_orphans()  # queues also go by themselves
-        with self._lock:
-            known = self._known.get(name)
-            if known is None:
-                check_room([each.terms.maker for each in self._known.values()], maker)
-                known = Subscription(name, Terms(queue, maker, acked=self._retired.get(name, 0)))
-                self._save({**self._known, name: known})
-                self._known = {**self._known, name: known}
-        return known
-
-    def _claim(self, known: Subscription, queue: str, owner: str | None, lease_ms: int | None) -> None:
-        """Subscription locked. Who reads from now on, and how; on disk before it has any effect."""
-        if queue != known.queue:
-            if known.batches:
-                raise SubscriptionInUse(known.name, known.queue)
-            with self._broker.lock:
-                self._broker._queue(queue)
-        self._agree(known, known.terms.owned_by(owner, known.name).read_from(queue, lease_ms))
-
-    def _check_owner(self, known: Subscription, owner: str | None) -> None:
-        """Subscription locked: for verbs that name batches but not how to form them."""
-        self._agree(known, known.terms.owned_by(owner, known.name))
-
-    def _agree(self, known: Subscription, terms: Terms) -> None:
-        before = known.terms
-        if terms == before:
-            return
-        known.terms = terms
-        try:
-            with self._lock:
-                self._save(self._known)
-        except OpenQError:
-            known.terms = before
-            raise
-
-    def _retire(self, gone: Sequence[Subscription]) -> None:
-        """Locked. A subscription of the same name goes on behind the numbers of this one."""
-        numbers = {known.name: max(known.terms.acked, *known.batches, 0) for known in gone}
-        used = {name: number for name, number in numbers.items() if number}
-        if not used:
-            return
-        others = {name: number for name, number in self._retired.items() if name not in used}
-        all_retired = dict([*others.items(), *used.items()][-MAX_RETIRED:])
-        self._retired_file.write(all_retired)
-        self._retired = all_retired
-
-    def _save(self, all_known: dict[str, Subscription]) -> None:
-        self._file.write({name: known.terms.to_json() for name, known in all_known.items()})
-
-    def _take(
-        self, known: Subscription, number: int, limit: int, max_bytes: int | None, waiter: Waiter | None
-    ) -> Batch | None:
-        """Lease by lease of some hundred messages: others get their turn in between."""
-        broker, engine = self._broker, self._broker.engine
-        consumer = consumer_of(known.name, number)
-        receipts: list[Receipt] = []
-        size = until_ms = queue_number = 0
-        while len(receipts) < limit:
-            with broker.lock, broker._watch:
-                queue = broker._queue(known.queue)
-                if receipts and queue.number != queue_number:
-                    break  # deleted and made again in this moment
-                now_ms = broker.now_ms()
-                until_ms = until_ms or now_ms + known.lease_ms
-                if until_ms <= now_ms:
-                    break
-                step = min(SLICE, limit - len(receipts))
-                if max_bytes is not None:
-                    step = _fitting(queue, step, max_bytes - size, not receipts)
-                try:
-                    lent = engine.receive(queue, step, now_ms, until_ms - now_ms, consumer)
-                except OpenQError:
-                    if not receipts:
-                        raise
-                    lent = []  # the log refused: the batch is what it is
-                if not lent and not receipts and waiter is not None:
-                    broker._waiters.add(known.queue, waiter)
-                    queue.watched = True
-                for each in lent:
-                    engine.guarded.pop(each.number, None)  # a batch is shown after a sync, all of it
-                broker._after()
-            if not lent:
-                break
-            queue_number = queue.number
-            receipts += [(each.entry.seq, each.number) for each in lent]
-            size += sum([each.entry.size for each in lent])
-        return Batch(queue_number, receipts, size, until_ms) if receipts else None
-
-    # -- reading
-
-    def rows(self, name: str, number: int, part: int = 0, parts: int = 1) -> Rows:
-        """One of `parts` pieces of a batch, the same every time. Nothing, and `expired`, if it is gone."""
-        check_part(part, parts)
-        known = self.get(name)
-        batch = known.batches.get(number)
-        if batch is None:
-            return Rows((), (), expired=True)
-        with known.lock:
-            self._prolong(known, batch)
-        count = len(batch.receipts)
-        receipts = batch.receipts[count * part // parts : count * (part + 1) // parts]
-        queue = self._broker.engine.numbered.get(batch.queue)
-        if queue is None:
-            return Rows((), (), expired=True)
-        deliveries = list(_live(queue, receipts))
-        # Only now: while the lease runs nothing can have come back and be somebody else's.
-        if not self._is_open(batch, self._broker.now_ms()):
-            return Rows((), (), expired=True)
-        check_part_size(sum([each.entry.size for each in deliveries]), len(deliveries), parts)
-        deliveries, entries = self._filled(deliveries)
-        return Rows(deliveries, entries, expired=False, lost=len(receipts) - len(deliveries))
-
-    def _filled(self, deliveries: list[Delivery]) -> tuple[list[Delivery], list[Entry]]:
-        """Bodies in copies: what is in flight for minutes must not stay in memory. What cannot be read is
-        left out of both."""
-        broker = self._broker
-        copies = [unloaded(each.entry) for each in deliveries]
-        try:
-            broker.fill(copies)
-        except (JournalDamaged, HistoryUnavailable):
-            deliveries = broker.unreadable.load_each(deliveries)
-            copies = [each.entry for each in deliveries]
-            with broker.lock:
-                for each in deliveries:
-                    each.entry = unloaded(each.entry)
-        return deliveries, copies
-
-    # -- keeping and ending
-
-    def extend(self, name: str, owner: str | None, lease_ms: int | None = None) -> int:
-        """The lease of all open batches, from now on. How many messages they hold."""
-        check_lease(lease_ms)
-        known = self.get(name)
-        with known.lock:
-            self._check_owner(known, owner)
-            self._tidy(known)
-            lease_ms = lease_ms or known.lease_ms
-            kept = [batch for batch in known.batches.values() if not batch.abandoned]
-            for batch in kept:
-                # Each message is named in the record of it: not for a second more or less.
-                if abs(self._broker.now_ms() + lease_ms - batch.until_ms) * 10 > lease_ms:
-                    self._set_lease(batch, lease_ms)
-            return sum(len(batch.receipts) for batch in kept)
-
-    def _prolong(self, known: Subscription, batch: Batch) -> None:
-        """Subscription locked: a batch that is in use must not run out; written only when half is over."""
-        if (batch.until_ms - self._broker.now_ms()) * 2 < known.lease_ms:
-            self._set_lease(batch, known.lease_ms)
-
-    def _set_lease(self, batch: Batch, lease_ms: int) -> None:
-        broker = self._broker
-        queue = broker.engine.numbered.get(batch.queue)
-        if queue is None:
-            return
-        until_ms = 0
-        for receipts in _slices(batch.receipts):
-            with broker.lock, broker._watch:
-                now_ms = broker.now_ms()
-                if batch.until_ms <= now_ms:
-                    return  # too late: some have gone back already, and all must end together
-                until_ms = until_ms or now_ms + lease_ms
-                broker.engine.extend_many(queue, receipts, now_ms, until_ms)
-                broker._after()
-        batch.until_ms = until_ms
-
-    def ack(self, name: str, through: int, owner: str | None) -> tuple[int, int]:
-        """All batches up to this one are done. How many messages that ended, and how many were lost before.
-
-        A crash in the middle leaves the rest open; the same call again ends that too.
+        Then `waiter`, if given, stands in line: it is only told that there may be something by now.
         """
-        check_number(through)
-        known = self.get(name)
-        acked = lost = 0
-        with known.lock:
-            self._check_owner(known, owner)
-            done_with = [each for each in known.batches if each <= through]
-            if done_with:
-                self._note_acked(known, done_with[-1])
-            for number in done_with:
-                batch = known.batches[number]
-                done = self._ack(batch)
-                acked += done
-                lost += len(batch.receipts) - done
-                known.batches = {n: each for n, each in known.batches.items() if n != number}
-        return acked, lost
 
-    def _note_acked(self, known: Subscription, number: int) -> None:
-        """Subscription locked. Before the first ack: a crash in between leaves the same batch open."""
-        terms = known.terms.acked_through(number)
-        try:
-            self._agree(known, terms)
-        except OutOfRoom as error:
-            # Acks go on while the disk is full. This process knows the number all the same.
-            log.warning("subscription %r: number %d is not on disk: %s", known.name, number, error)
-            known.terms = terms
-
-    def _ack(self, batch: Batch) -> int:
-        broker = self._broker
-        queue = broker.engine.numbered.get(batch.queue)
-        if queue is None or batch.until_ms <= broker.now_ms():
-            return 0
-        done = 0
-        for receipts in _slices(batch.receipts):
-            with broker.lock, broker._watch:
-                live = [(each.entry.seq, each.number) for each in _live(queue, receipts)]
-                results = broker.engine.ack_many(queue, live, broker.now_ms())
-                broker._after()
-            done += results.count(None)
-        return done
-
-    def delete(self, name: str) -> int:
-        """Its batches go back to the queue, counted as a delivery. How many messages that were."""
-        known = self.get(name)
-        broker = self._broker
-        returned = 0
-        with known.lock:
-            with self._lock:
-                rest = {each: other for each, other in self._known.items() if each != name}
-                self._retire([known])
-                self._save(rest)
-                self._known = rest
-            for batch in known.batches.values():
-                queue = broker.engine.numbered.get(batch.queue)
-                if queue is None:
-                    continue
-                for receipts in _slices(batch.receipts):
-                    with broker.lock, broker._watch:
-                        now_ms = broker.now_ms()
-                        returned += broker.engine.nack_many(
-                            queue, receipts, now_ms, 0, "subscription deleted"
-                        )
-                        broker._after()
-            known.batches = {}
-        return returned
+    def rows(self, name: str, number: int, part: int = 0, parts: int = 1) -> BatchRows: ...
+    def extend(self, name: str, owner: str | None, lease_ms: int | None = None) -> int: ...
+    def ack(self, name: str, through: int, owner: str | None) -> tuple[int, int]: ...
+    def delete(self, name: str) -> int: ...
 
 
-def _live(queue: Queue, receipts: Sequence[Receipt]) -> Iterator[Delivery]:
-    leases = queue.leases
-    for seq, number in receipts:
-        delivery = leases.get(seq)
-        if delivery is not None and delivery.number == number:
-            yield delivery
+def open_messages(states: Sequence[SubscriptionState]) -> list[tuple[str, int]]:
+    """Subscription, and how many messages its open batches hold."""
+    return [(state.name, sum(batch.count for batch in state.batches)) for state in states]
 
 
-def _slices(receipts: list[Receipt]) -> Iterator[list[Receipt]]:
-    for start in range(0, len(receipts), _SETTLE_SLICE):
-        yield receipts[start : start + _SETTLE_SLICE]
+# -- what is refused: each raises InvalidSetting
 
 
-def _fitting(queue: Queue, step: int, room: int, is_first: bool) -> int:
-    """How many of the next messages fit the room; the first one always does."""
-    if queue.waiting_bytes <= room:
-        return step
-    count = 0
-    for entry in islice(queue.ready.available(), step):
-        room -= entry.size
-        if room < 0 and not (is_first and not count):
-            break
-        count += 1
-    return count
+def check_lease(lease_ms: int | None) -> None:
+    if lease_ms is not None and not 1 <= lease_ms <= MAX_LEASE_MS:
+        raise InvalidSetting(f"a lease must be above 0 and at most {MAX_LEASE_MS // 1000} s")
+
+
+def check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_MESSAGES:
+        raise InvalidSetting(f"limit must be 1 to {MAX_MESSAGES}, not {limit}")
+
+
+def check_number(batch: int) -> int:
+    if not 0 <= batch <= MAX_NUMBER:
+        raise InvalidSetting(f"batches are numbered up to {MAX_NUMBER}: {batch} cannot be one")
+    return batch
+
+
+def check_open(name: str, count: int) -> None:
+    """For one more batch beside so many."""
+    if count >= MAX_OPEN:
+        raise TooManyBatches(name, count)
+
+
+def check_part(part: int, parts: int) -> None:
+    if not 0 <= part < parts:
+        raise InvalidSetting(f"part must be 0 to {parts - 1}, not {part}")
+
+
+def check_part_size(size: int, messages: int, parts: int) -> None:
+    if size > MAX_PART_BYTES and messages > 1:
+        raise InvalidSetting(
+            f"this part has {size} bytes, more than {MAX_PART_BYTES}: ask for more than {parts} parts"
+        )
+
+
+def check_room(makers: Sequence[str], maker: str) -> None:
+    """For one more subscription beside those of `makers`."""
+    if len(makers) >= MAX_SUBSCRIPTIONS:
+        raise InvalidSetting(f"there are {MAX_SUBSCRIPTIONS} subscriptions; delete one that is not needed")
+    if makers.count(maker) >= MAX_OF_ONE:
+        raise InvalidSetting(f"you have made {MAX_OF_ONE} subscriptions; delete one that is not needed")
+
+
+# -- names of consumers
+
+
+def consumer_of(subscription: str, number: int) -> str:
+    return f"{_PREFIX}{subscription}:{number}"
+
+
+def read_consumer(consumer: str) -> tuple[str, int]:
+    """Subscription and number of a batch; no name at all if this is another kind of consumer."""
+    name, _, number = consumer.removeprefix(_PREFIX).rpartition(":")
+    if not consumer.startswith(_PREFIX) or not (number.isascii() and number.isdigit() and len(number) < 20):
+        return "", 0
+    return name, int(number)
+
+
+def is_batch(consumer: str) -> bool:
+    return consumer.startswith(_PREFIX)
+
+
+def check_consumer(name: str) -> None:
+    """Whoever called itself like a batch would have its messages acknowledged with it."""
+    if name.startswith(_PREFIX):
+        raise InvalidSetting(f"a consumer cannot be named {name[:100]!r}: {_PREFIX!r} is for subscriptions")

@@ -16,7 +16,7 @@ from ..model import Delivery
 class Waiter:
     """One call that waits. `deliver` runs with the broker's lock held: it must only pass things on."""
 
-    __slots__ = ("consumer", "deliver", "lease_ms", "limit", "only_told", "types")
+    __slots__ = ("consumer", "deliver", "lease_ms", "limit", "notify_only", "types")
 
     def __init__(
         self,
@@ -25,14 +25,14 @@ class Waiter:
         consumer: str | None,
         types: Iterable[str] | None,
         deliver: Callable[[list[Delivery]], None],
-        only_told: bool = False,
+        notify_only: bool = False,
     ) -> None:
         self.limit = limit
         self.lease_ms = lease_ms
         self.consumer = consumer
         self.types = types
         self.deliver = deliver
-        self.only_told = only_told  # that there is something: it takes nothing this way
+        self.notify_only = notify_only  # that there is something: it takes nothing this way
 
 
 class Waiters:
@@ -65,7 +65,7 @@ class Waiters:
         passed: list[Waiter] = []
         while line:
             waiter = line.popleft()
-            if waiter.only_told:
+            if waiter.notify_only:
                 waiter.deliver([])
                 continue
             deliveries = receive(waiter)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .parsing import Parser, Verbs, add_json
+from .parser import CommandGroup, Parser, add_json
 from .terminal import OK
 
 TYPE_CHECKING = False
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SHELLS = ("bash", "zsh", "fish")
 
 
-def add(name: str, verbs: Verbs, help: str) -> None:
+def add(name: str, verbs: CommandGroup, help: str) -> None:
     completion = verbs.add(
         name,
         _print,
@@ -38,7 +38,7 @@ def _print(options: Namespace) -> int:
     if options.json:
         import json
 
-        print(json.dumps({" ".join(words): [*below.verbs, *flags(below)] for words, below in places}))
+        print(json.dumps({" ".join(words): [*below.commands, *flags(below)] for words, below in places}))
     else:
         print({"bash": bash, "zsh": zsh, "fish": fish}[options.shell](places))
     return OK
@@ -46,7 +46,7 @@ def _print(options: Namespace) -> int:
 
 def walk(parser: Parser, words: tuple[str, ...]) -> Iterator[Place]:
     yield words, parser
-    for name, below in parser.verbs.items():
+    for name, below in parser.commands.items():
         yield from walk(below, (*words, name))
 
 
@@ -63,7 +63,7 @@ def bash(places: list[Place]) -> str:
     cases = []
     for words, below in places:
         place = "".join(f" {word}" for word in words)
-        cases.append(f'        "{place}") words="{" ".join([*below.verbs, *flags(below)])}" ;;')
+        cases.append(f'        "{place}") words="{" ".join([*below.commands, *flags(below)])}" ;;')
     return "\n".join(
         [
             "# Completion of openq for bash; made by `openq completion bash`.",
@@ -88,7 +88,7 @@ def zsh(places: list[Place]) -> str:
     known = "|".join(f'" {" ".join(words)}"' for words, _ in places if words)
     cases = []
     for words, below in places:
-        verbs = " ".join(f"'{name}:{_summary(verb)}'" for name, verb in below.verbs.items())
+        verbs = " ".join(f"'{name}:{_summary(verb)}'" for name, verb in below.commands.items())
         cases.append(f'        "{"".join(f" {word}" for word in words)}")')
         if verbs:
             cases.append(f"            verbs=({verbs})")
@@ -133,6 +133,6 @@ def fish(places: list[Place]) -> str:
     ]
     for words, below in places:
         where = f"complete -c openq -n '__openq_place {' '.join(words)}'"
-        lines += [f"{where} -f -a {name} -d '{_summary(verb)}'" for name, verb in below.verbs.items()]
+        lines += [f"{where} -f -a {name} -d '{_summary(verb)}'" for name, verb in below.commands.items()]
         lines += [f"{where} -l {flag.removeprefix('--')}" for flag in flags(below)]
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .parsing import Verbs, add_json, add_server
+from .parser import CommandGroup, add_json, add_server
 from .terminal import EMPTY, OK, say
 
 TYPE_CHECKING = False
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _NONE = "no damage is listed"
 
 
-def add(name: str, verbs: Verbs, help: str) -> None:
+def add(name: str, verbs: CommandGroup, help: str) -> None:
     damage = verbs.add(
         name,
         None,
@@ -45,15 +45,15 @@ def add(name: str, verbs: Verbs, help: str) -> None:
 
 
 def _ls(options: Namespace) -> int:
-    from .remote import connect
-    from .show import print_json, table
+    from .api import connect
+    from .output import print_json, print_table
 
     listed = connect(options).get("/damage")["damage"]
     if options.json:
         for each in listed:
             print_json(each)
     elif listed:
-        table(
+        print_table(
             ("kind", "queue", "id", "count", "found", "where", "why"),
             [
                 (
@@ -75,8 +75,8 @@ def _ls(options: Namespace) -> int:
 
 
 def _clear(options: Namespace) -> int:
-    from .remote import connect
-    from .show import count_text, print_json
+    from .api import connect
+    from .output import count_text, print_json
 
     cleared = connect(options).delete("/damage")
     if options.json:

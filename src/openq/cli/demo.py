@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .parsing import Verbs, add_asking, add_json, add_server, seconds
-from .terminal import OK, paint, say
+from .parser import CommandGroup, add_confirmation, add_json, add_server, seconds
+from .terminal import OK, say, styled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from random import Random
     from typing import Any
 
-    from .remote import Server
+    from .api import ApiClient
 
 ORDERS, DEAD, MAILS, PAYMENTS = "demo-orders", "demo-orders-dead", "demo-mails", "demo-payments.fifo"
 TICK_S = 0.1
@@ -31,7 +31,7 @@ FAILURES = (
 )
 
 
-def add(name: str, verbs: Verbs, help: str) -> None:
+def add(name: str, verbs: CommandGroup, help: str) -> None:
     demo = verbs.add(
         name,
         _demo,
@@ -46,13 +46,13 @@ def add(name: str, verbs: Verbs, help: str) -> None:
     )
     demo.add_argument("--seconds", metavar="TIME", type=seconds, default=10.0, help="how long (default 10)")
     demo.add_argument("--remove", action="store_true", help="remove the queues of the demo instead")
-    add_asking(demo)
+    add_confirmation(demo)
     add_json(demo)
     add_server(demo)
 
 
 def _demo(options: Namespace) -> int:
-    from .remote import connect
+    from .api import connect
 
     server = connect(options)
     if options.remove:
@@ -65,38 +65,38 @@ def _demo(options: Namespace) -> int:
     how_long = f"for {options.seconds:g} s" if options.seconds else "for one round"
     say(f"{len(QUEUES)} queues are there; working {how_long}")
     counts = _work(server, options.seconds)
-    _leave(server)
+    _leave_examples(server)
     counts["dead"] = server.get(f"{_path(DEAD)}/stats")["ready"]
-    return _tell(options, counts)
+    return _print_summary(options, counts)
 
 
 def _path(queue: str) -> str:
-    from .remote import part
+    from .api import path_part
 
-    return f"/queues/{part(queue)}"
+    return f"/queues/{path_part(queue)}"
 
 
-def _work(server: Server, seconds: float) -> dict[str, int]:
+def _work(server: ApiClient, seconds: float) -> dict[str, int]:
     import random
     import time
 
-    from .progress import Count
+    from .progress import ProgressBar
 
-    chance = random.Random()
+    rng = random.Random()
     counts = {"published": 0, "done": 0, "failed": 0}
     start = time.monotonic()
-    shown = Count("demo", None)
+    shown = ProgressBar("demo", None)
     try:
         while True:
-            counts["published"] += _sell(server, chance)
-            _handle(server, chance, counts)
-            shown.at(counts["published"])
+            counts["published"] += _publish_orders(server, rng)
+            _consume_orders(server, rng, counts)
+            shown.update(counts["published"])
             if time.monotonic() - start >= seconds:
                 break
             time.sleep(TICK_S)
         # Nobody comes back for those that failed once or twice: a last round buries the hopeless ones.
         for _ in range(3):
-            _handle(server, chance, counts)
+            _consume_orders(server, rng, counts)
     except KeyboardInterrupt:
         say("stopped early")
     finally:
@@ -104,37 +104,37 @@ def _work(server: Server, seconds: float) -> dict[str, int]:
     return counts
 
 
-def _sell(server: Server, chance: Random) -> int:
+def _publish_orders(server: ApiClient, rng: Random) -> int:
     orders = []
-    for _ in range(chance.randint(1, 5)):
-        product = chance.choice(PRODUCTS)
-        order = {"customer": chance.choice(NAMES), "product": product, "total": chance.randint(1, 200)}
-        urgent = chance.random() < 0.1
+    for _ in range(rng.randint(1, 5)):
+        product = rng.choice(PRODUCTS)
+        order = {"customer": rng.choice(NAMES), "product": product, "total": rng.randint(1, 200)}
+        urgent = rng.random() < 0.1
         orders.append(
             {
                 "payload": order,
                 "message_type": "order",
                 "priority": 9 if urgent else 0,
-                "attributes": {"shop": chance.choice(("eu", "us"))},
+                "attributes": {"shop": rng.choice(("eu", "us"))},
             }
         )
     server.post(f"{_path(ORDERS)}/messages/batch", {"messages": orders})
-    name = chance.choice(NAMES)
-    payment = {"payload": {"payer": name, "cents": chance.randint(100, 99999)}, "group": name}
+    name = rng.choice(NAMES)
+    payment = {"payload": {"payer": name, "cents": rng.randint(100, 99999)}, "group": name}
     server.post(f"{_path(PAYMENTS)}/messages", payment)
     return len(orders) + 1
 
 
-def _handle(server: Server, chance: Random, counts: dict[str, int]) -> None:
+def _consume_orders(server: ApiClient, rng: Random, counts: dict[str, int]) -> None:
     """The flaky worker: some orders fail whatever one does, others only now and then."""
     messages = server.post(f"{_path(ORDERS)}/receive", {"max": 10, "consumer": "demo worker"})["messages"]
     done = []
     for message in messages:
         hopeless = message["payload"]["product"] == "kite"
-        if not hopeless and chance.random() > 0.1:
+        if not hopeless and rng.random() > 0.1:
             done.append(message["receipt_id"])
             continue
-        reason = chance.choice(FAILURES).format(chance.randint(1, 250))
+        reason = rng.choice(FAILURES).format(rng.randint(1, 250))
         server.post(
             f"{_path(ORDERS)}/nack", {"receipt_id": message["receipt_id"], "delay": 0, "reason": reason}
         )
@@ -144,7 +144,7 @@ def _handle(server: Server, chance: Random, counts: dict[str, int]) -> None:
         counts["done"] += len(done)
 
 
-def _leave(server: Server) -> None:
+def _leave_examples(server: ApiClient) -> None:
     """Something in every state that a message can be in."""
     later = [{"payload": f"dear {name}, your order is on its way", "delay": 3600} for name in NAMES]
     now = [{"payload": f"dear {name}, thank you"} for name in NAMES]
@@ -153,8 +153,8 @@ def _leave(server: Server) -> None:
     server.post(f"{_path(MAILS)}/receive", held)
 
 
-def _tell(options: Namespace, counts: dict[str, int]) -> int:
-    from .show import print_json
+def _print_summary(options: Namespace, counts: dict[str, int]) -> int:
+    from .output import print_json
 
     if options.json:
         print_json({**counts, "queues": list(QUEUES)})
@@ -171,13 +171,13 @@ def _tell(options: Namespace, counts: dict[str, int]) -> int:
         (f"openq peek {MAILS} --state delayed", "those that wait for their time"),
         ("openq demo --remove", "clean up"),
     ):
-        print(f"  {command:<48}{paint('# ' + why, 'dim')}")
+        print(f"  {command:<48}{styled('# ' + why, 'dim')}")
     return OK
 
 
-def _remove(server: Server, options: Namespace) -> int:
+def _remove(server: ApiClient, options: Namespace) -> int:
     from ..client.http import Refused
-    from .show import REFUSED, agreed, count_text, print_json
+    from .output import NOT_CONFIRMED, confirm, count_text, print_json
 
     found: dict[str, int] = {}
     for name in QUEUES:
@@ -194,8 +194,8 @@ def _remove(server: Server, options: Namespace) -> int:
     if options.dry_run:
         print(f"dry run: this would {plan}")
         return OK
-    if not agreed(options, plan):
-        return REFUSED
+    if not confirm(options, plan):
+        return NOT_CONFIRMED
     for name in (ORDERS, MAILS, PAYMENTS, DEAD):
         if name in found:
             server.delete(_path(name))

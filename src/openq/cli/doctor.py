@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .parsing import Verbs, add_json, add_server
-from .terminal import FAILED, OK, paint, say
+from .parser import CommandGroup, add_json, add_server
+from .terminal import FAILED, OK, say, styled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     Finding = tuple[str, str, str]  # what, verdict (ok, warning, failed), the sentence
 
 
-def add(name: str, verbs: Verbs, help: str) -> None:
+def add(name: str, verbs: CommandGroup, help: str) -> None:
     if name == "doctor":
         doctor = verbs.add(
             name,
@@ -57,8 +57,8 @@ def add(name: str, verbs: Verbs, help: str) -> None:
 
 def _healthcheck(options: Namespace) -> int:
     from ..client.http import TimedOut, Unreachable
-    from .remote import connection_of
-    from .show import print_json
+    from .api import connection_of
+    from .output import print_json
 
     with connection_of(options) as connection:
         try:
@@ -81,18 +81,18 @@ _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
 def _doctor(options: Namespace) -> int:
-    from .show import print_json
+    from .output import print_json
 
-    findings = list(examine(options))
+    findings = list(run_checks(options))
     if options.json:
         print_json([{"check": what, "verdict": verdict, "detail": text} for what, verdict, text in findings])
     else:
         for what, verdict, text in findings:
-            print(f"{paint(f'{verdict:<8}', _COLOURS[verdict])}{what:<10}{text}")
+            print(f"{styled(f'{verdict:<8}', _COLOURS[verdict])}{what:<10}{text}")
     return FAILED if any(verdict == "failed" for _, verdict, _ in findings) else OK
 
 
-def examine(options: Namespace) -> Iterator[Finding]:
+def run_checks(options: Namespace) -> Iterator[Finding]:
     import os
 
     from ..config import ConfigError, find_file, load
@@ -107,9 +107,9 @@ def examine(options: Namespace) -> Iterator[Finding]:
     profile = options.profile or (None if options.store else config.profile)
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         _python,
-        _extras,
+        _packages,
         (lambda: _redis(store, profile)) if store else (lambda: _disk(config.data)),
-        _files,
+        _file_limit,
         lambda: _port(config.host, config.port),
         _clock,
         lambda: _server(options),
@@ -133,7 +133,7 @@ def _python() -> Iterator[Finding]:
     )
 
 
-def _extras() -> Iterator[Finding]:
+def _packages() -> Iterator[Finding]:
     from importlib.util import find_spec
 
     missing = [name for name in ("uvloop", "httptools", "msgspec") if find_spec(name) is None]
@@ -143,7 +143,7 @@ def _extras() -> Iterator[Finding]:
         yield "packages", "ok", "uvloop, httptools, msgspec"
 
 
-_LEAST_FREE = 1 << 30
+_MIN_FREE_BYTES = 1 << 30
 _SLOW_SYNC_S = 0.05
 
 
@@ -158,7 +158,7 @@ def _disk(data: str) -> Iterator[Finding]:
         folder = os.path.dirname(folder)
     state = os.statvfs(folder)
     free = state.f_bavail * state.f_frsize
-    full = free < _LEAST_FREE
+    full = free < _MIN_FREE_BYTES
     hint = "; publishing stops when it is full" if full else ""
     yield "disk", "warning" if full else "ok", f"{size_text(free)} free at {folder}{hint}"
     if state.f_files and state.f_favail < 1000:
@@ -171,7 +171,7 @@ def _disk(data: str) -> Iterator[Finding]:
     slow = sync_s > _SLOW_SYNC_S
     hint = "; every group of answers waits this long" if slow else ""
     yield "sync", "warning" if slow else "ok", f"{sync_s * 1000:.2f} ms to put a block on disk{hint}"
-    holder = _holder(data)
+    holder = _lock_holder(data)
     if holder is not None:
         yield "data", "warning", f"{data} is in use by {holder}"
 
@@ -181,15 +181,15 @@ def _redis(store: str, profile: str | None) -> Iterator[Finding]:
     from ..errors import InvalidSetting
 
     try:
+        from ..redis.net.url import parse
         from ..redis.safety import loss_window
-        from ..redis.survey import survey
-        from ..redis.url import parse
+        from ..redis.server_check import check_servers
     except ModuleNotFoundError as error:
         yield "redis", "failed", f"{error.name} is missing: pip install 'openq[redis]'"
         return
     try:
         address = parse(store)
-        report = survey(address, profile)
+        report = check_servers(address, profile)
     except (InvalidSetting, OSError) as error:
         yield "redis", "failed", str(error)
         return
@@ -216,11 +216,11 @@ def _sync_time(folder: str) -> float:
     return sorted(times)[4]
 
 
-def _holder(data: str) -> str | None:
+def _lock_holder(data: str) -> str | None:
     """Who has the data directory open, if anybody has. Looked up, not tried: the lock stays untouched."""
     import os
 
-    from ..storage import lockfile
+    from ..journal import lockfile
 
     pid, url = lockfile.holder(data)
     if pid is None:
@@ -237,16 +237,16 @@ def _holder(data: str) -> str | None:
     return f"process {pid}" + (f", which serves {url}" if url else "")
 
 
-_WANTED_FILES = 4096
+_MIN_OPEN_FILES = 4096
 
 
-def _files() -> Iterator[Finding]:
+def _file_limit() -> Iterator[Finding]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     reach = hard if hard != resource.RLIM_INFINITY else 1 << 30
     text = f"{soft} open files allowed, up to {reach}: one per connection"
-    if reach < _WANTED_FILES:
+    if reach < _MIN_OPEN_FILES:
         yield "limits", "warning", f"{text}; raise `ulimit -n` for more connections"
     else:
         yield "limits", "ok", text
@@ -264,7 +264,7 @@ def _port(host: str, port: int) -> Iterator[Finding]:
         try:
             probe.bind((host.strip("[]"), port))
         except OSError as error:
-            holder = who_listens(port)
+            holder = listening_process(port)
             taken = f"taken by {holder}" if holder else f"not free: {error.strerror}"
             yield "port", "warning", f"{port} is {taken}; another server needs another --port"
             return
@@ -287,7 +287,7 @@ def _clock() -> Iterator[Finding]:
 
 def _server(options: Namespace) -> Iterator[Finding]:
     from ..client.http import TimedOut, Unreachable
-    from .remote import UsageError, connection_of
+    from .api import UsageError, connection_of
 
     if options.timeout is None:
         options.timeout = 3.0
@@ -320,7 +320,7 @@ def _open_files(pid: int) -> set[str]:
     return found
 
 
-def who_listens(port: int) -> str | None:
+def listening_process(port: int) -> str | None:
     """The process that listens on a port, as far as the system tells us (Linux, own processes)."""
     import os
 

@@ -10,19 +10,19 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from ..broker import repairs
-from ..storage import doctor, losses
-from ..storage.disk import Io
-from ..storage.scan import SUFFIX
-from ..storage.survey import Damage
-from .describe import Describer
-from .terminal import FAILED, NOT_FOUND, OK, USAGE, Progress, paint, say, size_text
+from ..journal import losses, repair
+from ..journal.disk import DiskIo
+from ..journal.inspect import JournalDamage
+from ..journal.scan import SUFFIX
+from ..local import repair_directory
+from .record_json import RecordDescriber
+from .terminal import FAILED, NOT_FOUND, OK, USAGE, ByteProgress, say, size_text, styled
 
 
-class WatchedIo(Io):
+class ProgressIo(DiskIo):
     """The real disk, telling how much was read."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: ByteProgress) -> None:
         self._progress = progress
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -31,7 +31,7 @@ class WatchedIo(Io):
         return data
 
 
-class _Messages(logging.Handler):
+class _LogLines(logging.Handler):
     """What the storage layer logs, as lines of ours; `count` says whether there was anything."""
 
     count = 0
@@ -41,7 +41,7 @@ class _Messages(logging.Handler):
         say(record.getMessage())
 
 
-def missing(directory: str) -> str | None:
+def missing_reason(directory: str) -> str | None:
     """Why there is no journal to look at, in one line; None if there is one."""
     folder = os.path.join(directory, "journal")
     if not os.path.exists(directory):
@@ -61,12 +61,12 @@ def missing(directory: str) -> str | None:
     return None
 
 
-def _look(directory: str, what: str) -> doctor.Report:
+def _check_with_progress(directory: str, what: str) -> repair.CheckReport:
     folder = os.path.join(directory, "journal")
     total = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.endswith(SUFFIX))
-    progress = Progress(what, total)
+    progress = ByteProgress(what, total)
     try:
-        return doctor.check(directory, WatchedIo(progress))
+        return repair.check(directory, ProgressIo(progress))
     finally:
         progress.end()
 
@@ -74,11 +74,11 @@ def _look(directory: str, what: str) -> doctor.Report:
 # -- check --------------------------------------------------------------------------------------
 
 
-def check(directory: str, *, as_json: bool) -> int:
-    if (reason := missing(directory)) is not None:
+def check_journal(directory: str, *, as_json: bool) -> int:
+    if (reason := missing_reason(directory)) is not None:
         say(reason)
         return NOT_FOUND
-    report = _look(directory, "checking")
+    report = _check_with_progress(directory, "checking")
     if as_json:
         print(json.dumps(as_dict(report)))
     else:
@@ -88,18 +88,18 @@ def check(directory: str, *, as_json: bool) -> int:
     return OK if report.ok else FAILED
 
 
-def as_dict(report: doctor.Report) -> dict[str, Any]:
+def as_dict(report: repair.CheckReport) -> dict[str, Any]:
     return {"ok": report.ok, **asdict(report)}
 
 
-def print_summary(report: doctor.Report) -> None:
-    verdict = paint("ok", "green") if report.ok else paint("damaged", "red")
+def print_summary(report: repair.CheckReport) -> None:
+    verdict = styled("ok", "green") if report.ok else styled("damaged", "red")
     print(
         f"{report.path}: {verdict}, {_count(report.records, 'intact record')} in "
         f"{_count(report.segments, 'segment')}, {size_text(report.bytes)}"
     )
     for damage in report.damages:
-        print(f"  {paint('damage', 'red')}: {place(damage)}")
+        print(f"  {styled('damage', 'red')}: {damage_text(damage)}")
     torn = report.torn
     # A snapshot may prove that the end was written in full once: then it is listed above as damage.
     if torn is not None and not any(torn.offset == damage.offset for damage in report.damages):
@@ -113,7 +113,7 @@ def print_summary(report: doctor.Report) -> None:
         print(f"  no usable index: {path}; opening makes it anew")
 
 
-def place(damage: Damage) -> str:
+def damage_text(damage: JournalDamage) -> str:
     lost = damage.last_block - damage.first_block + 1
     size = f", {size_text(damage.size)}" if damage.size else ""
     blocks = ""
@@ -134,11 +134,11 @@ def _count(number: int, noun: str) -> str:
 # -- repair -------------------------------------------------------------------------------------
 
 
-def repair(directory: str, dry_run: bool, yes: bool, *, as_json: bool) -> int:
-    if (reason := missing(directory)) is not None:
+def repair_journal(directory: str, dry_run: bool, yes: bool, *, as_json: bool) -> int:
+    if (reason := missing_reason(directory)) is not None:
         say(reason)
         return NOT_FOUND
-    report = _look(directory, "checking")
+    report = _check_with_progress(directory, "checking")
     if dry_run or (report.ok and not report.missing_sidecars):
         if as_json:
             print(json.dumps(as_dict(report)))
@@ -146,12 +146,12 @@ def repair(directory: str, dry_run: bool, yes: bool, *, as_json: bool) -> int:
             print_summary(report)
             print("dry run: nothing was changed" if dry_run else "nothing to repair")
         return OK if report.ok else FAILED
-    if not yes and not _agreed(report):
+    if not yes and not _confirm(report):
         say("nothing was changed")
         return USAGE
-    progress = Progress("repairing", 3 * report.bytes)  # looked at before, while and after
+    progress = ByteProgress("repairing", 3 * report.bytes)  # looked at before, while and after
     try:
-        report = repairs.repair(directory, io=WatchedIo(progress))
+        report = repair_directory.repair_directory(directory, io=ProgressIo(progress))
     finally:
         progress.end()
     orphans = _orphans(directory) if report.damages else 0
@@ -168,10 +168,10 @@ def repair(directory: str, dry_run: bool, yes: bool, *, as_json: bool) -> int:
     return OK
 
 
-def _agreed(report: doctor.Report) -> bool:
+def _confirm(report: repair.CheckReport) -> bool:
     """Ask on stderr, so that stdout stays data."""
     for damage in report.damages:
-        say(place(damage))
+        say(damage_text(damage))
     what = _count(len(report.damages), "damaged place") if report.damages else "the index files"
     sys.stderr.write(
         f"Repair {what}, keeping {_count(report.records, 'intact record')}? "
@@ -185,13 +185,13 @@ def _agreed(report: doctor.Report) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-def print_outcome(report: doctor.Report) -> None:
-    print(f"{report.path}: {paint('repaired', 'green')}, kept {_count(report.records, 'intact record')}")
+def print_outcome(report: repair.CheckReport) -> None:
+    print(f"{report.path}: {styled('repaired', 'green')}, kept {_count(report.records, 'intact record')}")
     for damage in report.damages:
         print(
-            f"  could not be saved: {place(damage)}"
+            f"  could not be saved: {damage_text(damage)}"
             if losses.is_loss(damage)
-            else f"  mended: {place(damage)}"
+            else f"  mended: {damage_text(damage)}"
         )
     for path in report.quarantined:
         what = (
@@ -204,37 +204,37 @@ def print_outcome(report: doctor.Report) -> None:
 
 def _orphans(directory: str) -> int:
     """Intact records that no queue will offer, because what said that there is such a queue was damaged."""
-    describer = Describer()
-    return sum(describer.is_orphan(data) for _, data in doctor.dump(directory))
+    describer = RecordDescriber()
+    return sum(describer.is_orphan(data) for _, data in repair.dump(directory))
 
 
 # -- dump ---------------------------------------------------------------------------------------
 
 
-def dump(directory: str, start_at: int, limit: int | None, bodies: bool) -> int:
-    if (reason := missing(directory)) is not None:
+def dump_journal(directory: str, start_location: int, limit: int | None, bodies: bool) -> int:
+    if (reason := missing_reason(directory)) is not None:
         say(reason)
         return NOT_FOUND
-    messages = _Messages(logging.WARNING)
+    messages = _LogLines(logging.WARNING)
     log = logging.getLogger("openq.journal")
     log.addHandler(messages)
     log.propagate = False
-    describer = Describer(bodies)
+    describer = RecordDescriber(bodies)
     write = sys.stdout.write
     encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
     unreadable = 0
 
     def wanted() -> Any:
         # From the very beginning, whatever is asked for: the names of the queues are there.
-        for at, data in doctor.dump(directory):
-            if at >= start_at:
-                yield at, data
+        for location, data in repair.dump(directory):
+            if location >= start_location:
+                yield location, data
             else:
-                describer.learn(data)
+                describer.read_names(data)
 
     try:
-        for at, data in islice(wanted(), limit):
-            line = describer.describe(at, data)
+        for location, data in islice(wanted(), limit):
+            line = describer.describe(location, data)
             unreadable += line["kind"] == "unreadable"
             write(encode(line) + "\n")
     finally:

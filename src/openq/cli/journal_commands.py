@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .parsing import Verbs, add_json, count, location
+from .parser import CommandGroup, add_json, count, location
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
 
-def add(name: str, verbs: Verbs, help: str) -> None:
+def add(name: str, verbs: CommandGroup, help: str) -> None:
     journal = verbs.add(
         name,
         None,
@@ -26,7 +26,7 @@ def add(name: str, verbs: Verbs, help: str) -> None:
     _add_dump(journal)
 
 
-def _add_check(verbs: Verbs) -> None:
+def _add_check(verbs: CommandGroup) -> None:
     check = verbs.add(
         "check",
         _check,
@@ -41,7 +41,7 @@ def _add_check(verbs: Verbs) -> None:
     add_json(check)
 
 
-def _add_repair(verbs: Verbs) -> None:
+def _add_repair(verbs: CommandGroup) -> None:
     repair = verbs.add(
         "repair",
         _repair,
@@ -60,7 +60,7 @@ def _add_repair(verbs: Verbs) -> None:
     add_json(repair)
 
 
-def _add_dump(verbs: Verbs) -> None:
+def _add_dump(verbs: CommandGroup) -> None:
     dump = verbs.add(
         "dump",
         _dump,
@@ -76,7 +76,7 @@ def _add_dump(verbs: Verbs) -> None:
     dump.add_argument("directory", metavar="DIR", help="the data directory")
     dump.add_argument("--bodies", action="store_true", help="print message bodies too")
     dump.add_argument(
-        "--from", dest="start_at", metavar="AT", type=location, default=0, help="begin at this location"
+        "--from", dest="start_location", metavar="AT", type=location, default=0, help="begin at this location"
     )
     dump.add_argument("--limit", metavar="N", type=count, help="stop after N records")
     add_json(dump, "accepted for uniformity: the output is JSON anyway")
@@ -85,16 +85,16 @@ def _add_dump(verbs: Verbs) -> None:
 def _check(options: Namespace) -> int:
     from . import journal
 
-    return journal.check(options.directory, as_json=options.json)
+    return journal.check_journal(options.directory, as_json=options.json)
 
 
 def _repair(options: Namespace) -> int:
     from . import journal
 
-    return journal.repair(options.directory, options.dry_run, options.yes, as_json=options.json)
+    return journal.repair_journal(options.directory, options.dry_run, options.yes, as_json=options.json)
 
 
 def _dump(options: Namespace) -> int:
     from . import journal
 
-    return journal.dump(options.directory, options.start_at, options.limit, options.bodies)
+    return journal.dump_journal(options.directory, options.start_location, options.limit, options.bodies)

@@ -10,8 +10,8 @@ import sys
 from argparse import SUPPRESS
 from importlib import import_module
 
-from .parsing import Parser, Verbs
-from .terminal import DENIED, EMPTY, FAILED, INTERRUPTED, NOT_FOUND, OK, USAGE, paint, say
+from .parser import CommandGroup, Parser
+from .terminal import DENIED, EMPTY, FAILED, INTERRUPTED, NOT_FOUND, OK, USAGE, say, styled
 
 TYPE_CHECKING = False  # not from `typing`, which takes longer to load than all of this
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("demo", "demo", "fill a running server with queues, workers and failures to look at"),
             ("healthcheck", "doctor", "ask a server whether it is well; for containers"),
             ("doctor", "doctor", "check this machine: disk, limits, clock, port, extras, server"),
-            ("config", "settings", "show, write or check the configuration"),
+            ("config", "config", "show, write or check the configuration"),
             ("migrate", "migrate", "move everything from a data directory into Redis, or back"),
         ),
     ),
@@ -52,8 +52,8 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
     (
         "when things went wrong",
         (
-            ("dlq", "dead", "list, group, send back, discard or export dead letters"),
-            ("replay", "dead", "publish again what was published before"),
+            ("dlq", "dead_letters", "list, group, send back, discard or export dead letters"),
+            ("replay", "dead_letters", "publish again what was published before"),
             ("task", "tasks", "list, watch or cancel long work on the server"),
             ("damage", "damage", "list what a server found damaged, or clear that list"),
             ("journal", "journal_commands", "check, repair or dump the journal in a data directory"),
@@ -75,16 +75,16 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
     (
         "other brokers",
         (
-            ("import", "imports", "take over queues, exchanges, users and policies from RabbitMQ"),
-            ("export", "imports", "hand them on, as RabbitMQ's definitions"),
+            ("import", "definitions", "take over queues, exchanges, users and policies from RabbitMQ"),
+            ("export", "definitions", "hand them on, as RabbitMQ's definitions"),
         ),
     ),
     (
         "more",
         (
-            ("sample", "more", "run a small producer and consumer, and tell what happens"),
+            ("sample", "version", "run a small producer and consumer, and tell what happens"),
             ("completion", "completion", "print the completion script of a shell"),
-            ("version", "more", "print the version"),
+            ("version", "version", "print the version"),
         ),
     ),
 )
@@ -110,7 +110,7 @@ def build(words: Sequence[str] | None = None) -> tuple[Parser, Tree]:
         overview=overview(),
     )
     parser.add_argument("--version", action="store_true", help="the same as `openq version`")
-    verbs = Verbs(parser, title=None, help=SUPPRESS)
+    verbs = CommandGroup(parser, title=None, help=SUPPRESS)
     # After `Verbs`, which takes the names of the commands below from it.
     parser.usage = "openq [-h] [--version] COMMAND ..."
     tree: Tree = {}
@@ -119,12 +119,12 @@ def build(words: Sequence[str] | None = None) -> tuple[Parser, Tree]:
             tree[name] = {}
             if words is None or name in words[:1]:
                 import_module(f"openq.cli.{module}").add(name, verbs, help)
-                tree[name] = tree_of(parser.verbs[name])
+                tree[name] = command_tree(parser.commands[name])
     return parser, tree
 
 
-def tree_of(parser: Parser) -> Tree:
-    return {name: tree_of(below) for name, below in parser.verbs.items()}
+def command_tree(parser: Parser) -> Tree:
+    return {name: command_tree(below) for name, below in parser.commands.items()}
 
 
 def overview() -> str:
@@ -154,7 +154,7 @@ def unknown_command(words: Sequence[str], tree: Tree) -> str | None:
     return None
 
 
-def early_option(words: Sequence[str]) -> str | None:
+def misplaced_option(words: Sequence[str]) -> str | None:
     """The sentence about an option that stands before the command that it belongs to."""
     if not words or not words[0].startswith("-") or words[0] in ("-h", "--help", "--version"):
         return None
@@ -174,7 +174,7 @@ def early_option(words: Sequence[str]) -> str | None:
 def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     parser, tree = build(words)
-    wrong = early_option(words) or unknown_command(words, tree)
+    wrong = misplaced_option(words) or unknown_command(words, tree)
     if wrong is not None:
         say(wrong)
         return USAGE
@@ -183,17 +183,17 @@ def main(words: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse leaves this way after --help and after an error
         return int(stop.code or OK)
     if unknown:
-        return int(getattr(options, "parser_of", parser).refuse(unknown))
+        return int(getattr(options, "parser_of", parser).reject_unknown(unknown))
     if getattr(options, "version", False):
         return main(["version"])
     run = getattr(options, "run", None)
     if run is None:
         getattr(options, "help_of", parser).print_help(sys.stderr)
         return USAGE
-    return guarded(run, options)
+    return run_command(run, options)
 
 
-def guarded(run: Any, options: Namespace) -> int:
+def run_command(run: Any, options: Namespace) -> int:
     """Whatever goes wrong with the user's data or machine is one line, never a traceback."""
     from ..errors import OpenQError
 
@@ -211,12 +211,12 @@ def guarded(run: Any, options: Namespace) -> int:
         return INTERRUPTED
     except OpenQError as error:
         say(str(error))
-        hint = hint_of(error)
+        hint = hint_for(error)
         if hint:
-            say(paint(f"hint: {hint}", "dim", sys.stderr))
-        return code_of(error)
+            say(styled(f"hint: {hint}", "dim", sys.stderr))
+        return exit_code_of(error)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _OF_SPARK:
+        if (error.name or "").partition(".")[0] not in _SPARK_PACKAGES:
             raise
         say(f"this needs more than the base install ({error.name} is missing): pip install 'openq[spark]'")
         return FAILED
@@ -229,8 +229,8 @@ def guarded(run: Any, options: Namespace) -> int:
     return code
 
 
-_OF_SPARK = ("pyspark", "pyarrow", "numpy", "pandas", "py4j", "yaml", "grpc", "google", "zstandard")
-_CODES = {
+_SPARK_PACKAGES = ("pyspark", "pyarrow", "numpy", "pandas", "py4j", "yaml", "grpc", "google", "zstandard")
+_EXIT_CODES = {
     "invalid_config": USAGE,
     "invalid_setting": USAGE,
     "invalid_search": USAGE,
@@ -253,19 +253,19 @@ _HINTS = {
     "forbidden": "`openq perm grant`, by whoever runs the server, allows it",
     "no_such_route": "is this an OpenQ server of the same version?",
 }
-_STATUS = {400: USAGE, 413: USAGE, 422: USAGE}
-_STATUS |= {401: DENIED, 403: DENIED, 404: NOT_FOUND, 408: EMPTY, 504: EMPTY}
+_EXIT_CODES_BY_STATUS = {400: USAGE, 413: USAGE, 422: USAGE}
+_EXIT_CODES_BY_STATUS |= {401: DENIED, 403: DENIED, 404: NOT_FOUND, 408: EMPTY, 504: EMPTY}
 
 
-def hint_of(error: Exception) -> str | None:
+def hint_for(error: Exception) -> str | None:
     hint: str | None = getattr(error, "hint", None)
     return _HINTS.get(getattr(error, "code", ""), hint) if hint else None
 
 
-def code_of(error: Exception) -> int:
+def exit_code_of(error: Exception) -> int:
     """The exit code of an error: by its own code, else by the status that a server answered with."""
-    by_status = _STATUS.get(getattr(error, "status", 0), FAILED)
-    return _CODES.get(getattr(error, "code", ""), by_status)
+    by_status = _EXIT_CODES_BY_STATUS.get(getattr(error, "status", 0), FAILED)
+    return _EXIT_CODES.get(getattr(error, "code", ""), by_status)
 
 
 if __name__ == "__main__":

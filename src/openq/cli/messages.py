@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from .parsing import Parser, Verbs, add_filter, add_json, add_server, count, pair, priority, seconds, some
+from .parser import (
+    CommandGroup,
+    Parser,
+    add_filter,
+    add_json,
+    add_server,
+    count,
+    pair,
+    positive,
+    priority,
+    seconds,
+)
 from .terminal import EMPTY, FAILED, NOT_FOUND, OK, say
 
 TYPE_CHECKING = False
@@ -11,14 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from .remote import Server
+    from .api import ApiClient
 
-BATCH = 1000
+MAX_BATCH = 1000
 MAX_WAIT_S = 60.0  # of one request; longer waits are several
-TAIL_EVERY_S = 0.5
+TAIL_INTERVAL_S = 0.5
 
 
-def add(name: str, verbs: Verbs, help: str) -> None:
+def add(name: str, verbs: CommandGroup, help: str) -> None:
     {
         "send": _add_send,
         "recv": _add_recv,
@@ -40,7 +51,7 @@ def _finish(parser: Parser, json_help: str = "JSON on stdout, for programs") -> 
 _LINES = "one JSON object per line"
 
 
-def _add_send(name: str, verbs: Verbs, help: str) -> None:
+def _add_send(name: str, verbs: CommandGroup, help: str) -> None:
     send = verbs.add(
         name,
         _send,
@@ -81,7 +92,7 @@ def _add_send(name: str, verbs: Verbs, help: str) -> None:
     _finish(send)
 
 
-def _add_recv(name: str, verbs: Verbs, help: str) -> None:
+def _add_recv(name: str, verbs: CommandGroup, help: str) -> None:
     recv = verbs.add(
         name,
         _recv,
@@ -96,7 +107,9 @@ def _add_recv(name: str, verbs: Verbs, help: str) -> None:
         "acknowledged only after it was written to stdout. Exit code 5 if nothing came.",
     )
     recv.add_argument("queue", metavar="QUEUE", help="where from")
-    recv.add_argument("-n", "--max", metavar="N", type=some, default=1, help="at most so many (default 1)")
+    recv.add_argument(
+        "-n", "--max", metavar="N", type=positive, default=1, help="at most so many (default 1)"
+    )
     recv.add_argument(
         "--wait", metavar="TIME", type=seconds, default=0.0, help="for the first one (default 0)"
     )
@@ -108,7 +121,7 @@ def _add_recv(name: str, verbs: Verbs, help: str) -> None:
     _finish(recv, _LINES)
 
 
-def _add_ack(name: str, verbs: Verbs, help: str) -> None:
+def _add_ack(name: str, verbs: CommandGroup, help: str) -> None:
     ack = verbs.add(
         name, _ack, help, [("openq ack orders RECEIPT", "the receipt_id that `openq recv --json` printed")]
     )
@@ -117,7 +130,7 @@ def _add_ack(name: str, verbs: Verbs, help: str) -> None:
     _finish(ack)
 
 
-def _add_nack(name: str, verbs: Verbs, help: str) -> None:
+def _add_nack(name: str, verbs: CommandGroup, help: str) -> None:
     nack = verbs.add(
         name,
         _nack,
@@ -141,7 +154,7 @@ def _add_nack(name: str, verbs: Verbs, help: str) -> None:
     _finish(nack)
 
 
-def _add_peek(name: str, verbs: Verbs, help: str) -> None:
+def _add_peek(name: str, verbs: CommandGroup, help: str) -> None:
     peek = verbs.add(
         name,
         _peek,
@@ -154,7 +167,9 @@ def _add_peek(name: str, verbs: Verbs, help: str) -> None:
         "Nothing changes: no message is taken, no receive is counted. Exit code 5 if there is none.",
     )
     peek.add_argument("queue", metavar="QUEUE", help="which queue")
-    peek.add_argument("-n", "--max", metavar="N", type=some, default=10, help="at most so many (default 10)")
+    peek.add_argument(
+        "-n", "--max", metavar="N", type=positive, default=10, help="at most so many (default 10)"
+    )
     peek.add_argument("--rear", action="store_true", help="from the end of the queue")
     _add_state(peek, "ready")
     _finish(peek, _LINES)
@@ -169,7 +184,7 @@ def _add_state(parser: Parser, default: str) -> None:
     )
 
 
-def _add_tail(name: str, verbs: Verbs, help: str) -> None:
+def _add_tail(name: str, verbs: CommandGroup, help: str) -> None:
     tail = verbs.add(
         name,
         _tail,
@@ -190,7 +205,7 @@ def _add_tail(name: str, verbs: Verbs, help: str) -> None:
     _finish(tail, _LINES)
 
 
-def _add_search(name: str, verbs: Verbs, help: str) -> None:
+def _add_search(name: str, verbs: CommandGroup, help: str) -> None:
     search = verbs.add(
         name,
         _search,
@@ -207,7 +222,7 @@ def _add_search(name: str, verbs: Verbs, help: str) -> None:
     add_filter(search, text=False)
     _add_state(search, "all")
     search.add_argument(
-        "-n", "--max", metavar="N", type=some, default=100, help="at most so many (default 100)"
+        "-n", "--max", metavar="N", type=positive, default=100, help="at most so many (default 100)"
     )
     search.add_argument(
         "--budget",
@@ -219,14 +234,14 @@ def _add_search(name: str, verbs: Verbs, help: str) -> None:
     _finish(search, _LINES)
 
 
-def _add_why(name: str, verbs: Verbs, help: str) -> None:
+def _add_why(name: str, verbs: CommandGroup, help: str) -> None:
     why = verbs.add(name, _why, help, [("openq why orders ID", "paused? delayed? with a consumer? gone?")])
     why.add_argument("queue", metavar="QUEUE", help="where it is")
     why.add_argument("id", metavar="ID", help="its id")
     _finish(why)
 
 
-def _add_timeline(name: str, verbs: Verbs, help: str) -> None:
+def _add_timeline(name: str, verbs: CommandGroup, help: str) -> None:
     timeline = verbs.add(
         name,
         _timeline,
@@ -243,13 +258,13 @@ def _add_timeline(name: str, verbs: Verbs, help: str) -> None:
 
 
 def _send(options: Namespace) -> int:
-    from .remote import Uncertain, UsageError, connect, part
-    from .show import count_text, print_json
+    from .api import OutcomeUnknown, UsageError, connect, path_part
+    from .output import count_text, print_json
 
     if options.body is not None and options.body != "-" and (options.lines or options.file):
         raise UsageError("give the message, or read it from the input: not both")
-    path = f"/queues/{part(options.queue)}/messages"
-    shared = _shared(options)
+    path = f"/queues/{path_part(options.queue)}/messages"
+    shared = _common_fields(options)
     server = connect(options)
     if not options.lines:
         body = _input(options)
@@ -260,8 +275,8 @@ def _send(options: Namespace) -> int:
             )
         try:
             answer = server.post(path, {**_message(options.kind, body), **shared})
-        except Uncertain as error:
-            raise Uncertain("it may have been published", error.why) from None
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown("it may have been published", error.why) from None
         if options.json:
             print_json(answer)
         else:
@@ -278,10 +293,10 @@ def _send(options: Namespace) -> int:
             batch = {"messages": [{**_message(options.kind, text), **shared} for text in texts]}
         try:
             answer = server.post(f"{path}/batch", batch)
-        except Uncertain as error:
+        except OutcomeUnknown as error:
             may = f"{count_text(len(texts), 'message')} may have been published"
             before = f", after {count_text(sent, 'message')} that {'was' if sent == 1 else 'were'}"
-            raise Uncertain(f"{may}{before}", error.why) from None
+            raise OutcomeUnknown(f"{may}{before}", error.why) from None
         sent += answer["count"]
         refused = [row for row in answer.get("results", ()) if "code" in row]
         failed += answer.get("failed", 0)
@@ -294,8 +309,8 @@ def _send(options: Namespace) -> int:
     return FAILED if failed else OK
 
 
-def _shared(options: Namespace) -> dict[str, Any]:
-    from .picking import attributes_of
+def _common_fields(options: Namespace) -> dict[str, Any]:
+    from .arguments import attributes_of
 
     given = {
         "delay": options.delay,
@@ -317,11 +332,11 @@ def _input(options: Namespace) -> str | bytes:
             return file.read()
     if options.body is not None and options.body != "-":
         return str(options.body)
-    _tell_waiting()
+    _announce_stdin()
     return sys.stdin.buffer.read()
 
 
-def _tell_waiting() -> None:
+def _announce_stdin() -> None:
     import sys
 
     if sys.stdin.isatty():
@@ -333,13 +348,13 @@ def _lines(options: Namespace) -> Iterator[bytes]:
 
     if options.file:
         with open(options.file, "rb") as file:
-            yield from _stripped(file)
+            yield from _without_newlines(file)
     else:
-        _tell_waiting()
-        yield from _stripped(sys.stdin.buffer)
+        _announce_stdin()
+        yield from _without_newlines(sys.stdin.buffer)
 
 
-def _stripped(lines: Any) -> Iterator[bytes]:
+def _without_newlines(lines: Any) -> Iterator[bytes]:
     for line in lines:
         text = line.removesuffix(b"\n").removesuffix(b"\r")
         if text:
@@ -351,7 +366,7 @@ def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     weight = 0
     for line in lines:
-        if batch and (len(batch) == BATCH or weight + len(line) > 4 << 20):
+        if batch and (len(batch) == MAX_BATCH or weight + len(line) > 4 << 20):
             yield batch
             batch, weight = [], 0
         batch.append(line)
@@ -371,8 +386,8 @@ def _decoded(line: bytes) -> Any:
 def _message(kind: str, body: str | bytes) -> dict[str, Any]:
     import base64
 
-    from .picking import json_of
-    from .remote import UsageError
+    from .api import UsageError
+    from .arguments import parse_json
 
     data = body.encode("utf-8", "surrogateescape") if isinstance(body, str) else body
     text = _decoded(data)
@@ -383,21 +398,30 @@ def _message(kind: str, body: str | bytes) -> dict[str, Any]:
             raise UsageError(f"this is not {kind}: {data[:40]!r}")
         return {"payload": base64.b64encode(data).decode(), "payload_encoding": "base64"}
     if kind == "json":
-        return {"payload": json_of(text, "the message")}
+        return {"payload": parse_json(text, "the message")}
     if kind == "message":
-        message = json_of(text, "the message")
+        message = parse_json(text, "the message")
         if not isinstance(message, dict):
             raise UsageError(f"a message is a JSON object with a payload, not {text[:60]!r}")
-        return _resent(message)
+        return _publishable(message)
     return {"payload": text}
 
 
 # What a message tells of where it was and what happened there is no part of sending it again.
-_SENT = ("payload", "body", "payload_encoding", "id", "priority", "group", "message_type", "attributes")
+_PUBLISHED_FIELDS = (
+    "payload",
+    "body",
+    "payload_encoding",
+    "id",
+    "priority",
+    "group",
+    "message_type",
+    "attributes",
+)
 
 
-def _resent(message: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: message[name] for name in _SENT if message.get(name) is not None}
+def _publishable(message: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: message[name] for name in _PUBLISHED_FIELDS if message.get(name) is not None}
     return kept if "payload" in kept or "body" in kept else {**kept, "payload": None}
 
 
@@ -407,17 +431,17 @@ def _resent(message: dict[str, Any]) -> dict[str, Any]:
 def _recv(options: Namespace) -> int:
     import time
 
-    from .remote import connect, part
+    from .api import connect, path_part
 
     server = connect(options)
-    path = f"/queues/{part(options.queue)}"
+    path = f"/queues/{path_part(options.queue)}"
     end = time.monotonic() + options.wait
     received = lost = 0
     while received < options.max:
         # Only the first one is waited for: what is there is there.
         wait = 0.0 if received else min(max(end - time.monotonic(), 0.0), MAX_WAIT_S)
         request = {
-            "max": min(options.max - received, BATCH),
+            "max": min(options.max - received, MAX_BATCH),
             "wait": wait,
             "visibility_timeout": options.visibility_timeout,
             "types": options.type,
@@ -434,7 +458,7 @@ def _recv(options: Namespace) -> int:
         if options.ack:
             # After the flush: what a broken pipe swallowed comes back.
             settled = server.post(f"{path}/ack", {"receipts": [each["receipt_id"] for each in messages]})
-            lost += _tell_failed(settled)
+            lost += _print_failures(settled)
     if not received:
         within = f" within {options.wait:g} s" if options.wait else ""
         others = _not_ready(_stats_of(server, path))
@@ -454,7 +478,7 @@ def _print_bodies(messages: Sequence[dict[str, Any]], as_json: bool) -> None:
     """Bodies as they are, one per line; on a terminal without what could play tricks on it."""
     import sys
 
-    from .show import body_text, print_json
+    from .output import body_text, print_json
     from .terminal import is_terminal
 
     for message in messages:
@@ -480,7 +504,7 @@ def body_bytes(message: dict[str, Any]) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _tell_failed(settled: dict[str, Any]) -> int:
+def _print_failures(settled: dict[str, Any]) -> int:
     for row in settled["failed"]:
         say(row["detail"])
     return len(settled["failed"])
@@ -502,15 +526,15 @@ def _nack(options: Namespace) -> int:
 
 
 def _settle(options: Namespace, verb: str, body: dict[str, Any], done: str) -> int:
-    from .remote import connect, part
-    from .show import count_text, print_json
+    from .api import connect, path_part
+    from .output import count_text, print_json
 
-    settled = connect(options).post(f"/queues/{part(options.queue)}/{verb}", body)
+    settled = connect(options).post(f"/queues/{path_part(options.queue)}/{verb}", body)
     if options.json:
         print_json(settled)
     else:
         print(f"{count_text(settled['count'], 'message')} {done}")
-    _tell_failed(settled)
+    _print_failures(settled)
     codes = {row["code"] for row in settled["failed"]}
     if codes == {"message_not_found"}:
         return NOT_FOUND
@@ -521,16 +545,16 @@ def _settle(options: Namespace, verb: str, body: dict[str, Any], done: str) -> i
 
 
 def _peek(options: Namespace) -> int:
-    from .remote import PAGE, connect, part
+    from .api import MAX_PAGE, connect, path_part
 
     server = connect(options)
-    path = f"/queues/{part(options.queue)}/messages"
+    path = f"/queues/{path_part(options.queue)}/messages"
     shown = 0
     after = None
     while shown < options.max:
         page = server.get(
             path,
-            limit=min(options.max - shown, PAGE),
+            limit=min(options.max - shown, MAX_PAGE),
             state=options.state,
             rear=options.rear or None,
             after=after,
@@ -543,15 +567,15 @@ def _peek(options: Namespace) -> int:
         if after is None or not page["messages"]:
             break
     if not shown and options.state == "ready":
-        return _nothing_ready(server.get(f"/queues/{part(options.queue)}")["stats"], options.queue)
-    return _found(shown, options.queue)
+        return _nothing_ready(server.get(f"/queues/{path_part(options.queue)}")["stats"], options.queue)
+    return _found_code(shown, options.queue)
 
 
 def _nothing_ready(stats: dict[str, Any], queue: str) -> int:
     """An empty answer although there are messages: say where they are."""
     others = _not_ready(stats, " (--state {})")
     if not others:
-        return _found(0, queue)
+        return _found_code(0, queue)
     say(f"no message of {queue} is ready: {others}")
     return EMPTY
 
@@ -564,7 +588,7 @@ def _not_ready(stats: dict[str, Any], note: str = "") -> str:
     )
 
 
-def _stats_of(server: Server, path: str) -> dict[str, Any]:
+def _stats_of(server: ApiClient, path: str) -> dict[str, Any]:
     """Empty if the counts cannot be had: to receive is another permission than to look."""
     from ..client.http import Refused
 
@@ -574,7 +598,7 @@ def _stats_of(server: Server, path: str) -> dict[str, Any]:
         return {}
 
 
-def _found(shown: int, queue: str) -> int:
+def _found_code(shown: int, queue: str) -> int:
     if not shown:
         say(f"nothing found in {queue}")
     return OK if shown else EMPTY
@@ -584,8 +608,8 @@ def _print_rows(messages: Sequence[dict[str, Any]], as_json: bool) -> None:
     """One line per message: when, which, and how it begins."""
     import sys
 
-    from .show import body_text, print_json, visible
-    from .terminal import columns, is_terminal, paint
+    from .output import body_text, escape_control, print_json
+    from .terminal import is_terminal, styled, terminal_width
 
     for message in messages:
         if as_json:
@@ -600,12 +624,12 @@ def _print_rows(messages: Sequence[dict[str, Any]], as_json: bool) -> None:
             notes.append(f"received {message['receive_count']}x")
         if message.get("reason"):
             notes.append(f"failed: {message['reason']}")
-        noted = visible(", ".join(filter(None, notes)))
+        noted = escape_control(", ".join(filter(None, notes)))
         head = f"{when}  {message['id']}  " + (f"[{noted}]  " if noted else "")
         body = body_text(message)
         if is_terminal(sys.stdout):
-            body = body[: max(20, columns() - len(head))]
-        print(paint(head, "dim") + body)
+            body = body[: max(20, terminal_width() - len(head))]
+        print(styled(head, "dim") + body)
     sys.stdout.flush()
 
 
@@ -614,21 +638,23 @@ def _tail(options: Namespace) -> int:
     from collections import deque
     from datetime import datetime
 
-    from .picking import iso, moment
-    from .remote import PAGE, connect
+    from .api import MAX_PAGE, connect
+    from .arguments import iso_time, parse_time
 
     server = connect(options)
     if options.since is not None or not options.follow:
-        since = moment(options.since or "10m")
+        since = parse_time(options.since or "10m")
     else:
         # The server's own clock: ours may be wrong by more than the first messages take.
         told = server.get("/server")
-        since = iso(datetime.fromisoformat(told["started"]).timestamp() + told["uptime"])
+        since = iso_time(datetime.fromisoformat(told["started"]).timestamp() + told["uptime"])
     after = shown = 0
     last: deque[dict[str, Any]] = deque(maxlen=options.max)
     catching_up = options.max is not None
     while True:
-        page = server.get("/history/messages", queue=options.queue, since=since, after_seq=after, limit=PAGE)
+        page = server.get(
+            "/history/messages", queue=options.queue, since=since, after_seq=after, limit=MAX_PAGE
+        )
         messages = page["messages"]
         if messages:
             after = messages[-1]["seq"]
@@ -648,62 +674,64 @@ def _tail(options: Namespace) -> int:
             if not shown:
                 say(f"nothing was published in {options.queue} since {since}; --since looks further back")
             return OK if shown else EMPTY
-        time.sleep(TAIL_EVERY_S)
+        time.sleep(TAIL_INTERVAL_S)
 
 
 def _search(options: Namespace) -> int:
-    from .picking import filter_of
-    from .remote import PAGE, connect, part
+    from .api import MAX_PAGE, connect, path_part
+    from .arguments import filter_of
 
     wanted = filter_of(options, options.text) or {}
     request = {
         **wanted,
         "state": options.state,
-        "limit": min(options.max, PAGE),
+        "limit": min(options.max, MAX_PAGE),
         "budget": options.budget,
     }
     found = connect(options).post(
-        f"/queues/{part(options.queue)}/search", request, timeout_s=options.budget + 30.0
+        f"/queues/{path_part(options.queue)}/search", request, timeout_s=options.budget + 30.0
     )
     _print_rows(found["messages"], options.json)
     if not found["complete"]:
         say(f"there may be more: {found['scanned']} messages were looked at; see --max and --budget")
-    return _found(len(found["messages"]), options.queue)
+    return _found_code(len(found["messages"]), options.queue)
 
 
 def _why(options: Namespace) -> int:
-    from .remote import connect, part
-    from .show import print_json, visible
+    from .api import connect, path_part
+    from .output import escape_control, print_json
 
-    reason = connect(options).get(f"/queues/{part(options.queue)}/messages/{part(options.id)}/why")
+    reason = connect(options).get(f"/queues/{path_part(options.queue)}/messages/{path_part(options.id)}/why")
     if options.json:
         print_json(reason)
     else:
-        print(visible(reason["text"]))
+        print(escape_control(reason["text"]))
     return NOT_FOUND if reason["code"] == "not_found" else OK
 
 
 def _print_traceback(steps: Sequence[dict[str, Any]]) -> None:
     """Of the last failure that has one."""
-    from .show import visible
+    from .output import escape_control
 
     for step in reversed(steps):
         if step.get("traceback"):
             print(f"\ntraceback of {step['time']}:")
             for line in step["traceback"].splitlines():
-                print(f"  {visible(line)}")
+                print(f"  {escape_control(line)}")
             return
 
 
 def _timeline(options: Namespace) -> int:
-    from .remote import connect, part
-    from .show import print_json, table
+    from .api import connect, path_part
+    from .output import print_json, print_table
 
-    told = connect(options).get(f"/queues/{part(options.queue)}/messages/{part(options.id)}/timeline")
+    told = connect(options).get(
+        f"/queues/{path_part(options.queue)}/messages/{path_part(options.id)}/timeline"
+    )
     if options.json:
         print_json(told)
     elif told["steps"]:
-        table(
+        print_table(
             ("time", "what", "queue", "detail"),
             [(step["time"], step["what"], step["queue"], step["detail"]) for step in told["steps"]],
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .parsing import Verbs, add_json
+from .parser import CommandGroup, add_json
 from .terminal import OK, say
 
 TYPE_CHECKING = False
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
     from ..broker.history import PastMessage
     from ..clock import VirtualClock
-    from ..redis.migrate import Moved
-    from ..redis.sides import Side
+    from ..redis.migrate import MigratedQueue
+    from ..redis.migration_endpoints import MigrationEndpoint
 
 STATE = "migration.json"
 DOCUMENT = "migration"
 
 
-def add(name: str, verbs: Verbs, help: str) -> None:
+def add(name: str, verbs: CommandGroup, help: str) -> None:
     parser = verbs.add(
         name,
         _migrate,
@@ -58,7 +58,7 @@ def _migrate(options: Namespace) -> int:
     source, close_source = open_side(options.source, clock, create=False)
     try:
         if options.dry_run:
-            return _tell_content(source, options)
+            return _print_content(source, options)
         target, close_target = open_side(options.target, clock, create=True)
         try:
             return _move(source, target, options)
@@ -68,19 +68,19 @@ def _migrate(options: Namespace) -> int:
         close_source()
 
 
-def _move(source: Side, target: Side, options: Namespace) -> int:
+def _move(source: MigrationEndpoint, target: MigrationEndpoint, options: Namespace) -> int:
     from ..redis.migrate import count, is_done, migrate
-    from .progress import Count
-    from .show import print_json
+    from .output import print_json
+    from .progress import ProgressBar
 
     if is_done(source, target):
         say(f"{source.place} is in {target.place} already")
         if options.json:
             print_json([])
         return OK
-    bar = Count("migrate", count(source))
+    bar = ProgressBar("migrate", count(source))
     try:
-        moved = migrate(source, target, history=not options.no_history, progress=bar.at)
+        moved = migrate(source, target, history=not options.no_history, progress=bar.update)
     finally:
         bar.end()
     if options.json:
@@ -98,7 +98,7 @@ def _move(source: Side, target: Side, options: Namespace) -> int:
     return OK
 
 
-def _line(moved: Moved) -> str:
+def _line(moved: MigratedQueue) -> str:
     from .terminal import size_text
 
     parts = [f"{moved.count} messages, {size_text(moved.bytes)}"]
@@ -109,10 +109,10 @@ def _line(moved: Moved) -> str:
     return f"{moved.queue}: {', '.join(parts)}"
 
 
-def _tell_content(source: Side, options: Namespace) -> int:
+def _print_content(source: MigrationEndpoint, options: Namespace) -> int:
     from ..engine.routing import PREDECLARED
     from ..redis.migrate import queues
-    from .show import print_json
+    from .output import print_json
 
     rows = []
     for queue in queues(source):
@@ -131,21 +131,23 @@ def _tell_content(source: Side, options: Namespace) -> int:
     return OK
 
 
-def open_side(place: str, clock: VirtualClock, create: bool) -> tuple[Side, Callable[[], None]]:
+def open_side(place: str, clock: VirtualClock, create: bool) -> tuple[MigrationEndpoint, Callable[[], None]]:
     """A directory or a Redis, as `migrate` wants it; and how to close it."""
     if "://" in place:
         return _open_redis(place, clock)
     return _open_directory(place, clock, create)
 
 
-def _open_directory(path: str, clock: VirtualClock, create: bool) -> tuple[Side, Callable[[], None]]:
+def _open_directory(
+    path: str, clock: VirtualClock, create: bool
+) -> tuple[MigrationEndpoint, Callable[[], None]]:
     import os
 
-    from ..broker.history import Span
-    from ..broker.local import LocalBroker
-    from ..redis.sides import Side
-    from ..storage import lockfile
-    from .remote import NotFound
+    from ..broker.history import HistoryRange
+    from ..journal import lockfile
+    from ..local.broker import LocalBroker
+    from ..redis.migration_endpoints import MigrationEndpoint
+    from .api import NotFound
 
     if not create and not os.path.exists(os.path.join(path, lockfile.NAME)):
         raise NotFound(f"{path} is not a data directory of OpenQ")
@@ -168,19 +170,19 @@ def _open_directory(path: str, clock: VirtualClock, create: bool) -> tuple[Side,
         os.replace(f"{state}.new", state)
 
     def past(queue: str, after: int, limit: int) -> list[PastMessage]:
-        return broker.past(queue, Span(after_seq=after, limit=limit))
+        return broker.past(queue, HistoryRange(after_seq=after, limit=limit))
 
-    return Side(broker, path, load, save, past), broker.close
+    return MigrationEndpoint(broker, path, load, save, past), broker.close
 
 
-def _open_redis(url: str, clock: VirtualClock) -> tuple[Side, Callable[[], None]]:
-    from ..broker.history import Span
+def _open_redis(url: str, clock: VirtualClock) -> tuple[MigrationEndpoint, Callable[[], None]]:
+    from ..broker.history import HistoryRange
     from ..errors import InvalidSetting
-    from ..redis.sides import RedisSide, SteppingClock
+    from ..redis.migration_endpoints import RedisEndpoint, SteppingClock
 
     try:
         from ..redis.broker import RedisBroker
-        from ..redis.url import parse
+        from ..redis.net.url import parse
     except ModuleNotFoundError as error:
         raise InvalidSetting(
             f"a Redis needs more packages ({error.name}): pip install 'openq[redis]'"
@@ -207,6 +209,6 @@ def _open_redis(url: str, clock: VirtualClock) -> tuple[Side, Callable[[], None]
             raise InvalidSetting(f"somebody else migrates into {place} at the same time")
 
     def past(queue: str, after: int, limit: int) -> list[PastMessage]:
-        return broker.past(queue, Span(after_seq=after, limit=limit))
+        return broker.past(queue, HistoryRange(after_seq=after, limit=limit))
 
-    return RedisSide(broker, place, load, save, past, own), broker.close
+    return RedisEndpoint(broker, place, load, save, past, own), broker.close

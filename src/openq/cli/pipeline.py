@@ -9,8 +9,8 @@ import os
 import sys
 from importlib import import_module
 
-from .parsing import Parser, Verbs, pair
-from .terminal import is_terminal, paint, say
+from .parser import CommandGroup, Parser, pair
+from .terminal import is_terminal, say, styled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-MODULES = ("pipeline_archive", "pipeline_analytics", "pipeline_again", "pipeline_jobs", "pipeline_state")
+MODULES = ("pipeline_archive", "pipeline_analytics", "pipeline_resend", "pipeline_jobs", "pipeline_cursors")
 
 
-def add(name: str, verbs: Verbs, help: str) -> None:
+def add(name: str, verbs: CommandGroup, help: str) -> None:
     group = verbs.add(
         name,
         None,
@@ -77,33 +77,33 @@ def add_spark(parser: Parser) -> None:
     )
 
 
-def trust(options: Namespace) -> None:
+def trust_ca(options: Namespace) -> None:
     """By the environment, and before Spark's processes start: they talk to the server as well."""
     if getattr(options, "ca", None):
         os.environ["OPENQ_CA"] = options.ca
 
 
-def starter_of(options: Namespace) -> Callable[[], SparkSession]:
+def spark_factory(options: Namespace) -> Callable[[], SparkSession]:
     """Starts Spark when it is first called: a job checks what it can before."""
     from functools import cache
 
-    trust(options)
-    return cache(lambda: session_of(options))
+    trust_ca(options)
+    return cache(lambda: spark_session(options))
 
 
-def master_of(options: Namespace) -> str | None:
+def spark_master(options: Namespace) -> str | None:
     return options.master or os.environ.get("OPENQ_SPARK_MASTER") or None
 
 
-def session_of(options: Namespace) -> SparkSession:
+def spark_session(options: Namespace) -> SparkSession:
     from ..pipeline.session import is_running, session
 
-    trust(options)
-    _keep_noise_away()
+    trust_ca(options)
+    _silence_spark_logging()
     if is_terminal(sys.stderr):
-        say(paint("starting Spark", "dim", sys.stderr))
+        say(styled("starting Spark", "dim", sys.stderr))
     is_ours = not is_running()
-    spark = session(master_of(options), **dict(options.conf or ()))
+    spark = session(spark_master(options), **dict(options.conf or ()))
     before = getattr(options, "close", None)
 
     def close() -> None:
@@ -116,7 +116,7 @@ def session_of(options: Namespace) -> SparkSession:
     return spark
 
 
-def _keep_noise_away() -> None:
+def _silence_spark_logging() -> None:
     """What Spark's libraries log would go to the terminal, stack traces and all; our own warnings do."""
     import logging
 
@@ -129,16 +129,16 @@ def _keep_noise_away() -> None:
         ours.propagate = False
 
 
-def look_first(
+def validate_source(
     place: dict[str, Any],
     since: str | None = None,
     until: str | None = None,
     queues: Sequence[str] = (),
 ) -> None:
     """Raises before Spark starts what would be found out after it: a wrong place, time or queue."""
-    from ..pipeline.place import Place
+    from ..pipeline.target import HistoryTarget
 
-    looked = Place(**place, since=since, until=until)
+    looked = HistoryTarget(**place, since=since, until=until)
     looked.history.end_position()
     looked.require(queues)
 
@@ -146,17 +146,17 @@ def look_first(
 def require_data(data: str) -> None:
     """Raises NotFound if `data` is no data directory that can be read here."""
     from ..pipeline.source import is_readable
-    from .journal import missing
-    from .remote import NotFound
+    from .api import NotFound
+    from .journal import missing_reason
 
     if not is_readable(data):
-        reason = missing(data) or f"{data}: its journal cannot be read"
+        reason = missing_reason(data) or f"{data}: its journal cannot be read"
         raise NotFound(f"{reason}; correct --data, or give --url to read the history from a server")
 
 
-def place_of(options: Namespace) -> dict[str, Any]:
+def history_source(options: Namespace) -> dict[str, Any]:
     """`path=` and `archive=`, or `url=` and `token=`, for the functions of `openq.pipeline`."""
-    from .remote import token_of, url_of
+    from .api import token_of, url_of
 
     place: dict[str, Any] = {}
     if options.data:

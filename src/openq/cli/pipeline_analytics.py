@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from .parsing import Parser, Verbs, add_json, some
-from .terminal import EMPTY, OK, paint, say
+from .parser import CommandGroup, Parser, add_json, positive
+from .terminal import EMPTY, OK, say, styled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def add(verbs: Verbs) -> None:
+def add(verbs: CommandGroup) -> None:
     _add_analytics(verbs)
     _add_triage(verbs)
 
@@ -35,7 +35,7 @@ def _add_place(parser: Parser) -> None:
     add_spark(parser)
 
 
-def _add_analytics(verbs: Verbs) -> None:
+def _add_analytics(verbs: CommandGroup) -> None:
     analytics = verbs.add(
         "analytics",
         _analytics,
@@ -61,7 +61,7 @@ def _add_analytics(verbs: Verbs) -> None:
         "--anew", action="store_true", help="from the beginning, not from the last results on"
     )
     analytics.add_argument(
-        "--top", metavar="N", type=some, default=20, help="lines of each list (default 20)"
+        "--top", metavar="N", type=positive, default=20, help="lines of each list (default 20)"
     )
     analytics.add_argument("--open", action="store_true", help="show the report in a browser")
     analytics.add_argument("--dry-run", action="store_true", help="only tell what would be read")
@@ -69,7 +69,7 @@ def _add_analytics(verbs: Verbs) -> None:
     _add_place(analytics)
 
 
-def _add_triage(verbs: Verbs) -> None:
+def _add_triage(verbs: CommandGroup) -> None:
     triage = verbs.add(
         "triage",
         _triage,
@@ -88,7 +88,7 @@ def _add_triage(verbs: Verbs) -> None:
         "--queue", metavar="NAME", action="append", help="a dead-letter queue or pattern; may be repeated"
     )
     _add_range(triage)
-    triage.add_argument("--top", metavar="N", type=some, default=20, help="groups to show (default 20)")
+    triage.add_argument("--top", metavar="N", type=positive, default=20, help="groups to show (default 20)")
     triage.add_argument("--samples", metavar="N", type=int, default=3, help="messages of each (default 3)")
     triage.add_argument("--html", metavar="FILE", help="write a page that needs no server")
     add_json(triage)
@@ -99,7 +99,7 @@ def _add_triage(verbs: Verbs) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _unwrap_spark_errors() -> Iterator[None]:
     """An error of ours that Spark wrapped comes out as ours."""
     from ..errors import OpenQError
 
@@ -118,11 +118,11 @@ def _told() -> Iterator[None]:
 
 def _analytics(options: Namespace) -> int:
     from ..pipeline.analytics import analytics, plan
-    from .pipeline import look_first, place_of, session_of
-    from .show import print_json
+    from .output import print_json
+    from .pipeline import history_source, spark_session, validate_source
 
     words: dict[str, Any] = {
-        **place_of(options),
+        **history_source(options),
         "window": options.window,
         "since": options.since,
         "until": options.until,
@@ -130,7 +130,7 @@ def _analytics(options: Namespace) -> int:
         "out": options.out,
         "incremental": not options.anew,
     }
-    look_first(place_of(options), options.since, options.until, options.queue or ())
+    validate_source(history_source(options), options.since, options.until, options.queue or ())
     chosen = plan(**words)
     if options.dry_run:
         told = {"out": str(chosen.out), "first_position": chosen.first_position}
@@ -145,13 +145,13 @@ def _analytics(options: Namespace) -> int:
             )
             print(f"would read {why}, up to position {chosen.end_position}, and write to {chosen.out}")
         return OK
-    with _told():
-        results = analytics(session_of(options), **words, top=options.top, progress=say)
+    with _unwrap_spark_errors():
+        results = analytics(spark_session(options), **words, top=options.top, progress=say)
     if options.json:
         print_json(results.summary)
     else:
-        _show(results.summary)
-        print(f"{paint('report', 'dim')}  {results.report}")
+        _print_analytics(results.summary)
+        print(f"{styled('report', 'dim')}  {results.report}")
     if options.open:
         import webbrowser
 
@@ -159,9 +159,9 @@ def _analytics(options: Namespace) -> int:
     return OK if results.summary["queues"] else EMPTY
 
 
-def _show(summary: dict[str, Any]) -> None:
+def _print_analytics(summary: dict[str, Any]) -> None:
     from ..pipeline.report import count, span
-    from .show import table
+    from .output import print_table
 
     if not summary["queues"]:
         say("the history holds no events of these queues")
@@ -177,13 +177,13 @@ def _show(summary: dict[str, Any]) -> None:
         ]
         for each in summary["queues"]
     ]
-    table(heads, rows, right=heads[1:])
+    print_table(heads, rows, right=heads[1:])
     if summary["failures"]:
         print()
-        table(
+        print_table(
             ["failures", "event", "queue", "what"],
             [
-                [count(each["count"]), each["event"], each["queue"], _cut(each["error_signature"] or "-")]
+                [count(each["count"]), each["event"], each["queue"], _shorten(each["error_signature"] or "-")]
                 for each in summary["failures"][:10]
             ],
             right=["failures"],
@@ -191,20 +191,20 @@ def _show(summary: dict[str, Any]) -> None:
     print()
 
 
-def _cut(text: str, longest: int = 70) -> str:
+def _shorten(text: str, longest: int = 70) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _triage(options: Namespace) -> int:
     from ..pipeline.triage import render, triage
-    from .pipeline import look_first, place_of, session_of
-    from .show import print_json
+    from .output import print_json
+    from .pipeline import history_source, spark_session, validate_source
 
-    place = place_of(options)
-    look_first(place, options.since, options.until, options.queue or ())
-    with _told():
+    place = history_source(options)
+    validate_source(place, options.since, options.until, options.queue or ())
+    with _unwrap_spark_errors():
         found = triage(
-            session_of(options),
+            spark_session(options),
             **place,
             queues=options.queue or (),
             since=options.since,
@@ -219,39 +219,41 @@ def _triage(options: Namespace) -> int:
     if options.json:
         print_json(found.to_json())
     elif not options.html:
-        _show_triage(found)
+        _print_triage(found)
     return OK if found.groups else EMPTY
 
 
-def _show_triage(found: Triage) -> None:
+def _print_triage(found: Triage) -> None:
     from ..pipeline.report import count, moment
-    from .show import visible
+    from .output import escape_control
 
     if not found.groups:
         say("there are no dead letters")
         return
     for group in found.groups:
-        signature = visible(_cut(group.signature or "(no reason given)", 100))
-        print(f"{paint(f'{count(group.count):>9}', 'bold')}  {signature}")
+        signature = escape_control(_shorten(group.signature or "(no reason given)", 100))
+        print(f"{styled(f'{count(group.count):>9}', 'bold')}  {signature}")
         what = f", type {group.type}" if group.type else ""
-        print(f"           {visible(group.source)} -> {visible(group.dead_queue)}{visible(what)}")
+        print(
+            f"           {escape_control(group.source)} -> {escape_control(group.dead_queue)}{escape_control(what)}"
+        )
         when = f"{moment(group.first_us)} to {moment(group.last_us)} UTC"
-        print(f"           {when}  {bars(group.timeline)}")
+        print(f"           {when}  {sparkline(group.timeline)}")
         state = f"{count(group.there)} still there, {count(group.redriven)} redriven"
         print(f"           {state}, {count(group.discarded)} discarded")
         for sample in group.samples:
-            body = _cut(sample["body"] or "", 60)
-            print(paint(f"           {visible(sample['id'] or '?')}  {visible(body)}", "dim"))
-        print(f"           {paint(group.action, 'yellow')}: {visible(group.advice)}")
+            body = _shorten(sample["body"] or "", 60)
+            print(styled(f"           {escape_control(sample['id'] or '?')}  {escape_control(body)}", "dim"))
+        print(f"           {styled(group.action, 'yellow')}: {escape_control(group.advice)}")
         if group.command:
-            print(f"           {visible(group.command)}")
+            print(f"           {escape_control(group.command)}")
         print()
     shown = sum(group.count for group in found.groups)
     groups = f"{len(found.groups)} of {found.groups_in_all} groups"
     print(f"{count(shown)} of {count(found.total)} dead letters, {groups}")
 
 
-def bars(timeline: tuple[int, ...]) -> str:
+def sparkline(timeline: tuple[int, ...]) -> str:
     """A timeline in one line of text."""
     most = max(timeline, default=0)
     return "".join(_BARS[(value * 8 - 1) // most] if value else " " for value in timeline)

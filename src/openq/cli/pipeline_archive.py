@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import sys
 
-from . import pipeline_archive_care as care
-from .parsing import Parser, Verbs, add_json, seconds, size
-from .pipeline import add_address, add_spark, trust
+from . import pipeline_archive_maintenance as care
+from .parser import CommandGroup, Parser, add_json, seconds, size
+from .pipeline import add_address, add_spark, trust_ca
+from .pipeline_archive_common import add_archive_paths, archive_paths, session, with_progress
 from .pipeline_archive_erase import add_erase
-from .pipeline_archive_shared import add_places, places, session, with_bar
 from .terminal import OK, say, size_text
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def add(verbs: Verbs) -> None:
+def add(verbs: CommandGroup) -> None:
     group = verbs.add(
         "archive",
         None,
@@ -50,7 +50,7 @@ def add(verbs: Verbs) -> None:
     care.add_vacuum(group)
 
 
-def _add_run(verbs: Verbs) -> None:
+def _add_run(verbs: CommandGroup) -> None:
     run = verbs.add(
         "run",
         _run,
@@ -70,7 +70,7 @@ def _add_run(verbs: Verbs) -> None:
         "With --url and no --data the rows come from the server over HTTP, those of the queues that the\n"
         "token may see. That frees nothing on the server: its retention must last from run to run.",
     )
-    add_places(run)
+    add_archive_paths(run)
     _add_run_options(run)
     run.add_argument("--dry-run", action="store_true", help="only tell how much it would be")
     add_spark(run)
@@ -93,8 +93,8 @@ def _run(options: Namespace) -> int:
     from ..pipeline.archive import archive
 
     spark = None if options.dry_run else session(options)
-    result = with_bar("archiving, KiB", _in_kib(archive), spark, dry_run=options.dry_run, **told)
-    _tell_run(result, options.json, options.dry_run)
+    result = with_progress("archiving, KiB", _in_kib(archive), spark, dry_run=options.dry_run, **told)
+    _print_run(result, options.json, options.dry_run)
     return OK
 
 
@@ -105,10 +105,10 @@ def _in_kib(work: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _tell_run(result: Any, as_json: bool, dry_run: bool = False) -> None:
+def _print_run(result: Any, as_json: bool, dry_run: bool = False) -> None:
     from dataclasses import asdict
 
-    from .show import count_text, print_json
+    from .output import count_text, print_json
 
     if result.cursor:
         say(f"the server was not told how far the archive reaches: {result.cursor}")
@@ -142,7 +142,7 @@ def _tell_run(result: Any, as_json: bool, dry_run: bool = False) -> None:
         print(f"removed {count_text(result.removed, 'file')} of an interrupted run")
 
 
-def _add_watch(verbs: Verbs) -> None:
+def _add_watch(verbs: CommandGroup) -> None:
     watch = verbs.add(
         "watch",
         _watch,
@@ -156,7 +156,7 @@ def _add_watch(verbs: Verbs) -> None:
             ),
         ],
     )
-    add_places(watch)
+    add_archive_paths(watch)
     watch.add_argument(
         "--every", metavar="S", type=seconds, help="how often to look (2s; with --url alone 60s)"
     )
@@ -176,15 +176,15 @@ def _watch(options: Namespace) -> int:
     stop = Event()
     signal(SIGTERM, lambda *_: stop.set())
     spark = session(options)
-    say(f"watching {told['path'] or _shown(told['url'])}; Ctrl-C ends it")
+    say(f"watching {told['path'] or _without_password(told['url'])}; Ctrl-C ends it")
     every_s = options.every if options.every is not None else 2.0 if told["path"] else 60.0
 
     def tell(result: Any) -> None:
-        _tell_run(result, options.json)
+        _print_run(result, options.json)
         sys.stdout.flush()
 
     try:
-        watch(spark, stop=stop, told=tell, every_s=every_s, **told)
+        watch(spark, stop=stop, on_result=tell, every_s=every_s, **told)
     except KeyboardInterrupt:
         stop.set()
     say("ended")
@@ -192,12 +192,14 @@ def _watch(options: Namespace) -> int:
 
 
 def _run_options(options: Namespace) -> dict[str, Any]:
-    from .remote import token_of
+    from .api import token_of
 
-    trust(options)
+    trust_ca(options)
     url = options.url or os.environ.get("OPENQ_URL") or None
     told = (
-        places(options, data=True) if _is_here(options, url) else {"path": None, "archive": options.archive}
+        archive_paths(options, data=True)
+        if _reads_files(options, url)
+        else {"path": None, "archive": options.archive}
     )
     told["url"] = url
     told["token"] = token_of(options)
@@ -208,15 +210,15 @@ def _run_options(options: Namespace) -> dict[str, Any]:
     return told
 
 
-def _is_here(options: Namespace, url: str | None) -> bool:
+def _reads_files(options: Namespace, url: str | None) -> bool:
     """Whether the journal's files are read, not a server. Raises UsageError where nothing leads anywhere."""
     from ..config import Config
-    from .journal import missing
-    from .remote import UsageError
+    from .api import UsageError
+    from .journal import missing_reason
 
     if options.data or os.environ.get("OPENQ_DATA"):
         return True
-    reason = missing(Config().data)
+    reason = missing_reason(Config().data)
     if url is None:
         if reason is not None:
             raise UsageError(
@@ -227,12 +229,12 @@ def _is_here(options: Namespace, url: str | None) -> bool:
         return False
     if reason is not None:
         raise UsageError(
-            f"{reason}; to read from {_shown(url)} over HTTP, say where the archive is to be: --archive DIR"
+            f"{reason}; to read from {_without_password(url)} over HTTP, say where the archive is to be: --archive DIR"
         )
     return True
 
 
-def _shown(url: str) -> str:
+def _without_password(url: str) -> str:
     """Without user and password."""
     scheme, found, rest = url.partition("://")
     return f"{scheme}{found}{rest.rpartition('@')[2]}"

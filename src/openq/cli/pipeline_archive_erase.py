@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from .parsing import Verbs, add_json
+from .parser import CommandGroup, add_json
 from .pipeline import add_spark
-from .pipeline_archive_shared import HERE, add_places, places, session, with_bar
+from .pipeline_archive_common import NO_SPARK, add_archive_paths, archive_paths, session, with_progress
 from .terminal import OK
 
 TYPE_CHECKING = False
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def add_erase(verbs: Verbs) -> None:
+def add_erase(verbs: CommandGroup) -> None:
     erase = verbs.add(
         "erase",
         _erase,
@@ -31,7 +31,7 @@ def add_erase(verbs: Verbs) -> None:
         "All that is given must hold. The messages go with their bodies and attributes; their events stay,\n"
         "without texts. Older versions hold them until `openq pipeline archive vacuum --now`.",
     )
-    add_places(erase)
+    add_archive_paths(erase)
     erase.add_argument(
         "--message-id", metavar="ID", action="append", default=[], help="this one; may be repeated"
     )
@@ -54,16 +54,16 @@ def add_erase(verbs: Verbs) -> None:
 
 
 def _erase(options: Namespace) -> int:
-    told = places(options)
+    told = archive_paths(options)
     from getpass import getuser
 
     from ..pipeline.archive import erase
-    from .remote import UsageError
-    from .show import REFUSED, agreed, count_text
+    from .api import UsageError
+    from .output import NOT_CONFIRMED, confirm, count_text
 
     if not (options.message_id or options.queues or options.where):
         raise UsageError("which messages? give --message-id, --queue or --where")
-    if options.where and (options.master or os.environ.get("OPENQ_SPARK_MASTER")) == HERE:
+    if options.where and (options.master or os.environ.get("OPENQ_SPARK_MASTER")) == NO_SPARK:
         raise UsageError("--where is evaluated by Spark: leave out --master none")
     spark = session(options)
     try:
@@ -74,25 +74,25 @@ def _erase(options: Namespace) -> int:
         "message_ids": options.message_id,
         "queues": options.queues,
         "where": options.where,
-        "before_us": _moment_us(options.before) if options.before else None,
+        "before_us": _time_us(options.before) if options.before else None,
         "by": who,
     }
     if options.dry_run or not options.yes:
         found = erase(spark, dry_run=True, **told)
         if options.dry_run or not found.messages:
-            _tell_erased(found, options.json)
+            _print_erased(found, options.json)
             return OK
-        if not agreed(options, f"erase {count_text(found.messages, 'message')} from the archive for good"):
-            return REFUSED
-    done = with_bar("erasing, files", erase, spark, **told)
-    _tell_erased(done, options.json)
+        if not confirm(options, f"erase {count_text(found.messages, 'message')} from the archive for good"):
+            return NOT_CONFIRMED
+    done = with_progress("erasing, files", erase, spark, **told)
+    _print_erased(done, options.json)
     return OK
 
 
-def _tell_erased(done: Any, as_json: bool) -> None:
+def _print_erased(done: Any, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from .show import count_text, print_json
+    from .output import count_text, print_json
 
     if as_json:
         print_json(asdict(done))
@@ -118,11 +118,11 @@ def _tell_erased(done: Any, as_json: bool) -> None:
         print("the part of the journal that is not archived yet was not searched")
 
 
-def _moment_us(text: str) -> int:
+def _time_us(text: str) -> int:
     """A time, or how long ago."""
     from datetime import datetime
 
-    from .picking import moment
+    from .arguments import parse_time
 
-    told = moment(text)
+    told = parse_time(text)
     return int(datetime.fromisoformat(told).timestamp() * 1_000_000)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 
-from .parsing import Parser, Verbs, add_json, pair, some
-from .terminal import EMPTY, OK, paint, say
+from .parser import CommandGroup, Parser, add_json, pair, positive
+from .terminal import EMPTY, OK, say, styled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from typing import Any
 
-    from .progress import Count
+    from .progress import ProgressBar
 
 _TEMPLATES = ("queue-to-table", "table-to-queue", "queue-to-queue", "enrich")
 _FORMATS = ("parquet", "json", "csv", "text")
 
 
-def add(verbs: Verbs) -> None:
+def add(verbs: CommandGroup) -> None:
     _add_sql(verbs)
     _add_init(verbs)
     _add_run(verbs)
@@ -45,7 +45,7 @@ def _add_place(parser: Parser, history: bool = True) -> None:
     add_spark(parser)
 
 
-def _add_sql(verbs: Verbs) -> None:
+def _add_sql(verbs: CommandGroup) -> None:
     sql = verbs.add(
         "sql",
         _sql,
@@ -86,9 +86,9 @@ def _add_sql(verbs: Verbs) -> None:
     )
     sql.add_argument("--job", metavar="NAME", help="under this name a batch is published once")
     sql.add_argument("--create", action="store_true", help="create the target queue if there is none")
-    sql.add_argument("--max", metavar="N", type=some, help="messages in one micro-batch, at most")
+    sql.add_argument("--max", metavar="N", type=positive, help="messages in one micro-batch, at most")
     sql.add_argument(
-        "--limit", metavar="N", type=some, default=100, help="rows of a SELECT to show (default 100)"
+        "--limit", metavar="N", type=positive, default=100, help="rows of a SELECT to show (default 100)"
     )
     sql.add_argument(
         "--dry-run", action="store_true", help="only check the statement, and tell what it makes"
@@ -98,7 +98,7 @@ def _add_sql(verbs: Verbs) -> None:
     _add_place(sql)
 
 
-def _add_init(verbs: Verbs) -> None:
+def _add_init(verbs: CommandGroup) -> None:
     init = verbs.add(
         "init",
         _init,
@@ -126,7 +126,7 @@ def _add_init(verbs: Verbs) -> None:
     add_json(init)
 
 
-def _add_run(verbs: Verbs) -> None:
+def _add_run(verbs: CommandGroup) -> None:
     run = verbs.add(
         "run",
         _run,
@@ -155,7 +155,7 @@ def _add_run(verbs: Verbs) -> None:
     _add_place(run, history=False)
 
 
-def _add_load(verbs: Verbs) -> None:
+def _add_load(verbs: CommandGroup) -> None:
     load = verbs.add(
         "load",
         _load,
@@ -188,7 +188,7 @@ def _add_load(verbs: Verbs) -> None:
     _add_place(load, history=False)
 
 
-def _add_export(verbs: Verbs) -> None:
+def _add_export(verbs: CommandGroup) -> None:
     export = verbs.add(
         "export",
         _export,
@@ -214,7 +214,7 @@ def _add_export(verbs: Verbs) -> None:
     export.add_argument("--columns", metavar="NAMES", help="only these, with commas between them")
     export.add_argument("--drain", action="store_true", help="take the messages out of the queue")
     export.add_argument(
-        "--max", metavar="N", type=some, help="messages in one micro-batch of --drain, at most"
+        "--max", metavar="N", type=positive, help="messages in one micro-batch of --drain, at most"
     )
     export.add_argument("--job", metavar="NAME", help="under this name it is exported once")
     export.add_argument("--dry-run", action="store_true", help="only tell how many there are")
@@ -226,41 +226,41 @@ def _add_export(verbs: Verbs) -> None:
 # -- commands ----------------------------------------------------------------------------------------------
 
 
-class _Tasks:
+class _TaskProgress:
     """Tasks of Spark as a bar; how many there are changes while it runs."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._total = -1
-        self._bar: Count | None = None
+        self._bar: ProgressBar | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        from .progress import Count
+        from .progress import ProgressBar
 
         if self._bar is None or total != self._total:
             self.end()
             self._total = total
-            self._bar = Count(self._what, total or None)
-        self._bar.at(done)
+            self._bar = ProgressBar(self._what, total or None)
+        self._bar.update(done)
 
     def end(self) -> None:
         if self._bar is not None:
             self._bar.end()
 
 
-def _server(options: Namespace) -> dict[str, Any]:
+def _server_options(options: Namespace) -> dict[str, Any]:
     """`url=` and `token=` of the server, also where the history is read from a directory."""
-    from .remote import token_of, url_of
+    from .api import token_of, url_of
 
     return {"url": url_of(options), "token": token_of(options)}
 
 
 def _sql(options: Namespace) -> int:
     from ..pipeline.sqljob import CONSUME, parse, sql
-    from .pipeline import look_first, place_of, starter_of
-    from .progress import Count
-    from .remote import UsageError
-    from .show import print_json
+    from .api import UsageError
+    from .output import print_json
+    from .pipeline import history_source, spark_factory, validate_source
+    from .progress import ProgressBar
 
     if options.once and options.continuous:
         raise UsageError("--once and --continuous contradict each other: give one of them")
@@ -269,15 +269,15 @@ def _sql(options: Namespace) -> int:
         with open(text[1:], encoding="utf-8") as file:
             text = file.read()
     statement = parse(text)
-    place = place_of(options)
+    place = history_source(options)
     read = {name for source in statement.sources if source.mode != CONSUME for name in source.queues}
-    look_first(place, options.since, options.until, sorted(read))
+    validate_source(place, options.since, options.until, sorted(read))
     if statement.subscription_queues or (statement.target is not None and statement.target.kind == "queue"):
-        place |= _server(options)
-    bar = Count("rows", None)
+        place |= _server_options(options)
+    bar = ProgressBar("rows", None)
     try:
         done = sql(
-            starter_of(options),
+            spark_factory(options),
             statement,
             **place,
             since=options.since,
@@ -287,7 +287,7 @@ def _sql(options: Namespace) -> int:
             job=options.job,
             create=options.create,
             max_messages=options.max,
-            progress=bar.at,
+            progress=bar.update,
             options=dict(options.option or ()),
             dry_run=options.dry_run,
         )
@@ -308,24 +308,24 @@ def _sql(options: Namespace) -> int:
     batches = f" in {done.batches} batches" if done.checkpoint else ""
     print(f"{done.rows} rows{' read' if done.checkpoint else ''}{batches}, into {done.target}")
     if done.checkpoint:
-        print(f"{paint('checkpoint', 'dim')}  {done.checkpoint}")
+        print(f"{styled('checkpoint', 'dim')}  {done.checkpoint}")
     return OK
 
 
 def _show_rows(frame: Any, limit: int, as_json: bool) -> int:
-    from ..pipeline.sqljob import explained, plain
-    from .show import print_json, table, visible
+    from ..pipeline.sqljob import explain_errors, to_json_value
+    from .output import escape_control, print_json, print_table
 
-    with explained():
+    with explain_errors():
         rows = frame.limit(limit + 1).collect()
     names = frame.columns
-    shown = [[plain(value) for value in row] for row in rows[:limit]]
+    shown = [[to_json_value(value) for value in row] for row in rows[:limit]]
     if as_json:
         for row in shown:
             print_json(dict(zip(names, row, strict=True)))
     else:
-        texts = [["" if value is None else visible(_text(value)) for value in row] for row in shown]
-        table([visible(name) for name in names], texts)
+        texts = [["" if value is None else escape_control(_text(value)) for value in row] for row in shown]
+        print_table([escape_control(name) for name in names], texts)
     if len(rows) > limit:
         say(f"there are more than {limit} rows; --limit shows more, INSERT INTO parquet('dir') keeps all")
     return OK if rows else EMPTY
@@ -340,8 +340,8 @@ def _text(value: Any) -> str:
 
 def _init(options: Namespace) -> int:
     from ..pipeline.project import init
-    from .remote import url_of
-    from .show import print_json
+    from .api import url_of
+    from .output import print_json
 
     url = url_of(options)
     made = init(
@@ -357,27 +357,27 @@ def _init(options: Namespace) -> int:
         return OK
     for path in made:
         print(path)
-    print(f"{paint('next', 'dim')}  openq pipeline run {options.directory}")
+    print(f"{styled('next', 'dim')}  openq pipeline run {options.directory}")
     return OK
 
 
 def _run(options: Namespace) -> int:
     from ..pipeline.project import run
-    from .remote import NotFound
-    from .show import print_json
+    from .api import NotFound
+    from .output import print_json
 
     if not os.path.exists(options.directory):
         raise NotFound(f"{options.directory}: no such directory; `openq pipeline init` makes a project")
     anew = options.full_refresh or []
     ran = run(
         options.directory,
-        **_server(options),
+        **_server_options(options),
         master=options.master or os.environ.get("OPENQ_SPARK_MASTER") or None,
         conf=dict(options.conf or ()),
         dry_run=options.dry_run,
         refresh=options.refresh or (),
         full_refresh=True if "" in anew else anew,
-        progress=_tell,
+        progress=_print_event,
     )
     if options.json:
         print_json(ran.to_json())
@@ -389,7 +389,7 @@ def _run(options: Namespace) -> int:
     return OK
 
 
-def _tell(line: str) -> None:
+def _print_event(line: str) -> None:
     """How Spark finds and loads the files is of interest to nobody who has no mistake in them."""
     if line.startswith(("Flow ", "Run ")) and "QUEUED" not in line:
         say(line)
@@ -401,8 +401,8 @@ def _tell(line: str) -> None:
 
 def _load(options: Namespace) -> int:
     from ..pipeline.transfer import load
-    from .pipeline import starter_of
-    from .show import print_json
+    from .output import print_json
+    from .pipeline import spark_factory
 
     words: dict[str, Any] = {
         "format": options.format,
@@ -413,14 +413,14 @@ def _load(options: Namespace) -> int:
         "options": dict(options.option or ()),
     }
     if options.dry_run:
-        return _would_load(options, words)
-    tasks = _Tasks("tasks")
+        return _dry_run_load(options, words)
+    tasks = _TaskProgress("tasks")
     try:
         loaded = load(
-            starter_of(options),
+            spark_factory(options),
             options.files,
             options.to,
-            **_server(options),
+            **_server_options(options),
             **words,
             job=options.job,
             create=options.create,
@@ -444,41 +444,41 @@ def _load(options: Namespace) -> int:
     return OK
 
 
-def _would_load(options: Namespace, words: dict[str, Any]) -> int:
-    from ..pipeline.sqljob import explained, plain
-    from ..pipeline.transfer import format_of, listing, rows
-    from .pipeline import session_of
-    from .show import print_json, visible
+def _dry_run_load(options: Namespace, words: dict[str, Any]) -> int:
+    from ..pipeline.sqljob import explain_errors, to_json_value
+    from ..pipeline.transfer import format_of, list_files, rows
+    from .output import escape_control, print_json
+    from .pipeline import spark_session
 
-    files = listing(options.files)
+    files = list_files(options.files)
     words["format"] = format_of(files, words["format"])
-    spark = session_of(options)
-    with explained():
+    spark = spark_session(options)
+    with explain_errors():
         frame = rows(spark, files, **words)
         count, some_rows = frame.count(), frame.limit(3).collect()
-    samples = [{name: plain(row[name]) for name in frame.columns} for row in some_rows]
+    samples = [{name: to_json_value(row[name]) for name in frame.columns} for row in some_rows]
     if options.json:
         print_json({"rows": count, "format": words["format"], "samples": samples})
         return OK
     print(f"would publish {count} messages to {options.to}, read as {words['format']}")
     for sample in samples:
-        print(paint(f"  {visible(_text(sample['body']))}", "dim"))
+        print(styled(f"  {escape_control(_text(sample['body']))}", "dim"))
     return OK
 
 
 def _export(options: Namespace) -> int:
     from ..pipeline.transfer import count, export
-    from .pipeline import look_first, place_of, starter_of
-    from .show import print_json
+    from .output import print_json
+    from .pipeline import history_source, spark_factory, validate_source
 
-    place = place_of(options)
+    place = history_source(options)
     if options.drain:
-        place = _server(options)
+        place = _server_options(options)
     else:
-        look_first(place, options.since, options.until, options.queues)
+        validate_source(place, options.since, options.until, options.queues)
     if options.dry_run:
         told = count(
-            starter_of(options),
+            spark_factory(options),
             options.queues,
             **place,
             since=options.since,
@@ -490,10 +490,10 @@ def _export(options: Namespace) -> int:
         else:
             print(f"would {'drain' if options.drain else 'export'} {told} messages to {options.to}")
         return OK
-    tasks = _Tasks("messages" if options.drain else "tasks")
+    tasks = _TaskProgress("messages" if options.drain else "tasks")
     try:
         exported = export(
-            starter_of(options),
+            spark_factory(options),
             options.queues,
             options.to,
             **place,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 import time
 
-from .show import span_text
+from .output import duration_text
 from .terminal import is_terminal, say
 
-BAR = 24
+BAR_WIDTH = 24
 
 
-class Count:
+class ProgressBar:
     """So many of `total` are done (None: nobody knows how many there are)."""
 
-    _SHOW_EVERY_S = 0.2
-    _TELL_EVERY_S = 10.0
+    _BAR_INTERVAL_S = 0.2
+    _LINE_INTERVAL_S = 10.0
 
     def __init__(self, what: str, total: int | None) -> None:
         self._what = what
@@ -23,14 +23,14 @@ class Count:
         self._watched = is_terminal(sys.stderr)
         self._started = time.monotonic()
         # Nothing at all about work that is over before anybody wonders.
-        self._next = self._started + (2 * self._SHOW_EVERY_S if self._watched else self._TELL_EVERY_S)
+        self._next = self._started + (2 * self._BAR_INTERVAL_S if self._watched else self._LINE_INTERVAL_S)
         self._shown = False
 
-    def at(self, done: int) -> None:
+    def update(self, done: int) -> None:
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + (self._SHOW_EVERY_S if self._watched else self._TELL_EVERY_S)
+        self._next = now + (self._BAR_INTERVAL_S if self._watched else self._LINE_INTERVAL_S)
         text = line(self._what, done, self._total, now - self._started, self._watched)
         if self._watched:
             self._shown = True
@@ -53,6 +53,6 @@ def line(what: str, done: int, total: int | None, seconds: float, bar: bool) -> 
     if not total:
         return f"{what}: {done}{speed}"
     share = min(done / total, 1.0)
-    drawn = f"[{'#' * int(share * BAR):<{BAR}}] " if bar else ""
-    left = f", {span_text(max(total - done, 0) / rate)} left" if rate > 0 else ""
+    drawn = f"[{'#' * int(share * BAR_WIDTH):<{BAR_WIDTH}}] " if bar else ""
+    left = f", {duration_text(max(total - done, 0) / rate)} left" if rate > 0 else ""
     return f"{what}: {drawn}{int(share * 100)} % ({done} of {total}){speed}{left}"

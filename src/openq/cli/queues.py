@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from .parsing import (
+from .parser import (
+    CommandGroup,
     Parser,
-    Verbs,
-    add_asking,
+    add_confirmation,
     add_json,
     add_server,
     count,
+    positive,
     seconds,
     seconds_or_forever,
     size,
-    some,
 )
 from .terminal import FAILED, OK, say
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def add(name: str, verbs: Verbs, help: str) -> None:
+def add(name: str, verbs: CommandGroup, help: str) -> None:
     queue = verbs.add(
         name,
         None,
@@ -67,7 +67,7 @@ def add(name: str, verbs: Verbs, help: str) -> None:
         ],
     )
     rm.add_argument("--if-empty", action="store_true", help="not if there are messages in it")
-    add_asking(rm)
+    add_confirmation(rm)
     _finish(rm)
     purge = queue.add(
         "purge",
@@ -79,7 +79,7 @@ def add(name: str, verbs: Verbs, help: str) -> None:
         ],
         "Messages with consumers go too.",
     )
-    add_asking(purge)
+    add_confirmation(purge)
     _finish(purge)
     pause = queue.add(
         "pause",
@@ -103,7 +103,7 @@ def _finish(parser: Parser) -> None:
     add_server(parser)
 
 
-def _add_ls(verbs: Verbs) -> None:
+def _add_ls(verbs: CommandGroup) -> None:
     ls = verbs.add(
         "ls",
         _ls,
@@ -119,7 +119,7 @@ def _add_ls(verbs: Verbs) -> None:
     add_server(ls)
 
 
-def _add_create(verbs: Verbs) -> None:
+def _add_create(verbs: CommandGroup) -> None:
     create = verbs.add(
         "create",
         _create,
@@ -140,7 +140,7 @@ def _add_create(verbs: Verbs) -> None:
 _SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
     ("visibility_timeout", "TIME", seconds, "how long a consumer may take: 30, 500ms, 5m"),
     ("dlq", "QUEUE", str, "where messages go that fail too often; created if it is not there"),
-    ("max_receives", "N", some, "deliveries before that (default 3 with a dlq)"),
+    ("max_receives", "N", positive, "deliveries before that (default 3 with a dlq)"),
     ("exhausted", "KIND", str, "keep or drop: what happens after that where there is no dlq"),
     ("delay", "TIME", seconds, "how long new messages wait"),
     ("retention", "TIME", seconds_or_forever, "how long messages are kept: 14d, forever (default 4d)"),
@@ -186,20 +186,20 @@ def _add_settings(parser: Parser) -> None:
         group.add_argument(flag, action=BooleanOptionalAction, default=None, dest=key, help=help)
 
 
-def _named(options: Namespace) -> dict[str, Any]:
+def _given_settings(options: Namespace) -> dict[str, Any]:
     from ..config import FOREVER
 
     names = [row[0] for row in _SETTINGS] + [row[0] for row in _SWITCHES]
     given = {key: getattr(options, key) for key in names if getattr(options, key) is not None}
-    return {key: None if key in _ENDLESS and value == FOREVER else value for key, value in given.items()}
+    return {key: None if key in _UNLIMITED and value == FOREVER else value for key, value in given.items()}
 
 
 # -- what they do -------------------------------------------------------------------------------
 
 
 def _ls(options: Namespace) -> int:
-    from .remote import connect
-    from .show import print_json, span_text, table
+    from .api import connect
+    from .output import duration_text, print_json, print_table
 
     found = connect(options).pages("/queues", "queues", "next", prefix=options.prefix or None)
     if options.json:
@@ -218,31 +218,31 @@ def _ls(options: Namespace) -> int:
                 stats["ready"],
                 stats["delayed"],
                 stats["in_flight"],
-                span_text(stats["oldest_age"]),
+                duration_text(stats["oldest_age"]),
                 stats["waiters"],
                 ", ".join(notes),
             )
         )
     numbers = ("ready", "delayed", "in flight", "oldest", "waiting")
     if rows:
-        table(("queue", *numbers, "notes"), rows, numbers)
+        print_table(("queue", *numbers, "notes"), rows, numbers)
     else:
         say("there are no queues" + (f" that begin with {options.prefix}" if options.prefix else ""))
     return OK
 
 
 def _path(options: Namespace) -> str:
-    from .remote import part
+    from .api import path_part
 
-    return f"/queues/{part(options.queue)}"
+    return f"/queues/{path_part(options.queue)}"
 
 
 def _create(options: Namespace) -> int:
-    from .remote import connect
-    from .show import print_json
+    from .api import connect
+    from .output import print_json
 
     server = connect(options)
-    named = _named(options)
+    named = _given_settings(options)
     _create_dlq(server, options.queue, named)
     if options.if_absent:
         status, queue = server.put(_path(options), named, if_absent=True)
@@ -259,21 +259,21 @@ def _create(options: Namespace) -> int:
 
 def _create_dlq(server: Any, queue: str, named: dict[str, Any]) -> None:
     """People forget it, and then dead letters have nowhere to go."""
-    from .remote import UsageError, part
+    from .api import UsageError, path_part
 
     dlq = named.get("dlq")
     if dlq == queue:
         raise UsageError(f"argument --dlq: {queue} cannot be its own dead-letter queue")
     if dlq:
-        status, _ = server.put(f"/queues/{part(dlq)}", {}, if_absent=True)
+        status, _ = server.put(f"/queues/{path_part(dlq)}", {}, if_absent=True)
         if status == 201:
             say(f"queue {dlq} created for its dead letters")
 
 
 def _edit(options: Namespace) -> int:
-    from .remote import UsageError, connect
+    from .api import UsageError, connect
 
-    named = _named(options)
+    named = _given_settings(options)
     if options.no_dlq:
         if "dlq" in named or "max_receives" in named:
             raise UsageError("--no-dlq contradicts --dlq and --max-receives")
@@ -283,41 +283,41 @@ def _edit(options: Namespace) -> int:
     server = connect(options)
     before = server.get(_path(options))  # before a dlq is created for a queue that does not exist
     _create_dlq(server, options.queue, named)
-    _tell_changed(options, before, server.patch(_path(options), named))
+    _print_changes(options, before, server.patch(_path(options), named))
     return OK
 
 
 def _show(options: Namespace) -> int:
-    from .remote import connect
+    from .api import connect
 
-    _tell(options, connect(options).get(_path(options)))
+    _print_queue(options, connect(options).get(_path(options)))
     return OK
 
 
 _TIMES = {"visibility_timeout", "delay", "retention", "message_ttl", "dedup_window", "history", "oldest_age"}
-_ENDLESS = {"retention", "history"}  # null means that they never end
+_UNLIMITED = {"retention", "history"}  # null means that they never end
 _SIZES = {"max_bytes", "max_body", "waiting_bytes"}
 
 
-def _tell(options: Namespace, queue: dict[str, Any]) -> None:
-    from .show import fields, print_json
+def _print_queue(options: Namespace, queue: dict[str, Any]) -> None:
+    from .output import print_fields, print_json
 
     if options.json:
         print_json(queue)
         return
     stats = {key: value for key, value in queue["stats"].items() if key != "counters"}
     rows = {"name": queue["name"], **stats, **queue["stats"]["counters"], **queue["settings"]}
-    fields([(key.replace("_", " "), _shown(key, value)) for key, value in rows.items()])
+    print_fields([(key.replace("_", " "), _setting_text(key, value)) for key, value in rows.items()])
 
 
-def _shown(key: str, value: object) -> object:
-    from .show import span_text
+def _setting_text(key: str, value: object) -> object:
+    from .output import duration_text
     from .terminal import size_text
 
-    if value is None and key in _ENDLESS:
+    if value is None and key in _UNLIMITED:
         return "for ever"
     if value is not None and key in _TIMES and isinstance(value, int | float):
-        return span_text(value)
+        return duration_text(value)
     if value is not None and key in _SIZES and isinstance(value, int):
         return size_text(value)
     if key == "retry" and isinstance(value, dict):
@@ -325,8 +325,8 @@ def _shown(key: str, value: object) -> object:
     return value
 
 
-def _tell_changed(options: Namespace, before: dict[str, Any], after: dict[str, Any]) -> None:
-    from .show import fields, print_json
+def _print_changes(options: Namespace, before: dict[str, Any], after: dict[str, Any]) -> None:
+    from .output import print_fields, print_json
 
     if options.json:
         print_json(after)
@@ -338,9 +338,9 @@ def _tell_changed(options: Namespace, before: dict[str, Any], after: dict[str, A
         return
     rows = []
     for key in changed:
-        then, now = (_shown(key, each[key]) for each in (old, new))
+        then, now = (_setting_text(key, each[key]) for each in (old, new))
         rows.append((key.replace("_", " "), f"{_word(now)} (was {_word(then)})"))
-    fields(rows)
+    print_fields(rows)
 
 
 def _word(value: object) -> str:
@@ -350,17 +350,17 @@ def _word(value: object) -> str:
 
 
 def _rm(options: Namespace) -> int:
-    return _destroy(options, "rm")
+    return _delete(options, "rm")
 
 
 def _purge(options: Namespace) -> int:
-    return _destroy(options, "purge")
+    return _delete(options, "purge")
 
 
-def _destroy(options: Namespace, verb: str) -> int:
+def _delete(options: Namespace, verb: str) -> int:
     from ..client.http import Refused
-    from .remote import connect
-    from .show import REFUSED, agreed, count_text, print_json
+    from .api import connect
+    from .output import NOT_CONFIRMED, confirm, count_text, print_json
 
     server, path = connect(options), _path(options)
     if_empty = True if verb == "rm" and options.if_empty else None
@@ -392,8 +392,8 @@ def _destroy(options: Namespace, verb: str) -> int:
             if verb == "rm"
             else f"remove {what} from {options.queue}"
         )
-        if not agreed(options, plan):
-            return REFUSED
+        if not confirm(options, plan):
+            return NOT_CONFIRMED
     gone = ask(dry_run=False)
     if options.json:
         print_json(gone)
@@ -405,16 +405,16 @@ def _destroy(options: Namespace, verb: str) -> int:
 
 
 def _pause(options: Namespace) -> int:
-    return _switch(options, "pause", "hands out nothing until `openq queue resume`")
+    return _pause_or_resume(options, "pause", "hands out nothing until `openq queue resume`")
 
 
 def _resume(options: Namespace) -> int:
-    return _switch(options, "resume", "hands out messages again")
+    return _pause_or_resume(options, "resume", "hands out messages again")
 
 
-def _switch(options: Namespace, verb: str, outcome: str) -> int:
-    from .remote import connect
-    from .show import print_json
+def _pause_or_resume(options: Namespace, verb: str, outcome: str) -> int:
+    from .api import connect
+    from .output import print_json
 
     queue = connect(options).post(f"{_path(options)}/{verb}")
     if options.json:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..config import KEYS, Config, flag_of, toml_text, variable_of
 from .completion import walk
 from .main import GROUPS, build
-from .parsing import Parser
+from .parser import Parser
 
 INTRO = """\
 # The command `openq`
@@ -83,7 +83,7 @@ def reference() -> str:
     for title, commands in GROUPS:
         lines += [f"## {title[0].upper()}{title[1:]}", ""]
         for name, _, _ in commands:
-            for words, below in walk(parser.verbs[name], (name,)):
+            for words, below in walk(parser.commands[name], (name,)):
                 lines += _command(words, below)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -113,7 +113,7 @@ def _command(words: tuple[str, ...], parser: Parser) -> Iterator[str]:
         yield "Every key of the [configuration](#configuration-of-the-server) is a flag."
         yield ""
         return
-    if parser.verbs:
+    if parser.commands:
         return
     actions = [action for action in parser._actions if action.help is not SUPPRESS and action.dest != "help"]
     talks = any(action.dest == "url" for action in actions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .parsing import Parser, Verbs, add_json
+from .parser import CommandGroup, Parser, add_json
 from .terminal import FAILED, OK, say
 
 TYPE_CHECKING = False
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..config import Config
 
 
-def add(name: str, verbs: Verbs, help: str) -> None:
+def add(name: str, verbs: CommandGroup, help: str) -> None:
     serve = verbs.add(
         name,
         _serve,
@@ -70,14 +70,14 @@ def _serve(options: Namespace) -> int:
     if options.json and options.log_format is None:
         options.log_format = "json"
     config = read_settings(options)
-    from ..server import PortTaken, run
+    from ..server.app import PortTaken, run
 
     try:
         return run(config, as_json=options.json, reload=lambda: read_settings(options)) or OK
     except PortTaken as taken:
-        from .doctor import who_listens
+        from .doctor import listening_process
 
-        holder = who_listens(taken.port)
+        holder = listening_process(taken.port)
         by = f" by {holder}" if holder else ""
         say(f"port {taken.port} is taken{by}; stop that program, or {taken.advice}")
         return FAILED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .parsing import Verbs, add_json, add_server
+from .parser import CommandGroup, add_json, add_server
 from .terminal import FAILED, INTERRUPTED, OK, say
 
 TYPE_CHECKING = False
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from typing import Any
 
-    from .remote import Server
+    from .api import ApiClient
 
-ASK_EVERY_S = 0.25
+POLL_INTERVAL_S = 0.25
 
 
-def add(name: str, verbs: Verbs, help: str) -> None:
+def add(name: str, verbs: CommandGroup, help: str) -> None:
     task = verbs.add(
         name,
         None,
@@ -55,15 +55,15 @@ def add(name: str, verbs: Verbs, help: str) -> None:
 
 
 def _ls(options: Namespace) -> int:
-    from .remote import connect
-    from .show import print_json, table
+    from .api import connect
+    from .output import print_json, print_table
 
     tasks = connect(options).get("/tasks")["tasks"]
     if options.json:
         for each in tasks:
             print_json(each)
     elif tasks:
-        table(
+        print_table(
             ("id", "what", "queue", "state", "done", "of", "started", "error"),
             [
                 (
@@ -86,17 +86,17 @@ def _ls(options: Namespace) -> int:
 
 
 def _watch(options: Namespace) -> int:
-    from .remote import connect, part
+    from .api import connect, path_part
 
     server = connect(options)
-    return watch(server, server.get(f"/tasks/{part(options.id)}"), options)
+    return watch(server, server.get(f"/tasks/{path_part(options.id)}"), options)
 
 
 def _cancel(options: Namespace) -> int:
-    from .remote import connect, part
-    from .show import count_text, print_json
+    from .api import connect, path_part
+    from .output import count_text, print_json
 
-    server, path = connect(options), f"/tasks/{part(options.id)}"
+    server, path = connect(options), f"/tasks/{path_part(options.id)}"
     task = server.get(path)
     if task["state"] != "running":
         if options.json:
@@ -112,20 +112,20 @@ def _cancel(options: Namespace) -> int:
     return OK
 
 
-def watch(server: Server, task: dict[str, Any], options: Namespace, total: int | None = None) -> int:
+def watch(server: ApiClient, task: dict[str, Any], options: Namespace, total: int | None = None) -> int:
     """Until it ends, or until Ctrl-C: then it goes on without us. `total` is what a dry run counted."""
     import time
 
-    from .progress import Count
-    from .remote import part
-    from .show import count_text, print_json
+    from .api import path_part
+    from .output import count_text, print_json
+    from .progress import ProgressBar
 
-    shown = Count(f"{task['kind']} {task['queue']}", task["total"] or total)
+    shown = ProgressBar(f"{task['kind']} {task['queue']}", task["total"] or total)
     try:
         while task["state"] == "running":
-            shown.at(task["done"])
-            time.sleep(ASK_EVERY_S)
-            task = server.get(f"/tasks/{part(task['id'])}")
+            shown.update(task["done"])
+            time.sleep(POLL_INTERVAL_S)
+            task = server.get(f"/tasks/{path_part(task['id'])}")
     except KeyboardInterrupt:
         shown.end()
         say(

@@ -21,7 +21,7 @@ INTERRUPTED = 130
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 
-def paint(text: str, style: str, stream: IO[str] | None = None) -> str:
+def styled(text: str, style: str, stream: IO[str] | None = None) -> str:
     """In colour where a person looks at it: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
     if not is_terminal(stream or sys.stdout) or os.environ.get("NO_COLOR"):
         return text
@@ -32,7 +32,7 @@ def is_terminal(stream: IO[str]) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def columns() -> int:
+def terminal_width() -> int:
     """How wide to write for whoever reads stdout."""
     try:
         return int(os.environ["COLUMNS"])
@@ -46,7 +46,7 @@ def columns() -> int:
 
 def say(text: str) -> None:
     """One line for the person at the terminal."""
-    print(f"{paint('openq:', 'bold', sys.stderr)} {text}", file=sys.stderr)
+    print(f"{styled('openq:', 'bold', sys.stderr)} {text}", file=sys.stderr)
 
 
 def size_text(count: int) -> str:
@@ -61,10 +61,10 @@ def size_text(count: int) -> str:
     return f"{size:.1f} {units[0]}"
 
 
-class Progress:
+class ByteProgress:
     """How much of `total` bytes is done, on one line of stderr; silent where nobody watches."""
 
-    _EVERY_S = 0.2
+    _INTERVAL_S = 0.2
 
     def __init__(self, what: str, total: int) -> None:
         self._what = what
@@ -72,13 +72,13 @@ class Progress:
         self._done = 0
         self._shows = is_terminal(sys.stderr)
         # Nothing at all about work that is over before anybody wonders.
-        self._next = time.monotonic() + 2 * self._EVERY_S
+        self._next = time.monotonic() + 2 * self._INTERVAL_S
         self._shown = False
 
     def add(self, count: int) -> None:
         self._done += count
         if self._shows and time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._EVERY_S
+            self._next = time.monotonic() + self._INTERVAL_S
             self._shown = True
             percent = min(99, 100 * self._done // max(self._total, 1))
             sys.stderr.write(f"\r{self._what}: {percent} % of {size_text(self._total)}\x1b[K")

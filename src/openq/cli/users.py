@@ -5,7 +5,7 @@ No server is needed; those that run on the same place notice the change within a
 
 from __future__ import annotations
 
-from .parsing import Parser, Verbs, add_asking, add_json, seconds
+from .parser import CommandGroup, Parser, add_confirmation, add_json, seconds
 from .terminal import DENIED, OK, say
 
 TYPE_CHECKING = False
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from typing import Any
 
+    from ..auth.policy import Rule
+    from ..auth.store import UserStore
     from ..config import Config
-    from ..security.policy import Rule
-    from ..security.store import Store
 
 ROLE_NAMES = ("admin", "manager", "operator", "producer", "consumer", "viewer", "none")
 ACTION_NAMES = ("send", "receive", "peek", "manage", "admin")
 
 
-def add(name: str, verbs: Verbs, help: str) -> None:
+def add(name: str, verbs: CommandGroup, help: str) -> None:
     {"user": _add_user, "key": _add_key, "token": _add_token, "perm": _add_perm}[name](name, verbs, help)
 
 
@@ -36,7 +36,7 @@ _LINES = "one JSON object per line"
 _WHERE = "They are kept where the messages are, for all doors; a server that runs there notices the change."
 
 
-def _add_user(name: str, verbs: Verbs, help: str) -> None:
+def _add_user(name: str, verbs: CommandGroup, help: str) -> None:
     user = verbs.add(
         name,
         None,
@@ -79,7 +79,7 @@ def _add_user(name: str, verbs: Verbs, help: str) -> None:
         [("openq user rm alice", "asks first"), ("openq user rm alice --yes", "for scripts")],
     )
     rm.add_argument("name", metavar="NAME", help="whom")
-    add_asking(rm)
+    add_confirmation(rm)
     _finish(rm)
     passwd = user.add(
         "passwd",
@@ -96,7 +96,7 @@ def _add_user(name: str, verbs: Verbs, help: str) -> None:
     _finish(passwd)
 
 
-def _add_key(name: str, verbs: Verbs, help: str) -> None:
+def _add_key(name: str, verbs: CommandGroup, help: str) -> None:
     key = verbs.add(
         name,
         None,
@@ -131,11 +131,11 @@ def _add_key(name: str, verbs: Verbs, help: str) -> None:
         [("openq key revoke KEY", "asks first"), ("openq key revoke KEY --yes", "for scripts")],
     )
     revoke.add_argument("id", metavar="KEY", help="its id, as `openq key ls` shows it")
-    add_asking(revoke)
+    add_confirmation(revoke)
     _finish(revoke)
 
 
-def _add_token(name: str, verbs: Verbs, help: str) -> None:
+def _add_token(name: str, verbs: CommandGroup, help: str) -> None:
     token = verbs.add(
         name,
         None,
@@ -182,11 +182,11 @@ def _add_token(name: str, verbs: Verbs, help: str) -> None:
     )
     revoke.add_argument("user", metavar="USER", help="whose")
     revoke.add_argument("name", metavar="NAME", help="which")
-    add_asking(revoke)
+    add_confirmation(revoke)
     _finish(revoke)
 
 
-def _add_perm(name: str, verbs: Verbs, help: str) -> None:
+def _add_perm(name: str, verbs: CommandGroup, help: str) -> None:
     perm = verbs.add(
         name,
         None,
@@ -264,46 +264,46 @@ def _actions(text: str) -> frozenset[str]:
 # -- the store ----------------------------------------------------------------------------------
 
 
-def _store(options: Namespace, *, may_create: bool = False) -> Store:
+def _store(options: Namespace, *, may_create: bool = False) -> UserStore:
     import os
 
+    from ..auth.store import UserStore
     from ..config import find_file, load
-    from ..security.store import Store
 
     config = load({"data": options.data, "store": options.store}, os.environ, find_file(os.environ))
     if config.store is not None:
-        return _shared_store(config)
+        return _redis_store(config)
     if not os.path.isdir(config.data):
         if not may_create:
             raise FileNotFoundError(2, "no such data directory; name it with --data", config.data)
         # Nobody else's business, whatever the umask: secrets will be in it.
         os.makedirs(config.data, mode=0o700, exist_ok=True)
-    return Store(os.path.join(config.data, "users.json"))
+    return UserStore(os.path.join(config.data, "users.json"))
 
 
-def _shared_store(config: Config) -> Store:
+def _redis_store(config: Config) -> UserStore:
     import atexit
 
-    from ..server import open_broker, users_of
+    from ..server.app import open_broker, open_user_store
 
     broker = open_broker(config)
     atexit.register(broker.close)
-    return users_of(config, broker)
+    return open_user_store(config, broker)
 
 
 def _password(prompt: str) -> str:
     import os
 
     from ..config import secret
-    from .remote import ask_password
+    from .api import ask_password
 
     return secret("OPENQ_PASSWORD", os.environ) or ask_password(prompt, twice=True)
 
 
 def _time(ms: int | None) -> str | None:
-    from .picking import iso
+    from .arguments import iso_time
 
-    return None if ms is None else iso(ms / 1000)
+    return None if ms is None else iso_time(ms / 1000)
 
 
 def _rule_text(rule: Rule) -> str:
@@ -337,7 +337,7 @@ def _user_json(user: Any) -> dict[str, Any]:
 
 
 def _user_add(options: Namespace) -> int:
-    from .show import print_json
+    from .output import print_json
 
     store = _store(options, may_create=True)
     is_first = not store.users()
@@ -356,7 +356,7 @@ def _user_add(options: Namespace) -> int:
 
 
 def _user_ls(options: Namespace) -> int:
-    from .show import print_json, table
+    from .output import print_json, print_table
 
     store = _store(options)
     users = store.users()
@@ -364,7 +364,7 @@ def _user_ls(options: Namespace) -> int:
         for user in users:
             print_json(_user_json(user))
     elif users:
-        table(
+        print_table(
             ("user", "account", "role", "password", "keys", "tokens", "rules"),
             [
                 (
@@ -385,8 +385,8 @@ def _user_ls(options: Namespace) -> int:
     return OK
 
 
-def _destroyed(options: Namespace, plan: str, act: Any, told: dict[str, Any]) -> int:
-    from .show import REFUSED, agreed, print_json
+def _delete(options: Namespace, plan: str, act: Any, told: dict[str, Any]) -> int:
+    from .output import NOT_CONFIRMED, confirm, print_json
 
     if options.dry_run:
         if options.json:
@@ -394,8 +394,8 @@ def _destroyed(options: Namespace, plan: str, act: Any, told: dict[str, Any]) ->
         else:
             print(f"dry run: this would {plan}")
         return OK
-    if not agreed(options, plan):
-        return REFUSED
+    if not confirm(options, plan):
+        return NOT_CONFIRMED
     act()
     if options.json:
         print_json(told)
@@ -404,34 +404,34 @@ def _destroyed(options: Namespace, plan: str, act: Any, told: dict[str, Any]) ->
     return OK
 
 
-def _known(store: Store, name: str) -> None:
-    from ..security.errors import UnknownName
+def _require_user(store: UserStore, name: str) -> None:
+    from ..auth.errors import UnknownName
 
     if store.user(name) is None:
         raise UnknownName("user", name)
 
 
 def _user_rm(options: Namespace) -> int:
-    from .show import count_text
+    from .output import count_text
 
     store = _store(options)
-    _known(store, options.name)
+    _require_user(store, options.name)
     keys, tokens = len(store.keys(options.name)), len(store.tokens(options.name))
     plan = f"remove user {options.name} with {count_text(keys, 'key')} and {count_text(tokens, 'token')}"
     if len(store.users()) == 1:
         plan += ", the last one"
         say("this is the last user: without users a server is open to whoever reaches it")
-    elif not any(_administers(user) for user in store.users() if user.name != options.name) and _administers(
+    elif not any(_is_admin(user) for user in store.users() if user.name != options.name) and _is_admin(
         store.user(options.name)
     ):
         plan += ", the last admin"
         say("this is the last admin: users can then be changed only here, where the data directory is")
     told = {"user": options.name, "keys": keys, "tokens": tokens}
-    return _destroyed(options, plan, lambda: store.remove_user(options.name), told)
+    return _delete(options, plan, lambda: store.remove_user(options.name), told)
 
 
-def _administers(user: Any) -> bool:
-    from ..security.policy import judge
+def _is_admin(user: Any) -> bool:
+    from ..auth.policy import judge
 
     return (
         not user.is_disabled and judge(user.all_rules, "admin", user.account, None, user.account) == "allow"
@@ -439,10 +439,10 @@ def _administers(user: Any) -> bool:
 
 
 def _user_passwd(options: Namespace) -> int:
-    from .show import print_json
+    from .output import print_json
 
     store = _store(options)
-    _known(store, options.name)
+    _require_user(store, options.name)
     password = None if options.none else _password(f"new password for {options.name}: ")
     user = store.set_password(options.name, password)
     if options.json:
@@ -458,7 +458,7 @@ def _user_passwd(options: Namespace) -> int:
 def _key_create(options: Namespace) -> int:
     import time
 
-    from .show import print_json
+    from .output import print_json
 
     session = options.session
     key = _store(options).create_key(
@@ -479,7 +479,7 @@ def _key_create(options: Namespace) -> int:
 
 
 def _key_ls(options: Namespace) -> int:
-    from .show import print_json, table
+    from .output import print_json, print_table
 
     keys = _store(options).keys(options.user)
     rows = [(key.id, key.user, _time(key.created_ms), _time(key.expires_ms)) for key in keys]
@@ -487,30 +487,30 @@ def _key_ls(options: Namespace) -> int:
         for row in rows:
             print_json(dict(zip(("id", "user", "created", "expires"), row, strict=True)))
     elif rows:
-        table(("key", "user", "created", "expires"), rows)
+        print_table(("key", "user", "created", "expires"), rows)
     else:
         say("there are no access keys")
     return OK
 
 
 def _key_revoke(options: Namespace) -> int:
-    from ..security.errors import UnknownName
+    from ..auth.errors import UnknownName
 
     store = _store(options)
     key = store.key(options.id)
     if key is None:
         raise UnknownName("access key", options.id)
     plan = f"revoke access key {key.id} of {key.user}"
-    return _destroyed(options, plan, lambda: store.revoke_key(key.id), {"id": key.id, "user": key.user})
+    return _delete(options, plan, lambda: store.revoke_key(key.id), {"id": key.id, "user": key.user})
 
 
 def _token_create(options: Namespace) -> int:
     import time
     from argparse import ArgumentTypeError
 
-    from ..security.policy import Rule
-    from .remote import UsageError
-    from .show import print_json
+    from ..auth.policy import Rule
+    from .api import UsageError
+    from .output import print_json
 
     rules = None
     if options.allow:
@@ -529,7 +529,7 @@ def _token_create(options: Namespace) -> int:
 
 
 def _token_ls(options: Namespace) -> int:
-    from .show import print_json, table
+    from .output import print_json, print_table
 
     tokens = _store(options).tokens(options.user)
     if options.json:
@@ -538,7 +538,7 @@ def _token_ls(options: Namespace) -> int:
             times = {"created": _time(token.created_ms), "expires": _time(token.expires_ms)}
             print_json({"user": token.user, "name": token.name, **times, "rules": scope})
     elif tokens:
-        table(
+        print_table(
             ("user", "name", "created", "expires", "only"),
             [
                 (
@@ -557,35 +557,35 @@ def _token_ls(options: Namespace) -> int:
 
 
 def _token_revoke(options: Namespace) -> int:
-    from ..security.errors import UnknownName
+    from ..auth.errors import UnknownName
 
     store = _store(options)
     if all(token.name != options.name for token in store.tokens(options.user)):
         raise UnknownName("token", options.name)
     plan = f"revoke token {options.name} of {options.user}"
     told = {"user": options.user, "name": options.name}
-    return _destroyed(options, plan, lambda: store.revoke_token(options.user, options.name), told)
+    return _delete(options, plan, lambda: store.revoke_token(options.user, options.name), told)
 
 
 # -- permissions --------------------------------------------------------------------------------
 
 
 def _rule(options: Namespace) -> Rule:
-    from ..security.policy import Rule
+    from ..auth.policy import Rule
 
     return Rule("deny" if options.deny else "allow", options.actions, options.queues, options.account)
 
 
 def _perm_grant(options: Namespace) -> int:
-    return _told(options, _store(options).grant(options.user, _rule(options)))
+    return _print_user(options, _store(options).grant(options.user, _rule(options)))
 
 
 def _perm_revoke(options: Namespace) -> int:
-    return _told(options, _store(options).revoke(options.user, _rule(options)))
+    return _print_user(options, _store(options).revoke(options.user, _rule(options)))
 
 
-def _told(options: Namespace, user: Any) -> int:
-    from .show import print_json
+def _print_user(options: Namespace, user: Any) -> int:
+    from .output import print_json
 
     if options.json:
         print_json(_user_json(user))
@@ -595,11 +595,11 @@ def _told(options: Namespace, user: Any) -> int:
 
 
 def _perm_test(options: Namespace) -> int:
-    from ..security.policy import judge
-    from .show import print_json
+    from ..auth.policy import judge
+    from .output import print_json
 
     store = _store(options)
-    _known(store, options.user)
+    _require_user(store, options.user)
     user = store.user(options.user)
     assert user is not None
     account = options.account or user.account

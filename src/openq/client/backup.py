@@ -11,33 +11,37 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidSetting
 from ..model import (
-    FORM_BYTES,
-    FORM_JSON,
-    FORM_MSGPACK,
-    FORM_PICKLE,
-    FORM_TEXT,
-    Death,
+    ENCODING_BYTES,
+    ENCODING_JSON,
+    ENCODING_MSGPACK,
+    ENCODING_PICKLE,
+    ENCODING_TEXT,
+    DeadLetterEvent,
+    DeliveryOptions,
     Draft,
     Entry,
-    Extra,
-    Info,
+    Properties,
 )
-from .checks import text, text_or_none, word_or_none
+from .checks import nonempty_or_none, text, text_or_none
 from .codecs import Codec
-from .message import Message, Peeked, read_base64
+from .message import Message, PeekedMessage, read_base64
 from .publishing import check_attributes
 from .times import from_ms, iso, moment_ms
 
 if TYPE_CHECKING:
-    from .embedded import Queue
+    from .queues import Queue
 
 _VERSION = 1
 _TEXT, _JSON = Codec(), Codec("json")
 _MAX_RECEIVES = (1 << 31) - 1
-_ENCODED = {"base64": FORM_BYTES, "msgpack+base64": FORM_MSGPACK, "pickle+base64": FORM_PICKLE}
+_BASE64_ENCODINGS = {
+    "base64": ENCODING_BYTES,
+    "msgpack+base64": ENCODING_MSGPACK,
+    "pickle+base64": ENCODING_PICKLE,
+}
 
 
-def write_backup(path: str, queue: Queue, entries: Sequence[Entry], lent: Mapping[int, int]) -> None:
+def write_backup(path: str, queue: Queue, entries: Sequence[Entry], in_flight: Mapping[int, int]) -> None:
     """`lent` says how often the messages that are with consumers were delivered, this time included."""
     head = {"openq_backup": _VERSION, "queue": queue.name, "dlq": queue.dlq, "messages": len(entries)}
     target = _target(path)
@@ -51,7 +55,7 @@ def write_backup(path: str, queue: Queue, entries: Sequence[Entry], lent: Mappin
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(json.dumps(head, ensure_ascii=False) + "\n")
             for entry in entries:
-                file.write(json.dumps(_line(queue, entry, lent), ensure_ascii=False) + "\n")
+                file.write(json.dumps(_line(queue, entry, in_flight), ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -88,32 +92,32 @@ def _sync_folder(folder: str) -> None:
         os.close(handle)
 
 
-def _line(queue: Queue, entry: Entry, lent: Mapping[int, int]) -> dict[str, Any]:
-    line = Peeked(queue, entry).to_dict("persistence")
-    if entry.form == FORM_JSON:
+def _line(queue: Queue, entry: Entry, in_flight: Mapping[int, int]) -> dict[str, Any]:
+    line = PeekedMessage(queue, entry).to_dict("persistence")
+    if entry.encoding == ENCODING_JSON:
         line["payload_form"] = "json"  # a text that was written as JSON must be read as JSON again
-    if entry.seq in lent:
+    if entry.seq in in_flight:
         line["status"] = "processing"
-        line["receive_count"] = lent[entry.seq]
-    if entry.info is not None:
-        if entry.info.publisher is not None:
-            line["publisher"] = entry.info.publisher
-        if entry.info.wire is not None:
-            line["properties"] = base64.b64encode(entry.info.wire).decode()
-    extra = entry.extra
-    if extra is None:
+        line["receive_count"] = in_flight[entry.seq]
+    if entry.properties is not None:
+        if entry.properties.publisher is not None:
+            line["publisher"] = entry.properties.publisher
+        if entry.properties.amqp_properties is not None:
+            line["properties"] = base64.b64encode(entry.properties.amqp_properties).decode()
+    options = entry.options
+    if options is None:
         return line
-    if extra.unique is not None:
-        line["unique_key"] = extra.unique
-    if extra.due_ms:
-        line["due_at"] = iso(from_ms(extra.due_ms))
-    if extra.expires_ms:
-        line["expires_at"] = iso(from_ms(extra.expires_ms))
-    if extra.reason is not None:
-        line["reason"] = extra.reason
-    if extra.trace is not None:
-        line["traceback"] = extra.trace
-    if extra.deaths:
+    if options.unique is not None:
+        line["unique_key"] = options.unique
+    if options.due_ms:
+        line["due_at"] = iso(from_ms(options.due_ms))
+    if options.expires_ms:
+        line["expires_at"] = iso(from_ms(options.expires_ms))
+    if options.reason is not None:
+        line["reason"] = options.reason
+    if options.trace is not None:
+        line["traceback"] = options.trace
+    if options.deaths:
         line["deaths"] = [
             {
                 "queue": death.queue,
@@ -122,7 +126,7 @@ def _line(queue: Queue, entry: Entry, lent: Mapping[int, int]) -> dict[str, Any]
                 "receive_count": death.count,
                 **death.details(lambda ms: iso(from_ms(ms))),
             }
-            for death in extra.deaths
+            for death in options.deaths
         ]
     return line
 
@@ -171,13 +175,13 @@ def _parse(path: str, number: int, line: str) -> Any:
 
 def _draft(data: Any, queue: Queue, limit: int | None) -> Draft:
     encoding = data.get("payload_encoding") if isinstance(data, dict) else None
-    if encoding in _ENCODED:
-        body, form = read_base64(data["payload"]), _ENCODED[encoding]
+    if encoding in _BASE64_ENCODINGS:
+        body, body_encoding = read_base64(data["payload"]), _BASE64_ENCODINGS[encoding]
         message = Message.from_dict({**data, "payload": "", "payload_encoding": None})
     else:
         message = Message.from_dict(data)
         is_text = isinstance(message.body, str) and data.get("payload_form") != "json"
-        form = FORM_TEXT if is_text else FORM_JSON
+        body_encoding = ENCODING_TEXT if is_text else ENCODING_JSON
         body, _ = (_TEXT if is_text else _JSON).encode(message.body)
     if not message.id:
         raise InvalidSetting("a message in a backup needs an id")
@@ -191,40 +195,42 @@ def _draft(data: Any, queue: Queue, limit: int | None) -> Draft:
     if expires_at is not None:
         # Counted from its due time, as at publish; one that expired meanwhile goes at once.
         ttl_ms = max(_time_ms(expires_at, "expires_at") - max(due_ms, queue.broker.now_ms()), 1)
-    past = Extra(
+    past = DeliveryOptions(
         count=_receive_count(message.receive_count),
         born_ms=_time_ms(message.timestamp, "timestamp") if message.timestamp is not None else 0,
         reason=text_or_none(data.get("reason"), "reason"),
         trace=text_or_none(data.get("traceback"), "traceback"),
         deaths=_deaths(data.get("deaths", [])),
     )
-    publisher = word_or_none(data.get("publisher"), "publisher")
+    publisher = nonempty_or_none(data.get("publisher"), "publisher")
     return Draft(
         body,
-        form,
+        body_encoding,
         delay_ms=None if "due_at" in data else 0,
         due_ms=due_ms,
         priority=message.priority,
-        group=word_or_none(message.group, "group"),
-        type=word_or_none(message.message_type, "message_type"),
-        unique=word_or_none(data.get("unique_key"), "unique_key"),
+        group=nonempty_or_none(message.group, "group"),
+        type=nonempty_or_none(message.message_type, "message_type"),
+        unique=nonempty_or_none(data.get("unique_key"), "unique_key"),
         ttl_ms=ttl_ms,
-        id=word_or_none(message.id, "id"),
+        id=nonempty_or_none(message.id, "id"),
         attributes=check_attributes(message.attributes) if message.attributes else None,
         publisher=publisher,
         past=past,
-        info=_wire_info(data["properties"], message.attributes, publisher) if "properties" in data else None,
+        properties=_amqp_info(data["properties"], message.attributes, publisher)
+        if "properties" in data
+        else None,
     )
 
 
-def _wire_info(encoded: Any, attributes: Mapping[str, Any], publisher: str | None) -> Info | None:
+def _amqp_info(encoded: Any, attributes: Mapping[str, Any], publisher: str | None) -> Properties | None:
     """The properties as they came; None where somebody has written other attributes into the file since."""
-    from .. import properties  # here, because few need it
+    from .. import amqp_fields  # here, because few need it
 
-    wire = read_base64(text(encoded, "properties"))
-    properties.decode(wire)
-    info = Info.of_wire(wire, publisher)
-    return info if info.attributes == attributes else None
+    amqp_properties = read_base64(text(encoded, "properties"))
+    amqp_fields.decode(amqp_properties)
+    properties = Properties.from_amqp(amqp_properties, publisher)
+    return properties if properties.attributes == attributes else None
 
 
 def _time_ms(value: Any, name: str) -> int:
@@ -240,11 +246,11 @@ def _receive_count(value: Any) -> int:
     return value
 
 
-def _deaths(value: Any) -> tuple[Death, ...]:
+def _deaths(value: Any) -> tuple[DeadLetterEvent, ...]:
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise InvalidSetting("deaths must be a list of JSON objects")
     return tuple(
-        Death.told(
+        DeadLetterEvent.from_fields(
             text(each["queue"], "the queue of a death"),
             text(each["reason"], "the reason of a death"),
             _time_ms(each["time"], "the time of a death"),

@@ -10,7 +10,7 @@ from typing import Any, cast
 from ..errors import InvalidSetting
 
 
-def encodable(value: str, name: str) -> str:
+def utf8(value: str, name: str) -> str:
     """Half a surrogate pair is text to Python and to nobody else: it could be stored nowhere."""
     try:
         value.encode()
@@ -22,21 +22,21 @@ def encodable(value: str, name: str) -> str:
 def text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise InvalidSetting(f"{name} must be text, not {value!r}")
-    return encodable(value, name)
+    return utf8(value, name)
 
 
 def text_or_none(value: Any, name: str) -> str | None:
     return None if value is None else text(value, name)
 
 
-def word_or_none(value: Any, name: str) -> str | None:
+def nonempty_or_none(value: Any, name: str) -> str | None:
     """Text that says something, or None."""
     if value is not None and (not isinstance(value, str) or not value):
         raise InvalidSetting(f"{name} must be text that is not empty, not {value!r}")
-    return None if value is None else encodable(value, name)
+    return None if value is None else utf8(value, name)
 
 
-def texts(values: Any, name: str) -> list[str]:
+def text_list(values: Any, name: str) -> list[str]:
     # A single text is an iterable of its letters, which is never what was meant.
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidSetting(f"{name} must be a list of texts, as in [{'...'!r}], not {values!r}")
@@ -50,18 +50,18 @@ def items(values: Any, name: str) -> list[Any]:
 
 
 def types_or_none(types: Any) -> frozenset[str] | None:
-    return None if types is None else frozenset(texts(types, "types"))
+    return None if types is None else frozenset(text_list(types, "types"))
 
 
 def message_id(value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidSetting(f"a message id is needed, not {value!r}")
-    return encodable(value, "a message id")
+    return utf8(value, "a message id")
 
 
-def whole(value: Any, name: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidSetting(f"{name} must be a whole number from {least} on, not {value!r}")
+def integer(value: Any, name: str, minimum: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise InvalidSetting(f"{name} must be a whole number from {minimum} on, not {value!r}")
     return value
 
 
@@ -71,7 +71,7 @@ def number(value: Any, name: str) -> float:
     return value
 
 
-def patience(timeout: Any, name: str = "timeout") -> float | None:
+def timeout_or_none(timeout: Any, name: str = "timeout") -> float | None:
     """Seconds to wait; anything that is not one is said before the wait."""
     if timeout is None:
         return None
@@ -82,7 +82,7 @@ def patience(timeout: Any, name: str = "timeout") -> float | None:
 
 def seconds_or_none(value: Any, name: str) -> float | None:
     """A number of seconds, 0 or more; None stands for no end."""
-    if patience(value, name) is not None and value < 0:
+    if timeout_or_none(value, name) is not None and value < 0:
         raise InvalidSetting(f"{name} must be None or a number of seconds, 0 or more, not {value!r}")
     return cast(float | None, value)
 

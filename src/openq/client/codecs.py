@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import InvalidSetting
-from ..model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT
+from ..model import ENCODING_BYTES, ENCODING_JSON, ENCODING_MSGPACK, ENCODING_PICKLE, ENCODING_TEXT
 
 _NAMES = ("auto", "raw", "json", "msgpack", "pickle")
 
@@ -32,56 +32,56 @@ class Codec:
     """By name: auto, raw, json, msgpack or pickle; or around an object with `encode` and `decode`."""
 
     def __init__(self, kind: str | BodyCodec = "auto") -> None:
-        self.own: BodyCodec | None = None
+        self.custom: BodyCodec | None = None
         if isinstance(kind, str):
             if kind not in _NAMES:
                 raise InvalidSetting(f"codec must be one of {', '.join(_NAMES)} or an object, not {kind!r}")
             self.name = kind
         elif isinstance(kind, BodyCodec):
             self.name = type(kind).__name__
-            self.own = kind
+            self.custom = kind
         else:
             raise InvalidSetting("a codec object needs the methods encode and decode")
 
     @property
     def is_auto(self) -> bool:
-        return self.own is None and self.name == "auto"
+        return self.custom is None and self.name == "auto"
 
     def encode(self, value: Any) -> tuple[bytes, int]:
         """The bytes and their form."""
-        if self.own is not None:
-            return self._encode_own(self.own, value), FORM_BYTES
+        if self.custom is not None:
+            return self._encode_custom(self.custom, value), ENCODING_BYTES
         if self.name == "json":
-            return _to_json(value), FORM_JSON
+            return _to_json(value), ENCODING_JSON
         if self.name == "msgpack":
-            return _to_msgpack(value), FORM_MSGPACK
+            return _to_msgpack(value), ENCODING_MSGPACK
         if self.name == "pickle":
-            return _to_pickle(value), FORM_PICKLE
+            return _to_pickle(value), ENCODING_PICKLE
         if isinstance(value, str):
-            return _to_utf8(value), FORM_TEXT if self.name == "auto" else FORM_BYTES
+            return _to_utf8(value), ENCODING_TEXT if self.name == "auto" else ENCODING_BYTES
         if isinstance(value, bytes):
-            return value, FORM_BYTES
+            return value, ENCODING_BYTES
         if isinstance(value, bytearray | memoryview):
-            return bytes(value), FORM_BYTES
+            return bytes(value), ENCODING_BYTES
         if self.name == "raw":
             raise InvalidSetting(
                 f"codec 'raw' takes bytes or text, not {type(value).__name__}; "
                 "leave out codec to have it written as JSON"
             )
-        return _to_json(value, self.name), FORM_JSON
+        return _to_json(value, self.name), ENCODING_JSON
 
-    def decode(self, data: bytes, form: int) -> Any:
-        if self.own is not None:
-            return self.own.decode(data)
-        if self.name == "raw" or form == FORM_BYTES:
+    def decode(self, data: bytes, encoding: int) -> Any:
+        if self.custom is not None:
+            return self.custom.decode(data)
+        if self.name == "raw" or encoding == ENCODING_BYTES:
             return data
-        if form == FORM_TEXT:
+        if encoding == ENCODING_TEXT:
             return data.decode()
-        if form == FORM_JSON:
+        if encoding == ENCODING_JSON:
             return _from_json(data)
-        if form == FORM_MSGPACK:
+        if encoding == ENCODING_MSGPACK:
             return _msgpack().decode(data)
-        if form == FORM_PICKLE and self.name == "pickle":
+        if encoding == ENCODING_PICKLE and self.name == "pickle":
             import pickle
 
             return pickle.loads(data)
@@ -89,19 +89,19 @@ class Codec:
             "this body was pickled; open the queue with codec='pickle' if you trust its writers"
         )
 
-    def decode_claimed(self, data: bytes, form: int) -> Any:
+    def decode_declared(self, data: bytes, encoding: int) -> Any:
         """What somebody else says is of this form; bytes if it is not."""
-        if self.own is None and self.name != "raw":
+        if self.custom is None and self.name != "raw":
             try:
-                if form == FORM_JSON:
+                if encoding == ENCODING_JSON:
                     return json.loads(data.decode(), parse_constant=_refuse_constant)
-                return self.decode(data, form)
+                return self.decode(data, encoding)
             except Exception:  # whatever is wrong with it, it still is a message
                 return data
-        return self.decode(data, form)
+        return self.decode(data, encoding)
 
-    def _encode_own(self, own: BodyCodec, value: Any) -> bytes:
-        data = own.encode(value)
+    def _encode_custom(self, custom: BodyCodec, value: Any) -> bytes:
+        data = custom.encode(value)
         if not isinstance(data, bytes):
             raise InvalidSetting(f"codec {self.name} returned {type(data).__name__} instead of bytes")
         return data
@@ -134,7 +134,7 @@ def _to_json(value: Any, codec: str = "json") -> bytes:
     try:
         # NaN and Infinity are no JSON: every other reader would choke on them.
         text = json.dumps(
-            value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_as_plain
+            value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_json_default
         )
         data = _to_utf8(text)
         check_depth(value, data)
@@ -144,14 +144,14 @@ def _to_json(value: Any, codec: str = "json") -> bytes:
     except (TypeError, ValueError) as error:
         if isinstance(error, InvalidSetting):
             raise
-        others = "'msgpack', 'pickle'" if _is_for_msgpack(value) else "'pickle'"
+        others = "'msgpack', 'pickle'" if _fits_msgpack(value) else "'pickle'"
         raise InvalidSetting(
             f"codec {codec!r} cannot write this body as JSON ({error}); publish text, bytes or plain values, "
             f"or open the queue with codec={others} or an object that has encode and decode"
         ) from None
 
 
-def _is_for_msgpack(value: Any) -> bool:
+def _fits_msgpack(value: Any) -> bool:
     try:
         _to_msgpack(value)
     except InvalidSetting:
@@ -159,7 +159,7 @@ def _is_for_msgpack(value: Any) -> bool:
     return True
 
 
-def _as_plain(value: Any) -> Any:
+def _json_default(value: Any) -> Any:
     """The form in JSON of what it has no word for. Asked only for such values."""
     kind = type(value)
     if hasattr(kind, "__dataclass_fields__"):
@@ -169,14 +169,14 @@ def _as_plain(value: Any) -> Any:
 
         return msgspec.to_builtins(value)
     for base in kind.__mro__:
-        write = _PLAIN.get((base.__module__, base.__qualname__))
+        write = _JSON_CONVERTERS.get((base.__module__, base.__qualname__))
         if write is not None:
             return write(value)
     raise TypeError(f"it has no form for {kind.__name__}")
 
 
 # By name: importing uuid and decimal for everybody would cost more than all the rest of the library.
-_PLAIN: dict[tuple[str, str], Callable[[Any], Any]] = {
+_JSON_CONVERTERS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("datetime", "datetime"): lambda value: value.isoformat(),
     ("datetime", "date"): lambda value: value.isoformat(),
     ("datetime", "time"): lambda value: value.isoformat(),

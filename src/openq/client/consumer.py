@@ -11,12 +11,12 @@ from typing import Any
 
 from ..errors import Closed, Forked, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from . import checks
-from .embedded import RECEIVE_TIMEOUT, Queue
 from .failures import describe_attempt, is_handler_failure
-from .message import Message, Received
+from .message import Message, ReceivedMessage
+from .queues import RECEIVE_TIMEOUT, Queue
 from .settings import environment_number
 from .times import to_ms
-from .waiting import Wait
+from .waiting import ThreadWait
 
 log = logging.getLogger("openq")
 
@@ -31,7 +31,7 @@ class _FromEnvironment:
 FROM_ENVIRONMENT: Any = _FromEnvironment()
 _numbers = count(1)
 
-TROUBLE_PAUSE_S = 1.0  # after a receive that failed
+ERROR_PAUSE_S = 1.0  # after a receive that failed
 
 
 def default_idle_timeout(otherwise: float | None) -> float | None:
@@ -41,17 +41,17 @@ def default_idle_timeout(otherwise: float | None) -> float | None:
     return None if number == math.inf else number
 
 
-def idle_text(idle_timeout: float | None, is_closed: bool) -> str:
+def idle_reason(idle_timeout: float | None, is_closed: bool) -> str:
     """Why a wait came back without a message."""
     if is_closed or idle_timeout is None:
         return "the queue was closed"
     return f"no message came for {idle_timeout:g} s (idle_timeout)"
 
 
-FORKED_TEXT = "this process was forked after the queue was opened"
+FORKED_REASON = "this process was forked after the queue was opened"
 
 
-def interrupted_text(error: BaseException) -> str:
+def interrupted_reason(error: BaseException) -> str:
     return f"it was interrupted ({type(error).__name__})"
 
 
@@ -69,7 +69,7 @@ class ConsumerLoop:
     def __init__(
         self,
         queue: Queue,
-        handler: Callable[[Received], object] | None,
+        handler: Callable[[ReceivedMessage], object] | None,
         *,
         name: str,
         idle_timeout: float | None,
@@ -89,7 +89,7 @@ class ConsumerLoop:
         self._heartbeat = heartbeat
         self._batch = batch
         self._stopping = threading.Event()
-        self._wait: Wait | None = None
+        self._wait: ThreadWait | None = None
 
     def run(self) -> None:
         ended = "it was stopped"
@@ -102,15 +102,15 @@ class ConsumerLoop:
                 except OpenQError as error:
                     # One message that cannot be read: it was given back, and others may be well.
                     log.error("the consumer of queue %r could not receive: %s", self.queue.name, error)
-                    self._stopping.wait(TROUBLE_PAUSE_S)
+                    self._stopping.wait(ERROR_PAUSE_S)
                     continue
                 if not messages:
                     if not self._stopping.is_set():
-                        ended = idle_text(self.idle_timeout, self.queue.closed)
+                        ended = idle_reason(self.idle_timeout, self.queue.closed)
                     break
-                self._work_through(messages)
+                self._process(messages)
         except Forked as error:
-            ended = FORKED_TEXT
+            ended = FORKED_REASON
             log.error("the consumer of queue %r stopped: %s", self.queue.name, error)
         except Closed:
             ended = "the queue was closed"  # under us: there is nothing more to do
@@ -118,7 +118,7 @@ class ConsumerLoop:
             ended = f"receiving failed ({type(error).__name__})"
             log.exception("the consumer of queue %r stopped", self.queue.name)
         except BaseException as error:
-            log_end(self.name, self.queue.name, interrupted_text(error), self.processed, self.failed)
+            log_end(self.name, self.queue.name, interrupted_reason(error), self.processed, self.failed)
             raise
         log_end(self.name, self.queue.name, ended, self.processed, self.failed)
 
@@ -128,7 +128,7 @@ class ConsumerLoop:
         if wait is not None:
             wait.end()
 
-    def _next(self) -> list[Received]:
+    def _next(self) -> list[ReceivedMessage]:
         self._wait = self.queue._wait_for(self._batch, self._visibility_timeout, self.types, self.name)
         # `stop` sets its flag before it looks for a wait to cancel, so one of us sees the other.
         if self._stopping.is_set():
@@ -137,27 +137,27 @@ class ConsumerLoop:
         self._wait = None
         return messages
 
-    def _work_through(self, messages: list[Received]) -> None:
-        beat = self.queue._shared.heartbeat
+    def _process(self, messages: list[ReceivedMessage]) -> None:
+        heartbeat = self.queue._handle.heartbeat
         if self._heartbeat:
             for message in messages:
-                beat.hold(self.queue.name, message._delivery)
+                heartbeat.hold(self.queue.name, message._delivery)
         try:
             for i, message in enumerate(messages):
                 if self._stopping.is_set() and i:
                     self._release(messages[i:])
                     return
-                self._work(message)
-                beat.drop(message._delivery)
+                self._process_one(message)
+                heartbeat.drop(message._delivery)
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C where `run` was called in the main thread
                 self._release([message for message in messages if not message._settled])
             raise
         finally:
             for message in messages:
-                beat.drop(message._delivery)
+                heartbeat.drop(message._delivery)
 
-    def _work(self, message: Received) -> None:
+    def _process_one(self, message: ReceivedMessage) -> None:
         try:
             self._handle(message)
         except BaseException as error:
@@ -170,13 +170,13 @@ class ConsumerLoop:
             self.processed += 1
             self._finish(message, None)
 
-    def _handle(self, message: Received) -> None:
+    def _handle(self, message: ReceivedMessage) -> None:
         if self.handler is None:
             log.info("received message %s: %r", message.id, message.body)
         else:
             self.handler(message)
 
-    def _finish(self, message: Received, error: BaseException | None) -> None:
+    def _finish(self, message: ReceivedMessage, error: BaseException | None) -> None:
         if message._settled:
             return
         try:
@@ -190,7 +190,7 @@ class ConsumerLoop:
             # The lease ended while the handler worked: the message is or will be somebody else's.
             log.warning("message %s could not be settled: %s", message.id, problem)
 
-    def _release(self, messages: list[Received]) -> None:
+    def _release(self, messages: list[ReceivedMessage]) -> None:
         try:
             self.queue._release(*messages)
         except OpenQError as problem:
@@ -212,7 +212,7 @@ class Consumer(threading.Thread):
     def __init__(
         self,
         queue: Queue,
-        handler: Callable[[Received], object] | None = None,
+        handler: Callable[[ReceivedMessage], object] | None = None,
         *,
         idle_timeout: float | None = FROM_ENVIRONMENT,
         visibility_timeout: float | None = None,
@@ -236,7 +236,7 @@ class Consumer(threading.Thread):
             idle_timeout=checks.seconds_or_none(idle_timeout, "idle_timeout"),
             visibility_timeout=visibility_timeout,
             heartbeat=heartbeat,
-            batch=checks.whole(batch, "batch", 1),
+            batch=checks.integer(batch, "batch", 1),
             types=checks.types_or_none(types),
         )
 
@@ -245,7 +245,7 @@ class Consumer(threading.Thread):
         return self.__loop.queue
 
     @property
-    def handler(self) -> Callable[[Received], object] | None:
+    def handler(self) -> Callable[[ReceivedMessage], object] | None:
         return self.__loop.handler
 
     @property
@@ -270,7 +270,7 @@ class Consumer(threading.Thread):
     def run(self) -> None:
         self.__loop.run()
 
-    def pull_msg(self, timeout: float | None = RECEIVE_TIMEOUT) -> Received | None:
+    def pull_msg(self, timeout: float | None = RECEIVE_TIMEOUT) -> ReceivedMessage | None:
         """One message for the caller to work on, or None. Ack it through itself or through the consumer."""
         return self.queue.receive(timeout, consumer=self.name, types=self.__loop.types)
 

@@ -11,7 +11,7 @@ from . import checks
 
 MAX_REASON = 4096  # characters of an exception's text
 MAX_TRACE_TEXT = 500  # of it where the traceback ends; the whole of it is in the reason
-_OWN_MODULES = ("openq.client.consumer", "openq.aio.consumer")
+_CONSUMER_MODULES = ("openq.client.consumer", "openq.aio.consumer")
 
 
 def reason_of(error: BaseException) -> str:
@@ -28,7 +28,7 @@ def trace_of(error: BaseException) -> str | None:
     import traceback  # not at the top: a program whose handlers never fail does not need it
 
     where = error.__traceback__
-    while where is not None and where.tb_frame.f_globals.get("__name__") in _OWN_MODULES:
+    while where is not None and where.tb_frame.f_globals.get("__name__") in _CONSUMER_MODULES:
         where = where.tb_next
     where = where or error.__traceback__
     if where is None:
@@ -37,13 +37,13 @@ def trace_of(error: BaseException) -> str | None:
         lines = traceback.format_exception(type(error), error, where)
     except Exception:
         return None  # of an exception that breaks even that, the reason must do
-    return _encodable("".join(_shortened(lines)).rstrip())
+    return _encodable("".join(_shorten(lines)).rstrip())
 
 
 _FRAMES = ("File ", "Traceback (", "Exception Group Traceback (", "The above exception", "During handling")
 
 
-def _shortened(pieces: list[str]) -> Iterator[str]:
+def _shorten(pieces: list[str]) -> Iterator[str]:
     """A printed traceback with the long texts of exceptions cut, so that they do not push out its frames."""
     left = MAX_TRACE_TEXT
     for piece in pieces:
@@ -65,7 +65,7 @@ def failure_of(reason: str | BaseException | None) -> str | None:
     return checks.text_or_none(reason, "reason")
 
 
-def was_cut_off(error: BaseException) -> bool:
+def was_interrupted(error: BaseException) -> bool:
     """Ctrl-C, a cancelled task, a generator that was closed: the work did not fail, it was not finished.
 
     SystemExit is not among them: a message for which the program exits would otherwise come back for ever.

@@ -11,13 +11,13 @@ from itertools import count
 
 from ..errors import Closed, MessageNotFoundError, OpenQError, QueueNotFound, VisibilityTimeoutExpired
 from ..model import Delivery
-from .verbs import Verbs
+from .interface import LibraryBroker
 
 log = logging.getLogger("openq")
 
-_FEW = 16  # not worth a sweep
-_LOST = (VisibilityTimeoutExpired, MessageNotFoundError, QueueNotFound, Closed)
-_Hold = tuple[str, Delivery, int]  # queue, delivery, length of the lease in ms
+_MIN_SWEEP = 16  # not worth a sweep
+_LEASE_LOST = (VisibilityTimeoutExpired, MessageNotFoundError, QueueNotFound, Closed)
+_HeldLease = tuple[str, Delivery, int]  # queue, delivery, length of the lease in ms
 
 
 class Heartbeat:
@@ -26,11 +26,11 @@ class Heartbeat:
     Most messages are settled long before: for them it costs a lock and an entry, and wakes no thread.
     """
 
-    def __init__(self, broker: Verbs) -> None:
+    def __init__(self, broker: LibraryBroker) -> None:
         self._broker = broker
         self._condition = threading.Condition()
         self._due: list[tuple[float, int]] = []  # when a hold is to be extended, and its number
-        self._held: dict[int, _Hold] = {}
+        self._held: dict[int, _HeldLease] = {}
         self._numbers: dict[int, int] = {}  # identity of a delivery -> number of its hold
         self._count = count(1)
         self._thread: threading.Thread | None = None
@@ -38,7 +38,7 @@ class Heartbeat:
         self._wakes_at = 0.0  # when the thread looks again by itself
 
     def hold(self, queue: str, delivery: Delivery) -> None:
-        lease_ms = delivery.until_ms - delivery.lent_ms
+        lease_ms = delivery.until_ms - delivery.delivered_ms
         if lease_ms <= 0:
             return  # bound to its holder, or over already: there is nothing to extend
         due = time.monotonic() + lease_ms / 3000
@@ -66,7 +66,7 @@ class Heartbeat:
     def _sweep(self) -> None:
         """A long lease comes due long after its message was acked: such leftovers are thrown out
         together, once they are more than half of all."""
-        if len(self._due) > 2 * len(self._held) + _FEW:
+        if len(self._due) > 2 * len(self._held) + _MIN_SWEEP:
             self._due = [due for due in self._due if due[1] in self._held]
             heapify(self._due)
 
@@ -105,7 +105,7 @@ class Heartbeat:
         try:
             until_ms = self._broker.extend(queue, (delivery.entry.seq, delivery.number), lease_ms)
         except OpenQError as error:
-            is_lost = isinstance(error, _LOST)
+            is_lost = isinstance(error, _LEASE_LOST)
             with self._condition:
                 still_held = number in self._held
                 if is_lost:

@@ -28,30 +28,30 @@ class Hooks:
         for name in ("on_msg_received", "onMsgReceived"):
             if getattr(type(self), name) is not getattr(base, name):
                 self._hooks.append(getattr(self, name))
-        self._hooked = bool(self._hooks)
+        self._has_hooks = bool(self._hooks)
 
     def on_msg_received(self, message: Any) -> Any:
         """In a subclass: called with each message. Here: registers a function to be called with each."""
         if not callable(message):
             return None
         self._hooks.append(message)
-        self._hooked = True
+        self._has_hooks = True
         return message
 
     onMsgReceived = on_msg_received
 
-    def _arrived_many(self, arrivals: Iterable[tuple[str, Any]]) -> None:
+    def _run_hooks_many(self, published: Iterable[tuple[str, Any]]) -> None:
         """Items of `publish_many`, each with the id it got."""
-        for message_id, item in arrivals:
+        for message_id, item in published:
             if isinstance(item, Message):
                 options = {name: getattr(item, name) for name in _HOOK_FIELDS}
-                self._arrived(message_id, item.body, options)
+                self._run_hooks(message_id, item.body, options)
             elif is_item(item):
-                self._arrived(message_id, item["body"], item)
+                self._run_hooks(message_id, item["body"], item)
             else:
-                self._arrived(message_id, item, {})
+                self._run_hooks(message_id, item, {})
 
-    def _arrived(self, message_id: str, body: Any, options: Mapping[str, Any]) -> None:
+    def _run_hooks(self, message_id: str, body: Any, options: Mapping[str, Any]) -> None:
         message = Message(
             message_id,
             body,

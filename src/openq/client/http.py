@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from ..errors import OpenQError
 
 MAX_HEAD_BYTES = 64 << 10
-_READ = 256 << 10
+_READ_BYTES = 256 << 10
 
 
 class Unreachable(OpenQError):
@@ -67,7 +67,7 @@ class Refused(OpenQError):
         self.hint = hint
 
 
-class Answer(NamedTuple):
+class ClientResponse(NamedTuple):
     status: int
     headers: Mapping[str, str]  # names in lower case; the last one of a name counts
     body: bytes
@@ -81,7 +81,7 @@ class Answer(NamedTuple):
                 self.status, "not_json", f"the server did not answer with JSON: {shown!r}"
             ) from None
 
-    def checked(self) -> Answer:
+    def raise_for_status(self) -> ClientResponse:
         """Itself if the request was granted, else the server's reason as an error."""
         if self.status < 400:
             return self
@@ -98,7 +98,7 @@ class Answer(NamedTuple):
         raise Refused(self.status, code, str(detail), hint)
 
 
-class Connection:
+class HttpClient:
     """To one server. Opens at the first request, and again when the server has closed it meanwhile."""
 
     def __init__(
@@ -133,14 +133,16 @@ class Connection:
             user, password = unquote(parts.username), unquote(parts.password or "")
         signed = b""
         if token is not None:
-            signed = b"authorization: Bearer " + _one_line(token, "token") + b"\r\n"
+            signed = b"authorization: Bearer " + _header_value(token, "token") + b"\r\n"
         elif user is not None:
             pair = f"{user}:{password or ''}".encode()
             signed = b"authorization: Basic " + base64.b64encode(pair) + b"\r\n"
-        self._fixed = b"host: " + f"{name}:{self._port}".encode() + b"\r\nuser-agent: openq\r\n" + signed
+        self._fixed_headers = (
+            b"host: " + f"{name}:{self._port}".encode() + b"\r\nuser-agent: openq\r\n" + signed
+        )
         self._socket: socket.socket | None = None
         self._buffer = b""
-        self.hung_up = False
+        self.aborted = False
 
     def __repr__(self) -> str:
         return f"Connection({self.url!r})"  # never the token
@@ -154,11 +156,12 @@ class Connection:
         *,
         accept: str = "application/json",
         timeout_s: float | None = None,
-    ) -> Answer:
+    ) -> ClientResponse:
         """One exchange. `target` is a path with its query, percent-encoded; whatever the status, no error."""
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         head = (
-            f"{method} {self._prefix}{target} HTTP/1.1\r\naccept: {accept}\r\n".encode("ascii") + self._fixed
+            f"{method} {self._prefix}{target} HTTP/1.1\r\naccept: {accept}\r\n".encode("ascii")
+            + self._fixed_headers
         )
         if body is not None:
             head += f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n".encode("ascii")
@@ -168,17 +171,17 @@ class Connection:
         try:
             opened = self._open(wait_s)
             opened.settimeout(wait_s)
-            if self.hung_up:
+            if self.aborted:
                 raise Unreachable(self.url, "the call was called off")
             sent = True
             try:
                 opened.sendall(head + b"\r\n" + (body or b""))
             except (BrokenPipeError, ConnectionResetError):
                 # It stopped listening in the middle of a body it does not want: it may have said why.
-                answer = self._answer(method)
+                answer = self._read_response(method)
                 self.close()
                 return answer
-            return self._answer(method)
+            return self._read_response(method)
         except TimeoutError:
             self.close()
             late = TimedOut(self.url, wait_s)
@@ -198,13 +201,13 @@ class Connection:
             self.close()
             raise
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         """Tell the server that nobody waits any more, from any thread.
 
         Only our direction is closed: an answer that is on its way already still reaches the thread that
         waits for it, and what is in it is not lost.
         """
-        self.hung_up = True  # for good: one that is being opened in this moment must notice too
+        self.aborted = True  # for good: one that is being opened in this moment must notice too
         held = self._socket
         if held is not None:
             try:
@@ -219,7 +222,7 @@ class Connection:
             self._socket = None
         self._buffer = b""
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> HttpClient:
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -263,20 +266,20 @@ class Connection:
             return Unreachable(self.url, "it does not speak HTTPS there", "try http://")
         return Unreachable(self.url, error.strerror or str(error))
 
-    def _more(self) -> None:
+    def _read_more(self) -> None:
         assert self._socket is not None
-        data = self._socket.recv(_READ)
+        data = self._socket.recv(_READ_BYTES)
         if not data:
             hint = "if it serves HTTPS, the address begins with https://" if not self._tls else ""
             raise Unreachable(self.url, "it hung up before the end of its answer", hint)
         self._buffer += data
 
-    def _answer(self, method: str) -> Answer:
+    def _read_response(self, method: str) -> ClientResponse:
         while True:
             while (end := self._buffer.find(b"\r\n\r\n")) < 0:
                 if len(self._buffer) > MAX_HEAD_BYTES:
                     raise Unreachable(self.url, "its answer is not HTTP")
-                self._more()
+                self._read_more()
             lines = self._buffer[:end].decode("latin-1").split("\r\n")
             version, _, rest = lines[0].partition(" ")
             if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
@@ -289,26 +292,26 @@ class Connection:
         for line in lines[1:]:
             name, _, value = line.partition(":")
             headers[name.strip().lower()] = value.strip()
-        body = b"" if method == "HEAD" or status in (204, 304) else self._body(headers)
+        body = b"" if method == "HEAD" or status in (204, 304) else self._read_body(headers)
         if headers.get("connection", "").lower() == "close":
             self.close()
-        return Answer(status, headers, body)
+        return ClientResponse(status, headers, body)
 
-    def _body(self, headers: Mapping[str, str]) -> bytes:
+    def _read_body(self, headers: Mapping[str, str]) -> bytes:
         if headers.get("transfer-encoding", "").lower() == "chunked":
-            return b"".join(self._chunks())
+            return b"".join(self._read_chunks())
         length = headers.get("content-length")
         if length is None or not length.isdigit():
             raise Unreachable(self.url, "its answer has no length")
-        return self._take(int(length))
+        return self._read_exactly(int(length))
 
-    def _take(self, size: int) -> bytes:
+    def _read_exactly(self, size: int) -> bytes:
         if len(self._buffer) < size:
             assert self._socket is not None
             # Joined once: adding each piece to the buffer would copy a long answer over and over.
             pieces, have = [self._buffer], len(self._buffer)
             while have < size:
-                data = self._socket.recv(min(_READ, size - have))
+                data = self._socket.recv(min(_READ_BYTES, size - have))
                 if not data:
                     raise Unreachable(self.url, "it hung up before the end of its answer")
                 pieces.append(data)
@@ -317,25 +320,25 @@ class Connection:
         body, self._buffer = self._buffer[:size], self._buffer[size:]
         return body
 
-    def _line(self) -> bytes:
+    def _read_line(self) -> bytes:
         while (end := self._buffer.find(b"\r\n")) < 0:
             if len(self._buffer) > MAX_HEAD_BYTES:
                 raise Unreachable(self.url, "its answer is not HTTP")
-            self._more()
+            self._read_more()
         line, self._buffer = self._buffer[:end], self._buffer[end + 2 :]
         return line
 
-    def _chunks(self) -> Iterator[bytes]:
+    def _read_chunks(self) -> Iterator[bytes]:
         while True:
             try:
-                size = int(self._line().partition(b";")[0], 16)
+                size = int(self._read_line().partition(b";")[0], 16)
             except ValueError:
                 raise Unreachable(self.url, "its answer is not HTTP") from None
             if not size:
                 break
-            yield self._take(size)
-            self._take(2)
-        while self._line():
+            yield self._read_exactly(size)
+            self._read_exactly(2)
+        while self._read_line():
             pass
 
 
@@ -348,7 +351,7 @@ def _is_readable(held: socket.socket) -> bool:
     return bool(watch.poll(0))
 
 
-def _one_line(text: str, what: str) -> bytes:
+def _header_value(text: str, what: str) -> bytes:
     """What goes into a header must not be able to end it."""
     if not text.isascii() or not text.isprintable() or " " in text:
         raise Refused(0, "usage", f"the {what} must be printable ASCII without spaces")

@@ -15,16 +15,24 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidSetting, OpenQError
-from ..model import FORM_BYTES, FORM_JSON, FORM_MSGPACK, FORM_PICKLE, FORM_TEXT, Delivery, Entry
+from ..model import (
+    ENCODING_BYTES,
+    ENCODING_JSON,
+    ENCODING_MSGPACK,
+    ENCODING_PICKLE,
+    ENCODING_TEXT,
+    Delivery,
+    Entry,
+)
 from .codecs import Codec
-from .failures import retry_delay, was_cut_off
+from .failures import retry_delay, was_interrupted
 from .times import from_ms, iso, parse_iso
 
 if TYPE_CHECKING:
-    from .embedded import Queue
+    from .queues import Queue
 
 VIEWS = ("transmission", "persistence", "consumption")
-_ENCODINGS = {FORM_MSGPACK: "msgpack+base64", FORM_PICKLE: "pickle+base64"}
+_ENCODINGS = {ENCODING_MSGPACK: "msgpack+base64", ENCODING_PICKLE: "pickle+base64"}
 STATUSES = ("unprocessed", "processing", "processed", "dead")
 
 
@@ -153,8 +161,8 @@ class Message:
             raise InvalidSetting(f"this is not JSON: {error}") from None
 
 
-_WRAPPED = "$dict"
-_OWN_WORDS = {"$base64", _WRAPPED}
+_ESCAPED = "$dict"
+_RESERVED_KEYS = {"$base64", _ESCAPED}
 
 
 def _to_json_value(value: Any) -> Any:
@@ -164,7 +172,7 @@ def _to_json_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         out = {key: _to_json_value(each) for key, each in value.items()}
         # One that looks like our own word for bytes is wrapped, so that it is not taken for it.
-        return {_WRAPPED: out} if len(out) == 1 and out.keys() <= _OWN_WORDS else out
+        return {_ESCAPED: out} if len(out) == 1 and out.keys() <= _RESERVED_KEYS else out
     if isinstance(value, list | tuple):
         return [_to_json_value(each) for each in value]
     return value
@@ -174,8 +182,8 @@ def _from_json_value(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == {"$base64"}:
             return read_base64(value["$base64"])
-        if value.keys() == {_WRAPPED} and isinstance(value[_WRAPPED], dict):
-            value = value[_WRAPPED]
+        if value.keys() == {_ESCAPED} and isinstance(value[_ESCAPED], dict):
+            value = value[_ESCAPED]
         return {key: _from_json_value(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_from_json_value(each) for each in value]
@@ -195,8 +203,8 @@ def read_payload(data: Mapping[str, Any]) -> Any:
         return payload
     if encoding == "base64":
         return read_base64(payload)
-    if encoding == _ENCODINGS[FORM_MSGPACK]:
-        return Codec().decode(read_base64(payload), FORM_MSGPACK)
+    if encoding == _ENCODINGS[ENCODING_MSGPACK]:
+        return Codec().decode(read_base64(payload), ENCODING_MSGPACK)
     raise InvalidSetting(f"payload_encoding must be 'base64' or 'msgpack+base64', not {encoding!r}")
 
 
@@ -221,7 +229,7 @@ def _moment(data: Mapping[str, Any], name: str) -> datetime | None:
     return None if text is None else parse_iso(text, name)
 
 
-class _Stored(Message):
+class _StoredMessage(Message):
     """A message as its queue holds it. Not made through the dataclass: its fields are computed."""
 
     __slots__ = ("_body", "_queue")
@@ -245,18 +253,18 @@ class _Stored(Message):
             entry = self._entry
             data = entry.body
             assert data is not None, "a message is loaded before anybody sees it"
-            form = _claimed_form(entry)
-            if form != FORM_BYTES:
-                body = self._queue.codec.decode_claimed(data, form)
+            body_encoding = _declared_encoding(entry)
+            if body_encoding != ENCODING_BYTES:
+                body = self._queue.codec.decode_declared(data, body_encoding)
             else:
-                body = self._queue._decode(data, entry.form)
+                body = self._queue._decode(data, entry.encoding)
             self._body = body
             return body
 
     @property
     def timestamp(self) -> datetime:  # type: ignore[override]
         entry = self._entry
-        born_ms = 0 if entry.extra is None else entry.extra.born_ms
+        born_ms = 0 if entry.options is None else entry.options.born_ms
         return from_ms(born_ms or entry.sent_ms)
 
     @property
@@ -269,8 +277,8 @@ class _Stored(Message):
 
     @property
     def receive_count(self) -> int:  # type: ignore[override]
-        extra = self._entry.extra
-        return 0 if extra is None else extra.count
+        options = self._entry.options
+        return 0 if options is None else options.count
 
     @property
     def status(self) -> str:  # type: ignore[override]
@@ -278,8 +286,8 @@ class _Stored(Message):
 
     @property
     def message_type(self) -> str | None:  # type: ignore[override]
-        extra = self._entry.extra
-        return None if extra is None else extra.type
+        options = self._entry.options
+        return None if options is None else options.type
 
     @property
     def priority(self) -> int:  # type: ignore[override]
@@ -287,8 +295,8 @@ class _Stored(Message):
 
     @property
     def attributes(self) -> Mapping[str, Any]:  # type: ignore[override]
-        info = self._entry.info
-        return {} if info is None else info.attributes
+        properties = self._entry.properties
+        return {} if properties is None else properties.attributes
 
     @property
     def group(self) -> str | None:  # type: ignore[override]
@@ -296,20 +304,20 @@ class _Stored(Message):
 
     @property
     def publisher(self) -> str | None:
-        info = self._entry.info
-        return None if info is None else info.publisher
+        properties = self._entry.properties
+        return None if properties is None else properties.publisher
 
     @property
     def reason(self) -> str | None:
         """Why its last delivery failed, as far as somebody said so."""
-        extra = self._entry.extra
-        return None if extra is None else extra.reason
+        options = self._entry.options
+        return None if options is None else options.reason
 
     @property
     def traceback(self) -> str | None:
         """Of the exception that failed its last delivery, as far as its consumer gave one."""
-        extra = self._entry.extra
-        return None if extra is None else extra.trace
+        options = self._entry.options
+        return None if options is None else options.trace
 
     @property
     def deaths(self) -> list[dict[str, Any]]:
@@ -318,8 +326,8 @@ class _Stored(Message):
         `times` and `first_time` say how often it died there that way, if more than once; `kind` is
         what OpenQ calls it where somebody gave another reason.
         """
-        extra = self._entry.extra
-        if extra is None:
+        options = self._entry.options
+        if options is None:
             return []
         return [
             {
@@ -329,7 +337,7 @@ class _Stored(Message):
                 "receive_count": death.count,
                 **death.details(from_ms),
             }
-            for death in extra.deaths
+            for death in options.deaths
         ]
 
     def to_dict(self, view: str = "consumption") -> dict[str, Any]:
@@ -340,15 +348,15 @@ class _Stored(Message):
         return out
 
     def _payload(self) -> dict[str, Any]:
-        if _claimed_form(self._entry) in (FORM_TEXT, FORM_JSON):
+        if _declared_encoding(self._entry) in (ENCODING_TEXT, ENCODING_JSON):
             return payload_fields(self.body)
         return self._stored_payload()
 
     def _stored_payload(self) -> dict[str, Any]:
         entry = self._entry
-        if entry.form not in (FORM_TEXT, FORM_JSON) and entry.body is not None:
+        if entry.encoding not in (ENCODING_TEXT, ENCODING_JSON) and entry.body is not None:
             # What the bytes mean stays the business of the codec that will read them.
-            encoding = _ENCODINGS.get(entry.form, "base64")
+            encoding = _ENCODINGS.get(entry.encoding, "base64")
             return {"payload": base64.b64encode(entry.body).decode(), "payload_encoding": encoding}
         return payload_fields(self.body)
 
@@ -370,21 +378,21 @@ class _Stored(Message):
         return Message, tuple(plain)
 
 
-class Peeked(_Stored):
+class PeekedMessage(_StoredMessage):
     """A look at a waiting message: no lease, so there is nothing to ack."""
 
-    __slots__ = ("_looked_at",)
+    __slots__ = ("_peeked_entry",)
 
     def __init__(self, queue: Queue, entry: Entry) -> None:
         self._queue = queue
-        self._looked_at = entry
+        self._peeked_entry = entry
 
     @property
     def _entry(self) -> Entry:
-        return self._looked_at
+        return self._peeked_entry
 
 
-class Received(_Stored):
+class ReceivedMessage(_StoredMessage):
     """A message on loan. As a context manager: ack at the end, nack with the reason on an exception."""
 
     __slots__ = ("_delivery", "_settled")
@@ -400,7 +408,7 @@ class Received(_Stored):
 
     @property
     def received_at(self) -> datetime:  # type: ignore[override]
-        return from_ms(self._delivery.lent_ms)
+        return from_ms(self._delivery.delivered_ms)
 
     @property
     def receipt_id(self) -> str:  # type: ignore[override]
@@ -436,7 +444,7 @@ class Received(_Stored):
     def extend(self, seconds: float) -> datetime | None:
         return self._queue.extend(self, seconds)
 
-    def __enter__(self) -> Received:
+    def __enter__(self) -> ReceivedMessage:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -446,7 +454,7 @@ class Received(_Stored):
             self.ack()
             return
         try:
-            if was_cut_off(error):
+            if was_interrupted(error):
                 self._queue._release(self)
             else:
                 self.nack(retry_delay(error), error)
@@ -454,17 +462,17 @@ class Received(_Stored):
             pass  # its lease is over: it comes back anyway, and the caller must see the first error
 
 
-def _claimed_form(entry: Entry) -> int:
+def _declared_encoding(entry: Entry) -> int:
     """What the sender says is in a body that came as bare bytes; bytes if it does not say."""
-    info = entry.info
-    if entry.form != FORM_BYTES or info is None or info.wire is None:
-        return FORM_BYTES
-    from ..properties import form_of  # not at the top: most programs never need it
+    properties = entry.properties
+    if entry.encoding != ENCODING_BYTES or properties is None or properties.amqp_properties is None:
+        return ENCODING_BYTES
+    from ..amqp_fields import encoding_of  # not at the top: most programs never need it
 
-    return form_of(info.wire)
+    return encoding_of(properties.amqp_properties)
 
 
 def is_dead(entry: Entry, queue: str) -> bool:
     """A dead letter, as long as it has not come back to the queue where it died."""
-    deaths = () if entry.extra is None else entry.extra.deaths
+    deaths = () if entry.options is None else entry.options.deaths
     return bool(deaths) and deaths[0][0] != queue

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from .embedded import Queue
+from .queues import Queue
 from .settings import environment_number
 from .times import to_ms
 

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from ..errors import InvalidSetting
 from ..model import Draft
-from .checks import encodable, word_or_none
+from .checks import nonempty_or_none, utf8
 from .codecs import Codec
 from .message import Message
 from .settings import unknown_keyword
@@ -51,25 +51,25 @@ def make_draft(
 ) -> Draft:
     for keyword in unknown:
         raise unknown_keyword("publish", keyword, PublishOptions.__annotations__)
-    data, form = codec.encode(body)
+    data, encoding = codec.encode(body)
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise InvalidSetting(f"priority must be a whole number from 0 to 255, not {priority!r}")
     if at is not None and delay is not None:
         raise InvalidSetting("give either delay or at, not both")
     return Draft(
         data,
-        form,
+        encoding,
         delay_ms=None if delay is None else to_ms(delay, "delay"),
         due_ms=0 if at is None else max(moment_ms(at, "at"), 1),
         priority=priority,
-        group=word_or_none(group, "group"),
-        type=word_or_none(message_type, "message_type"),
-        dedup=word_or_none(dedup_id, "dedup_id"),
-        unique=word_or_none(unique_key, "unique_key"),
+        group=nonempty_or_none(group, "group"),
+        type=nonempty_or_none(message_type, "message_type"),
+        dedup=nonempty_or_none(dedup_id, "dedup_id"),
+        unique=nonempty_or_none(unique_key, "unique_key"),
         ttl_ms=None if ttl is None else to_ms(ttl, "ttl"),
-        id=word_or_none(id, "id"),
+        id=nonempty_or_none(id, "id"),
         attributes=check_attributes(attributes) if attributes else None,
-        publisher=word_or_none(publisher, "publisher"),
+        publisher=nonempty_or_none(publisher, "publisher"),
     )
 
 
@@ -108,16 +108,16 @@ def check_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """A copy: what the caller does to its own dict later must not reach into the queue."""
     if not isinstance(attributes, Mapping):
         raise InvalidSetting(f"attributes must be a dict, not {attributes!r}")
-    copy = _plain(attributes, "attributes")
+    copy = _copy_value(attributes, "attributes")
     assert isinstance(copy, dict)
     return copy
 
 
-def _plain(value: Any, where: str, depth: int = 0) -> Any:
+def _copy_value(value: Any, where: str, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool | bytes):
         return value
     if isinstance(value, str):
-        return encodable(value, where)
+        return utf8(value, where)
     if isinstance(value, int):
         if value.bit_length() > _MAX_INT_BITS:
             raise InvalidSetting(f"{where} is too large a number")
@@ -127,11 +127,11 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
     if depth >= _MAX_ATTRIBUTE_DEPTH:
         raise InvalidSetting(f"attributes are nested too deeply: more than {_MAX_ATTRIBUTE_DEPTH} levels")
     if isinstance(value, list | tuple):
-        return [_plain(each, f"{where}[{i}]", depth + 1) for i, each in enumerate(value)]
+        return [_copy_value(each, f"{where}[{i}]", depth + 1) for i, each in enumerate(value)]
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise InvalidSetting(f"{where}: the key {key!r} is not text")
-            encodable(key, f"{where}: the key {key!r}")
-        return {key: _plain(each, f"{where}[{key!r}]", depth + 1) for key, each in value.items()}
+            utf8(key, f"{where}: the key {key!r}")
+        return {key: _copy_value(each, f"{where}[{key!r}]", depth + 1) for key, each in value.items()}
     raise InvalidSetting(f"{where} must be text, a number, bytes, a list or a dict, not {value!r}")

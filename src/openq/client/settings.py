@@ -22,7 +22,7 @@ log = logging.getLogger("openq")
 DEFAULT_MAX_RECEIVES = 3  # where there is a dead-letter queue
 
 
-class Options(TypedDict, total=False):
+class QueueOptions(TypedDict, total=False):
     """Every setting a queue may be opened with; see `openq.Queue`."""
 
     max_receives: int | None
@@ -77,7 +77,7 @@ def _flag(value: Any, name: str) -> bool:
     return value
 
 
-def _word(value: Any, name: str) -> str:
+def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise InvalidSetting(f"{name} must be text, not {value!r}")
     return value
@@ -111,10 +111,10 @@ def retry_policy(value: Any, name: str = "retry") -> RetryPolicy:
 
 
 # Keyword -> its name in QueueSettings, and how its value is read.
-_KNOWN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+LIBRARY_SETTINGS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "visibility_timeout": ("visibility_ms", _seconds),
     "max_receives": ("max_receives", _count_or_none),
-    "exhausted": ("exhausted", _word),
+    "exhausted": ("exhausted", _text),
     "dead_letter_expired": ("dead_letter_expired", _flag),
     "delay": ("delay_ms", _seconds),
     "retention": ("retention_ms", _retention),
@@ -122,7 +122,7 @@ _KNOWN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "max_length": ("max_length", _count_or_none),
     "max_bytes": ("max_bytes", _count_or_none),
     "max_body": ("max_body", _count_or_none),
-    "overflow": ("overflow", _word),
+    "overflow": ("overflow", _text),
     "max_priority": ("max_priority", _count_or_none),
     "fifo": ("fifo", _flag),
     "dedup_window": ("dedup_window_ms", _seconds),
@@ -145,7 +145,7 @@ _FLAGS = {
 
 
 # Keywords of the constructor that are no settings.
-PLACE_KEYWORDS = (
+TARGET_KEYWORDS = (
     *("name", "dlq", "path", "url", "broker", "clock", "codec", "storage", "maxsize", "token", "ca"),
     "reconnect",
 )
@@ -163,14 +163,14 @@ def named_settings(options: Mapping[str, Any], visibility_timeout: float | None 
     if visibility_timeout is not None:
         options = {**options, "visibility_timeout": visibility_timeout}
     for keyword, value in options.items():
-        if keyword not in _KNOWN:
-            raise unknown_keyword("OpenQ", keyword, [*_KNOWN, *PLACE_KEYWORDS])
-        field, read = _KNOWN[keyword]
+        if keyword not in LIBRARY_SETTINGS:
+            raise unknown_keyword("OpenQ", keyword, [*LIBRARY_SETTINGS, *TARGET_KEYWORDS])
+        field, read = LIBRARY_SETTINGS[keyword]
         named[field] = read(value, keyword)
     return named
 
 
-def settle(stored: QueueSettings | None, named: Mapping[str, Any]) -> QueueSettings:
+def merge_settings(stored: QueueSettings | None, named: Mapping[str, Any]) -> QueueSettings:
     """The settings a queue is to have: stored ones as far as nothing else is named."""
     values = dict(named)
     if stored is None:
@@ -194,15 +194,18 @@ def log_changes(queue: str, stored: QueueSettings | None, settings: QueueSetting
     if stored is None or stored == settings:
         return
     changes = []
-    for keyword, field in [*((each, field) for each, (field, _) in _KNOWN.items()), ("dlq", "dead_letter")]:
+    for keyword, field in [
+        *((each, field) for each, (field, _) in LIBRARY_SETTINGS.items()),
+        ("dlq", "dead_letter"),
+    ]:
         before, after = getattr(stored, field), getattr(settings, field)
         if before != after:
-            changes.append(f"{keyword} from {_shown(before, field)} to {_shown(after, field)}")
+            changes.append(f"{keyword} from {_display(before, field)} to {_display(after, field)}")
     if changes:
         log.info("opening queue %r changed its settings: %s", queue, ", ".join(changes))
 
 
-def _shown(value: Any, field: str) -> str:
+def _display(value: Any, field: str) -> str:
     if isinstance(value, RetryPolicy):
         return repr(value.to_json())
     if field.endswith("_ms"):
@@ -212,7 +215,7 @@ def _shown(value: Any, field: str) -> str:
 
 def _from_environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for keyword, (field, read) in _KNOWN.items():
+    for keyword, (field, read) in LIBRARY_SETTINGS.items():
         text = os.environ.get(f"OPENQ_{keyword.upper()}")
         if not text:
             continue
@@ -220,7 +223,7 @@ def _from_environment() -> dict[str, Any]:
         value: Any = text
         if read is _flag:
             value = _FLAGS.get(text.strip().lower(), text)
-        elif read not in (_word, retry_policy):
+        elif read not in (_text, retry_policy):
             value = _number(text, variable)
         found[field] = read(value, variable)
     return found

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .embedded import RECEIVE_TIMEOUT, Queue
 from .message import Message
+from .queues import RECEIVE_TIMEOUT, Queue
 
 
 class SimpleQueue:

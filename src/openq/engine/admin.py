@@ -12,29 +12,20 @@ from itertools import chain, islice, takewhile
 from typing import Any
 
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueInUse
-from ..model import Draft, Entry, Extra
-from .core import MAX_TIME_MS
-from .engine import Engine, make_info
-from .lane import Page
-from .order import Grouped, Shared
-from .queue import Queue
-from .records import (
-    EDIT,
-    EXCHANGE,
-    GONE_CANCELLED,
-    MOVED,
-    PURGE,
-    REDRIVEN,
-    REMOVE,
-    RESCHEDULE,
-)
+from ..model import DeliveryOptions, Draft, Entry
+from .engine import Engine, make_properties
+from .queue import QueueState
+from .ready import FifoOrder, StandardOrder
+from .ready_list import PackedPage
+from .records import EDIT, EXCHANGE, MOVED, PURGE, REDRIVEN, REMOVE, REMOVED_CANCELLED, RESCHEDULE
 from .routing import Binding, Exchange, Removed
-from .why import MOST_AHEAD, Place, Why, why_away, why_paused, why_waiting
+from .state import MAX_TIME_MS
+from .why import MAX_AHEAD, QueuePosition, Why, why_paused, why_unavailable, why_waiting
 
 # -- one message ------------------------------------------------------------------------------
 
 
-def _waiting(engine: Engine, queue: Queue, message_id: str, verb: str) -> Entry:
+def _waiting(engine: Engine, queue: QueueState, message_id: str, verb: str) -> Entry:
     entry = engine.locate(queue, message_id)
     if entry.seq in queue.leases:
         raise in_use(queue.name, message_id, verb)
@@ -45,81 +36,87 @@ def in_use(queue: str, message_id: str, verb: str) -> QueueInUse:
     return QueueInUse(queue, f"message {message_id} is with a consumer; {verb} it when it is back")
 
 
-def cancel(engine: Engine, queue: Queue, message_id: str, now_ms: int) -> None:
+def cancel(engine: Engine, queue: QueueState, message_id: str, now_ms: int) -> None:
     """Take one waiting or delayed message out for good."""
     entry = _waiting(engine, queue, message_id, "cancel")
-    engine.tell((REMOVE, now_ms, queue.number, 0, GONE_CANCELLED, [entry.seq]))
-    engine.take_out(queue, entry)
-    engine._removed(queue, entry, GONE_CANCELLED, now_ms)
+    engine.log_record((REMOVE, now_ms, queue.number, 0, REMOVED_CANCELLED, [entry.seq]))
+    engine.remove_waiting(queue, entry)
+    engine._removed(queue, entry, REMOVED_CANCELLED, now_ms)
 
 
-def edit(engine: Engine, queue: Queue, message_id: str, now_ms: int, draft: Draft) -> None:
+def edit(engine: Engine, queue: QueueState, message_id: str, now_ms: int, draft: Draft) -> None:
     """Another body, type and attributes; place, counts, priority, group and id stay."""
     entry = _waiting(engine, queue, message_id, "edit")
-    extra = entry.extra.copy() if entry.extra is not None else Extra()
-    extra.born_ms = extra.born_ms or entry.sent_ms
-    extra.type = draft.type
-    info = make_info(draft)
+    options = entry.options.copy() if entry.options is not None else DeliveryOptions()
+    options.born_ms = options.born_ms or entry.sent_ms
+    options.type = draft.type
+    properties = make_properties(draft)
     body = draft.body
-    at = engine.tell((EDIT, now_ms, queue.number, entry.seq, entry.sent_ms, draft.form, body, info, extra))
+    location = engine.log_record(
+        (EDIT, now_ms, queue.number, entry.seq, entry.sent_ms, draft.encoding, body, properties, options)
+    )
     queue.waiting_bytes += len(body) - entry.size
-    engine.replace_entry(queue, Entry(entry.seq, entry.sent_ms, at, len(body), draft.form, body, info, extra))
+    engine.replace_entry(
+        queue, Entry(entry.seq, entry.sent_ms, location, len(body), draft.encoding, body, properties, options)
+    )
 
 
 def move(
-    engine: Engine, queue: Queue, message_ids: Sequence[str], target: Queue, now_ms: int
+    engine: Engine, queue: QueueState, message_ids: Sequence[str], target: QueueState, now_ms: int
 ) -> list[OpenQError | None]:
     """Chosen messages to the end of another queue, ids kept; the error of each that cannot."""
     return [_move_one(engine, queue, each, target, MOVED, now_ms) for each in message_ids]
 
 
 def _move_one(
-    engine: Engine, queue: Queue, message_id: str, target: Queue, why: int, now_ms: int
+    engine: Engine, queue: QueueState, message_id: str, target: QueueState, why: int, now_ms: int
 ) -> OpenQError | None:
     try:
         entry = _waiting(engine, queue, message_id, "move")
         if target is queue:
             raise InvalidSetting(f"message {message_id} is in queue {queue.name!r} already")
-        _relay(engine, queue, entry, target, why, now_ms)
+        _move_entry(engine, queue, entry, target, why, now_ms)
     except (MessageNotFoundError, QueueInUse, InvalidSetting) as error:
         return error
     return None
 
 
-def _relay(engine: Engine, queue: Queue, entry: Entry, target: Queue, why: int, now_ms: int) -> None:
-    engine._tell_move(queue, entry, [target], why, None, now_ms)
-    engine.take_out(queue, entry)
+def _move_entry(
+    engine: Engine, queue: QueueState, entry: Entry, target: QueueState, why: int, now_ms: int
+) -> None:
+    engine._log_move(queue, entry, [target], why, None, now_ms)
+    engine.remove_waiting(queue, entry)
     engine._finish_move(queue, entry, [target], why, None, now_ms)
 
 
-def reschedule(engine: Engine, queue: Queue, message_id: str, due_ms: int, now_ms: int) -> None:
+def reschedule(engine: Engine, queue: QueueState, message_id: str, due_ms: int, now_ms: int) -> None:
     """Another time for a delayed message, or a delay for a waiting one; `now_ms` or less: at once."""
     entry = _waiting(engine, queue, message_id, "reschedule")
     if due_ms > MAX_TIME_MS:
         raise InvalidSetting("a delay of more than 70 million years")
     due_ms = max(due_ms, 0)
-    engine.tell((RESCHEDULE, now_ms, queue.number, entry.seq, due_ms))
-    engine.redelay(queue, entry, due_ms, now_ms)
+    engine.log_record((RESCHEDULE, now_ms, queue.number, entry.seq, due_ms))
+    engine.reschedule_entry(queue, entry, due_ms, now_ms)
 
 
 # -- many messages ----------------------------------------------------------------------------
 
 
-def purge(engine: Engine, queue: Queue, now_ms: int, waiting_only: bool = False) -> int:
+def purge(engine: Engine, queue: QueueState, now_ms: int, waiting_only: bool = False) -> int:
     """Everything out, deliveries too: their receipts are unknown from now on.
 
     `waiting_only` leaves what is in flight alone; what is delayed goes as well. Deduplication ids of what is
     not here any more are forgotten: the same may be sent again.
     """
     count = queue.waiting_count if waiting_only else queue.count
-    engine.tell((PURGE, now_ms, queue.number, int(waiting_only)))
+    engine.log_record((PURGE, now_ms, queue.number, int(waiting_only)))
     purge_state(engine, queue, waiting_only)
     if engine.observer is not None:
         engine.observer("purged", queue.name, None, now_ms, str(count))
     return count
 
 
-def purge_state(engine: Engine, queue: Queue, waiting_only: bool) -> None:
+def purge_state(engine: Engine, queue: QueueState, waiting_only: bool) -> None:
     if waiting_only:
         queue.counters.removed += queue.waiting_count
         queue.clear_waiting()
@@ -129,15 +126,15 @@ def purge_state(engine: Engine, queue: Queue, waiting_only: bool) -> None:
         queue.clear()
 
 
-def redrive_target(engine: Engine, queue: Queue, entry: Entry, to: str | None) -> Queue | None:
+def redrive_target(engine: Engine, queue: QueueState, entry: Entry, to: str | None) -> QueueState | None:
     """Where one dead letter goes: where it was said, or where it died."""
     if to is not None:
         return engine.queue(to)
-    deaths = () if entry.extra is None else entry.extra.deaths
+    deaths = () if entry.options is None else entry.options.deaths
     return engine.queues.get(deaths[0][0]) if deaths else None
 
 
-def redrive(engine: Engine, queue: Queue, entries: Sequence[Entry], to: str | None, now_ms: int) -> int:
+def redrive(engine: Engine, queue: QueueState, entries: Sequence[Entry], to: str | None, now_ms: int) -> int:
     """Dead letters back to their source, or elsewhere; those that know no source stay. How many went."""
     moved = 0
     for chosen in entries:
@@ -147,7 +144,7 @@ def redrive(engine: Engine, queue: Queue, entries: Sequence[Entry], to: str | No
             continue
         target = redrive_target(engine, queue, entry, to)
         if target is not None and target is not queue:
-            _relay(engine, queue, entry, target, REDRIVEN, now_ms)
+            _move_entry(engine, queue, entry, target, REDRIVEN, now_ms)
             moved += 1
     return moved
 
@@ -163,7 +160,7 @@ def check_state(state: str) -> None:
         raise InvalidSetting(f"state must be one of {', '.join(STATES)}, not {state!r}")
 
 
-def browse(engine: Engine, queue: Queue, state: str = "all") -> Iterator[Entry]:
+def browse(engine: Engine, queue: QueueState, state: str = "all") -> Iterator[Entry]:
     """Entries in hand-out order, changing nothing. States: ready, delayed, in_flight, all."""
     check_state(state)
     if state in ("ready", "all"):
@@ -175,16 +172,18 @@ def browse(engine: Engine, queue: Queue, state: str = "all") -> Iterator[Entry]:
         yield from sorted((d.entry for d in queue.leases.values()), key=_seq)
 
 
-def survey(queue: Queue, state: str = "all") -> Iterator[Entry]:
+def scan(queue: QueueState, state: str = "all") -> Iterator[Entry]:
     """The same by priority and sequence, for long walks.
 
     References are taken when this is called and followed later: the caller may let go of the lock
     meanwhile, and ten million messages are never in memory at once.
     """
     check_state(state)
-    lanes = queue.ready.freeze() if state in ("ready", "all") else []
+    ready_lists = queue.ready.freeze() if state in ("ready", "all") else []
     delayed = queue.delayed.in_due_order() if state in ("delayed", "all") else ()
-    lent = sorted((d.entry for d in queue.leases.values()), key=_seq) if state in ("in_flight", "all") else []
+    in_flight = (
+        sorted((d.entry for d in queue.leases.values()), key=_seq) if state in ("in_flight", "all") else []
+    )
     not_due = set(queue.delayed) if queue.fifo else frozenset()
     ranks = queue.ready.rank
 
@@ -192,14 +191,14 @@ def survey(queue: Queue, state: str = "all") -> Iterator[Entry]:
         return (-ranks(entry), entry.seq)
 
     # One lane after the other would put a whole group before the next one.
-    walks = [_walk(lane) for lane in lanes]
+    walks = [_walk(ready_list) for ready_list in ready_lists]
     waiting = walks[0] if len(walks) == 1 else merge(*walks, key=_seq if queue.fifo else rank)
     ready = (entry for entry in waiting if entry.seq not in not_due)
-    return chain(ready, delayed, lent)
+    return chain(ready, delayed, in_flight)
 
 
-def _walk(lane: tuple[list[Entry], list[Page]]) -> Iterator[Entry]:
-    loose, pages = lane
+def _walk(ready_list: tuple[list[Entry], list[PackedPage]]) -> Iterator[Entry]:
+    loose, pages = ready_list
     packed = (entry for page in pages for entry in page.entries())
     return merge(sorted(loose, key=_seq), packed, key=_seq)
 
@@ -208,18 +207,18 @@ def _seq(entry: Entry) -> int:
     return entry.seq
 
 
-def peek(engine: Engine, queue: Queue, limit: int, rear: bool) -> list[Entry]:
+def peek(engine: Engine, queue: QueueState, limit: int, rear: bool) -> list[Entry]:
     """The next to be handed out, or the last ones, last first; nothing is counted or changed."""
     if not rear:
         return list(islice(browse(engine, queue, "ready"), limit))
-    if limit == 1 and isinstance(queue.ready, Shared):
+    if limit == 1 and isinstance(queue.ready, StandardOrder):
         # With FIFO groups only the whole walk tells which is the last.
         last = queue.ready.last()
         return [] if last is None else [last]
     return list(deque(browse(engine, queue, "ready"), maxlen=limit))[::-1]
 
 
-def status(queue: Queue, seq: int) -> str | None:
+def status(queue: QueueState, seq: int) -> str | None:
     if seq in queue.leases:
         return "in_flight"
     if seq in queue.delayed:
@@ -227,28 +226,28 @@ def status(queue: Queue, seq: int) -> str | None:
     return "ready" if queue.ready.find(seq) is not None else None
 
 
-def why(engine: Engine, queue: Queue, message_id: str, now_ms: int, consumers: int = 0) -> Why:
+def why(engine: Engine, queue: QueueState, message_id: str, now_ms: int, consumers: int = 0) -> Why:
     try:
         entry = engine.locate(queue, message_id)
     except MessageNotFoundError as missing:
         return Why("not_found", str(missing))
-    away = why_away(entry, queue.leases.get(entry.seq), entry.seq in queue.delayed, now_ms)
-    if away is not None:
-        return away
+    unavailable = why_unavailable(entry, queue.leases.get(entry.seq), entry.seq in queue.delayed, now_ms)
+    if unavailable is not None:
+        return unavailable
     if queue.settings.paused:
         return why_paused(queue.name)
-    return why_waiting(entry, _place(queue, entry), consumers)
+    return why_waiting(entry, _position(queue, entry), consumers)
 
 
-def _place(queue: Queue, entry: Entry) -> Place:
+def _position(queue: QueueState, entry: Entry) -> QueuePosition:
     seq = entry.seq
-    if isinstance(queue.ready, Grouped):
+    if isinstance(queue.ready, FifoOrder):
         if queue.ready.is_held(entry):
-            return Place(True, False, 0)
-        if any(each.seq in queue.delayed for each in islice(queue.ready.before(entry), MOST_AHEAD)):
-            return Place(False, True, 0)
-    ahead = takewhile(lambda other: other.seq != seq, islice(queue.ready, MOST_AHEAD))
-    return Place(False, False, sum(1 for _ in ahead))
+            return QueuePosition(True, False, 0)
+        if any(each.seq in queue.delayed for each in islice(queue.ready.before(entry), MAX_AHEAD)):
+            return QueuePosition(False, True, 0)
+    ahead = takewhile(lambda other: other.seq != seq, islice(queue.ready, MAX_AHEAD))
+    return QueuePosition(False, False, sum(1 for _ in ahead))
 
 
 # -- exchanges --------------------------------------------------------------------------------
@@ -259,7 +258,7 @@ def declare_exchange(engine: Engine, exchange: Exchange, now_ms: int) -> bool:
         return engine.router.declare(exchange)  # the same again, or its error
     new = engine.router.declare(exchange)  # what it refuses must not be told
     try:
-        _tell_exchange(engine, "declare", exchange, now_ms)
+        _log_exchange(engine, "declare", exchange, now_ms)
     except OpenQError:
         engine.router.delete(exchange.name)
         raise
@@ -269,7 +268,7 @@ def declare_exchange(engine: Engine, exchange: Exchange, now_ms: int) -> bool:
 def change_exchange(engine: Engine, exchange: Exchange, now_ms: int) -> None:
     before = engine.router.change(exchange)
     try:
-        _tell_exchange(engine, "change", exchange, now_ms)
+        _log_exchange(engine, "change", exchange, now_ms)
     except OpenQError:
         engine.router.change(before)
         raise
@@ -281,7 +280,7 @@ def delete_exchange(engine: Engine, name: str, now_ms: int, if_unused: bool = Fa
     before = engine.router.dump()
     removed = engine.router.delete(name, if_unused)
     try:
-        engine.tell((EXCHANGE, now_ms, 0, 0, {"op": "delete", "name": name}))
+        engine.log_record((EXCHANGE, now_ms, 0, 0, {"op": "delete", "name": name}))
     except OpenQError:
         engine.router.load(before)
         raise
@@ -295,7 +294,7 @@ def bind(engine: Engine, binding: Binding, now_ms: int) -> bool:
     new = engine.router.bind(binding)
     if new:
         try:
-            _tell_exchange(engine, "bind", binding, now_ms)
+            _log_exchange(engine, "bind", binding, now_ms)
         except OpenQError:
             source = engine.router.get(binding.source)
             engine.router.unbind(binding)
@@ -309,14 +308,14 @@ def unbind(engine: Engine, binding: Binding, now_ms: int) -> Removed:
     """What went: the binding, if it was there, and auto-delete exchanges that have none left."""
     if binding not in engine.router.bindings(binding.source, binding.destination):
         return Removed()
-    _tell_exchange(engine, "unbind", binding, now_ms)
+    _log_exchange(engine, "unbind", binding, now_ms)
     return engine.router.unbind(binding)
 
 
-def _tell_exchange(engine: Engine, op: str, value: Exchange | Binding, now_ms: int) -> None:
+def _log_exchange(engine: Engine, op: str, value: Exchange | Binding, now_ms: int) -> None:
     fields = {name: getattr(value, name) for name in _FIELDS[op]}
     fields["arguments"] = dict(fields["arguments"])
-    engine.tell((EXCHANGE, now_ms, 0, 0, {"op": op, **fields}))
+    engine.log_record((EXCHANGE, now_ms, 0, 0, {"op": op, **fields}))
 
 
 _BINDING = ("source", "destination", "to_exchange", "key", "arguments")

@@ -15,8 +15,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
-from ..model import Entry, Extra, light_extra
-from .lane import PAGE, PAGE_BYTES, Page, narrow
+from ..model import DeliveryOptions, Entry, plain_options
+from .ready_list import PAGE, PAGE_BYTES, PackedPage, narrow
 
 FAR, NEAR = 22, 10  # widths of buckets, as powers of two in milliseconds
 LEAD_MS = 60_000  # a far bucket opens so long before its time: spreading it must not make anybody late
@@ -29,21 +29,21 @@ class DelayedPage:
 
     __slots__ = ("dues", "page")
 
-    def __init__(self, page: Page, dues: int | array[int]) -> None:
+    def __init__(self, page: PackedPage, dues: int | array[int]) -> None:
         self.page = page
         self.dues = dues
 
     @classmethod
     def pack(cls, entries: list[Entry]) -> DelayedPage:
         plain: list[Entry] = []
-        last: Extra | None = None
+        last: DeliveryOptions | None = None
         for entry in entries:
-            extra = _without_due(entry.extra)
-            if extra is not None and extra == last:
-                extra = last
-            last = extra
-            plain.append(_with_extra(entry, extra))
-        return cls(Page.pack(plain), narrow(array("Q", [due_of(entry) for entry in entries])))
+            options = _without_due(entry.options)
+            if options is not None and options == last:
+                options = last
+            last = options
+            plain.append(_with_extra(entry, options))
+        return cls(PackedPage.pack(plain), narrow(array("Q", [due_of(entry) for entry in entries])))
 
     def __len__(self) -> int:
         return len(self.page)
@@ -53,44 +53,62 @@ class DelayedPage:
 
     def entry(self, i: int) -> Entry:
         entry = self.page.entry(i)
-        entry.extra = _with_due(entry.extra, self.due(i))
+        entry.options = _with_due(entry.options, self.due(i))
         return entry
 
-    def moved(self, i: int, at: int) -> DelayedPage:
+    def moved(self, i: int, location: int) -> DelayedPage:
         """The same with one message elsewhere on disk."""
         page = self.page
-        assert page.ats is not None
-        ats = page.ats[:]
-        ats[i] = at
-        columns = (page.seqs, page.sents, ats, page.sizes, page.forms, page.bodies, page.infos, page.extras)
-        return DelayedPage(Page(*columns), self.dues)
+        assert page.locations is not None
+        locations = page.locations[:]
+        locations[i] = location
+        columns = (
+            page.seqs,
+            page.sents,
+            locations,
+            page.sizes,
+            page.encodings,
+            page.bodies,
+            page.properties,
+            page.options,
+        )
+        return DelayedPage(PackedPage(*columns), self.dues)
 
 
 def due_of(entry: Entry) -> int:
-    return 0 if entry.extra is None else entry.extra.due_ms
+    return 0 if entry.options is None else entry.options.due_ms
 
 
-def _without_due(extra: Extra | None) -> Extra | None:
-    if extra is None:
+def _without_due(options: DeliveryOptions | None) -> DeliveryOptions | None:
+    if options is None:
         return None
-    rest = extra.copy()
+    rest = options.copy()
     rest.due_ms = 0
-    if not rest.lighten().light:
+    if not rest.mark_plain().is_plain:
         return rest
-    return None if rest.route is None and rest.type is None else light_extra(rest.route, rest.type)
+    return None if rest.route is None and rest.type is None else plain_options(rest.route, rest.type)
 
 
-def _with_due(extra: Extra | None, due_ms: int) -> Extra:
-    made = Extra() if extra is None else extra.copy()
+def _with_due(options: DeliveryOptions | None, due_ms: int) -> DeliveryOptions:
+    made = DeliveryOptions() if options is None else options.copy()
     made.due_ms = due_ms
     return made
 
 
-def _with_extra(entry: Entry, extra: Extra | None) -> Entry:
-    return Entry(entry.seq, entry.sent_ms, entry.at, entry.size, entry.form, entry.body, entry.info, extra)
+def _with_extra(entry: Entry, options: DeliveryOptions | None) -> Entry:
+    return Entry(
+        entry.seq,
+        entry.sent_ms,
+        entry.location,
+        entry.size,
+        entry.encoding,
+        entry.body,
+        entry.properties,
+        options,
+    )
 
 
-class _Slot:
+class _PageSlot:
     """A page in its place, and which of its messages were taken out."""
 
     __slots__ = ("gone", "last", "live", "page")
@@ -127,11 +145,11 @@ def live_entries(page: DelayedPage, gone: bytes | bytearray | None) -> Iterator[
             yield page.entry(i)
 
 
-class Delayed:
+class DelayedMessages:
     __slots__ = ("_loose", "_packed", "_slots", "_tail", "_tail_bytes", "armed", "buckets", "near")
 
     def __init__(self) -> None:
-        self._slots: list[_Slot] = []  # with rising sequence numbers
+        self._slots: list[_PageSlot] = []  # with rising sequence numbers
         self._packed = 0  # messages in them
         self._tail: dict[int, Entry] = {}  # in order, behind all slots
         self._tail_bytes = 0
@@ -148,7 +166,7 @@ class Delayed:
     def __contains__(self, seq: object) -> bool:
         if seq in self._loose or seq in self._tail:
             return True
-        return bool(self._slots) and isinstance(seq, int) and self._place(seq) is not None
+        return bool(self._slots) and isinstance(seq, int) and self._find_position(seq) is not None
 
     def __iter__(self) -> Iterator[int]:
         return (entry.seq for entry in self.values())
@@ -163,16 +181,16 @@ class Delayed:
         entry = self._loose.get(seq) or self._tail.get(seq)
         if entry is not None or not self._slots:
             return entry
-        place = self._place(seq)
-        return None if place is None else place[0].page.entry(place[1])
+        position = self._find_position(seq)
+        return None if position is None else position[0].page.entry(position[1])
 
     def due(self, seq: int) -> int | None:
         """When a message is due; None if it is not here."""
         entry = self._loose.get(seq) or self._tail.get(seq)
         if entry is not None:
             return due_of(entry)
-        place = self._place(seq) if self._slots else None
-        return None if place is None else place[0].page.due(place[1])
+        position = self._find_position(seq) if self._slots else None
+        return None if position is None else position[0].page.due(position[1])
 
     def values(self) -> Iterator[Entry]:
         """By sequence number, but for the loose ones, which come last."""
@@ -197,7 +215,7 @@ class Delayed:
             self._tail_bytes = 0
 
     def append_page(self, page: DelayedPage) -> None:
-        self._slots.append(_Slot(page))
+        self._slots.append(_PageSlot(page))
         self._packed += len(page)
 
     def replace(self, entry: Entry) -> None:
@@ -208,8 +226,12 @@ class Delayed:
                 return
         slot, i = self._find(entry.seq)
         old = slot.page.entry(i)
-        if old.at and entry.at and (old.size, old.form, old.extra) == (entry.size, entry.form, entry.extra):
-            slot.page = slot.page.moved(i, entry.at)
+        if (
+            old.location
+            and entry.location
+            and (old.size, old.encoding, old.options) == (entry.size, entry.encoding, entry.options)
+        ):
+            slot.page = slot.page.moved(i, entry.location)
         else:
             self._take(slot, i)
             self._loose[entry.seq] = entry
@@ -222,10 +244,10 @@ class Delayed:
         if entry is not None:
             self._tail_bytes -= entry.size
             return entry
-        place = self._place(seq) if self._slots else None
-        if place is None:
+        position = self._find_position(seq) if self._slots else None
+        if position is None:
             return None
-        slot, i = place
+        slot, i = position
         entry = slot.page.entry(i)
         self._take(slot, i)
         return entry
@@ -236,14 +258,14 @@ class Delayed:
         self._tail = {}
         self._tail_bytes = 0
         self._loose = {}
-        self.forget_times()
+        self.clear_timers()
 
     # -- pages ------------------------------------------------------------------------------------
 
     def _slot_of(self, seq: int) -> int:
         return bisect_left(self._slots, seq, key=_last_of)
 
-    def _place(self, seq: int) -> tuple[_Slot, int] | None:
+    def _find_position(self, seq: int) -> tuple[_PageSlot, int] | None:
         number = self._slot_of(seq)
         if number == len(self._slots):
             return None
@@ -251,13 +273,13 @@ class Delayed:
         i = slot.index(seq)
         return None if i is None else (slot, i)
 
-    def _find(self, seq: int) -> tuple[_Slot, int]:
-        place = self._place(seq)
-        if place is None:
+    def _find(self, seq: int) -> tuple[_PageSlot, int]:
+        position = self._find_position(seq)
+        if position is None:
             raise KeyError(seq)
-        return place
+        return position
 
-    def _take(self, slot: _Slot, i: int) -> None:
+    def _take(self, slot: _PageSlot, i: int) -> None:
         slot.take(i)
         self._packed -= 1
         if slot.live > len(slot.page) // 2:
@@ -265,7 +287,7 @@ class Delayed:
         number = self._slot_of(slot.last)
         left = list(slot.entries())
         if left:
-            self._slots[number] = _Slot(DelayedPage.pack(left))
+            self._slots[number] = _PageSlot(DelayedPage.pack(left))
         else:
             del self._slots[number]
 
@@ -287,7 +309,7 @@ class Delayed:
     def expiries(self) -> Iterator[tuple[int, int]]:
         """Sequence number and end of life of each message that has its own."""
         for slot in self._slots:
-            if not slot.page.page.is_light():
+            if not slot.page.page.is_plain():
                 yield from _expiries(slot.entries())
         yield from _expiries((*self._tail.values(), *self._loose.values()))
 
@@ -326,13 +348,13 @@ class Delayed:
         self.buckets[bucket] = array("Q", (seq,))
         return opens_ms, bucket
 
-    def open(self, bucket: Bucket, most: int) -> list[tuple[int, int]]:
+    def open(self, bucket: Bucket, limit: int) -> list[tuple[int, int]]:
         """Take up to `most` of a bucket: those that are still here and due in it, with their due times."""
         seqs = self.buckets.get(bucket)
         if seqs is None:
             return []
-        part = seqs[-most:]
-        del seqs[-most:]
+        part = seqs[-limit:]
+        del seqs[-limit:]
         self.armed -= len(part)
         if not seqs:
             del self.buckets[bucket]
@@ -341,11 +363,11 @@ class Delayed:
         return [(seq, due) for seq, due in dues.items() if due is not None and due >> width == number]
 
     @property
-    def has_dead_numbers(self) -> bool:
+    def needs_compaction(self) -> bool:
         """Whether most numbers in the buckets are of messages that are gone."""
         return self.armed > 8192 and self.armed > 4 * len(self)
 
-    def thin(self) -> None:
+    def compact(self) -> None:
         """Messages that were cancelled long before they were due must not be remembered until then."""
         self.armed = 0
         for bucket, seqs in list(self.buckets.items()):
@@ -357,7 +379,7 @@ class Delayed:
             else:
                 del self.buckets[bucket]
 
-    def forget_times(self) -> None:
+    def clear_timers(self) -> None:
         """All timers are made anew."""
         self.buckets = {}
         self.near = {}
@@ -421,11 +443,11 @@ def by_due(entry: Entry) -> tuple[int, int]:
 
 def _expiries(entries: Iterable[Entry]) -> Iterator[tuple[int, int]]:
     for entry in entries:
-        if entry.extra is not None and entry.extra.expires_ms:
-            yield entry.seq, entry.extra.expires_ms
+        if entry.options is not None and entry.options.expires_ms:
+            yield entry.seq, entry.options.expires_ms
 
 
-def _last_of(slot: _Slot) -> int:
+def _last_of(slot: _PageSlot) -> int:
     return slot.last
 
 

@@ -17,55 +17,43 @@ from ..errors import (
     OpenQError,
     QueueFull,
 )
-from ..model import (
-    MAX_PRIORITY,
-    Draft,
-    Entry,
-    Extra,
-    Info,
-    light_extra,
-)
-from .core import MAX_TIME_MS, REFUSING, dead_route, dedup_key, died
-from .lane import PAGE, PAGE_BYTES, Page
-from .lending import Lending
-from .queue import Queue
-from .records import (
-    DEAD_OVERFLOW,
-    FIRST_ITEM,
-    PUBLISH,
-    ROUTE,
-    RUN,
-    plain,
-    run_first,
-    run_step,
-)
+from ..model import MAX_PRIORITY, DeliveryOptions, Draft, Entry, Properties, plain_options
+from .leases import Leases
+from .queue import QueueState
+from .ready_list import PAGE, PAGE_BYTES, PackedPage
+from .records import DEAD_OVERFLOW, FIRST_ITEM, PUBLISH, ROUTE, RUN, plain_copy, run_first, run_step
+from .state import MAX_TIME_MS, REJECTING_OVERFLOWS, add_dead_letter_event, dead_letter_route, dedup_key
 
-_FEW = 16  # a page of fewer messages costs more than it saves; they are packed with their neighbours
+_MIN_PAGE = 16  # a page of fewer messages costs more than it saves; they are packed with their neighbours
 
 Published = tuple[str, bool]  # the message's id, and whether it was a duplicate
 
 
-class Engine(Lending):
+class Engine(Leases):
     def publish_plain(
         self,
-        queue: Queue,
+        queue: QueueState,
         body: bytes,
-        form: int,
+        encoding: int,
         now_ms: int,
-        info: Info | None = None,
-        extra: Extra | None = None,
+        properties: Properties | None = None,
+        options: DeliveryOptions | None = None,
     ) -> int:
         """A body with at most a light extra into a `simple` queue: the short way. Returns the sequence."""
         seq = self.next_seq
         log = self.log
-        at = 0 if log is None else log((PUBLISH, now_ms, queue.number, seq, form, body, info, extra)) or 0
+        location = (
+            0
+            if log is None
+            else log((PUBLISH, now_ms, queue.number, seq, encoding, body, properties, options)) or 0
+        )
         self.next_seq = seq + 1
         size = len(body)
         # A consumer that keeps up finds the body in memory; a backlog is read from disk.
-        if not at or queue.waiting_bytes < PAGE_BYTES:
-            entry = Entry(seq, now_ms, at, size, form, body, info, extra)
+        if not location or queue.waiting_bytes < PAGE_BYTES:
+            entry = Entry(seq, now_ms, location, size, encoding, body, properties, options)
         else:
-            entry = Entry(seq, now_ms, at, size, form, None, None, extra)
+            entry = Entry(seq, now_ms, location, size, encoding, None, None, options)
         queue.ready.append_plain(entry)
         queue.waiting_bytes += size
         queue.counters.published += 1
@@ -79,12 +67,12 @@ class Engine(Lending):
 
     def publish_run(
         self,
-        queue: Queue,
+        queue: QueueState,
         bodies: Sequence[bytes],
-        form: int,
+        encoding: int,
         now_ms: int,
-        info: Info | None = None,
-        extra: Extra | None = None,
+        properties: Properties | None = None,
+        options: DeliveryOptions | None = None,
     ) -> int:
         """Many bodies into a `simple` queue as one record. Returns the first sequence.
 
@@ -93,12 +81,18 @@ class Engine(Lending):
         bodies = tuple(bodies)  # the caller's list stays the caller's
         count = len(bodies)
         if count == 1:
-            return self.publish_plain(queue, bodies[0], form, now_ms, info, extra)
+            return self.publish_plain(queue, bodies[0], encoding, now_ms, properties, options)
         seq = self.next_seq
         log = self.log
-        at = 0 if log is None else log((RUN, now_ms, queue.number, seq, form, bodies, info, extra)) or 0
+        location = (
+            0
+            if log is None
+            else log((RUN, now_ms, queue.number, seq, encoding, bodies, properties, options)) or 0
+        )
         self.next_seq = seq + count
-        self._add_run(queue, seq, now_ms, at, list(map(len, bodies)), form, bodies, info, extra)
+        self._add_run(
+            queue, seq, now_ms, location, list(map(len, bodies)), encoding, bodies, properties, options
+        )
         queue.counters.published += count
         if queue.watched:
             self.woken.append(queue)
@@ -109,48 +103,48 @@ class Engine(Lending):
 
     def _add_run(
         self,
-        queue: Queue,
+        queue: QueueState,
         seq: int,
         now_ms: int,
-        at: int,
+        location: int,
         sizes: Sequence[int],
-        form: int,
+        encoding: int,
         bodies: Sequence[bytes] | None,
-        info: Info | None,
-        extra: Extra | None,
+        properties: Properties | None,
+        options: DeliveryOptions | None,
     ) -> None:
         total = sum(sizes)
         count = len(sizes)
-        step = run_step(info, extra)
+        step = run_step(properties, options)
         column: int | array[int] = array("I", sizes)
-        ats = None
+        locations = None
         # Messages of one size, the common case, are a matter of arithmetic.
         if min(sizes) == max(sizes):
             column = sizes[0]
-            if at:
-                first, each = at + FIRST_ITEM, column + step
-                ats = array("Q", range(first, first + count * each, each))
-        elif at:
-            first = at + run_first(count, True)
-            ats = array("Q", accumulate(map(step.__add__, sizes), initial=first))
-            ats.pop()
-        if at and queue.waiting_bytes + total > PAGE_BYTES:
+            if location:
+                first, each = location + FIRST_ITEM, column + step
+                locations = array("Q", range(first, first + count * each, each))
+        elif location:
+            first = location + run_first(count, True)
+            locations = array("Q", accumulate(map(step.__add__, sizes), initial=first))
+            locations.pop()
+        if location and queue.waiting_bytes + total > PAGE_BYTES:
             bodies = None
         if bodies is None:
-            info = None  # it is read together with the body
+            properties = None  # it is read together with the body
         for start in range(0, count, PAGE):
             end = min(start + PAGE, count)
-            page = Page(
+            page = PackedPage(
                 range(seq + start, seq + end),
                 now_ms,
-                None if ats is None else ats[start:end],
+                None if locations is None else locations[start:end],
                 column if isinstance(column, int) else column[start:end],
-                form,
+                encoding,
                 None if bodies is None else bodies[start:end],
-                info,
-                extra,
+                properties,
+                options,
             )
-            if count >= _FEW:
+            if count >= _MIN_PAGE:
                 queue.ready.append_page(page)
             else:
                 for entry in page.entries():
@@ -160,34 +154,36 @@ class Engine(Lending):
             self._arm_retention(queue, now_ms)
 
     def publish(
-        self, queue: Queue, draft: Draft, now_ms: int, again: bool = False, is_promised: bool = False
+        self, queue: QueueState, draft: Draft, now_ms: int, again: bool = False, is_planned: bool = False
     ) -> Published:
         """`again` is for replays: the window remembers the message, and that must not keep it out.
 
         One that `is_promised` was let in before: whatever limits the queue has by now, it takes it.
         """
-        extra = self._extra(queue, draft, now_ms, is_promised)
-        if again and extra is not None:
-            extra.dedup = None
-        known = self._known(queue, draft, extra, now_ms)
+        options = self._options_for(queue, draft, now_ms, is_planned)
+        if again and options is not None:
+            options.dedup = None
+        known = self._duplicate_of(queue, draft, options, now_ms)
         if known is not None:
             queue.counters.deduplicated += 1
             return known, True
-        if not is_promised:
-            self._check_room(queue, draft, extra, now_ms)
-        return self._publish(queue, draft, extra, now_ms), False
+        if not is_planned:
+            self._check_room(queue, draft, options, now_ms)
+        return self._publish(queue, draft, options, now_ms), False
 
-    def _publish(self, queue: Queue, draft: Draft, extra: Extra | None, now_ms: int) -> str:
+    def _publish(self, queue: QueueState, draft: Draft, options: DeliveryOptions | None, now_ms: int) -> str:
         seq = self.next_seq
-        info = make_info(draft)
-        at = self.tell((PUBLISH, now_ms, queue.number, seq, draft.form, draft.body, info, extra))
+        properties = make_properties(draft)
+        location = self.log_record(
+            (PUBLISH, now_ms, queue.number, seq, draft.encoding, draft.body, properties, options)
+        )
         self.next_seq = seq + 1
-        entry = Entry(seq, now_ms, at, len(draft.body), draft.form, draft.body, info, extra)
-        if at and queue.waiting_bytes >= PAGE_BYTES:
-            entry.body = entry.info = None
+        entry = Entry(seq, now_ms, location, len(draft.body), draft.encoding, draft.body, properties, options)
+        if location and queue.waiting_bytes >= PAGE_BYTES:
+            entry.body = entry.properties = None
         queue.counters.published += 1
-        self._enter(queue, entry, now_ms)
-        self._note("published", queue, entry, now_ms)
+        self._add_entry(queue, entry, now_ms)
+        self._emit("published", queue, entry, now_ms)
         self._overflow(queue, now_ms)
         return self.id_of(entry)
 
@@ -197,7 +193,7 @@ class Engine(Lending):
         Returns the id and the queues reached; a queue that had it already, or that refuses
         because it is full, is not among them.
         """
-        headers = draft.attributes if draft.info is None else draft.info
+        headers = draft.attributes if draft.properties is None else draft.properties
         draft.route = (exchange, key)
         names = self.router.route(exchange, key, headers)
         for queue in map(self.queues.get, names):
@@ -217,8 +213,8 @@ class Engine(Lending):
         of that size (where it is the only one, that is raised). A name without a queue is passed over, as is
         a queue that had the message already.
         """
-        targets: list[Queue] = []
-        extra: Extra | None = None
+        targets: list[QueueState] = []
+        options: DeliveryOptions | None = None
         refused: OpenQError | None = None
         message_id = ""
         for name in names if len(names) < 2 else dict.fromkeys(names):
@@ -229,8 +225,8 @@ class Engine(Lending):
                 # One of several: it must not keep the message from the others.
                 refused = _too_large(queue, draft)
                 continue
-            own = self._extra(queue, draft, now_ms)
-            known = self._known(queue, draft, own, now_ms)
+            own = self._options_for(queue, draft, now_ms)
+            known = self._duplicate_of(queue, draft, own, now_ms)
             if known is not None:
                 queue.counters.deduplicated += 1
                 message_id = known
@@ -241,98 +237,116 @@ class Engine(Lending):
                 refused = full
                 continue
             targets.append(queue)
-            extra = own
+            options = own
         if not targets:
             return message_id, [], refused
         if len(targets) == 1:
-            return self._publish(targets[0], draft, extra, now_ms), [targets[0].name], refused
-        shared = base_extra(draft, now_ms)
+            return self._publish(targets[0], draft, options, now_ms), [targets[0].name], refused
+        shared = base_options(draft, now_ms)
         if draft.delay_ms == 0:
             shared.due_ms = now_ms  # at once, whatever the delay of a queue
         message_id = self._publish_shared(targets, draft, shared, now_ms)
         return message_id, [queue.name for queue in targets], refused
 
-    def _publish_shared(self, targets: Sequence[Queue], draft: Draft, shared: Extra, now_ms: int) -> str:
+    def _publish_shared(
+        self, targets: Sequence[QueueState], draft: Draft, shared: DeliveryOptions, now_ms: int
+    ) -> str:
         """One message with one id into several queues, as one record."""
         seq = self.next_seq
         message_id = shared.id = draft.id or f"{self.id_prefix}{seq:012x}"
-        info = make_info(draft)
+        properties = make_properties(draft)
         pairs = tuple((queue.number, seq + i) for i, queue in enumerate(targets))
-        record = (ROUTE, now_ms, targets[0].number, seq, draft.form, draft.body, info, shared, pairs)
-        at = self.tell(record)
+        record = (
+            ROUTE,
+            now_ms,
+            targets[0].number,
+            seq,
+            draft.encoding,
+            draft.body,
+            properties,
+            shared,
+            pairs,
+        )
+        location = self.log_record(record)
         self.next_seq = seq + len(targets)
         for queue, (_, each) in zip(targets, pairs, strict=True):
-            entry = self._enter_routed(queue, each, now_ms, at, draft.form, draft.body, info, shared)
-            self._note("published", queue, entry, now_ms)
+            entry = self._enter_routed(
+                queue, each, now_ms, location, draft.encoding, draft.body, properties, shared
+            )
+            self._emit("published", queue, entry, now_ms)
         for queue in targets:
             self._overflow(queue, now_ms)
         return message_id
 
     def _enter_routed(
         self,
-        queue: Queue,
+        queue: QueueState,
         seq: int,
         now_ms: int,
-        at: int,
-        form: int,
+        location: int,
+        encoding: int,
         body: bytes,
-        info: Info | None,
-        shared: Extra,
+        properties: Properties | None,
+        shared: DeliveryOptions,
         keep: bool = True,
     ) -> Entry:
         """One target of a ROUTE: the record holds what all share, the rest follows from the queue.
 
         Not to `keep`: the body stays on disk only.
         """
-        extra = shared.copy()
+        options = shared.copy()
         settings = queue.settings
-        if not extra.due_ms and settings.delay_ms:
-            _delay(extra, settings.delay_ms, now_ms)
+        if not options.due_ms and settings.delay_ms:
+            _delay(options, settings.delay_ms, now_ms)
         if settings.ttl_ms is not None:
-            expires_ms = max(extra.due_ms, now_ms) + settings.ttl_ms
-            extra.expires_ms = min(extra.expires_ms or expires_ms, expires_ms)
-        if extra.dedup is None and settings.dedup_by_content:
-            extra.dedup = hashlib.sha256(body).hexdigest()
-        extra.lighten()
+            expires_ms = max(options.due_ms, now_ms) + settings.ttl_ms
+            options.expires_ms = min(options.expires_ms or expires_ms, expires_ms)
+        if options.dedup is None and settings.dedup_by_content:
+            options.dedup = hashlib.sha256(body).hexdigest()
+        options.mark_plain()
         queue.counters.published += 1
         if keep:
-            entry = Entry(seq, now_ms, at, len(body), form, body, info, extra)
+            entry = Entry(seq, now_ms, location, len(body), encoding, body, properties, options)
         else:
-            entry = Entry(seq, now_ms, at, len(body), form, None, None, extra)
-        self._enter(queue, entry, now_ms)
+            entry = Entry(seq, now_ms, location, len(body), encoding, None, None, options)
+        self._add_entry(queue, entry, now_ms)
         return entry
 
-    def _extra(self, queue: Queue, draft: Draft, now_ms: int, is_promised: bool = False) -> Extra | None:
+    def _options_for(
+        self, queue: QueueState, draft: Draft, now_ms: int, is_planned: bool = False
+    ) -> DeliveryOptions | None:
         """Checks the draft and works out everything that depends on the queue's settings."""
         settings = queue.settings
-        if not is_promised and not _fits(queue, draft):
+        if not is_planned and not _fits(queue, draft):
             raise _too_large(queue, draft)
-        extra = base_extra(draft, now_ms)
-        if not extra.due_ms and draft.delay_ms is None and settings.delay_ms:
-            _delay(extra, settings.delay_ms, now_ms)
+        options = base_options(draft, now_ms)
+        if not options.due_ms and draft.delay_ms is None and settings.delay_ms:
+            _delay(options, settings.delay_ms, now_ms)
         if settings.ttl_ms is not None:
-            expires_ms = max(extra.due_ms, now_ms) + settings.ttl_ms
-            extra.expires_ms = min(extra.expires_ms or expires_ms, expires_ms)
-        if extra.dedup is None and settings.dedup_by_content:
-            extra.dedup = hashlib.sha256(draft.body).hexdigest()
-        if not extra.lighten().light:
-            return extra
-        if extra.type is None and extra.route is None and draft.past is None:
+            expires_ms = max(options.due_ms, now_ms) + settings.ttl_ms
+            options.expires_ms = min(options.expires_ms or expires_ms, expires_ms)
+        if options.dedup is None and settings.dedup_by_content:
+            options.dedup = hashlib.sha256(draft.body).hexdigest()
+        if not options.mark_plain().is_plain:
+            return options
+        if options.type is None and options.route is None and draft.past is None:
             return None
-        return light_extra(extra.route, extra.type)
+        return plain_options(options.route, options.type)
 
-    def _known(self, queue: Queue, draft: Draft, extra: Extra | None, now_ms: int) -> str | None:
+    def _duplicate_of(
+        self, queue: QueueState, draft: Draft, options: DeliveryOptions | None, now_ms: int
+    ) -> str | None:
         """The id of the message that this one would repeat."""
-        if extra is None:
+        if options is None:
             return None
-        if extra.dedup is not None:
+        if options.dedup is not None:
             queue.forget_dedup(now_ms)
-            kept = queue.dedup.get(dedup_key(queue, extra))
+            kept = queue.dedup.get(dedup_key(queue, options))
             # One kept under an earlier, longer window may stand before it in the line of those to forget.
             if kept is not None and kept[1] > now_ms:
                 return kept[0]
-        if extra.unique is not None:
-            there = queue.uniques.get(extra.unique)
+        if options.unique is not None:
+            there = queue.unique_keys.get(options.unique)
             if there is not None:
                 return there[1] or f"{self.id_prefix}{there[0]:012x}"
         if draft.id is not None:
@@ -342,10 +356,12 @@ class Engine(Lending):
                 return draft.id
         return None
 
-    def _check_room(self, queue: Queue, draft: Draft, extra: Extra | None, now_ms: int) -> None:
+    def _check_room(
+        self, queue: QueueState, draft: Draft, options: DeliveryOptions | None, now_ms: int
+    ) -> None:
         """Raises QueueFull where a full queue refuses; it may have dead letters for what it refuses."""
         settings = queue.settings
-        if settings.overflow not in REFUSING:
+        if settings.overflow not in REJECTING_OVERFLOWS:
             return
         if settings.max_length is not None and queue.waiting_count >= settings.max_length:
             full = QueueFull(queue.name, f"max_length {settings.max_length}")
@@ -354,18 +370,22 @@ class Engine(Lending):
         else:
             return
         if settings.overflow == "reject-dead-letter":
-            self._bury_refused(queue, draft, extra, now_ms)
+            self._dead_letter_refused(queue, draft, options, now_ms)
         raise full
 
-    def _bury_refused(self, queue: Queue, draft: Draft, extra: Extra | None, now_ms: int) -> None:
+    def _dead_letter_refused(
+        self, queue: QueueState, draft: Draft, options: DeliveryOptions | None, now_ms: int
+    ) -> None:
         """To the dead letters without ever having been in the queue."""
-        entry = Entry(0, now_ms, 0, len(draft.body), draft.form, draft.body, make_info(draft), extra)
-        targets = self._dead_targets(queue, entry, DEAD_OVERFLOW)
+        entry = Entry(
+            0, now_ms, 0, len(draft.body), draft.encoding, draft.body, make_properties(draft), options
+        )
+        targets = self._dead_letter_targets(queue, entry, DEAD_OVERFLOW)
         if not targets:
             return
-        shared = base_extra(draft, now_ms)
-        shared.deaths = died(queue, shared, DEAD_OVERFLOW, None, now_ms)
-        shared.route = dead_route(queue, shared)
+        shared = base_options(draft, now_ms)
+        shared.deaths = add_dead_letter_event(queue, shared, DEAD_OVERFLOW, None, now_ms)
+        shared.route = dead_letter_route(queue, shared)
         shared.born_ms = shared.born_ms or now_ms
         shared.due_ms = now_ms  # dead letters do not wait for the delay of a queue
         shared.expires_ms = shared.count = 0
@@ -373,40 +393,40 @@ class Engine(Lending):
         self._publish_shared(targets, draft, shared, now_ms)
 
 
-_NO_PAST = Extra()
+_NO_HISTORY = DeliveryOptions()
 
 
-def _fits(queue: Queue, draft: Draft) -> bool:
-    most = queue.settings.max_body
-    return most is None or len(draft.body) <= most
+def _fits(queue: QueueState, draft: Draft) -> bool:
+    max_body = queue.settings.max_body
+    return max_body is None or len(draft.body) <= max_body
 
 
-def _too_large(queue: Queue, draft: Draft) -> InvalidSetting:
-    most = queue.settings.max_body
-    return InvalidSetting(f"a body of {len(draft.body)} bytes; queue {queue.name!r} takes at most {most}")
+def _too_large(queue: QueueState, draft: Draft) -> InvalidSetting:
+    max_body = queue.settings.max_body
+    return InvalidSetting(f"a body of {len(draft.body)} bytes; queue {queue.name!r} takes at most {max_body}")
 
 
-def _delay(extra: Extra, delay_ms: int, now_ms: int) -> None:
+def _delay(options: DeliveryOptions, delay_ms: int, now_ms: int) -> None:
     """By the queue's own delay; a time to live counts from when the message is due."""
-    extra.due_ms = now_ms + delay_ms
-    if extra.expires_ms:
-        extra.expires_ms += delay_ms
+    options.due_ms = now_ms + delay_ms
+    if options.expires_ms:
+        options.expires_ms += delay_ms
 
 
-def make_info(draft: Draft) -> Info | None:
-    if draft.info is not None:
-        return draft.info
+def make_properties(draft: Draft) -> Properties | None:
+    if draft.properties is not None:
+        return draft.properties
     if draft.attributes is None and draft.publisher is None:
         return None
-    return Info(plain(draft.attributes or {}), draft.publisher)
+    return Properties(plain_copy(draft.attributes or {}), draft.publisher)
 
 
 def check_draft(draft: Draft, now_ms: int) -> None:
     """Raises InvalidSetting for what no queue would take."""
-    base_extra(draft, now_ms)
+    base_options(draft, now_ms)
 
 
-def base_extra(draft: Draft, now_ms: int) -> Extra:
+def base_options(draft: Draft, now_ms: int) -> DeliveryOptions:
     """What the draft says by itself, checked."""
     if draft.id is not None and not draft.id.isprintable():
         raise InvalidSetting("an id must be text without control characters")
@@ -424,8 +444,8 @@ def base_extra(draft: Draft, now_ms: int) -> Extra:
         expires_ms = max(due_ms, now_ms) + draft.ttl_ms
     if max(due_ms, expires_ms) > MAX_TIME_MS:
         raise InvalidSetting("a delay or ttl of more than 70 million years")
-    past = draft.past or _NO_PAST
-    return Extra(
+    past = draft.past or _NO_HISTORY
+    return DeliveryOptions(
         count=past.count,
         born_ms=past.born_ms,
         reason=past.reason,

@@ -10,11 +10,11 @@ from collections.abc import Container
 
 from ..errors import MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import MAX_PRIORITY, Delivery, Entry, QueueSettings
-from .delayed import Delayed
-from .order import Grouped, Shared
+from .delayed import DelayedMessages
+from .ready import FifoOrder, StandardOrder
 
 
-def is_simple(settings: QueueSettings) -> bool:
+def is_plain_queue(settings: QueueSettings) -> bool:
     """Whether a body alone needs no further checks."""
     return (
         not settings.fifo
@@ -77,7 +77,7 @@ class Counters:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-class Queue:
+class QueueState:
     __slots__ = (
         "counters",
         "created_ms",
@@ -87,6 +87,7 @@ class Queue:
         "deleted",
         "fifo",
         "ids",
+        "is_plain",
         "lease_buckets",
         "leases",
         "name",
@@ -94,8 +95,7 @@ class Queue:
         "ready",
         "retention_armed",
         "settings",
-        "simple",
-        "uniques",
+        "unique_keys",
         "waiting_bytes",
         "watched",
     )
@@ -104,13 +104,13 @@ class Queue:
         self.name = name
         self.number = number
         self.created_ms = created_ms
-        self.delayed = Delayed()  # on FIFO queues these also stand in `ready`
+        self.delayed = DelayedMessages()  # on FIFO queues these also stand in `ready`
         self.ready = self.new_order(settings)
         self.leases: dict[int, Delivery] = {}  # sequence -> the live delivery
         # Deadlines of leases by the second, as bare sequences: an acked one must not keep its message alive.
         self.lease_buckets: dict[int, list[int]] = {}
         self.ids: dict[str, int] = {}  # only ids that do not follow from the sequence number
-        self.uniques: dict[str, tuple[int, str]] = {}  # key -> sequence and own id of the one here
+        self.unique_keys: dict[str, tuple[int, str]] = {}  # key -> sequence and own id of the one here
         self.dedup: dict[str, tuple[str, int]] = {}  # key -> id given out, end of the window
         self.dedup_order: deque[tuple[int, str]] = deque()
         self.waiting_bytes = 0
@@ -120,9 +120,9 @@ class Queue:
         self.deleted = False
         self.set_settings(settings)
 
-    def new_order(self, settings: QueueSettings) -> Shared | Grouped:
+    def new_order(self, settings: QueueSettings) -> StandardOrder | FifoOrder:
         """An empty one; that of a FIFO queue knows what is delayed, which stands in it too."""
-        order = Grouped(self.delayed) if settings.fifo else Shared()
+        order = FifoOrder(self.delayed) if settings.fifo else StandardOrder()
         order.max_priority = _max_priority(settings)
         return order
 
@@ -132,7 +132,7 @@ class Queue:
         max_priority = _max_priority(settings)
         if self.ready.max_priority != max_priority:
             self.ready.set_max_priority(max_priority)
-        self.simple = is_simple(settings)
+        self.is_plain = is_plain_queue(settings)
 
     @property
     def ready_count(self) -> int:
@@ -163,7 +163,7 @@ class Queue:
             self.waiting_bytes -= entry.size
         return entry
 
-    def take_to_lend(self, seq: int, now_ms: int) -> Entry | None:
+    def take_for_delivery(self, seq: int, now_ms: int) -> Entry | None:
         """Out of the waiting or delayed ones, into somebody's hands; `ready.end_batch` follows."""
         delayed = self.delayed.pop(seq)
         if delayed is not None and not self.settings.fifo:
@@ -179,13 +179,13 @@ class Queue:
 
     def clear_waiting(self) -> None:
         """Nothing left but what is in flight, and deduplication ids: see `keep_dedup`."""
-        lent = {seq: delivery.entry for seq, delivery in self.leases.items()}
+        in_flight = {seq: delivery.entry for seq, delivery in self.leases.items()}
         self.ready = self.new_order(self.settings)
-        for entry in lent.values():
-            self.ready.lent(entry)
+        for entry in in_flight.values():
+            self.ready.mark_in_flight(entry)
         self.delayed.clear()
-        self.ids = {key: seq for key, seq in self.ids.items() if seq in lent}
-        self.uniques = {key: there for key, there in self.uniques.items() if there[0] in lent}
+        self.ids = {key: seq for key, seq in self.ids.items() if seq in in_flight}
+        self.unique_keys = {key: there for key, there in self.unique_keys.items() if there[0] in in_flight}
         self.waiting_bytes = 0
         self.retention_armed = 0
 
@@ -193,10 +193,10 @@ class Queue:
         """The live delivery behind a receipt, or the error that says why there is none."""
         delivery = self.leases.get(seq)
         if delivery is None or delivery.number != number or 0 < delivery.until_ms <= now_ms:
-            raise self.lost(seq)
+            raise self.receipt_error(seq)
         return delivery
 
-    def lost(self, seq: int) -> OpenQError:
+    def receipt_error(self, seq: int) -> OpenQError:
         if self.find(seq) is None:
             return MessageNotFoundError(seq, self.name)
         return VisibilityTimeoutExpired(seq, self.name)

@@ -20,12 +20,12 @@ from struct import Struct
 from typing import Any
 
 from ..errors import InvalidSetting
-from ..model import Death, Extra, Info
+from ..model import DeadLetterEvent, DeliveryOptions, Properties
 
 PUBLISH = 1  # form, body, info, extra
 RUN = 2  # form, bodies, info, extra           consecutive sequences; info and extra are those of each
 ROUTE = 3  # form, body, info, extra, ((queue, seq), ...)
-LEND = 4  # until_ms, consumer, seqs           the sequence field holds the first delivery number
+DELIVER = 4  # until_ms, consumer, seqs           the sequence field holds the first delivery number
 ACK = 5  # seqs
 RETURN = 6  # why, reason, ((seq, due_ms), ...)
 EXTEND = 7  # until_ms, seqs
@@ -40,15 +40,15 @@ UNQUEUE = 15
 EXCHANGE = 16  # operation as JSON
 CHECKPOINT = 17  # all queues, exchanges and counters as JSON: first record of each segment
 ITEM = 18  # one message inside a RUN, addressed by its own location
-ITEM_STAMPED = 19  # the same with an info or an extra, so that it can be read without the others
+ITEM_WITH_METADATA = 19  # the same with an info or an extra, so that it can be read without the others
 MARK = 20  # job, owner, batch, rows, whether they are all, rejected   see marks.py
-ITEMS = (ITEM, ITEM_STAMPED)
+ITEMS = (ITEM, ITEM_WITH_METADATA)
 
 KIND_NAMES = {
     PUBLISH: "published",
     RUN: "published",
     ROUTE: "published",
-    LEND: "delivered",
+    DELIVER: "delivered",
     ACK: "acked",
     RETURN: "returned",
     EXTEND: "extended",
@@ -78,28 +78,28 @@ DEAD_EXPIRED = 3
 DEAD_OVERFLOW = 4
 REDRIVEN = 5
 MOVED = 6
-DEATH_NAMES = {
+DEAD_LETTER_NAMES = {
     DEAD_RECEIVES: "max_receives",
     DEAD_REJECTED: "rejected",
     DEAD_EXPIRED: "expired",
     DEAD_OVERFLOW: "overflow",
 }
-MOVE_NAMES = {**DEATH_NAMES, REDRIVEN: "redriven", MOVED: "moved"}
+MOVE_NAMES = {**DEAD_LETTER_NAMES, REDRIVEN: "redriven", MOVED: "moved"}
 
 # Why it was removed without an ack.
-GONE_EXPIRED = 1
-GONE_OVERFLOW = 2
-GONE_CANCELLED = 3
-GONE_REJECTED = 4
-GONE_RECEIVES = 5
-GONE_DAMAGED = 6  # its body cannot be read; see broker/unreadable.py
+REMOVED_EXPIRED = 1
+REMOVED_OVERFLOW = 2
+REMOVED_CANCELLED = 3
+REMOVED_REJECTED = 4
+REMOVED_RECEIVES = 5
+REMOVED_DAMAGED = 6  # its body cannot be read; see local/unreadable.py
 REMOVE_NAMES = {
-    GONE_EXPIRED: "expired",
-    GONE_OVERFLOW: "overflow",
-    GONE_CANCELLED: "cancelled",
-    GONE_REJECTED: "rejected",
-    GONE_RECEIVES: "max_receives",
-    GONE_DAMAGED: "damaged",
+    REMOVED_EXPIRED: "expired",
+    REMOVED_OVERFLOW: "overflow",
+    REMOVED_CANCELLED: "cancelled",
+    REMOVED_REJECTED: "rejected",
+    REMOVED_RECEIVES: "max_receives",
+    REMOVED_DAMAGED: "damaged",
 }
 
 Record = tuple[Any, ...]
@@ -119,8 +119,8 @@ _ROUTE_TARGET = Struct("<IQ")
 _RETURNED = Struct("<QQ")
 _MOVED = Struct("<QIQ")
 
-_HAS_EXTRA = 1
-_HAS_INFO = 2
+_HAS_OPTIONS = 1
+_HAS_PROPERTIES = 2
 _VARIED = 4  # a RUN whose items differ in size
 
 
@@ -155,7 +155,7 @@ def _untag(value: object) -> object:
     return value
 
 
-def plain(value: object, depth: int = 0) -> Any:
+def plain_copy(value: object, depth: int = 0) -> Any:
     """A copy as a reader will get it, so that a message in memory is what it would be on disk."""
     if value is None or isinstance(value, str | bool | int | float | bytes):
         return value
@@ -164,9 +164,9 @@ def plain(value: object, depth: int = 0) -> Any:
     if depth > _MAX_DEPTH:
         raise InvalidSetting(f"attributes or arguments nested more than {_MAX_DEPTH} deep")
     if isinstance(value, Mapping):
-        return {str(key): plain(item, depth + 1) for key, item in value.items()}
+        return {str(key): plain_copy(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item, depth + 1) for item in value]
+        return [plain_copy(item, depth + 1) for item in value]
     raise InvalidSetting(f"attributes and arguments hold JSON values or bytes, not {type(value).__name__}")
 
 
@@ -184,72 +184,72 @@ def unpack_value(data: bytes) -> Any:
     return _untag(json.loads(data.decode("utf-8", "surrogatepass")))
 
 
-_WIRE = 1  # the first byte of an info in a protocol's own bytes; one in JSON begins with a bracket
-_WIRE_HEAD = Struct("<BH")  # that byte, and the length of the publisher's name
-_NOBODY = 0xFFFF
-_OWN_WIRE = Struct("<IBH")  # the length of an info, and its `_WIRE_HEAD`
+_AMQP = 1  # the first byte of an info in a protocol's own bytes; one in JSON begins with a bracket
+_AMQP_HEAD = Struct("<BH")  # that byte, and the length of the publisher's name
+_NO_PUBLISHER = 0xFFFF
+_OWN_AMQP = Struct("<IBH")  # the length of an info, and its `_WIRE_HEAD`
 # What many messages share is one object again when they are read one by one. Both are emptied when full.
-_SHARED = 1024
-_SHARED_BYTES = 512
-_shared_infos: dict[bytes, Info] = {}
-_shared_extras: dict[bytes, Extra] = {}
+_MAX_SHARED = 1024
+_MAX_SHARED_BYTES = 512
+_shared_properties: dict[bytes, Properties] = {}
+_shared_options: dict[bytes, DeliveryOptions] = {}
 
 
-def pack_info(info: Info) -> bytes:
-    if info.packed is not None:
-        return info.packed
-    if info.wire is None:
-        return pack_value([info.attributes and dict(info.attributes), info.publisher])
-    if info.publisher is None:
-        packed = _WIRE_HEAD.pack(_WIRE, _NOBODY) + info.wire
+def pack_properties(properties: Properties) -> bytes:
+    if properties.packed is not None:
+        return properties.packed
+    if properties.amqp_properties is None:
+        return pack_value([properties.attributes and dict(properties.attributes), properties.publisher])
+    if properties.publisher is None:
+        packed = _AMQP_HEAD.pack(_AMQP, _NO_PUBLISHER) + properties.amqp_properties
     else:
-        name = info.publisher.encode("utf-8", "surrogatepass")
-        if len(name) >= _NOBODY:
+        name = properties.publisher.encode("utf-8", "surrogatepass")
+        if len(name) >= _NO_PUBLISHER:
             raise InvalidSetting(f"a publisher's name of {len(name)} bytes")
-        packed = _WIRE_HEAD.pack(_WIRE, len(name)) + name + info.wire
-    info.packed = packed
+        packed = _AMQP_HEAD.pack(_AMQP, len(name)) + name + properties.amqp_properties
+    properties.packed = packed
     return packed
 
 
-def unpack_info(data: bytes) -> Info:
-    if data[0] != _WIRE:
+def unpack_properties(data: bytes) -> Properties:
+    if data[0] != _AMQP:
         attributes, publisher = unpack_value(data)
-        return Info(attributes or {}, publisher)
-    info = _shared_infos.get(data)
-    if info is not None:
-        return info
+        return Properties(attributes or {}, publisher)
+    properties = _shared_properties.get(data)
+    if properties is not None:
+        return properties
     (size,) = _U16.unpack_from(data, 1)
-    if size == _NOBODY:
-        info = Info(None, None, data[3:])
+    if size == _NO_PUBLISHER:
+        properties = Properties(None, None, data[3:])
     else:
-        info = Info(None, data[3 : 3 + size].decode("utf-8", "surrogatepass"), data[3 + size :])
-    if len(data) <= _SHARED_BYTES:
-        info.packed = data
-        if len(_shared_infos) >= _SHARED:
-            _shared_infos.clear()
-        _shared_infos[data] = info
-    return info
+        properties = Properties(None, data[3 : 3 + size].decode("utf-8", "surrogatepass"), data[3 + size :])
+    if len(data) <= _MAX_SHARED_BYTES:
+        properties.packed = data
+        if len(_shared_properties) >= _MAX_SHARED:
+            _shared_properties.clear()
+        _shared_properties[data] = properties
+    return properties
 
 
 _TEXTS = ("group", "type", "dedup", "unique", "id", "failure")
 _NUMBERS = ("due_ms", "expires_ms", "number", "first_ms", "born_ms")
-_EXTRA_HEAD = Struct("<HBI")  # which fields follow, priority, receive count
-_DEATHS_BIT = 1 << 11
+_OPTIONS_HEAD = Struct("<HBI")  # which fields follow, priority, receive count
+_DEAD_LETTER_EVENTS_BIT = 1 << 11
 _ROUTE_BIT = 1 << 12
 
 
-def _death(fields: Sequence[Any]) -> Death:
-    return Death.told(*fields) if len(fields) == 4 else Death(*fields)
+def _dead_letter_event(fields: Sequence[Any]) -> DeadLetterEvent:
+    return DeadLetterEvent.from_fields(*fields) if len(fields) == 4 else DeadLetterEvent(*fields)
 
 
-def pack_extra(extra: Extra) -> bytes:
-    if extra.packed is not None:
-        return extra.packed
+def pack_options(options: DeliveryOptions) -> bytes:
+    if options.packed is not None:
+        return options.packed
     bits = 0
     parts = [b""]
     bit = 1
     for name in _TEXTS:
-        text = getattr(extra, name)
+        text = getattr(options, name)
         if text is not None:
             bits |= bit
             data = text.encode("utf-8", "surrogatepass")
@@ -257,32 +257,32 @@ def pack_extra(extra: Extra) -> bytes:
             parts.append(data)
         bit <<= 1
     for name in _NUMBERS:
-        number = getattr(extra, name)
+        number = getattr(options, name)
         if number:
             bits |= bit
             parts.append(_U64.pack(number))
         bit <<= 1
-    for flag, value in ((_DEATHS_BIT, extra.deaths), (_ROUTE_BIT, extra.route)):
+    for flag, value in ((_DEAD_LETTER_EVENTS_BIT, options.deaths), (_ROUTE_BIT, options.route)):
         if value:
             bits |= flag
             data = pack_value(value)
             parts.append(_U32.pack(len(data)))
             parts.append(data)
-    parts[0] = _EXTRA_HEAD.pack(bits, extra.priority, extra.count)
+    parts[0] = _OPTIONS_HEAD.pack(bits, options.priority, options.count)
     packed = b"".join(parts)
-    if extra.light:
+    if options.is_plain:
         # Shared by many; one of a single message would only lie there beside its bytes on disk.
-        extra.packed = packed
+        options.packed = packed
     return packed
 
 
-def unpack_extra(data: bytes) -> Extra:
-    shared = _shared_extras.get(data)
+def unpack_options(data: bytes) -> DeliveryOptions:
+    shared = _shared_options.get(data)
     if shared is not None:
         return shared
-    extra = Extra()
-    bits, extra.priority, extra.count = _EXTRA_HEAD.unpack_from(data)
-    position = _EXTRA_HEAD.size
+    options = DeliveryOptions()
+    bits, options.priority, options.count = _OPTIONS_HEAD.unpack_from(data)
+    position = _OPTIONS_HEAD.size
 
     def take() -> bytes:
         nonlocal position
@@ -293,78 +293,82 @@ def unpack_extra(data: bytes) -> Extra:
     bit = 1
     for name in _TEXTS:
         if bits & bit:
-            setattr(extra, name, take().decode("utf-8", "surrogatepass"))
+            setattr(options, name, take().decode("utf-8", "surrogatepass"))
         bit <<= 1
     for name in _NUMBERS:
         if bits & bit:
-            setattr(extra, name, _U64.unpack_from(data, position)[0])
+            setattr(options, name, _U64.unpack_from(data, position)[0])
             position += 8
         bit <<= 1
-    if bits & _DEATHS_BIT:
-        extra.deaths = tuple(map(_death, unpack_value(take())))
+    if bits & _DEAD_LETTER_EVENTS_BIT:
+        options.deaths = tuple(map(_dead_letter_event, unpack_value(take())))
     if bits & _ROUTE_BIT:
         exchange, key = unpack_value(take())
-        extra.route = (exchange, key)
-    if extra.lighten().light and len(data) <= _SHARED_BYTES:
-        extra.packed = data
-        if len(_shared_extras) >= _SHARED:
-            _shared_extras.clear()
-        _shared_extras[data] = extra
-    return extra
+        options.route = (exchange, key)
+    if options.mark_plain().is_plain and len(data) <= _MAX_SHARED_BYTES:
+        options.packed = data
+        if len(_shared_options) >= _MAX_SHARED:
+            _shared_options.clear()
+        _shared_options[data] = options
+    return options
 
 
-def _pack_stamp(info: Info | None, extra: Extra | None) -> tuple[int, bytes]:
+def _pack_metadata(properties: Properties | None, options: DeliveryOptions | None) -> tuple[int, bytes]:
     """All of a message but its body, as it stands before that; the flags say what there is."""
     flags = 0
-    stamp = b""
-    if extra is not None:
-        flags |= _HAS_EXTRA
-        data = pack_extra(extra)
-        stamp = _U32.pack(len(data)) + data
-    if info is not None:
-        flags |= _HAS_INFO
-        data = pack_info(info)
-        stamp += _U32.pack(len(data)) + data
-    return flags, stamp
+    metadata = b""
+    if options is not None:
+        flags |= _HAS_OPTIONS
+        data = pack_options(options)
+        metadata = _U32.pack(len(data)) + data
+    if properties is not None:
+        flags |= _HAS_PROPERTIES
+        data = pack_properties(properties)
+        metadata += _U32.pack(len(data)) + data
+    return flags, metadata
 
 
-def _stamp_end(data: bytes, position: int, flags: int) -> int:
+def _metadata_end(data: bytes, position: int, flags: int) -> int:
     """Where the body begins."""
-    if flags & _HAS_EXTRA:
+    if flags & _HAS_OPTIONS:
         position += 4 + _U32.unpack_from(data, position)[0]
-    if flags & _HAS_INFO:
+    if flags & _HAS_PROPERTIES:
         position += 4 + _U32.unpack_from(data, position)[0]
     return position
 
 
-def _pack_content(body: bytes, info: Info | None, extra: Extra | None) -> tuple[int, bytes]:
-    flags, stamp = _pack_stamp(info, extra)
-    return flags, stamp + body
+def _pack_content(
+    body: bytes, properties: Properties | None, options: DeliveryOptions | None
+) -> tuple[int, bytes]:
+    flags, metadata = _pack_metadata(properties, options)
+    return flags, metadata + body
 
 
-def _unpack_read(data: bytes, position: int, flags: int) -> tuple[bytes, Info | None]:
+def _unpack_read(data: bytes, position: int, flags: int) -> tuple[bytes, Properties | None]:
     """`_unpack_content` for a reader who knows the extra already."""
-    if flags & _HAS_EXTRA:
+    if flags & _HAS_OPTIONS:
         position += 4 + _U32.unpack_from(data, position)[0]
-    if not flags & _HAS_INFO:
+    if not flags & _HAS_PROPERTIES:
         return data[position:], None
     (size,) = _U32.unpack_from(data, position)
     position += 4
-    return data[position + size :], unpack_info(data[position : position + size])
+    return data[position + size :], unpack_properties(data[position : position + size])
 
 
-def _unpack_content(data: bytes, position: int, flags: int) -> tuple[bytes, Info | None, Extra | None]:
-    info: Info | None = None
-    extra: Extra | None = None
-    if flags & _HAS_EXTRA:
+def _unpack_content(
+    data: bytes, position: int, flags: int
+) -> tuple[bytes, Properties | None, DeliveryOptions | None]:
+    properties: Properties | None = None
+    options: DeliveryOptions | None = None
+    if flags & _HAS_OPTIONS:
         (size,) = _U32.unpack_from(data, position)
         position += 4 + size
-        extra = unpack_extra(data[position - size : position])
-    if flags & _HAS_INFO:
+        options = unpack_options(data[position - size : position])
+    if flags & _HAS_PROPERTIES:
         (size,) = _U32.unpack_from(data, position)
         position += 4 + size
-        info = unpack_info(data[position - size : position])
-    return data[position:], info, extra
+        properties = unpack_properties(data[position - size : position])
+    return data[position:], properties, options
 
 
 # -- records ----------------------------------------------------------------------------------
@@ -395,23 +399,35 @@ def encode(record: Record) -> bytes:
     """The bytes of a record. `decode(encode(record)) == record` for every record the engine makes."""
     kind, now_ms, queue, seq = record[:4]
     if kind == PUBLISH:
-        form, body, info, extra = record[4:]
-        if info is None and extra is None:
-            return HEAD.pack(PUBLISH, form, 0, queue, seq, now_ms) + body  # type: ignore[no-any-return]
-        if extra is None and info.packed is None and info.wire is not None and info.publisher is None:
+        encoding, body, properties, options = record[4:]
+        if properties is None and options is None:
+            return HEAD.pack(PUBLISH, encoding, 0, queue, seq, now_ms) + body  # type: ignore[no-any-return]
+        if (
+            options is None
+            and properties.packed is None
+            and properties.amqp_properties is not None
+            and properties.publisher is None
+        ):
             # Properties of its own and nothing else: as `_pack_content` does it, without the calls between.
-            wire = info.wire
-            head = HEAD.pack(PUBLISH, form, _HAS_INFO, queue, seq, now_ms)
-            return b"".join((head, _OWN_WIRE.pack(_WIRE_HEAD.size + len(wire), _WIRE, _NOBODY), wire, body))
-        flags, content = _pack_content(body, info, extra)
-        return HEAD.pack(PUBLISH, form, flags, queue, seq, now_ms) + content
+            amqp_properties = properties.amqp_properties
+            head = HEAD.pack(PUBLISH, encoding, _HAS_PROPERTIES, queue, seq, now_ms)
+            return b"".join(
+                (
+                    head,
+                    _OWN_AMQP.pack(_AMQP_HEAD.size + len(amqp_properties), _AMQP, _NO_PUBLISHER),
+                    amqp_properties,
+                    body,
+                )
+            )
+        flags, content = _pack_content(body, properties, options)
+        return HEAD.pack(PUBLISH, encoding, flags, queue, seq, now_ms) + content
     if kind == ACK:
         return HEAD.pack(ACK, 0, 0, queue, seq, now_ms) + _pack_seqs(record[4])
-    if kind == LEND:
+    if kind == DELIVER:
         until_ms, consumer, seqs = record[4:]
         return b"".join(
             (
-                HEAD.pack(LEND, 0, 0, queue, seq, now_ms),
+                HEAD.pack(DELIVER, 0, 0, queue, seq, now_ms),
                 _U64.pack(until_ms),
                 _pack_text(consumer),
                 _pack_seqs(seqs),
@@ -424,52 +440,56 @@ def encode(record: Record) -> bytes:
 
 def _encode_run(record: Record) -> bytes:
     """Bodies as items. Those of one size share ready-made heads; others say their sizes in a table first."""
-    kind, now_ms, queue, seq, form, bodies, info, extra = record
+    kind, now_ms, queue, seq, encoding, bodies, properties, options = record
     count = len(bodies)
     sizes = list(map(len, bodies))
-    if info is None and extra is None:
-        flags, stamp, item = 0, b"", ITEM
+    if properties is None and options is None:
+        flags, metadata, item = 0, b"", ITEM
         parts = [b""] * (2 * count)
         parts[1::2] = bodies
     else:
-        flags, stamp = _pack_stamp(info, extra)
-        stamp = bytes((flags,)) + stamp
-        item = ITEM_STAMPED
-        parts = [stamp] * (3 * count)
+        flags, metadata = _pack_metadata(properties, options)
+        metadata = bytes((flags,)) + metadata
+        item = ITEM_WITH_METADATA
+        parts = [metadata] * (3 * count)
         parts[2::3] = bodies
     each = len(parts) // count
     if sizes.count(sizes[0]) == count:
-        parts[0::each] = _equal_heads(sizes[0] + len(stamp), item, form, count)
-        return b"".join((HEAD.pack(kind, form, flags, queue, seq, now_ms), _U32.pack(count), *parts))
+        parts[0::each] = _equal_heads(sizes[0] + len(metadata), item, encoding, count)
+        return b"".join((HEAD.pack(kind, encoding, flags, queue, seq, now_ms), _U32.pack(count), *parts))
     pack = _ITEM_HEAD.pack
-    step = ITEM_HEAD_SIZE + len(stamp)
+    step = ITEM_HEAD_SIZE + len(metadata)
     backs = accumulate([size + step for size in sizes], initial=run_first(count, True) | _ITEM_BIT)
-    length = 2 + len(stamp)
-    parts[0::each] = [pack(size + length, back, item, form) for size, back in zip(sizes, backs, strict=False)]
-    head = HEAD.pack(kind, form, flags | _VARIED, queue, seq, now_ms)
+    length = 2 + len(metadata)
+    parts[0::each] = [
+        pack(size + length, back, item, encoding) for size, back in zip(sizes, backs, strict=False)
+    ]
+    head = HEAD.pack(kind, encoding, flags | _VARIED, queue, seq, now_ms)
     return b"".join((head, _U32.pack(count), array("I", sizes).tobytes(), *parts))
 
 
 _heads: dict[tuple[int, int, int], list[bytes]] = {}
 
 
-def _equal_heads(size: int, item: int, form: int, count: int) -> list[bytes]:
+def _equal_heads(size: int, item: int, encoding: int, count: int) -> list[bytes]:
     """The heads of items of one size do not depend on the record they are in."""
-    heads = _heads.get((size, item, form))
+    heads = _heads.get((size, item, encoding))
     if heads is None or len(heads) < count:
         if len(_heads) >= 64:
             _heads.clear()
         first, step = FIRST_ITEM | _ITEM_BIT, size + ITEM_HEAD_SIZE
         backs = range(first, first + step * count, step)
-        heads = _heads[size, item, form] = [_ITEM_HEAD.pack(size + 2, back, item, form) for back in backs]
+        heads = _heads[size, item, encoding] = [
+            _ITEM_HEAD.pack(size + 2, back, item, encoding) for back in backs
+        ]
     return heads[:count]
 
 
-def run_step(info: Info | None, extra: Extra | None) -> int:
+def run_step(properties: Properties | None, options: DeliveryOptions | None) -> int:
     """How far the frames of two items of a RUN are apart, without the body of the first."""
-    if info is None and extra is None:
+    if properties is None and options is None:
         return ITEM_HEAD_SIZE
-    return ITEM_HEAD_SIZE + 1 + len(_pack_stamp(info, extra)[1])
+    return ITEM_HEAD_SIZE + 1 + len(_pack_metadata(properties, options)[1])
 
 
 def run_first(count: int, varied: bool) -> int:
@@ -478,11 +498,11 @@ def run_first(count: int, varied: bool) -> int:
 
 
 def _encode_route(record: Record) -> bytes:
-    kind, now_ms, queue, seq, form, body, info, extra, targets = record
-    flags, content = _pack_content(body, info, extra)
+    kind, now_ms, queue, seq, encoding, body, properties, options, targets = record
+    flags, content = _pack_content(body, properties, options)
     return b"".join(
         (
-            HEAD.pack(kind, form, flags, queue, seq, now_ms),
+            HEAD.pack(kind, encoding, flags, queue, seq, now_ms),
             _U32.pack(len(targets)),
             *(_ROUTE_TARGET.pack(*target) for target in targets),
             content,
@@ -523,9 +543,9 @@ def _encode_reschedule(record: Record) -> bytes:
 
 
 def _encode_copy(record: Record) -> bytes:
-    kind, now_ms, queue, seq, sent_ms, form, body, info, extra = record
-    flags, content = _pack_content(body, info, extra)
-    return HEAD.pack(kind, form, flags, queue, seq, now_ms) + _U64.pack(sent_ms) + content
+    kind, now_ms, queue, seq, sent_ms, encoding, body, properties, options = record
+    flags, content = _pack_content(body, properties, options)
+    return HEAD.pack(kind, encoding, flags, queue, seq, now_ms) + _U64.pack(sent_ms) + content
 
 
 def _encode_json(record: Record) -> bytes:
@@ -551,17 +571,17 @@ _ENCODERS = {
 
 
 def decode(data: bytes) -> Record:
-    kind, form, flags, queue, seq, now_ms = HEAD.unpack_from(data)
+    kind, encoding, flags, queue, seq, now_ms = HEAD.unpack_from(data)
     head = (kind, now_ms, queue, seq)
     position = HEAD_SIZE
     if kind == PUBLISH:
         if not flags:
-            return (*head, form, data[HEAD_SIZE:], None, None)
-        body, info, extra = _unpack_content(data, position, flags)
-        return (*head, form, body, info, extra)
+            return (*head, encoding, data[HEAD_SIZE:], None, None)
+        body, properties, options = _unpack_content(data, position, flags)
+        return (*head, encoding, body, properties, options)
     if kind == ACK:
         return (*head, _unpack_seqs(data, position))
-    if kind == LEND:
+    if kind == DELIVER:
         (until_ms,) = _U64.unpack_from(data, position)
         consumer, position = _unpack_text(data, position + 8)
         return (*head, until_ms, consumer, _unpack_seqs(data, position))
@@ -570,11 +590,11 @@ def decode(data: bytes) -> Record:
         pairs = zip(starts, sizes, strict=True)
         bodies = [data[start + before : start + before + size] for start, size in pairs]
         if before == 2:
-            return (*head, form, tuple(bodies), None, None)
+            return (*head, encoding, tuple(bodies), None, None)
         end = starts[0] + before
-        _, info, extra = _unpack_content(data[:end], starts[0] + 3, flags)
-        _keep_packed(data, starts[0] + 3, flags, info, extra)
-        return (*head, form, tuple(bodies), info, extra)
+        _, properties, options = _unpack_content(data[:end], starts[0] + 3, flags)
+        _keep_packed(data, starts[0] + 3, flags, properties, options)
+        return (*head, encoding, tuple(bodies), properties, options)
     if kind == ROUTE:
         (count,) = _U32.unpack_from(data, position)
         position += 4
@@ -582,39 +602,41 @@ def decode(data: bytes) -> Record:
         for _ in range(count):
             targets.append(_ROUTE_TARGET.unpack_from(data, position))
             position += _ROUTE_TARGET.size
-        body, info, extra = _unpack_content(data, position, flags)
-        return (*head, form, body, info, extra, tuple(targets))
+        body, properties, options = _unpack_content(data, position, flags)
+        return (*head, encoding, body, properties, options, tuple(targets))
     if kind == RETURN:
         reason, position = _unpack_text(data, position)
-        return (*head, form, reason, tuple(_RETURNED.iter_unpack(data[position:])))
+        return (*head, encoding, reason, tuple(_RETURNED.iter_unpack(data[position:])))
     if kind == EXTEND:
         return (*head, _U64.unpack_from(data, position)[0], _unpack_seqs(data, position + 8))
     if kind == MOVE:
         reason, position = _unpack_text(data, position)
-        return (*head, form, reason, tuple(_MOVED.iter_unpack(data[position:])))
+        return (*head, encoding, reason, tuple(_MOVED.iter_unpack(data[position:])))
     if kind == REMOVE:
-        return (*head, form, _unpack_seqs(data, position))
+        return (*head, encoding, _unpack_seqs(data, position))
     if kind in (PURGE, UNQUEUE):
         return head
     if kind == RESCHEDULE:
         return (*head, _U64.unpack_from(data, position)[0])
     if kind in (EDIT, COPY):
         (sent_ms,) = _U64.unpack_from(data, position)
-        return (*head, sent_ms, form, *_unpack_content(data, position + 8, flags))
+        return (*head, sent_ms, encoding, *_unpack_content(data, position + 8, flags))
     if kind in (QUEUE, EXCHANGE, CHECKPOINT, MARK):
         return (*head, *unpack_value(data[position:]))
     raise ValueError(f"unknown record kind {kind}")
 
 
-def _keep_packed(data: bytes, position: int, flags: int, info: Info | None, extra: Extra | None) -> None:
+def _keep_packed(
+    data: bytes, position: int, flags: int, properties: Properties | None, options: DeliveryOptions | None
+) -> None:
     """The very bytes: where the items of a RUN lie follows from their length."""
-    if extra is not None:
+    if options is not None:
         (size,) = _U32.unpack_from(data, position)
         position += 4 + size
-        extra.packed = extra.packed or data[position - size : position]
-    if info is not None:
+        options.packed = options.packed or data[position - size : position]
+    if properties is not None:
         (size,) = _U32.unpack_from(data, position)
-        info.packed = info.packed or data[position + 4 : position + 4 + size]
+        properties.packed = properties.packed or data[position + 4 : position + 4 + size]
 
 
 def _run_layout(data: bytes) -> tuple[Sequence[int], Sequence[int], int]:
@@ -626,7 +648,7 @@ def _run_layout(data: bytes) -> tuple[Sequence[int], Sequence[int], int]:
     flags = data[2]
     varied = bool(flags & _VARIED)
     first = run_first(count, varied)
-    before = _stamp_end(data, first + 3, flags) - first if flags & ~_VARIED else 2
+    before = _metadata_end(data, first + 3, flags) - first if flags & ~_VARIED else 2
     step = ITEM_HEAD_SIZE - 2 + before
     if varied:
         table = HEAD_SIZE + 4
@@ -639,15 +661,15 @@ def _run_layout(data: bytes) -> tuple[Sequence[int], Sequence[int], int]:
     return range(first, first + step * count, step), [size] * count, before
 
 
-def content(data: bytes) -> tuple[int, bytes, Info | None]:
+def content(data: bytes) -> tuple[int, bytes, Properties | None]:
     """Form, body and info from the record or item that a location points to."""
     kind = data[0]
     if kind == ITEM:
         return data[1], data[2:], None
     flags = data[2]
-    if kind == ITEM_STAMPED:
-        body, info = _unpack_read(data, 3, flags)
-        return data[1], body, info
+    if kind == ITEM_WITH_METADATA:
+        body, properties = _unpack_read(data, 3, flags)
+        return data[1], body, properties
     if kind == PUBLISH and not flags:
         return data[1], data[HEAD_SIZE:], None
     position = HEAD_SIZE
@@ -656,18 +678,18 @@ def content(data: bytes) -> tuple[int, bytes, Info | None]:
         position += 4 + count * _ROUTE_TARGET.size
     elif kind in (EDIT, COPY):
         position += 8
-    body, info = _unpack_read(data, position, flags)
-    return data[1], body, info
+    body, properties = _unpack_read(data, position, flags)
+    return data[1], body, properties
 
 
-def item_content(data: bytes) -> tuple[int, bytes, Info | None, Extra | None]:
+def item_content(data: bytes) -> tuple[int, bytes, Properties | None, DeliveryOptions | None]:
     """Form, body, info and extra of one message inside a RUN."""
     if data[0] == ITEM:
         return data[1], data[2:], None, None
     return (data[1], *_unpack_content(data, 3, data[2]))
 
 
-def touched(record: Record) -> list[tuple[int, int]]:
+def touched_messages(record: Record) -> list[tuple[int, int]]:
     """Which messages a record is about: (queue number, sequence) pairs."""
     kind, _, queue, seq = record[:4]
     if kind in (PUBLISH, EDIT, RESCHEDULE, COPY):
@@ -676,7 +698,7 @@ def touched(record: Record) -> list[tuple[int, int]]:
         return [(queue, seq + i) for i in range(len(record[5]))]
     if kind == ROUTE:
         return list(record[8])
-    if kind in (LEND, ACK, EXTEND, REMOVE):
+    if kind in (DELIVER, ACK, EXTEND, REMOVE):
         return [(queue, each) for each in record[-1]]
     if kind == RETURN:
         return [(queue, each) for each, _ in record[6]]
@@ -685,7 +707,7 @@ def touched(record: Record) -> list[tuple[int, int]]:
     return []
 
 
-def made_seqs(data: bytes) -> tuple[int, int] | None:
+def assigned_seqs(data: bytes) -> tuple[int, int] | None:
     """The sequences that a record gave out, as first and last + 1; None for a record that gave out none.
 
     A checkpoint gives out none, and says which comes next: (next, next).
@@ -720,19 +742,19 @@ def index_rows(data: bytes, offset: int) -> bytes:
         return _run_rows(data, offset, seq, now_ms, queue, flags)
     if kind in _SEQS_AT:
         position = HEAD_SIZE + _SEQS_AT[kind]
-        if kind == LEND:
+        if kind == DELIVER:
             position += _U32.unpack_from(data, position - 4)[0]
         pack = ROW.pack
         if size == position + 8:
             return pack(_U64.unpack_from(data, position)[0], now_ms, queue, offset, size, kind, flags, 0)
         seqs = _unpack_seqs(data, position)
         return b"".join([pack(each, now_ms, queue, offset, size, kind, flags, 0) for each in seqs])
-    pairs = touched(decode(data)) or [(queue, seq)]
+    pairs = touched_messages(decode(data)) or [(queue, seq)]
     return b"".join([ROW.pack(each, now_ms, number, offset, size, kind, flags, 0) for number, each in pairs])
 
 
 # Where the list of sequences begins in records that end with one; for LEND, the name's length is before it.
-_SEQS_AT = {ACK: 0, LEND: 12, EXTEND: 8, REMOVE: 0}
+_SEQS_AT = {ACK: 0, DELIVER: 12, EXTEND: 8, REMOVE: 0}
 
 
 def _run_rows(data: bytes, offset: int, seq: int, now_ms: int, queue: int, flags: int) -> bytes:

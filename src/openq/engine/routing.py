@@ -12,8 +12,8 @@ from math import isfinite
 from typing import Any, Literal
 
 from ..errors import ExchangeInUse, ExchangeNotFound, InvalidSetting
-from ..model import Info
-from ..names import DEFAULT_ACCOUNT, full_name
+from ..model import Properties
+from ..names import DEFAULT_ACCOUNT, qualified_name
 
 Kind = Literal["direct", "fanout", "topic", "headers"]
 
@@ -69,7 +69,7 @@ class Removed:
         return bool(self.bindings or self.exchanges)
 
 
-class Router:
+class ExchangeRouter:
     """All exchanges and bindings of one broker."""
 
     def __init__(self, cache_bytes: int = 16 * 1024 * 1024) -> None:
@@ -77,7 +77,7 @@ class Router:
         self._reset()
 
     def _reset(self) -> None:
-        self._tables: dict[str, _Table] = {x.name: _TABLES[x.kind](x) for x in PREDECLARED}
+        self._tables: dict[str, _BindingTable] = {x.name: _TABLES[x.kind](x) for x in PREDECLARED}
         # Bindings are numbered as they come: that number is the order of every answer.
         self._numbers: dict[Binding, int] = {}
         self._arrivals: dict[tuple[bool, str], dict[int, Binding]] = {}
@@ -173,7 +173,9 @@ class Router:
         self._unlink(list(self._arrivals.get((False, name), {}).values()), removed)
         return removed
 
-    def route(self, exchange: str, key: str, headers: Mapping[str, object] | Info | None = None) -> list[str]:
+    def route(
+        self, exchange: str, key: str, headers: Mapping[str, object] | Properties | None = None
+    ) -> list[str]:
         """The queues for a message: each once, nearest first, then in the order of binding.
 
         Of an info the attributes are looked at, and only where an exchange asks for them.
@@ -232,7 +234,7 @@ class Router:
         for binding in bindings:
             self.bind(binding)
 
-    def _walk(self, exchange: str, key: str, headers: Mapping[str, object] | Info | None) -> list[str]:
+    def _walk(self, exchange: str, key: str, headers: Mapping[str, object] | Properties | None) -> list[str]:
         queues: dict[str, None] = {}
         # Both grow while we walk: a list for the order, a set so that a cycle ends.
         path, seen = [exchange], {exchange}
@@ -245,7 +247,7 @@ class Router:
             if table is None:
                 continue  # an alternate nobody has declared: the message is simply not routed by it
             if isinstance(table, _Headers) and facts is None:
-                facts = _facts(headers.attributes if isinstance(headers, Info) else headers or {})
+                facts = _facts(headers.attributes if isinstance(headers, Properties) else headers or {})
             onward: list[str] = []
             matched = table.match(key, facts or frozenset())
             for binding in matched:
@@ -312,13 +314,13 @@ def is_default(exchange: str) -> bool:
 
 def _queue_by_name(default_exchange: str, key: str) -> str:
     # A key that looks like a queue of another account must not lead there.
-    return default_exchange + key if default_exchange else full_name(DEFAULT_ACCOUNT, key)
+    return default_exchange + key if default_exchange else qualified_name(DEFAULT_ACCOUNT, key)
 
 
 # How each kind of exchange chooses among its bindings. -----------------------------------------
 
 
-class _Table:
+class _BindingTable:
     """An exchange and its bindings by number. As it stands, all of them match: a fanout."""
 
     __slots__ = ("bindings", "exchange")
@@ -337,7 +339,7 @@ class _Table:
         return self.bindings.values()
 
 
-class _Direct(_Table):
+class _Direct(_BindingTable):
     __slots__ = ("_by_key",)
 
     def __init__(self, exchange: Exchange) -> None:
@@ -358,18 +360,18 @@ class _Direct(_Table):
         return self._by_key.get(key, {}).values()
 
 
-class _Node:
+class _TopicNode:
     """One word of one or more topic patterns; `endless` if that word is `#`."""
 
     __slots__ = ("bindings", "endless", "following")
 
     def __init__(self, endless: bool = False) -> None:
         self.endless = endless
-        self.following: dict[str, _Node] = {}
+        self.following: dict[str, _TopicNode] = {}
         self.bindings: dict[int, Binding] = {}
 
 
-class _Topic(_Table):
+class _Topic(_BindingTable):
     """Patterns as a trie, walked with all places a key may have reached at once.
 
     That set is never larger than the trie, so no pattern of many `#` can make a key cost more
@@ -380,14 +382,14 @@ class _Topic(_Table):
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
-        self._root = _Node()
+        self._root = _TopicNode()
 
     def add(self, number: int, binding: Binding) -> None:
         super().add(number, binding)
         node = self._root
         for word in _words(binding.key):
             if word not in node.following:
-                node.following[word] = _Node(endless=word == "#")
+                node.following[word] = _TopicNode(endless=word == "#")
             node = node.following[word]
         node.bindings[number] = binding
 
@@ -403,10 +405,10 @@ class _Topic(_Table):
             del path[-1].following[words.pop()]
 
     def match(self, key: str, facts: Set[_Fact]) -> Collection[Binding]:
-        here: set[_Node] = set()
+        here: set[_TopicNode] = set()
         _reach(self._root, here)
         for word in _words(key):
-            ahead: set[_Node] = set()
+            ahead: set[_TopicNode] = set()
             for node in here:
                 if node.endless:
                     _reach(node, ahead)
@@ -427,7 +429,7 @@ def _words(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
-def _reach(node: _Node | None, places: set[_Node]) -> None:
+def _reach(node: _TopicNode | None, places: set[_TopicNode]) -> None:
     """Who is at a node is behind its `#` too: no words are enough for it."""
     while node is not None and node not in places:
         places.add(node)
@@ -438,7 +440,7 @@ def _reach(node: _Node | None, places: set[_Node]) -> None:
 _Fact = tuple[str, bytes | float | str | None]
 
 
-class _Headers(_Table):
+class _Headers(_BindingTable):
     __slots__ = ("_tests",)
 
     def __init__(self, exchange: Exchange) -> None:
@@ -565,9 +567,9 @@ def _difference(old: Exchange, new: Exchange) -> str:
     )
 
 
-_TABLES: dict[str, type[_Table]] = {
+_TABLES: dict[str, type[_BindingTable]] = {
     "direct": _Direct,
-    "fanout": _Table,
+    "fanout": _BindingTable,
     "topic": _Topic,
     "headers": _Headers,
 }

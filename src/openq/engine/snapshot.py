@@ -13,13 +13,13 @@ from struct import Struct
 from typing import Any
 
 from ..errors import InvalidSetting
-from ..model import Delivery, Entry, Extra, QueueSettings
-from . import marks
+from ..model import Delivery, DeliveryOptions, Entry, QueueSettings
+from . import progress
 from .delayed import DelayedPage, live_entries
 from .engine import Engine
-from .lane import Page
-from .queue import Queue
-from .records import pack_extra, pack_value, unpack_extra, unpack_value
+from .queue import QueueState
+from .ready_list import PackedPage
+from .records import pack_options, pack_value, unpack_options, unpack_value
 
 FORMATS = (1, 2)  # 2: delayed messages in pages
 
@@ -27,13 +27,13 @@ _ENTRY = Struct("<QQQQBI")  # seq, sent, at, size, form, length of extra
 _LEASE = Struct("<QQQII")  # number, lent, until, count, length of consumer
 _COLUMN = Struct("<BQ")  # type code or 0 for one value, value or count
 _U32 = Struct("<I")
-_ALIKE = _U32.pack((1 << 32) - 1)  # as the number of extras in a page: one for all
+_SAME_OPTIONS = _U32.pack((1 << 32) - 1)  # as the number of extras in a page: one for all
 
 
 class FrozenQueue:
-    __slots__ = ("dedup", "delayed", "head", "lanes", "leases", "number")
+    __slots__ = ("dedup", "delayed", "head", "leases", "number", "ready_lists")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: QueueState) -> None:
         self.number = queue.number
         self.head: list[object] = [
             queue.number,
@@ -42,15 +42,16 @@ class FrozenQueue:
             queue.created_ms,
             queue.counters.as_dict(),
         ]
-        self.lanes = queue.ready.freeze()
+        self.ready_lists = queue.ready.freeze()
         self.delayed = queue.delayed.freeze()
         self.leases = [
-            (d.entry, d.number, d.lent_ms, d.until_ms, d.count, d.consumer) for d in queue.leases.values()
+            (d.entry, d.number, d.delivered_ms, d.until_ms, d.count, d.consumer)
+            for d in queue.leases.values()
         ]
         self.dedup = sorted(queue.dedup.items(), key=lambda item: item[1][1])
 
 
-class Frozen:
+class FrozenState:
     """The state at one moment."""
 
     __slots__ = ("head", "queues")
@@ -64,16 +65,16 @@ class Frozen:
             "number": engine.next_number,
             "queue": engine.next_queue,
             "router": engine.router.dump(),
-            "marks": marks.dump(engine),
+            "marks": progress.dump(engine),
         }
         self.queues = [FrozenQueue(queue) for queue in engine.queues.values()]
 
 
-def freeze(engine: Engine, now_ms: int) -> Frozen:
-    return Frozen(engine, now_ms)
+def freeze(engine: Engine, now_ms: int) -> FrozenState:
+    return FrozenState(engine, now_ms)
 
 
-class Usage:
+class SegmentUsage:
     """Which segments hold live messages, and how many bytes of them."""
 
     __slots__ = ("live",)
@@ -81,41 +82,41 @@ class Usage:
     def __init__(self) -> None:
         self.live: dict[int, int] = {}
 
-    def add(self, at: int, size: int) -> None:
-        segment = at >> 32
+    def add(self, location: int, size: int) -> None:
+        segment = location >> 32
         self.live[segment] = self.live.get(segment, 0) + size + 64
 
-    def add_page(self, page: Page) -> None:
-        if page.ats is None:
+    def add_page(self, page: PackedPage) -> None:
+        if page.locations is None:
             return
-        low, high = min(page.ats) >> 32, max(page.ats) >> 32
+        low, high = min(page.locations) >> 32, max(page.locations) >> 32
         if low == high:
             total = page.sizes * len(page) if isinstance(page.sizes, int) else sum(page.sizes)
             self.live[low] = self.live.get(low, 0) + total + 64 * len(page)
         else:
-            for i, at in enumerate(page.ats):
-                self.add(at, page.sizes if isinstance(page.sizes, int) else page.sizes[i])
+            for i, location in enumerate(page.locations):
+                self.add(location, page.sizes if isinstance(page.sizes, int) else page.sizes[i])
 
 
 def oldest_segment(engine: Engine) -> int:
     """The first segment that holds a live message; far beyond all if none does."""
-    ats: list[int] = []
+    locations: list[int] = []
     for queue in engine.queues.values():
         for entries, pages in queue.ready.freeze():
-            ats += [entry.at for entry in entries]
-            ats += [min(page.ats) for page in pages if page.ats]
+            locations += [entry.location for entry in entries]
+            locations += [min(page.locations) for page in pages if page.locations]
         delayed = queue.delayed.freeze()
-        ats += [entry.at for entry in delayed.loose]
-        ats += [min(packed.page.ats) for packed, _ in delayed.pages if packed.page.ats]
-        ats += [delivery.entry.at for delivery in queue.leases.values()]
-    return min(ats, default=1 << 63) >> 32
+        locations += [entry.location for entry in delayed.loose]
+        locations += [min(packed.page.locations) for packed, _ in delayed.pages if packed.page.locations]
+        locations += [delivery.entry.location for delivery in queue.leases.values()]
+    return min(locations, default=1 << 63) >> 32
 
 
-def usage_of(frozen: Frozen) -> Usage:
+def usage_of(frozen: FrozenState) -> SegmentUsage:
     """What `encode` would count, without making its bytes."""
-    usage = Usage()
+    usage = SegmentUsage()
     for queue in frozen.queues:
-        for loose, pages in queue.lanes:
+        for loose, pages in queue.ready_lists:
             _count(usage, loose)
             for page in pages:
                 usage.add_page(page)
@@ -126,14 +127,14 @@ def usage_of(frozen: Frozen) -> Usage:
     return usage
 
 
-def encode(frozen: Frozen, usage: Usage | None = None) -> Iterator[bytes]:
+def encode(frozen: FrozenState, usage: SegmentUsage | None = None) -> Iterator[bytes]:
     """Chunks of bytes: a head, then for each queue one chunk of loose entries and one per page."""
     yield b"H" + pack_value(frozen.head)
     for queue in frozen.queues:
         yield b"Q" + pack_value(queue.head)
         for start in range(0, len(queue.dedup), 4096):
             yield b"U" + pack_value(queue.dedup[start : start + 4096])
-        loose = [entry for entries, _ in queue.lanes for entry in entries]
+        loose = [entry for entries, _ in queue.ready_lists for entry in entries]
         for kind, entries in ((b"R", loose), (b"D", queue.delayed.loose)):
             for start in range(0, len(entries), 4096):
                 part = entries[start : start + 4096]
@@ -143,7 +144,7 @@ def encode(frozen: Frozen, usage: Usage | None = None) -> Iterator[bytes]:
             part_leases = queue.leases[start : start + 4096]
             yield b"L" + b"".join(_pack_lease(*lease) for lease in part_leases)
             _count(usage, [lease[0] for lease in part_leases])
-        for _, pages in queue.lanes:
+        for _, pages in queue.ready_lists:
             for page in pages:
                 if usage is not None:
                     usage.add_page(page)
@@ -154,13 +155,13 @@ def encode(frozen: Frozen, usage: Usage | None = None) -> Iterator[bytes]:
     yield b"E"
 
 
-def _count(usage: Usage | None, entries: Iterable[Entry]) -> None:
+def _count(usage: SegmentUsage | None, entries: Iterable[Entry]) -> None:
     if usage is not None:
         for entry in entries:
-            usage.add(entry.at, entry.size)
+            usage.add(entry.location, entry.size)
 
 
-def _count_delayed(usage: Usage | None, packed: DelayedPage, gone: bytes | None) -> None:
+def _count_delayed(usage: SegmentUsage | None, packed: DelayedPage, gone: bytes | None) -> None:
     if usage is None:
         return
     if gone is None:
@@ -171,7 +172,7 @@ def _count_delayed(usage: Usage | None, packed: DelayedPage, gone: bytes | None)
 
 def decode(chunks: Iterable[bytes], engine: Engine) -> int:
     """Fill an empty engine. Returns the time of the snapshot."""
-    queue: Queue | None = None
+    queue: QueueState | None = None
     now_ms = 0
     ended = False
     for chunk in chunks:
@@ -200,17 +201,17 @@ def live_locations(chunks: Iterable[bytes]) -> Iterator[int]:
         if kind == b"Q":
             fifo = QueueSettings.from_json(unpack_value(data)[2]).fifo
         elif kind == b"R" or (kind == b"D" and not fifo):  # in a FIFO queue those delayed are among the ready
-            yield from (entry.at for entry in _unpack_entries(data))
+            yield from (entry.location for entry in _unpack_entries(data))
         elif kind == b"L":
             position = 0
             while position < len(data):
                 position += _LEASE.size + _LEASE.unpack_from(data, position)[4]
                 entry, position = _unpack_entry(data, position)
-                yield entry.at
+                yield entry.location
         elif kind == b"P":
-            yield from _unpack_page(data).ats or ()
+            yield from _unpack_page(data).locations or ()
         elif kind == b"W":
-            yield from _unpack_delayed(data).page.ats or ()
+            yield from _unpack_delayed(data).page.locations or ()
 
 
 def _load_head(engine: Engine, head: dict[str, Any]) -> int:
@@ -221,42 +222,42 @@ def _load_head(engine: Engine, head: dict[str, Any]) -> int:
     engine.next_number = head["number"]
     engine.next_queue = head["queue"]
     engine.router.load(head["router"])
-    marks.load(engine, head.get("marks", ()))
+    progress.load(engine, head.get("marks", ()))
     return int(head["now"])
 
 
-def _load_queue(engine: Engine, fields: list[Any]) -> Queue:
+def _load_queue(engine: Engine, fields: list[Any]) -> QueueState:
     number, name, settings, created_ms, counters = fields
-    queue = engine._add_queue(Queue(name, number, QueueSettings.from_json(settings), created_ms))
+    queue = engine._add_queue(QueueState(name, number, QueueSettings.from_json(settings), created_ms))
     for counter, value in counters.items():
         if hasattr(queue.counters, counter):
             setattr(queue.counters, counter, value)
     return queue
 
 
-def _load_dedup(queue: Queue, data: bytes) -> None:
+def _load_dedup(queue: QueueState, data: bytes) -> None:
     for key, (message_id, end_ms) in unpack_value(data):
         queue.dedup[key] = (message_id, end_ms)
         queue.dedup_order.append((end_ms, key))
 
 
-def _remember(queue: Queue, entry: Entry) -> None:
-    extra = entry.extra
-    if extra is not None:
-        if extra.id is not None:
-            queue.ids[extra.id] = entry.seq
-        if extra.unique is not None:
-            queue.uniques[extra.unique] = (entry.seq, extra.id or "")
+def _remember(queue: QueueState, entry: Entry) -> None:
+    options = entry.options
+    if options is not None:
+        if options.id is not None:
+            queue.ids[options.id] = entry.seq
+        if options.unique is not None:
+            queue.unique_keys[options.unique] = (entry.seq, options.id or "")
 
 
-def _load_ready(queue: Queue, data: bytes) -> None:
+def _load_ready(queue: QueueState, data: bytes) -> None:
     for entry in _unpack_entries(data):
         _remember(queue, entry)
         queue.waiting_bytes += entry.size
         queue.ready.put_back(entry)
 
 
-def _load_delayed(queue: Queue, data: bytes) -> None:
+def _load_delayed(queue: QueueState, data: bytes) -> None:
     for entry in _unpack_entries(data):
         queue.delayed.add(entry, False)
         if not queue.settings.fifo:  # there, it came with the ready ones already
@@ -264,21 +265,21 @@ def _load_delayed(queue: Queue, data: bytes) -> None:
             queue.waiting_bytes += entry.size
 
 
-def _load_leases(queue: Queue, data: bytes) -> None:
+def _load_leases(queue: QueueState, data: bytes) -> None:
     position = 0
     while position < len(data):
-        number, lent_ms, until_ms, count, length = _LEASE.unpack_from(data, position)
+        number, delivered_ms, until_ms, count, length = _LEASE.unpack_from(data, position)
         position += _LEASE.size + length
         consumer = data[position - length : position].decode("utf-8", "surrogatepass") or None
         entry, position = _unpack_entry(data, position)
         _remember(queue, entry)
-        queue.leases[entry.seq] = Delivery(entry, number, lent_ms, until_ms, count, consumer)
-        queue.ready.lent(entry)
+        queue.leases[entry.seq] = Delivery(entry, number, delivered_ms, until_ms, count, consumer)
+        queue.ready.mark_in_flight(entry)
 
 
-def _load_page(queue: Queue, data: bytes) -> None:
+def _load_page(queue: QueueState, data: bytes) -> None:
     page = _unpack_page(data)
-    if page.is_light() and not queue.settings.fifo:
+    if page.is_plain() and not queue.settings.fifo:
         queue.ready.append_page(page)
         queue.waiting_bytes += page.sizes * len(page) if isinstance(page.sizes, int) else sum(page.sizes)
         return
@@ -288,12 +289,12 @@ def _load_page(queue: Queue, data: bytes) -> None:
         queue.ready.append(entry)
 
 
-def _load_delayed_page(queue: Queue, data: bytes) -> None:
+def _load_delayed_page(queue: QueueState, data: bytes) -> None:
     packed = _unpack_delayed(data)
     queue.delayed.append_page(packed)
     sizes = packed.page.sizes
     queue.waiting_bytes += sizes * len(packed) if isinstance(sizes, int) else sum(sizes)
-    if not packed.page.is_light():
+    if not packed.page.is_plain():
         for entry in packed.page.entries():
             _remember(queue, entry)
 
@@ -309,15 +310,18 @@ _LOADERS = {
 
 
 def _pack_entry(entry: Entry) -> bytes:
-    extra = b"" if entry.extra is None else pack_extra(entry.extra)
-    return _ENTRY.pack(entry.seq, entry.sent_ms, entry.at, entry.size, entry.form, len(extra)) + extra
+    options = b"" if entry.options is None else pack_options(entry.options)
+    return (
+        _ENTRY.pack(entry.seq, entry.sent_ms, entry.location, entry.size, entry.encoding, len(options))
+        + options
+    )
 
 
 def _unpack_entry(data: bytes, position: int) -> tuple[Entry, int]:
-    seq, sent_ms, at, size, form, length = _ENTRY.unpack_from(data, position)
+    seq, sent_ms, location, size, encoding, length = _ENTRY.unpack_from(data, position)
     position += _ENTRY.size + length
-    extra = unpack_extra(data[position - length : position]) if length else None
-    return Entry(seq, sent_ms, at, size, form, None, None, extra), position
+    options = unpack_options(data[position - length : position]) if length else None
+    return Entry(seq, sent_ms, location, size, encoding, None, None, options), position
 
 
 def _unpack_entries(data: bytes) -> Iterator[Entry]:
@@ -328,10 +332,10 @@ def _unpack_entries(data: bytes) -> Iterator[Entry]:
 
 
 def _pack_lease(
-    entry: Entry, number: int, lent_ms: int, until_ms: int, count: int, consumer: str | None
+    entry: Entry, number: int, delivered_ms: int, until_ms: int, count: int, consumer: str | None
 ) -> bytes:
     name = (consumer or "").encode("utf-8", "surrogatepass")
-    return _LEASE.pack(number, lent_ms, until_ms, count, len(name)) + name + _pack_entry(entry)
+    return _LEASE.pack(number, delivered_ms, until_ms, count, len(name)) + name + _pack_entry(entry)
 
 
 def _pack_column(column: int | array[int] | range) -> bytes:
@@ -356,22 +360,24 @@ def _unpack_column(data: bytes, position: int) -> tuple[int | array[int] | range
     return column, end
 
 
-def _pack_page(page: Page) -> bytes:
-    forms = page.forms if isinstance(page.forms, int) else array("B", page.forms)
-    if isinstance(page.extras, Extra):
-        data = pack_extra(page.extras)
-        packed = [_ALIKE, _U32.pack(len(data)), data]
+def _pack_page(page: PackedPage) -> bytes:
+    encodings = page.encodings if isinstance(page.encodings, int) else array("B", page.encodings)
+    if isinstance(page.options, DeliveryOptions):
+        data = pack_options(page.options)
+        packed = [_SAME_OPTIONS, _U32.pack(len(data)), data]
     else:
-        each = [(i, pack_extra(extra)) for i, extra in enumerate(page.extras or ()) if extra is not None]
+        each = [
+            (i, pack_options(options)) for i, options in enumerate(page.options or ()) if options is not None
+        ]
         packed = [_U32.pack(len(each))]
         packed += [_U32.pack(i) + _U32.pack(len(data)) + data for i, data in each]
     return b"".join(
         (
             _pack_column(page.seqs),
             _pack_column(page.sents),
-            _pack_column(page.ats if page.ats is not None else 0),
+            _pack_column(page.locations if page.locations is not None else 0),
             _pack_column(page.sizes),
-            _pack_column(forms),
+            _pack_column(encodings),
             *packed,
         )
     )
@@ -389,33 +395,33 @@ def _unpack_delayed(data: bytes) -> DelayedPage:
     return DelayedPage(_unpack_page(data[position:]), dues)
 
 
-def _unpack_page(data: bytes) -> Page:
+def _unpack_page(data: bytes) -> PackedPage:
     columns: list[Any] = []
     position = 0
     for _ in range(5):
         column, position = _unpack_column(data, position)
         columns.append(column)
-    seqs, sents, ats, sizes, forms = columns
-    extras: Extra | tuple[Extra | None, ...] | None = None
+    seqs, sents, locations, sizes, encodings = columns
+    options: DeliveryOptions | tuple[DeliveryOptions | None, ...] | None = None
     (count,) = _U32.unpack_from(data, position)
     position += 4
-    if data[position - 4 : position] == _ALIKE:
-        extras = unpack_extra(data[position + 4 :])
+    if data[position - 4 : position] == _SAME_OPTIONS:
+        options = unpack_options(data[position + 4 :])
     elif count:
-        each: list[Extra | None] = [None] * len(seqs)
+        each: list[DeliveryOptions | None] = [None] * len(seqs)
         for _ in range(count):
             (i,) = _U32.unpack_from(data, position)
             (length,) = _U32.unpack_from(data, position + 4)
             position += 8 + length
-            each[i] = unpack_extra(data[position - length : position])
-        extras = tuple(each)
-    return Page(
+            each[i] = unpack_options(data[position - length : position])
+        options = tuple(each)
+    return PackedPage(
         seqs,
         sents,
-        ats or None,
+        locations or None,
         sizes,
-        forms if isinstance(forms, int) else forms.tobytes(),
+        encodings if isinstance(encodings, int) else encodings.tobytes(),
         None,
         None,
-        extras,
+        options,
     )

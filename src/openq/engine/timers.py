@@ -42,7 +42,7 @@ class Timers:
         if due_ms < self.next_ms:
             self.next_ms = due_ms
 
-    def due(self, now_ms: int, most: int = 1 << 60) -> list[Any]:
+    def due(self, now_ms: int, limit: int = 1 << 60) -> list[Any]:
         """What has come due, in order of time; at most so many at once."""
         near = self._near
         buckets = self._buckets
@@ -53,7 +53,7 @@ class Timers:
                 self._tie += 1
                 heappush(near, (due_ms, self._tie, payload))
         out: list[Any] = []
-        while near and near[0][0] <= now_ms and len(out) < most:
+        while near and near[0][0] <= now_ms and len(out) < limit:
             out.append(heappop(near)[2])
         self.size -= len(out)
         self.next_ms = min(near[0][0] if near else NEVER, buckets[0] << _SHIFT if buckets else NEVER)

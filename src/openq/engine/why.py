@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..model import Delivery, Entry
 
-MOST_AHEAD = 10_000  # so many are counted
+MAX_AHEAD = 10_000  # so many are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Why:
     text: str
 
 
-class Place(NamedTuple):
+class QueuePosition(NamedTuple):
     """Where a message stands that is neither lent nor delayed itself."""
 
     group_held: bool
@@ -26,7 +26,7 @@ class Place(NamedTuple):
     ahead: int  # not more than `MOST_AHEAD`
 
 
-def why_away(entry: Entry, lease: Delivery | None, is_delayed: bool, now_ms: int) -> Why | None:
+def why_unavailable(entry: Entry, lease: Delivery | None, is_delayed: bool, now_ms: int) -> Why | None:
     """Of a message that is lent or not due yet; None: it waits."""
     if lease is not None:
         holder = lease.consumer or "a consumer"
@@ -34,12 +34,12 @@ def why_away(entry: Entry, lease: Delivery | None, is_delayed: bool, now_ms: int
             return Why("in_flight", f"delivery {lease.count} is with {holder}, for as long as it lives")
         left = (lease.until_ms - now_ms) / 1000
         return Why("in_flight", f"delivery {lease.count} is with {holder} for another {left:.3f} s")
-    extra = entry.extra
-    if is_delayed and extra is not None:
-        left = (extra.due_ms - now_ms) / 1000
-        if extra.count:
-            reason = f" ({extra.reason})" if extra.reason else ""
-            often = "once" if extra.count == 1 else f"{extra.count} times"
+    options = entry.options
+    if is_delayed and options is not None:
+        left = (options.due_ms - now_ms) / 1000
+        if options.count:
+            reason = f" ({options.reason})" if options.reason else ""
+            often = "once" if options.count == 1 else f"{options.count} times"
             return Why("retry", f"failed {often}{reason}; tried again in {left:.3f} s")
         return Why("delayed", f"due in {left:.3f} s")
     return None
@@ -49,12 +49,12 @@ def why_paused(queue: str) -> Why:
     return Why("paused", f"queue {queue!r} is paused; resume it to hand out messages")
 
 
-def why_waiting(entry: Entry, place: Place, consumers: int) -> Why:
-    if place.group_held:
+def why_waiting(entry: Entry, position: QueuePosition, consumers: int) -> Why:
+    if position.group_held:
         return Why("group_held", f"an earlier message of group {entry.group!r} is with a consumer")
-    if place.group_delayed:
+    if position.group_delayed:
         return Why("group_delayed", f"an earlier message of group {entry.group!r} is not due yet")
-    many = "at least " if place.ahead >= MOST_AHEAD else ""
-    waiting = f"{many}{place.ahead} messages are ahead of it" if place.ahead else "it is next"
+    many = "at least " if position.ahead >= MAX_AHEAD else ""
+    waiting = f"{many}{position.ahead} messages are ahead of it" if position.ahead else "it is next"
     nobody = "" if consumers else "; no consumer is waiting"
     return Why("ready", f"ready: {waiting}{nobody}")

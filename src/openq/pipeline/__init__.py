@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .transfer import load as load
     from .triage import triage as triage
 
-_HOME = {
+_PUBLIC = {
     "session": "session",
     "reason": "session",
     "history": "history",
@@ -38,11 +38,11 @@ _HOME = {
     "export": "transfer",
 }
 
-__all__ = [*_HOME]
+__all__ = [*_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
+    home = _PUBLIC.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(import_module(f".{home}", __name__), name)
@@ -51,14 +51,14 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_PUBLIC})
 
 
 class _Package(ModuleType):
     """Python sets a file that was imported as an attribute of its package; the public names go before."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _HOME and isinstance(value, ModuleType):
+        if name in _PUBLIC and isinstance(value, ModuleType):
             value = getattr(value, name)
         super().__setattr__(name, value)
 

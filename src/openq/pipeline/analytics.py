@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..client.times import from_ms, iso
-from ..columns.select import Selection
 from ..config import read_seconds
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
-from .figures import write_figures
-from .place import Place, queue_list
+from ..history.selection import Selection
+from .metrics import write_metrics
 from .report import render
+from .target import HistoryTarget, queue_list
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the pointer, the cells and the tables
 POINTER = "current.json"
 _VERSIONS = "versions"
-_KEPT = 2  # versions: the current one, and the one that somebody may still be reading
+_KEPT_VERSIONS = 2  # versions: the current one, and the one that somebody may still be reading
 _US = 1_000_000
 
 
@@ -70,7 +70,7 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AnalyticsPlan:
     """What a run would do."""
 
     out: Path
@@ -105,9 +105,11 @@ def analytics(
     Results of an earlier run with the same settings are gone on with, unless `incremental` is false. `queues`
     are names or patterns with * and ?. Returns when the new results are in place.
     """
-    place = Place(path, url, token, archive, since, until)
-    job = Job(_out(out, path), window_us(window), place.since_us, place.until_us, queue_list(queues), top)
-    return job.run(_Source(place, spark), incremental, progress or (lambda text: None))
+    target = HistoryTarget(path, url, token, archive, since, until)
+    job = AnalyticsJob(
+        _out(out, path), window_us(window), target.since_us, target.until_us, queue_list(queues), top
+    )
+    return job.run(_HistoryTables(target, spark), incremental, progress or (lambda text: None))
 
 
 def plan(
@@ -122,11 +124,13 @@ def plan(
     queues: str | Sequence[str] = (),
     out: str | os.PathLike[str] | None = None,
     incremental: bool = True,
-) -> Plan:
+) -> AnalyticsPlan:
     """What `analytics` with the same arguments would read; needs no Spark and writes nothing."""
-    place = Place(path, url, token, archive, since, until)
-    job = Job(_out(out, path), window_us(window), place.since_us, place.until_us, queue_list(queues))
-    return job.plan(_Source(place, None), incremental)
+    target = HistoryTarget(path, url, token, archive, since, until)
+    job = AnalyticsJob(
+        _out(out, path), window_us(window), target.since_us, target.until_us, queue_list(queues)
+    )
+    return job.plan(_HistoryTables(target, None), incremental)
 
 
 # -- settings ----------------------------------------------------------------------------------------
@@ -149,21 +153,21 @@ def _out(out: str | os.PathLike[str] | None, path: str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True)
-class _Source:
+class _HistoryTables:
     """Both tables of one history, between two positions."""
 
-    place: Place
+    target: HistoryTarget
     spark: SparkSession | None
 
     def snapshot(self, first_position: int) -> Any:
-        return self.place.snapshot(first_position)
+        return self.target.snapshot(first_position)
 
     def tables(self, first_position: int, end_position: int) -> tuple[DataFrame, DataFrame, DataFrame]:
         """`messages`, the `events` that are steps of lives, and those that emptied a queue."""
-        from .lives import EVENT_COLUMNS, MESSAGE_COLUMNS, PURGES, STEPS
+        from .lifecycle import EVENT_COLUMNS, MESSAGE_COLUMNS, PURGES, STEPS
 
         assert self.spark is not None
-        read = self.place.reader(self.spark, first_position, end_position)
+        read = self.target.reader(self.spark, first_position, end_position)
         return (
             read(table="messages", columns=MESSAGE_COLUMNS, body=False),
             read(table="events", columns=EVENT_COLUMNS, events=STEPS),
@@ -175,7 +179,7 @@ class _Source:
 
 
 @dataclass(frozen=True)
-class Job:
+class AnalyticsJob:
     """Results in one directory, and the settings they were made with."""
 
     out: Path
@@ -214,7 +218,7 @@ class Job:
                 f"{path} cannot be read ({error}): remove it to begin anew, or choose another directory (out)"
             ) from None
 
-    def plan(self, source: Any, incremental: bool) -> Plan:
+    def plan(self, source: Any, incremental: bool) -> AnalyticsPlan:
         """Raises HistoryUnavailable or InvalidSetting where going on would lose or mix up something."""
         last = self.pointer()
         anew = None
@@ -238,18 +242,18 @@ class Job:
                     "in the journal nor in the archive any more: begin anew (incremental=False, --anew), and "
                     "archive in time"
                 )
-        return Plan(self.out, first, snapshot.end_position, anew, snapshot.journal)
+        return AnalyticsPlan(self.out, first, snapshot.end_position, anew, snapshot.journal)
 
     def run(self, source: Any, incremental: bool, progress: Callable[[str], None]) -> Results:
-        with self._alone():
+        with self._locked():
             chosen = self.plan(source, incremental)
             if chosen.nothing:
                 return self._last(chosen)
             progress(f"reading everything: {chosen.anew}" if chosen.anew else "reading what is new")
             return self._new_version(source, chosen, progress)
 
-    def _new_version(self, source: Any, chosen: Plan, progress: Callable[[str], None]) -> Results:
-        from . import lives
+    def _new_version(self, source: Any, chosen: AnalyticsPlan, progress: Callable[[str], None]) -> Results:
+        from . import lifecycle
 
         last = self.pointer()
         version = (last["version"] if last is not None else 0) + 1
@@ -260,16 +264,16 @@ class Job:
         before = None
         if chosen.anew is None and last is not None:
             old = self.out / _VERSIONS / f"{last['version']:08d}" / "cells"
-            before = events.sparkSession.read.schema(lives.CELL).parquet(str(old.absolute()))
-        purged = lives.purges_of(purges)
-        found = lives.cells(messages, events, self.window_us, before, purged, self.queues)
+            before = events.sparkSession.read.schema(lifecycle.AGGREGATE_SCHEMA).parquet(str(old.absolute()))
+        purged = lifecycle.purges_of(purges)
+        found = lifecycle.aggregate(messages, events, self.window_us, before, purged, self.queues)
         # Each queue in one file and one stretch of it: `figures` holds one queue at a time.
         placed = found.repartition("queue").sortWithinPartitions("queue", "kind", "window_us")
         cells = directory / "cells"
         placed.write.option("compression", "zstd").parquet(str(cells.absolute()))
         progress("drawing figures")
         selection = Selection(queues=self.queues)
-        summary = write_figures(cells, directory, self.window_us, selection.matches_queue, self.top)
+        summary = write_metrics(cells, directory, self.window_us, selection.matches_queue, self.top)
         now_ms = time.time_ns() // 1_000_000
         summary = {
             "version": version,
@@ -290,12 +294,12 @@ class Job:
         # For people: the same place after every run. What counts is the pointer.
         for name in ("summary.json", "report.html"):
             _write(self.out / name, (directory / name).read_text(encoding="utf-8"))
-        self._forget(version)
+        self._remove_old_versions(version)
         return Results(
             self.out, version, directory, summary, chosen.first_position, chosen.end_position, repeated=False
         )
 
-    def _last(self, chosen: Plan) -> Results:
+    def _last(self, chosen: AnalyticsPlan) -> Results:
         last = self.pointer()
         assert last is not None
         directory = self.out / _VERSIONS / f"{last['version']:08d}"
@@ -310,13 +314,13 @@ class Job:
             repeated=True,
         )
 
-    def _forget(self, version: int) -> None:
+    def _remove_old_versions(self, version: int) -> None:
         for path in (self.out / _VERSIONS).iterdir():
-            if path.name.isdigit() and int(path.name) <= version - _KEPT:
+            if path.name.isdigit() and int(path.name) <= version - _KEPT_VERSIONS:
                 shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         try:
             self.out.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.out / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -21,35 +21,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..client.http import Refused, TimedOut, Unreachable
-from ..columns.archive import Archive, ArchiveDamaged, Manifest
-from ..columns.files import rows_array
-from ..columns.journal import Context, JournalFiles, SegmentRef, read_segment
-from ..columns.lineage import Lineage
-from ..columns.schema import TABLES
-from ..columns.select import Selection
 from ..engine.records import PUBLISH, ROUTE, RUN
 from ..errors import HistoryUnavailable, InvalidSetting
-from ..storage.lockfile import holder
-from ..storage.segment import location, offset_of, segment_of
-from .archive_care import compact, entry_sum, erase, vacuum
-from .archive_check import verify
-from .archive_files import MIB, Sum, Sums, Written, add_sums, write_rows
-from .archive_tasks import Progress, Result, alone, archive_place, cores_of, on_executors
+from ..history.archive import Archive, ArchiveDamaged, Manifest
+from ..history.journal import JournalFiles, SegmentContext, SegmentRef, read_segment
+from ..history.schema import TABLES
+from ..history.segments import rows_array
+from ..history.selection import Selection
+from ..history.tracker import MessageTracker
+from ..journal.format import make_location, offset_of, segment_of
+from ..journal.lockfile import holder
+from .archive_files import MIB, RowChecksum, RowChecksums, WrittenFile, add_checksums, write_rows
+from .archive_maintenance import compact, entry_checksum, erase, vacuum
+from .archive_tasks import ArchiveResult, Progress, archive_lock, archive_path, cores_of, run_tasks
+from .archive_verify import verify
 from .link import Link
-from .remote import RemoteHistory
+from .remote_history import RemoteHistory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Result", "archive", "compact", "erase", "vacuum", "verify", "watch"]
+__all__ = ["ArchiveResult", "archive", "compact", "erase", "vacuum", "verify", "watch"]
 
 CURSOR = "archive"
 TASK_BYTES = 384 * MIB  # of rows, roughly: a task holds them in memory, and they make a file
 _ROW_BYTES = 150  # what a row takes beside its body: one record may acknowledge thousands of messages
-LEAST_TASK_BYTES = 32 * MIB
+MIN_TASK_BYTES = 32 * MIB
 WAVES = 4  # tasks of each table per core between two manifests
-_LOOK_EVERY_S = 2.0
-_ALL = 1 << 30
+_POLL_S = 2.0
+_KEEP_ALL = 1 << 30
 
 
 def archive(
@@ -65,7 +65,7 @@ def archive(
     task_bytes: int = TASK_BYTES,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> Result:
+) -> ArchiveResult:
     """Archive all full segments that are not archived yet; with `include_open` what the open one has, too.
 
     `through` (a position) ends it earlier. With `url` beside `path` the server there is told how far the
@@ -84,37 +84,37 @@ def archive(
         return archive_server(
             spark,
             RemoteHistory(url, token),
-            archive_place(None, archive),
+            archive_path(None, archive),
             through=through,
             accept_gap=accept_gap,
             task_bytes=task_bytes,
             dry_run=dry_run,
             progress=progress,
         )
-    place = Archive(archive_place(path, archive))
+    place = Archive(archive_path(path, archive))
     journal = JournalFiles(path)
     if dry_run:
         plan = _plan(journal, place.latest(), through, include_open, accept_gap)
         size = sum(part.bytes for part in plan.parts)
-        return Result(None, plan.end, len(plan.parts), journal_bytes=size)
-    with alone(place.path):
-        removed = len(place.vacuum(_ALL, orphan_s=0.0))
+        return ArchiveResult(None, plan.end, len(plan.parts), journal_bytes=size)
+    with archive_lock(place.path):
+        removed = len(place.vacuum(_KEEP_ALL, orphan_s=0.0))
         plan = _plan(journal, place.latest(), through, include_open, accept_gap)
-        server = _Server(path, url, token)
-        server.tell(plan.start)  # before the first byte is read: what is being archived is not freed
-        result = Result(None, plan.start, removed=removed)
+        server = _ArchiveCursor(path, url, token)
+        server.move(plan.start)  # before the first byte is read: what is being archived is not freed
+        result = ArchiveResult(None, plan.start, removed=removed)
         total = sum(part.bytes for part in plan.parts)
         for wave in _waves(_cut(journal, plan.parts, task_bytes), task_bytes, cores_of(spark)):
             before = result.journal_bytes
 
-            def tell(done: int, before: int = before) -> None:
+            def report(done: int, before: int = before) -> None:
                 if progress is not None:
                     progress(before + done, total)
 
-            result = _archive_wave(spark, place, plan, wave, result, tell)
-            server.tell(result.through)
-            tell(0, result.journal_bytes)
-        return replace(result, cursor=server.trouble)
+            result = _archive_wave(spark, place, plan, wave, result, report)
+            server.move(result.through)
+            report(0, result.journal_bytes)
+        return replace(result, cursor=server.problem)
 
 
 _archive = archive
@@ -124,7 +124,7 @@ _archive = archive
 
 
 @dataclass(frozen=True)
-class _Part:
+class _SegmentPart:
     """The records of a segment from `start` to before `stop`: positions."""
 
     ref: SegmentRef
@@ -133,7 +133,7 @@ class _Part:
 
     @property
     def bytes(self) -> int:
-        return max(0, min(self.stop, location(self.ref.number, self.ref.size)) - self.start)
+        return max(0, min(self.stop, make_location(self.ref.number, self.ref.size)) - self.start)
 
     @property
     def weight(self) -> int:
@@ -145,7 +145,7 @@ class _Part:
         """None: it goes to the end of its segment."""
         return self.stop if segment_of(self.stop) == self.ref.number else None
 
-    def cut(self, index: Any, limit: int) -> list[_Part]:
+    def cut(self, index: Any, limit: int) -> list[_SegmentPart]:
         """Parts of about `limit`. Only where a record begins that is not many messages in one: of those the
         index knows just the places inside."""
         rows = rows_array(index)
@@ -157,17 +157,17 @@ class _Part:
         wanted = first + (last - first) * np.arange(1, count) // count
         at = np.searchsorted(safe, wanted)
         places = np.unique(offsets[safe[at[at < len(safe)]]])
-        cuts = [self.start, *(location(self.ref.number, int(place)) for place in places), self.stop]
+        cuts = [self.start, *(make_location(self.ref.number, int(place)) for place in places), self.stop]
         pairs = pairwise(sorted({each for each in cuts if self.start <= each <= self.stop}))
-        return [_Part(self.ref, start, stop) for start, stop in pairs]
+        return [_SegmentPart(self.ref, start, stop) for start, stop in pairs]
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _ArchivePlan:
     journal: JournalFiles
     start: int
     end: int
-    parts: list[_Part]
+    parts: list[_SegmentPart]
 
 
 def _plan(
@@ -176,9 +176,9 @@ def _plan(
     through: int | None,
     include_open: bool,
     accept_gap: bool,
-) -> _Plan:
+) -> _ArchivePlan:
     refs = journal.segments()
-    oldest = location(refs[0].number, 0)
+    oldest = make_location(refs[0].number, 0)
     start = oldest if manifest is None else manifest.through
     if manifest is not None and manifest.origin:
         raise InvalidSetting(
@@ -194,35 +194,35 @@ def _plan(
                 "their rows are lost: accept_gap (--accept-gap) goes on behind them"
             )
         start = oldest
-    end = refs[-1].end_position if include_open else location(refs[-1].number, 0)
+    end = refs[-1].end_position if include_open else make_location(refs[-1].number, 0)
     if through is not None:
         end = min(end, through)
     end = max(start, end)
     parts = [
-        _Part(ref, max(start, location(ref.number, 0)), min(end, ref.end_position))
+        _SegmentPart(ref, max(start, make_location(ref.number, 0)), min(end, ref.end_position))
         for ref in refs
-        if ref.end_position > start and location(ref.number, 0) < end
+        if ref.end_position > start and make_location(ref.number, 0) < end
     ]
-    return _Plan(journal, start, end, [part for part in parts if part.start < part.stop])
+    return _ArchivePlan(journal, start, end, [part for part in parts if part.start < part.stop])
 
 
-def _cut(journal: JournalFiles, parts: Sequence[_Part], limit: int) -> list[_Part]:
+def _cut(journal: JournalFiles, parts: Sequence[_SegmentPart], limit: int) -> list[_SegmentPart]:
     """The same, with those cut that would be too much for a task."""
-    found: list[_Part] = []
+    found: list[_SegmentPart] = []
     for part in parts:
         found += part.cut(journal.index(part.ref.number), limit) if part.weight > limit else [part]
     return found
 
 
-def _waves(parts: Sequence[_Part], task_bytes: int, cores: int) -> Iterator[list[list[_Part]]]:
+def _waves(parts: Sequence[_SegmentPart], task_bytes: int, cores: int) -> Iterator[list[list[_SegmentPart]]]:
     """Groups of segments, a task each, as many as are committed at once."""
     left = list(parts)
     while left:
         size = sum(part.weight for part in left)
         # Few segments are shared out too, as long as the files do not get too small.
-        tasks = max(1, math.ceil(size / task_bytes), min(cores, size // LEAST_TASK_BYTES))
+        tasks = max(1, math.ceil(size / task_bytes), min(cores, size // MIN_TASK_BYTES))
         share = size / tasks
-        wave: list[list[_Part]] = []
+        wave: list[list[_SegmentPart]] = []
         while left and len(wave) < WAVES * cores:
             group = [left.pop(0)]
             while left and sum(part.weight for part in group) + left[0].weight / 2 <= share:
@@ -235,24 +235,24 @@ def _waves(parts: Sequence[_Part], task_bytes: int, cores: int) -> Iterator[list
 
 
 @dataclass(frozen=True)
-class _Task:
+class _SegmentTask:
     table: str
-    parts: list[_Part]
-    contexts: list[Context]
+    parts: list[_SegmentPart]
+    contexts: list[SegmentContext]
 
 
 def _archive_wave(
     spark: SparkSession | None,
     place: Archive,
-    plan: _Plan,
-    wave: list[list[_Part]],
-    result: Result,
-    tell: Callable[[int], None],
-) -> Result:
+    plan: _ArchivePlan,
+    wave: list[list[_SegmentPart]],
+    result: ArchiveResult,
+    report: Callable[[int], None],
+) -> ArchiveResult:
     manifest = place.latest()
     known = {each["segment"] for each in ([] if manifest is None else manifest.segments)}
-    lineage = Lineage() if manifest is None else Lineage.from_state(manifest.lineage)
-    contexts: list[list[Context]] = []
+    lineage = MessageTracker() if manifest is None else MessageTracker.from_state(manifest.lineage)
+    contexts: list[list[SegmentContext]] = []
     published: dict[int, int] = {}
     for group in wave:
         contexts.append([])
@@ -260,16 +260,18 @@ def _archive_wave(
             index = plan.journal.index(part.ref.number)
             number, stop = part.ref.number, part.inner_stop
             contexts[-1].append(lineage.context_for(part.ref, index, start=part.start, stop=stop))
-            published[number] = published.get(number, 0) + _published(index, part)
+            published[number] = published.get(number, 0) + _count_published(index, part)
     tasks = [
-        _Task(table, group, each) for table in TABLES for group, each in zip(wave, contexts, strict=True)
+        _SegmentTask(table, group, each)
+        for table in TABLES
+        for group, each in zip(wave, contexts, strict=True)
     ]
     weights = [sum(part.bytes for part in task.parts) // len(TABLES) for task in tasks]
-    done = on_executors(
-        spark, partial(_write_task, place.path), tasks, lambda count: tell(sum(weights[:count]))
+    done = run_tasks(
+        spark, partial(_write_task, place.path), tasks, lambda count: report(sum(weights[:count]))
     )
     written = [each for answer in done for each in answer]
-    segments = _proved(manifest, written, published)
+    segments = _checked_entries(manifest, written, published)
     end = wave[-1][-1].stop
     files = [each.file for each in written]
     if manifest is None:
@@ -285,13 +287,13 @@ def _archive_wave(
             )
         )
     return replace(
-        result.grown(version, end, files),
+        result.with_files(version, end, files),
         segments=result.segments + len({each["segment"] for each in segments} - known),
         journal_bytes=result.journal_bytes + sum(part.bytes for group in wave for part in group),
     )
 
 
-def _write_task(archive: str, task: _Task) -> list[Written]:
+def _write_task(archive: str, task: _SegmentTask) -> list[WrittenFile]:
     """On an executor: decode, sort, write, read back."""
     first = task.parts[0].ref
     if not os.path.isdir(archive):
@@ -310,7 +312,7 @@ def _write_task(archive: str, task: _Task) -> list[Written]:
     return write_rows(archive, task.table, batches())
 
 
-def _published(index: Any, part: _Part) -> int:
+def _count_published(index: Any, part: _SegmentPart) -> int:
     """How many messages the journal's own index knows of: counted without decoding them."""
     rows = rows_array(index)
     offsets = rows["offset"]
@@ -320,17 +322,17 @@ def _published(index: Any, part: _Part) -> int:
     return int(inside.sum())
 
 
-def _proved(
+def _checked_entries(
     manifest: Manifest | None,
-    written: Sequence[Written],
+    written: Sequence[WrittenFile],
     published: dict[int, int],
 ) -> list[dict[str, Any]]:
     """The entries of all segments, if the files hold of each what the journal's index says."""
-    sums: dict[str, Sums] = {table: {} for table in TABLES}
+    sums: dict[str, RowChecksums] = {table: {} for table in TABLES}
     for each in written:
-        add_sums(sums[each.file.table], each.sums)
+        add_checksums(sums[each.file.table], each.sums)
     for number, count in published.items():
-        have = sums["messages"].get(number, Sum()).rows
+        have = sums["messages"].get(number, RowChecksum()).rows
         if have != count:
             raise ArchiveDamaged(
                 f"segment {number}", f"{have} messages were written and the journal's index has {count}"
@@ -341,7 +343,7 @@ def _proved(
         entries[number] = {
             **before,
             **{
-                table: (entry_sum(before, table) + sums[table].get(number, Sum())).to_json()
+                table: (entry_checksum(before, table) + sums[table].get(number, RowChecksum())).to_json()
                 for table in TABLES
             },
         }
@@ -351,11 +353,11 @@ def _proved(
 # -- the server ----------------------------------------------------------------------------------
 
 
-class _Server:
+class _ArchiveCursor:
     """The server whose journal this is, if there is one: its cursor keeps what is not archived yet."""
 
     def __init__(self, path: str, url: str | None, token: str | None) -> None:
-        self.trouble = ""
+        self.problem = ""
         self._asked = url is not None
         if url is None:
             pid, url = holder(path)
@@ -363,7 +365,7 @@ class _Server:
                 url = None
         self._link = None if url is None else Link(url, token, retry_s=10.0)
 
-    def tell(self, position: int) -> None:
+    def move(self, position: int) -> None:
         """All before `position` is safe elsewhere. Refusals of a server that nobody named are only noted."""
         if self._link is None:
             return
@@ -372,7 +374,7 @@ class _Server:
         except (Refused, Unreachable, TimedOut) as error:
             if self._asked:
                 raise
-            self.trouble = str(error)
+            self.problem = str(error)
 
 
 def _is_alive(pid: int) -> bool:
@@ -396,8 +398,8 @@ def watch(
     archive: str | None = None,
     token: str | None = None,
     stop: threading.Event | None = None,
-    told: Callable[[Result], None] | None = None,
-    every_s: float = _LOOK_EVERY_S,
+    on_result: Callable[[ArchiveResult], None] | None = None,
+    every_s: float = _POLL_S,
     **options: Any,
 ) -> None:
     """Run again whenever a segment is full, until `stop` is set; from a server (`url` without `path`), every
@@ -408,7 +410,7 @@ def watch(
 
         history = RemoteHistory(url, token)
         options.pop("include_open", None)
-        watch_server(spark, history, archive_place(None, archive), stop, told, every_s, **options)
+        watch_server(spark, history, archive_path(None, archive), stop, on_result, every_s, **options)
         return
     if path is None:
         raise InvalidSetting(
@@ -423,6 +425,6 @@ def watch(
         if newest != seen or time.monotonic() - touched > 3600:
             result = _archive(spark, path=path, url=url, archive=archive, token=token, **options)
             seen, touched = newest, time.monotonic()
-            if told is not None and result.version is not None:
-                told(result)
+            if on_result is not None and result.version is not None:
+                on_result(result)
         stop.wait(every_s)

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from openq.columns.archive import SUFFIX, ArchiveDamaged, ArchiveFile, checksum
-from openq.columns.schema import arrow_schema
+from openq.history.archive import SUFFIX, ArchiveDamaged, ArchiveFile, checksum
+from openq.history.schema import arrow_schema
 
 MIB = 1 << 20
 GROUP_ROWS = 128 << 10
@@ -29,10 +29,10 @@ GROUP_BYTES = (
     24 * MIB
 )  # of a row group before compression: small enough to skip by, large enough to read fast
 _DAY_US = 86_400_000_000
-UNFINISHED = ".writing"
+UNFINISHED_SUFFIX = ".writing"
 
 # Texts that repeat. Bodies and ids do not: a dictionary of them would be built for nothing.
-_REPEATING = {
+_DICTIONARY_COLUMNS = {
     "messages": [
         *("queue", "type", "group", "content_type", "producer", "exchange", "routing_key", "batch"),
         *("priority", "replay_count", "size", "delay_us"),
@@ -63,20 +63,20 @@ _WORD = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
-class Sum:
+class RowChecksum:
     """Rows of one segment of the journal, in any order: how many, their sequences, and a digest of each."""
 
     rows: int = 0
     seqs: int = 0
     digest: int = 0
 
-    def __add__(self, other: Sum) -> Sum:
-        return Sum(
+    def __add__(self, other: RowChecksum) -> RowChecksum:
+        return RowChecksum(
             self.rows + other.rows, (self.seqs + other.seqs) & _WORD, (self.digest + other.digest) & _WORD
         )
 
-    def __sub__(self, other: Sum) -> Sum:
-        return Sum(
+    def __sub__(self, other: RowChecksum) -> RowChecksum:
+        return RowChecksum(
             self.rows - other.rows, (self.seqs - other.seqs) & _WORD, (self.digest - other.digest) & _WORD
         )
 
@@ -84,27 +84,27 @@ class Sum:
         return {"rows": self.rows, "seqs": f"{self.seqs:016x}", "digest": f"{self.digest:016x}"}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any] | None) -> Sum:
+    def from_json(cls, value: dict[str, Any] | None) -> RowChecksum:
         if not value:
             return cls()
         return cls(int(value["rows"]), int(value["seqs"], 16), int(value["digest"], 16))
 
 
-Sums = dict[int, Sum]
+RowChecksums = dict[int, RowChecksum]
 
 # What a digest is made of: what one segment alone can tell, and erasing does not take from events that stay.
-SUMMED = {
+CHECKSUM_COLUMNS = {
     "messages": ("position", "seq", "size", "body_sha256"),
     "events": ("position", "item", "seq", "event"),
 }
 
 
-def add_sums(into: Sums, more: Sums) -> None:
+def add_checksums(into: RowChecksums, more: RowChecksums) -> None:
     for segment, each in more.items():
-        into[segment] = into.get(segment, Sum()) + each
+        into[segment] = into.get(segment, RowChecksum()) + each
 
 
-def sums_of(table: str, data: pa.Table | pa.RecordBatch, starts: Sequence[int] = ()) -> Sums:
+def row_checksums(table: str, data: pa.Table | pa.RecordBatch, starts: Sequence[int] = ()) -> RowChecksums:
     """One sum for each segment that the rows come from; with `starts`, the first positions of spans in order,
     one for each span, by its start. Needs the columns of `SUMMED`."""
     if not data.num_rows:
@@ -129,7 +129,7 @@ def sums_of(table: str, data: pa.Table | pa.RecordBatch, starts: Sequence[int] =
     all_seqs = np.add.reduceat(seqs[order], starts)
     all_digests = np.add.reduceat(mixed[order], starts)
     return {
-        int(segment): Sum(int(rows), int(seq), int(digest))
+        int(segment): RowChecksum(int(rows), int(seq), int(digest))
         for segment, rows, seq, digest in zip(found, counts, all_seqs, all_digests, strict=True)
     }
 
@@ -177,7 +177,7 @@ def _encoded(column: pa.ChunkedArray | pa.Array) -> tuple[Numbers, list[str | No
 # -- order ---------------------------------------------------------------------------------------
 
 
-def in_order(table: str, data: pa.Table) -> list[tuple[str, pa.Table]]:
+def sorted_by_day(table: str, data: pa.Table) -> list[tuple[str, pa.Table]]:
     """The rows by day (UTC), in each day by queue and sequence; events of a message as they happened."""
     batch = data.combine_chunks()
     days = numbers(batch.column("ts")) // _DAY_US
@@ -229,11 +229,11 @@ def _day_text(day: int) -> str:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFile:
     """A file that is on disk and holds what it should; no manifest names it yet."""
 
     file: ArchiveFile
-    sums: Sums
+    sums: RowChecksums
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -242,28 +242,28 @@ class Written:
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Written:
-        sums = {int(segment): Sum.from_json(each) for segment, each in value["sums"].items()}
+    def from_json(cls, value: dict[str, Any]) -> WrittenFile:
+        sums = {int(segment): RowChecksum.from_json(each) for segment, each in value["sums"].items()}
         return cls(ArchiveFile(**value["file"]), sums)
 
 
-def write_rows(archive: str, table: str, batches: Iterable[pa.RecordBatch]) -> list[Written]:
+def write_rows(archive: str, table: str, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
     """All these rows as one file per day. They are held in memory: the caller bounds how many they are."""
     schema = arrow_schema(table)
     data = pa.Table.from_batches([batch for batch in batches if batch.num_rows], schema)
     if not data.num_rows:
         return []
     # Summed as they came: what reordering or writing loses would be missed here.
-    whole = sums_of(table, data)
-    written: list[Written] = []
-    parts = in_order(table, data)
+    whole = row_checksums(table, data)
+    written: list[WrittenFile] = []
+    parts = sorted_by_day(table, data)
     del data
     try:
         for day, part in parts:
             written.append(_write(archive, table, day, part))
-        total: Sums = {}
+        total: RowChecksums = {}
         for each in written:
-            add_sums(total, each.sums)
+            add_checksums(total, each.sums)
         if total != whole:
             raise ArchiveDamaged(archive, f"rows of {table} were lost while they were sorted")
     except BaseException:
@@ -273,14 +273,14 @@ def write_rows(archive: str, table: str, batches: Iterable[pa.RecordBatch]) -> l
     return written
 
 
-def _write(archive: str, table: str, day: str, data: pa.Table) -> Written:
+def _write(archive: str, table: str, day: str, data: pa.Table) -> WrittenFile:
     folder = f"{table}/dt={day}"
     directory = os.path.join(archive, folder)
     os.makedirs(directory, exist_ok=True)
     first = pc.min(data.column("position")).as_py()
     name = f"{first:016x}-{uuid.uuid4().hex[:16]}{SUFFIX}"
     path = os.path.join(directory, name)
-    unfinished = path + UNFINISHED
+    unfinished = path + UNFINISHED_SUFFIX
     rows = max(1, min(GROUP_ROWS, GROUP_BYTES * data.num_rows // max(data.nbytes, 1)))
     try:
         pq.write_table(
@@ -288,7 +288,7 @@ def _write(archive: str, table: str, day: str, data: pa.Table) -> Written:
             unfinished,
             row_group_size=rows,
             compression="zstd",
-            use_dictionary=_REPEATING[table],
+            use_dictionary=_DICTIONARY_COLUMNS[table],
             write_page_checksum=True,
             sorting_columns=[
                 pq.SortingColumn(data.schema.get_field_index(name)) for name in ("queue", "seq")
@@ -303,12 +303,12 @@ def _write(archive: str, table: str, day: str, data: pa.Table) -> Written:
         if os.path.exists(unfinished):
             os.unlink(unfinished)
         raise
-    return Written(_facts(table, f"{folder}/{name}", data, size, crc), sums)
+    return WrittenFile(_describe(table, f"{folder}/{name}", data, size, crc), sums)
 
 
-def _read_back(path: str, table: str, data: pa.Table) -> Sums:
+def _read_back(path: str, table: str, data: pa.Table) -> RowChecksums:
     """Every row and column of the file, compared with what was to be written."""
-    sums: Sums = {}
+    sums: RowChecksums = {}
     at = 0
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         for group in range(file.num_row_groups):
@@ -316,7 +316,7 @@ def _read_back(path: str, table: str, data: pa.Table) -> Sums:
             if not rows.equals(data.slice(at, rows.num_rows)):
                 raise ArchiveDamaged(path, "it does not hold what was just written to it")
             at += rows.num_rows
-            add_sums(sums, sums_of(table, rows))
+            add_checksums(sums, row_checksums(table, rows))
     if at != data.num_rows:
         raise ArchiveDamaged(path, f"it holds {at} rows of the {data.num_rows} just written")
     return sums
@@ -339,7 +339,7 @@ def _sync_directories(directory: str, top: str) -> None:
         directory = os.path.dirname(directory)
 
 
-def _facts(table: str, path: str, data: pa.Table, size: int, crc: int) -> ArchiveFile:
+def _describe(table: str, path: str, data: pa.Table, size: int, crc: int) -> ArchiveFile:
     def ends(column: str) -> tuple[int | None, int | None]:
         values = data.column(column)
         if pa.types.is_timestamp(values.type):

@@ -22,15 +22,15 @@ import numpy as np
 import pyarrow as pa
 
 from ..client.http import TimedOut, Unreachable
-from ..columns.archive import Archive, ArchiveDamaged, Manifest, conform
-from ..columns.history import Piece
-from ..columns.schema import TABLES, arrow_schema
-from ..columns.select import Selection
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
-from .archive_care import entry_sum
-from .archive_files import MIB, Sum, Written, numbers, write_rows
-from .archive_tasks import Progress, Result, alone, cores_of, on_executors
-from .remote import RemoteHistory
+from ..history.archive import Archive, ArchiveDamaged, Manifest, conform
+from ..history.local import Piece
+from ..history.schema import TABLES, arrow_schema
+from ..history.selection import Selection
+from .archive_files import MIB, RowChecksum, WrittenFile, numbers, write_rows
+from .archive_maintenance import entry_checksum
+from .archive_tasks import ArchiveResult, Progress, archive_lock, cores_of, run_tasks
+from .remote_history import RemoteHistory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,10 +41,12 @@ TASK_BYTES = 384 * MIB  # of rows, roughly, as for a journal
 WAVES = 4  # tasks of each table per core between two manifests
 SPAN_ROWS = 1 << 20  # a span with more is not joined by the next run: damage is told by spans
 _ROW_BYTES = 150  # what a row takes beside its body
-_QUIET = 1 << 32  # so many positions without a row are worth a manifest: retention may pass them otherwise
+_EMPTY_RANGE = (
+    1 << 32
+)  # so many positions without a row are worth a manifest: retention may pass them otherwise
 _NEAR, _HALVINGS = 1 << 20, 64
-_TRIES = 5
-_ALL = 1 << 30
+_MAX_ATTEMPTS = 5
+_KEEP_ALL = 1 << 30
 
 
 def archive_server(
@@ -57,41 +59,41 @@ def archive_server(
     task_bytes: int = TASK_BYTES,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> Result:
+) -> ArchiveResult:
     """Archive what the server has behind the end of the archive at `path`, or behind nothing."""
     place = Archive(path)
     origin = _origin(history)
     url = history.link.url
     if dry_run:
-        whole = _stretch(history, place, origin, through, accept_gap)
-        return Result(None, whole.end, journal_bytes=whole.bytes, server=url, gaps=whole.gaps)
-    with alone(place.path):
-        removed = len(place.vacuum(_ALL, orphan_s=0.0))
-        whole = _stretch(history, place, origin, through, accept_gap)
+        whole = _remaining_range(history, place, origin, through, accept_gap)
+        return ArchiveResult(None, whole.end, journal_bytes=whole.bytes, server=url, gaps=whole.gaps)
+    with archive_lock(place.path):
+        removed = len(place.vacuum(_KEEP_ALL, orphan_s=0.0))
+        whole = _remaining_range(history, place, origin, through, accept_gap)
         total, end = whole.bytes, whole.end
-        result = Result(None, whole.start, removed=removed, server=url)
-        tries = _TRIES
+        result = ArchiveResult(None, whole.start, removed=removed, server=url)
+        tries = _MAX_ATTEMPTS
         while True:
-            part = _fitting(history, whole, WAVES * cores_of(spark) * task_bytes)
+            part = _limit_range(history, whole, WAVES * cores_of(spark) * task_bytes)
 
-            def tell(done: int, before: int = result.journal_bytes) -> None:
+            def report(done: int, before: int = result.journal_bytes) -> None:
                 if progress is not None:
                     progress(min(before + done, total), total)
 
             try:
-                result = _archive_stretch(spark, place, history, origin, part, task_bytes, result, tell)
+                result = _archive_range(spark, place, history, origin, part, task_bytes, result, report)
             except OpenQError as error:
                 # Dropped since we looked: another look finds the gap, or that its queue was deleted.
                 tries -= 1
                 if error.code != HistoryUnavailable.code or not tries:
                     raise
-                place.vacuum(_ALL, orphan_s=0.0)
-                whole = _stretch(history, place, origin, end, accept_gap)
+                place.vacuum(_KEEP_ALL, orphan_s=0.0)
+                whole = _remaining_range(history, place, origin, end, accept_gap)
                 continue
             if part.is_last:
-                tell(total)
+                report(total)
                 return result
-            whole = _stretch(history, place, origin, end, accept_gap)
+            whole = _remaining_range(history, place, origin, end, accept_gap)
 
 
 def watch_server(
@@ -99,7 +101,7 @@ def watch_server(
     history: RemoteHistory,
     path: str,
     stop: threading.Event,
-    told: Callable[[Result], None] | None,
+    on_result: Callable[[ArchiveResult], None] | None,
     every_s: float,
     **options: Any,
 ) -> None:
@@ -114,8 +116,8 @@ def watch_server(
             log.warning("%s", error)
         else:
             is_known = True
-            if told is not None and result.version is not None:
-                told(result)
+            if on_result is not None and result.version is not None:
+                on_result(result)
         stop.wait(every_s)
 
 
@@ -136,7 +138,7 @@ def _origin(history: RemoteHistory) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Stretch:
+class _PositionRange:
     """All rows from `first` (None: from the oldest there is) to before `end`: positions."""
 
     first: int | None
@@ -156,9 +158,9 @@ class _Stretch:
         return Selection(table, first_position=self.first, end_position=self.end)
 
 
-def _stretch(
+def _remaining_range(
     history: RemoteHistory, place: Archive, origin: dict[str, Any], end: int | None, accept_gap: bool
-) -> _Stretch:
+) -> _PositionRange:
     """Everything behind the archive's end. Raises HistoryUnavailable if some of it is lost."""
     manifest = place.latest()
     if manifest is not None and not manifest.origin:
@@ -169,7 +171,7 @@ def _stretch(
     first = None if manifest is None else manifest.through
     if end is not None and first is not None:
         end = max(first, end)
-    found = _planned(history, first, end)
+    found = _plan_range(history, first, end)
     if manifest is not None and manifest.journal != found.journal:
         raise InvalidSetting(
             f"the archive {place.path} was made from another journal or store than that of {history.link.url}"
@@ -188,7 +190,7 @@ def _stretch(
     return found
 
 
-def _planned(history: RemoteHistory, first: int | None, end: int | None) -> _Stretch:
+def _plan_range(history: RemoteHistory, first: int | None, end: int | None) -> _PositionRange:
     pieces: dict[str, tuple[Piece, ...]] = {}
     gaps: list[tuple[int, int]] = []
     oldest: list[int] = []
@@ -206,10 +208,10 @@ def _planned(history: RemoteHistory, first: int | None, end: int | None) -> _Str
     assert end is not None
     lost = [[min(low for low, _ in gaps), max(high for _, high in gaps)]] if gaps else []
     start = min(*oldest, end) if first is None else first
-    return _Stretch(first, start, end, journal, lost, pieces)
+    return _PositionRange(first, start, end, journal, lost, pieces)
 
 
-def _fitting(history: RemoteHistory, whole: _Stretch, limit: int) -> _Stretch:
+def _limit_range(history: RemoteHistory, whole: _PositionRange, limit: int) -> _PositionRange:
     """As much of it, from its beginning, as is committed at once."""
     if whole.bytes <= limit:
         return whole
@@ -221,7 +223,7 @@ def _fitting(history: RemoteHistory, whole: _Stretch, limit: int) -> _Stretch:
         near *= 16
         if middle <= low:
             break
-        part = _planned(history, whole.first, middle)
+        part = _plan_range(history, whole.first, middle)
         if part.bytes > limit:
             best, high = part, middle
         elif part.bytes < limit // 4:
@@ -237,7 +239,7 @@ def _fitting(history: RemoteHistory, whole: _Stretch, limit: int) -> _Stretch:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _PieceTask:
     selection: Selection
     pieces: list[Piece]
 
@@ -246,34 +248,34 @@ class _Task:
         return sum(piece.bytes for piece in self.pieces)
 
 
-def _archive_stretch(
+def _archive_range(
     spark: SparkSession | None,
     place: Archive,
     history: RemoteHistory,
     origin: dict[str, Any],
-    part: _Stretch,
+    part: _PositionRange,
     task_bytes: int,
-    result: Result,
-    tell: Callable[[int], None],
-) -> Result:
+    result: ArchiveResult,
+    report: Callable[[int], None],
+) -> ArchiveResult:
     tasks = [
-        _Task(part.selection(table), pieces)
+        _PieceTask(part.selection(table), pieces)
         for table in TABLES
-        for pieces in _shares(part.pieces[table], task_bytes)
+        for pieces in _group_pieces(part.pieces[table], task_bytes)
     ]
     weights = [task.bytes // len(TABLES) for task in tasks]
-    done = on_executors(
+    done = run_tasks(
         spark,
         partial(_write_task, place.path, history),
         tasks,
-        lambda count: tell(sum(weights[:count])),
+        lambda count: report(sum(weights[:count])),
     )
     written = [each for answer in done for each in answer]
     manifest = place.latest()
-    is_long = manifest is not None and part.end - part.start >= _QUIET
+    is_long = manifest is not None and part.end - part.start >= _EMPTY_RANGE
     if not (written or part.gaps or is_long) and part.is_last:
         return result
-    span = {"start": part.start, "stop": part.end, "gaps": part.gaps, **_sums(written)}
+    span = {"start": part.start, "stop": part.end, "gaps": part.gaps, **_table_checksums(written)}
     files = [each.file for each in written]
     if manifest is None:
         first = Manifest(
@@ -288,17 +290,17 @@ def _archive_stretch(
                 through=part.end,
                 files=manifest.files + files,
                 origin={**origin, "complete": complete},
-                spans=joined(manifest.spans, span),
+                spans=append_span(manifest.spans, span),
             )
         )
     return replace(
-        result.grown(version, part.end, files),
+        result.with_files(version, part.end, files),
         journal_bytes=result.journal_bytes + part.bytes,
         gaps=result.gaps + part.gaps,
     )
 
 
-def _shares(pieces: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
+def _group_pieces(pieces: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
     """Groups for a task each: it holds their rows in memory."""
     share: list[Piece] = []
     weight = 0
@@ -313,37 +315,37 @@ def _shares(pieces: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
         yield share
 
 
-def _sums(written: Iterable[Written]) -> dict[str, Any]:
-    sums = dict.fromkeys(TABLES, Sum())
+def _table_checksums(written: Iterable[WrittenFile]) -> dict[str, Any]:
+    sums = dict.fromkeys(TABLES, RowChecksum())
     for each in written:
         sums[each.file.table] = sum(each.sums.values(), sums[each.file.table])
     return {table: each.to_json() for table, each in sums.items()}
 
 
-def joined(spans: Sequence[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, Any]]:
+def append_span(spans: Sequence[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, Any]]:
     """With the new one: as part of the last, which it follows, unless that has enough rows already."""
     last = spans[-1] if spans else None
     if last is None or last["stop"] != new["start"] or _rows_of(last) + _rows_of(new) > SPAN_ROWS:
         return [*spans, new]
-    sums = {table: (entry_sum(last, table) + entry_sum(new, table)).to_json() for table in TABLES}
+    sums = {table: (entry_checksum(last, table) + entry_checksum(new, table)).to_json() for table in TABLES}
     return [*spans[:-1], {**last, **sums, "stop": new["stop"], "gaps": last["gaps"] + new["gaps"]}]
 
 
 def _rows_of(span: dict[str, Any]) -> int:
-    return sum(entry_sum(span, table).rows for table in TABLES)
+    return sum(entry_checksum(span, table).rows for table in TABLES)
 
 
 # -- on an executor ------------------------------------------------------------------------------
 
 
-def _write_task(archive: str, history: RemoteHistory, task: _Task) -> list[Written]:
+def _write_task(archive: str, history: RemoteHistory, task: _PieceTask) -> list[WrittenFile]:
     """Fetch, sort, write, read back; then let the server count."""
     if not os.path.isdir(archive):
         raise InvalidSetting(f"an executor does not see the archive {archive}: it must be on a shared disk")
     table = task.selection.table
-    written = write_rows(archive, table, _intact(history, task))
-    have = sum((each for file in written for each in file.sums.values()), Sum())
-    rows, seqs = _counted(history, task)
+    written = write_rows(archive, table, _checked_rows(history, task))
+    have = sum((each for file in written for each in file.sums.values()), RowChecksum())
+    rows, seqs = _count_on_server(history, task)
     if (have.rows, have.seqs) != (rows, seqs):
         raise ArchiveDamaged(
             f"positions {task.selection.first_position or 0} to {task.selection.end_position}",
@@ -353,7 +355,7 @@ def _write_task(archive: str, history: RemoteHistory, task: _Task) -> list[Writt
     return written
 
 
-def _intact(history: RemoteHistory, task: _Task) -> Iterator[pa.RecordBatch]:
+def _checked_rows(history: RemoteHistory, task: _PieceTask) -> Iterator[pa.RecordBatch]:
     """The rows, each body as its hash says it was on the server."""
     schema = arrow_schema(task.selection.table)
     for batch in history.read_many(task.pieces, task.selection):
@@ -365,7 +367,7 @@ def _intact(history: RemoteHistory, task: _Task) -> Iterator[pa.RecordBatch]:
         yield conform(batch, schema)
 
 
-def _counted(history: RemoteHistory, task: _Task) -> tuple[int, int]:
+def _count_on_server(history: RemoteHistory, task: _PieceTask) -> tuple[int, int]:
     """How many rows the server has there, and the sum of their sequences; read once more, without bodies."""
     narrow = replace(task.selection, columns=("position", "seq"))
     rows = seqs = 0

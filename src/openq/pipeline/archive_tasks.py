@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from ..errors import DirectoryInUse, InvalidSetting, OpenQError
-from ..storage.lockfile import DirectoryLock
+from ..journal.lockfile import DirectoryLock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..columns.archive import ArchiveFile
+    from ..history.archive import ArchiveFile
 
-Job = TypeVar("Job")
-Answer = TypeVar("Answer")
+TaskT = TypeVar("TaskT")
+AnswerT = TypeVar("AnswerT")
 # Called with how much is done, and of how much; both in the same unit, whichever the job counts in.
 Progress = Callable[[int, int], None]
-_LOOK_EVERY_S = 0.25
+_POLL_S = 0.25
 _TASKS_PER_CORE = 16
-_LEAST_TASK = 32 << 20
+_MIN_TASK_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
-class Result:
+class ArchiveResult:
     """What a run of the archive job did, or in a dry run would do."""
 
     version: int | None  # the newest it committed; None: nothing was changed
@@ -48,7 +48,7 @@ class Result:
     server: str = ""  # where the rows came from, if not from a journal's files
     gaps: list[list[int]] = field(default_factory=list)  # positions that were lost, and accepted as such
 
-    def grown(self, version: int, through: int, files: Sequence[ArchiveFile]) -> Result:
+    def with_files(self, version: int, through: int, files: Sequence[ArchiveFile]) -> ArchiveResult:
         """After these files were committed."""
         rows = dict(self.rows)
         for file in files:
@@ -80,7 +80,7 @@ class TaskFailed(OpenQError):
 
 
 @contextmanager
-def alone(archive: str) -> Iterator[None]:
+def archive_lock(archive: str) -> Iterator[None]:
     """One job at a time changes an archive. Readers take no part in this: they see finished versions only."""
     os.makedirs(archive, exist_ok=True)
     try:
@@ -93,7 +93,7 @@ def alone(archive: str) -> Iterator[None]:
         lock.release()
 
 
-def archive_place(path: str | None, archive: str | None) -> str:
+def archive_path(path: str | None, archive: str | None) -> str:
     if archive is not None:
         return os.path.abspath(archive)
     if path is None:
@@ -101,13 +101,13 @@ def archive_place(path: str | None, archive: str | None) -> str:
     return os.path.join(os.path.abspath(path), "archive")
 
 
-def on_executors(
+def run_tasks(
     spark: SparkSession | None,
-    work: Callable[[Job], Answer],
-    jobs: Sequence[Job],
+    work: Callable[[TaskT], AnswerT],
+    jobs: Sequence[TaskT],
     tick: Callable[[int], None] | None = None,
     weight: int | None = None,
-) -> list[Answer]:
+) -> list[AnswerT]:
     """`work(job)` for each job; the answers in the order of the jobs.
 
     A task each; with `weight`, the bytes of all jobs, several make a task where they are many or small.
@@ -115,7 +115,7 @@ def on_executors(
     """
     if not jobs:
         return []
-    tick = tick or _nobody
+    tick = tick or _ignore
     if spark is None:
         answers = []
         for job in jobs:
@@ -124,8 +124,8 @@ def on_executors(
         return answers
     tasks = len(jobs)
     if weight is not None:
-        tasks = min(tasks, _TASKS_PER_CORE * cores_of(spark), weight // _LEAST_TASK + 1)
-    return _on_spark(spark, work, jobs, tasks, tick)
+        tasks = min(tasks, _TASKS_PER_CORE * cores_of(spark), weight // _MIN_TASK_BYTES + 1)
+    return _run_on_spark(spark, work, jobs, tasks, tick)
 
 
 def cores_of(spark: SparkSession | None) -> int:
@@ -134,17 +134,17 @@ def cores_of(spark: SparkSession | None) -> int:
     return 2 if _is_remote(spark) else max(1, spark.sparkContext.defaultParallelism)
 
 
-def _on_spark(
+def _run_on_spark(
     spark: SparkSession,
-    work: Callable[[Job], Answer],
-    jobs: Sequence[Job],
+    work: Callable[[TaskT], AnswerT],
+    jobs: Sequence[TaskT],
     tasks: int,
     tick: Callable[[int], None],
-) -> list[Answer]:
+) -> list[AnswerT]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                answer = pickle.dumps(_told(work, jobs[number]))
+                answer = pickle.dumps(_outcome(work, jobs[number]))
                 yield pa.RecordBatch.from_pydict({"number": [number], "answer": [answer]})
 
     rows = spark.range(0, len(jobs), 1, tasks).mapInArrow(run, "number bigint, answer binary")
@@ -162,7 +162,7 @@ def _on_spark(
             spark.interruptTag(tag)
             raise
         found = {row.number: pickle.loads(row.answer) for row in pending.result()}
-    answers: list[Answer] = []
+    answers: list[AnswerT] = []
     for number in range(len(jobs)):
         ok, answer = found[number]
         if not ok:
@@ -171,7 +171,7 @@ def _on_spark(
     return answers
 
 
-def _told(work: Callable[[Job], Answer], job: Job) -> tuple[bool, Any]:
+def _outcome(work: Callable[[TaskT], AnswerT], job: TaskT) -> tuple[bool, Any]:
     """Errors of ours come back as answers: to try again would not help, and Spark would wrap them up."""
     try:
         return True, work(job)
@@ -186,7 +186,7 @@ def _watch(spark: SparkSession, pending: Future[list[Any]], tick: Callable[[int]
     tracker = None if _is_remote(spark) else spark.sparkContext.statusTracker()
     while True:
         try:
-            pending.exception(_LOOK_EVERY_S)
+            pending.exception(_POLL_S)
             return
         except TimeoutError:
             if tracker is not None:
@@ -198,5 +198,5 @@ def _is_remote(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def _nobody(done: int) -> None:
+def _ignore(done: int) -> None:
     """For those who do not watch."""

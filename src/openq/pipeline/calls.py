@@ -12,22 +12,22 @@ from ..errors import InvalidSetting, OpenQError, QueueNotFound
 
 if TYPE_CHECKING:
     from .link import Link
-    from .options import Options
+    from .options import SourceOptions
 
 
-def link_of(options: Options, patient: bool = False) -> Link:
+def link_of(options: SourceOptions, reached_before: bool = False) -> Link:
     """`patient`: somebody has been there before; a server that is away will come back."""
     from .link import RETRY_S, Link
 
     if options.url is None:
         raise InvalidSetting("this needs a server: set the option url, for example http://127.0.0.1:9324")
     retry_s = options.value("retryTimeout", RETRY_S)
-    return Link(options.url, options.token, retry_s=retry_s, patient=patient)
+    return Link(options.url, options.token, retry_s=retry_s, reached_before=reached_before)
 
 
 @contextmanager
-def linked(options: Options, patient: bool = False) -> Iterator[Link]:
-    link = link_of(options, patient)
+def linked(options: SourceOptions, reached_before: bool = False) -> Iterator[Link]:
+    link = link_of(options, reached_before)
     try:
         yield link
     finally:

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.listener import (
 from ..errors import InvalidSetting, OpenQError
 from .calls import link_of, quoted
 from .consume import BATCH, SUBSCRIPTION
-from .options import STREAM, Options, as_options
+from .options import STREAM, SourceOptions, as_options
 
 if TYPE_CHECKING:
     from .link import Link
@@ -85,7 +85,7 @@ def close_stream(ended: Any, url: str, token: str | None = None) -> dict[str, in
 
 
 def _link(url: str, token: str | None) -> Link:
-    return link_of(Options.parse(as_options(url=url, token=token), STREAM))
+    return link_of(SourceOptions.parse(as_options(url=url, token=token), STREAM))
 
 
 def _ack(link: Link, subscription: str, number: int) -> None:

@@ -28,15 +28,15 @@ from pyspark.sql.streaming.datasource import (
 from ..client.http import Refused
 from ..errors import InvalidSetting, OpenQError
 from .calls import link_of, linked, quoted
-from .rows import to_arrow
-from .source import Shape, check_schema, read_names
+from .packed_rows import unpack_to_arrow
+from .source import SchemaAdapter, check_schema, read_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from .link import Link
-    from .options import Options
+    from .options import SourceOptions
 
 log = logging.getLogger("openq.pipeline")
 
@@ -45,9 +45,9 @@ PART_BYTES = 8 << 20
 PART_ROWS = 20_000
 WAIT_S = 20.0
 LEASE_S = 300.0
-LEAST_LEASE_S, MOST_LEASE_S = 5.0, 7 * 86_400.0
-MOST_MESSAGES = 100_000  # of one batch
-NO_END = 1 << 62
+MIN_LEASE_S, MAX_LEASE_S = 5.0, 7 * 86_400.0
+MAX_MESSAGES = 100_000  # of one batch
+UNLIMITED = 1 << 62
 BATCH = "batch"
 SUBSCRIPTION = "subscription"
 
@@ -55,7 +55,7 @@ Offset = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Share(InputPartition):
+class BatchPartition(InputPartition):
     """Part `part` of `parts` of one batch."""
 
     number: int
@@ -64,10 +64,10 @@ class Share(InputPartition):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ConsumeOptions:
     """What the options of such a stream say."""
 
-    options: Options
+    options: SourceOptions
     queue: str
     subscription: str
     lease_s: float
@@ -75,7 +75,7 @@ class Plan:
     max_bytes: int | None
 
     @classmethod
-    def of(cls, options: Options) -> Plan:
+    def of(cls, options: SourceOptions) -> ConsumeOptions:
         for name in ("startingOffsets", "startingTimestamp", "cursor", "holdBytes", "holdTime", "queues"):
             if name in options.values:
                 hint = "; name the one queue with queue" if name == "queues" else ""
@@ -88,7 +88,7 @@ class Plan:
                 "mode=consume needs the options queue and subscription (a name of your choice for this query)"
             )
         lease_s: float = options.value("leaseTimeout", LEASE_S)
-        if not LEAST_LEASE_S <= lease_s <= MOST_LEASE_S:
+        if not MIN_LEASE_S <= lease_s <= MAX_LEASE_S:
             raise InvalidSetting("leaseTimeout must be from 5 s to 7 days")
         most = options.value("maxMessagesPerTrigger")
         return cls(
@@ -96,7 +96,7 @@ class Plan:
             queue,
             subscription,
             lease_s,
-            most and min(most, MOST_MESSAGES),
+            most and min(most, MAX_MESSAGES),
             options.value("maxBytesPerTrigger"),
         )
 
@@ -112,20 +112,20 @@ class LeaseLost(OpenQError):
 
 
 class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: Options, schema: StructType) -> None:
-        self._plan = Plan.of(options)
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._plan = ConsumeOptions.of(options)
         check_schema(options, schema)
         self._schema = schema
-        self._driver: Driver | None = None
+        self._driver: ConsumeDriver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks get a copy of this reader; threads and connections stay with the driver.
         return {**self.__dict__, "_driver": None}
 
     @property
-    def _at_driver(self) -> Driver:
+    def _at_driver(self) -> ConsumeDriver:
         if self._driver is None:
-            self._driver = Driver(self._plan)
+            self._driver = ConsumeDriver(self._plan)
         return self._driver
 
     def _offset(self, number: int) -> Offset:
@@ -152,8 +152,8 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         number = self._at_driver.next_after(self._number(start))
         return self._offset(number) if number != self._number(start) else start
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[Share]:
-        return self._at_driver.shares(self._number(start), self._number(end))
+    def partitions(self, start: Offset, end: Offset) -> Sequence[BatchPartition]:
+        return self._at_driver.plan_partitions(self._number(start), self._number(end))
 
     def commit(self, end: Offset) -> None:
         self._at_driver.ack(self._number(end))
@@ -163,9 +163,9 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Share)
+        assert isinstance(partition, BatchPartition)
         path = f"{self._plan.path}/batches/{partition.number}"
-        with linked(self._plan.options, patient=True) as link:
+        with linked(self._plan.options, reached_before=True) as link:
             answer = link.call("GET", path, query={"part": partition.part, "parts": partition.parts})
         if is_expired(answer.headers):
             # Some tasks may have read their part before: half a batch must not reach the sink.
@@ -173,22 +173,22 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"batch {partition.number} of subscription {self._plan.subscription!r} went back to its "
                 "queue while it was being read; restart the query, and give it a longer leaseTimeout"
             )
-        shape = Shape(self._schema)
-        for batch in to_arrow(answer.body, read_names(self._schema)):
+        shape = SchemaAdapter(self._schema)
+        for batch in unpack_to_arrow(answer.body, read_names(self._schema)):
             yield shape.of(batch)
 
 
-class Driver:
+class ConsumeDriver:
     """The side of the reader that forms batches, keeps their leases and acks them; one for each run."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ConsumeOptions) -> None:
         self.plan = plan
         self._owner = uuid.uuid4().hex
         self._link = link_of(plan.options)
         self._formed: dict[int, tuple[int, int]] = {}  # number -> messages and bytes
         self._acked = -1
         self._left: int | None = None  # messages that AvailableNow may still take
-        self._waiting: _Waiting | None = None
+        self._long_poll: _LongPoll | None = None
         self._heartbeat: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -196,7 +196,7 @@ class Driver:
 
     def first(self) -> int:
         """Where a new checkpoint begins: at what an earlier one left, else behind all that ever was."""
-        shown = self._shown()
+        shown = self._subscription_state()
         if shown and shown["batches"]:
             return int(shown["first_open"]) - 1
         # Numbers are never used again: an ack that arrives late must not hit another batch of that number.
@@ -209,10 +209,10 @@ class Driver:
             if refused.status != 403:
                 raise
             # Who may take messages need not be allowed to count them: until nothing waits any more.
-            self._left = NO_END
+            self._left = UNLIMITED
             return
         # What an earlier run has not finished comes first.
-        open_now = int((self._shown() or {}).get("messages", 0))
+        open_now = int((self._subscription_state() or {}).get("messages", 0))
         self._left = int(stats["ready"]) + open_now
 
     def next_after(self, number: int) -> int:
@@ -223,17 +223,17 @@ class Driver:
             formed = self._form(number, 0.0, self._link)
             self._left -= self._formed[formed][0] if formed != number else self._left
             return formed
-        if self._waiting is not None:
-            came = self._waiting.take(number)
+        if self._long_poll is not None:
+            came = self._long_poll.take(number)
             if came is None:
                 return number
-            self._waiting = None
+            self._long_poll = None
             if came > number:
                 return came
         formed = self._form(number, 0.0, self._link)
         if formed == number:
             # Spark asks every few milliseconds: from here on somebody else waits, and we answer from memory.
-            self._waiting = _Waiting(self, number)
+            self._long_poll = _LongPoll(self, number)
         return formed
 
     def _form(self, after: int, wait_s: float, link: Link) -> int:
@@ -257,34 +257,34 @@ class Driver:
         return number
 
     def _limit(self) -> int:
-        most = self.plan.max_messages or MOST_MESSAGES
+        most = self.plan.max_messages or MAX_MESSAGES
         return most if self._left is None else max(1, min(most, self._left))
 
     def _keep_leases(self) -> None:
         if self._heartbeat is None:
-            self._heartbeat = threading.Thread(target=self._beat, daemon=True, name="openq-lease")
+            self._heartbeat = threading.Thread(target=self._heartbeat_loop, daemon=True, name="openq-lease")
             self._heartbeat.start()
 
     # -- batches --
 
-    def shares(self, start: int, end: int) -> list[Share]:
+    def plan_partitions(self, start: int, end: int) -> list[BatchPartition]:
         """Numbers need not follow one another: another checkpoint may have used some in between."""
         if end > start and not any(start < number <= end for number in self._formed):
             self._find(start, end)
-        found: list[Share] = []
+        found: list[BatchPartition] = []
         for number, (count, size) in sorted(self._formed.items()):
             if start < number <= end:
                 parts = min(count, max(1, -(-size // PART_BYTES), -(-count // PART_ROWS)))
-                found += [Share(number, part, parts) for part in range(parts)]
+                found += [BatchPartition(number, part, parts) for part in range(parts)]
         self._keep_leases()
         return found
 
     def _find(self, start: int, end: int) -> None:
         """What an earlier run has planned and not committed."""
         # It is ours from now on: whoever still works on it is refused when it acks.
-        told = {"owner": self._owner, "lease_s": self.plan.lease_s}
-        self._link.call("POST", f"{self.plan.path}/extend", json=told)
-        for each in (self._shown() or {}).get("batches", ()):
+        request = {"owner": self._owner, "lease_s": self.plan.lease_s}
+        self._link.call("POST", f"{self.plan.path}/extend", json=request)
+        for each in (self._subscription_state() or {}).get("batches", ()):
             if start < each["number"] <= end:
                 self._formed[each["number"]] = int(each["count"]), int(each["bytes"])
                 return
@@ -295,7 +295,7 @@ class Driver:
             self.plan.subscription,
         )
 
-    def _shown(self) -> dict[str, Any] | None:
+    def _subscription_state(self) -> dict[str, Any] | None:
         answer = self._link.call("GET", "pipeline/subscriptions").json()
         for each in answer["subscriptions"]:
             if each["name"] == self.plan.subscription:
@@ -306,8 +306,8 @@ class Driver:
     def ack(self, number: int) -> None:
         if number <= self._acked:
             return
-        told = {"through": number, "owner": self._owner}
-        answer = self._link.call("POST", f"{self.plan.path}/ack", json=told).json()
+        request = {"through": number, "owner": self._owner}
+        answer = self._link.call("POST", f"{self.plan.path}/ack", json=request).json()
         self._acked = number
         if answer["lost"]:
             log.warning(
@@ -319,13 +319,13 @@ class Driver:
         for done in [each for each in self._formed if each <= number]:
             del self._formed[done]
 
-    def _beat(self) -> None:
+    def _heartbeat_loop(self) -> None:
         """Keeps the leases for as long as this process lives, however long a batch takes."""
-        told = {"owner": self._owner, "lease_s": self.plan.lease_s}
-        with linked(self.plan.options, patient=True) as link:
+        request = {"owner": self._owner, "lease_s": self.plan.lease_s}
+        with linked(self.plan.options, reached_before=True) as link:
             while not self._closed.wait(self.plan.lease_s / 3):
                 try:
-                    link.call("POST", f"{self.plan.path}/extend", json=told, stop=self._closed)
+                    link.call("POST", f"{self.plan.path}/extend", json=request, stop=self._closed)
                 except OpenQError as error:
                     if self._closed.is_set():
                         return
@@ -338,10 +338,10 @@ class Driver:
         self._link.close()
 
 
-class _Waiting:
+class _LongPoll:
     """A long poll for the next batch in a thread of its own."""
 
-    def __init__(self, driver: Driver, after: int) -> None:
+    def __init__(self, driver: ConsumeDriver, after: int) -> None:
         self._driver = driver
         self._after = after
         self._formed: int | None = None
@@ -351,7 +351,7 @@ class _Waiting:
 
     def _wait(self) -> None:
         try:
-            with linked(self._driver.plan.options, patient=True) as link:
+            with linked(self._driver.plan.options, reached_before=True) as link:
                 formed = self._after
                 while formed == self._after and not self._driver._closed.is_set():
                     formed = self._driver._form(self._after, WAIT_S, link)

@@ -13,15 +13,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from .options import READ, Options, as_options, moment_us
+from .options import READ, SourceOptions, as_options, moment_us
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from ..columns.archive import ArchiveFile
-    from ..columns.history import LocalHistory
-    from ..columns.select import Selection
-    from .remote import RemoteHistory
+    from ..history.archive import ArchiveFile
+    from ..history.local import LocalHistory
+    from ..history.selection import Selection
+    from .remote_history import RemoteHistory
 
 Moment = datetime | float | str
 
@@ -78,7 +78,7 @@ def history(
     for name, moment in (("startingTimestamp", since), ("endingTimestamp", until)):
         if moment is not None:
             given[name] = _iso(moment_us(moment, name))
-    options = Options.parse(given, READ)
+    options = SourceOptions.parse(given, READ)
     if options.token is not None:
         given["token"] = options.token
     is_connected = "connect" in type(spark).__module__
@@ -88,17 +88,19 @@ def history(
 
     from .source import check_queues, is_local, open_history
 
-    taken = open_history(options) if opened is None else opened
-    check_queues(taken, options)
-    if not is_local(taken):
+    source = open_history(options) if opened is None else opened
+    check_queues(source, options)
+    if not is_local(source):
         if as_of is None:
-            end = taken.end_position()
+            end = source.end_position()
             given["endingPosition"] = str(end if end_position is None else min(end, end_position))
         return spark.read.format("openq").options(**given).load()
-    return _united(spark, options, given, taken)
+    return _archive_and_journal(spark, options, given, source)
 
 
-def _united(spark: SparkSession, options: Options, given: dict[str, str], taken: LocalHistory) -> DataFrame:
+def _archive_and_journal(
+    spark: SparkSession, options: SourceOptions, given: dict[str, str], source: LocalHistory
+) -> DataFrame:
     from .source import JSON_COLUMN, check_gap
 
     selection = options.selection()
@@ -106,19 +108,19 @@ def _united(spark: SparkSession, options: Options, given: dict[str, str], taken:
     if options.body == "json" and "body" not in wanted:
         selection = replace(selection, columns=(*wanted, "body"))
     as_of = options.value("asOf")
-    manifest = taken.archive.latest() if as_of is None else taken.archive.at(as_of)
+    manifest = source.archive.latest() if as_of is None else source.archive.at(as_of)
     parts: list[DataFrame] = []
     first = selection.first_position
     if manifest is not None:
         files = manifest.pick(selection)
         if files:
-            parts.append(_scan(spark, taken, files, selection))
+            parts.append(_scan_archive(spark, source, files, selection))
         # From its end on: rows that move into the archive in this moment are found there by their position.
         first = max(manifest.through, first or 0)
     if as_of is None:
         tail = replace(selection, first_position=first)
         if tail.end_position is None or first is None or first < tail.end_position:
-            snapshot = taken.snapshot(tail)
+            snapshot = source.snapshot(tail)
             check_gap(snapshot, options)
             size = sum(piece.bytes for piece in snapshot.pieces)
             if size > TAIL_BYTES:
@@ -128,11 +130,11 @@ def _united(spark: SparkSession, options: Options, given: dict[str, str], taken:
                     told["startingPosition"] = str(first)
                 parts.append(spark.read.format("openq").options(**told).load())
             else:
-                rows = _rows(taken, snapshot.pieces, tail)
+                rows = _rows(source, snapshot.pieces, tail)
                 if rows.num_rows or not parts:
                     parts.append(_frame(spark, rows, selection))
     if not parts:
-        parts.append(_frame(spark, _rows(taken, (), selection), selection))
+        parts.append(_frame(spark, _rows(source, (), selection), selection))
     frame = parts[0]
     for part in parts[1:]:
         frame = frame.unionByName(part)
@@ -145,19 +147,19 @@ def _united(spark: SparkSession, options: Options, given: dict[str, str], taken:
     )
 
 
-def _scan(
-    spark: SparkSession, taken: LocalHistory, files: Sequence[ArchiveFile], selection: Selection
+def _scan_archive(
+    spark: SparkSession, source: LocalHistory, files: Sequence[ArchiveFile], selection: Selection
 ) -> DataFrame:
     """Spark's own scan of exactly these files."""
     from .source import spark_schema
 
     # "file:" in words: on a cluster a bare path may mean another file system. And a star is a star.
     paths = [
-        "file:" + re.sub(r"([\\*?\[\]{}])", r"\\\1", os.path.join(taken.archive_path, file.path))
+        "file:" + re.sub(r"([\\*?\[\]{}])", r"\\\1", os.path.join(source.archive_path, file.path))
         for file in files
     ]
     frame = spark.read.schema(spark_schema(selection.table, selection.read_columns)).parquet(*paths)
-    for condition in conditions(selection):
+    for condition in spark_conditions(selection):
         frame = frame.where(condition)
     if len(selection.ids) > MANY_IDS:
         from pyspark.sql.functions import broadcast
@@ -167,7 +169,7 @@ def _scan(
     return frame.select(*selection.names)
 
 
-def conditions(selection: Selection) -> list[Column]:
+def spark_conditions(selection: Selection) -> list[Column]:
     """What a selection says of rows, in Spark's words; long lists of ids are left out."""
     from pyspark.sql.functions import col, lit, timestamp_micros
 
@@ -184,7 +186,7 @@ def conditions(selection: Selection) -> list[Column]:
     if selection.until_us is not None:
         found.append(col("ts") < timestamp_micros(lit(selection.until_us)))
     for name, low, high in (
-        ("seq", selection.first_seq, _after(selection.last_seq)),
+        ("seq", selection.first_seq, _exclusive(selection.last_seq)),
         ("position", selection.first_position, selection.end_position),
     ):
         if low is not None:
@@ -198,7 +200,7 @@ def conditions(selection: Selection) -> list[Column]:
     return found
 
 
-def _after(number: int | None) -> int | None:
+def _exclusive(number: int | None) -> int | None:
     return None if number is None else number + 1
 
 
@@ -208,13 +210,13 @@ def _regex(pattern: str) -> str:
     return "(?s)^" + "".join(words.get(c, c if re.match(r"[\w-]", c) else f"\\{c}") for c in pattern) + "$"
 
 
-def _rows(taken: LocalHistory, pieces: Iterable[Any], selection: Selection) -> Any:
+def _rows(source: LocalHistory, pieces: Iterable[Any], selection: Selection) -> Any:
     import pyarrow as pa
 
-    from ..columns.schema import arrow_schema
+    from ..history.schema import arrow_schema
 
     schema = arrow_schema(selection.table, selection.names)
-    batches = [batch.cast(schema) for batch in taken.read_many(pieces, selection)]
+    batches = [batch.cast(schema) for batch in source.read_many(pieces, selection)]
     return pa.Table.from_batches(batches, schema)
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ..errors import OpenQError
 
-LEAST_VERSION = 17
+MIN_VERSION = 17
 MODULE = "jdk.incubator.vector"  # speeds up Spark's linear algebra, nothing that OpenQ does
 
 _SCRIPT = """\
@@ -43,7 +43,7 @@ class NoJava(OpenQError):
     def __init__(self, seen: str = "") -> None:
         found = f" ({seen})" if seen else ""
         super().__init__(
-            f"Spark needs Java {LEAST_VERSION} or later and none was found{found}: "
+            f"Spark needs Java {MIN_VERSION} or later and none was found{found}: "
             "pip install 'openq[spark-java]', or install a JDK and set JAVA_HOME"
         )
 
@@ -58,9 +58,9 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """The Java for Spark. Raises NoJava, which says what to install."""
     environ = os.environ if environ is None else environ
     seen = []
-    for origin, home in _places(environ):
+    for origin, home in _candidates(environ):
         version, modules = _release(home)
-        if version >= LEAST_VERSION:
+        if version >= MIN_VERSION:
             if modules and MODULE not in modules:
                 return Java(_with_script(home, environ), version, True)
             return Java(home, version)
@@ -68,7 +68,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     raise NoJava(", ".join(seen))
 
 
-def _places(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+def _candidates(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
     places = []
     if told := environ.get("JAVA_HOME"):
         places.append((f"JAVA_HOME={told}", Path(told)))
@@ -97,12 +97,12 @@ def _release(home: Path) -> tuple[int, frozenset[str]]:
     told = re.search(r'^JAVA_VERSION="?([^"\n]+)', text, re.MULTILINE)
     modules = re.search(r'^MODULES="?([^"\n]+)', text, re.MULTILINE)
     return (
-        _major(told[1]) if told else _asked(command),
+        _major(told[1]) if told else _run_version(command),
         frozenset(modules[1].split()) if modules else frozenset(),
     )
 
 
-def _asked(command: Path) -> int:
+def _run_version(command: Path) -> int:
     try:
         done = subprocess.run(
             [str(command), "-version"], capture_output=True, text=True, timeout=60, check=False

@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from ..client.http import Answer, Refused, TimedOut, Unreachable
-from ..client.pool import Pool
+from ..client.connections import ConnectionPool
+from ..client.http import ClientResponse, Refused, TimedOut, Unreachable
 
 RETRY_S = 60.0
 FIRST_RETRY_S = 5.0  # for a server that nobody has reached yet: the address may be wrong
 TIMEOUT_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-_KEPT = 8
-_HOPELESS = ("certificate", "does not speak HTTPS", "is not known", "called off")
+_MAX_IDLE = 8
+_PERMANENT = ("certificate", "does not speak HTTPS", "is not known", "called off")
 
 
 class Link:
@@ -41,7 +41,7 @@ class Link:
         ca: str | None = None,
         account: str | None = None,
         retry_s: float = RETRY_S,
-        patient: bool = False,  # as if it had been reached before
+        reached_before: bool = False,  # as if it had been reached before
     ) -> None:
         self._settings: dict[str, Any] = {
             "url": url,
@@ -54,11 +54,11 @@ class Link:
         self._timeout_s = timeout
         self._account = account
         self.retry_s = retry_s
-        self._reached = patient
+        self._reached = reached_before
         self._open()
 
     def _open(self) -> None:
-        self._pool = Pool(self._settings, _KEPT)
+        self._pool = ConnectionPool(self._settings, _MAX_IDLE)
         self.url = self._pool.url
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class Link:
         accept: str = "application/json",
         wait_s: float = 0.0,
         stop: threading.Event | None = None,
-    ) -> Answer:
+    ) -> ClientResponse:
         """One call, sent again while the server is away or busy; its answer if it was granted.
 
         `path` is below /api/v1/ and percent-encoded; values of `query` that are None are left out. `wait_s`
@@ -99,27 +99,27 @@ class Link:
         began = time.monotonic()
         pause_s = _FIRST_PAUSE_S
         while True:
-            connection = self._pool.take()
-            trouble: Unreachable | TimedOut | Refused
+            connection = self._pool.acquire()
+            problem: Unreachable | TimedOut | Refused
             try:
                 answer = connection.request(
                     method, target, data, content_type, accept=accept, timeout_s=self._timeout_s + wait_s
                 )
             except (Unreachable, TimedOut) as error:
-                trouble = error
+                problem = error
             else:
-                self._pool.give(connection)
+                self._pool.release(connection)
                 self._reached = True
                 try:
-                    return answer.checked()
+                    return answer.raise_for_status()
                 except Refused as refused:
                     if answer.status not in (429, 502, 503, 504):
                         raise
-                    trouble = refused
-            patience_s = self.retry_s if self._reached else min(self.retry_s, FIRST_RETRY_S)
+                    problem = refused
+            limit_s = self.retry_s if self._reached else min(self.retry_s, FIRST_RETRY_S)
             tried_s = time.monotonic() - began
-            if tried_s + pause_s >= patience_s or stop.is_set() or _is_hopeless(trouble):
-                raise _explained(trouble, self.url, tried_s) from None
+            if tried_s + pause_s >= limit_s or stop.is_set() or _is_permanent(problem):
+                raise _explained(problem, self.url, tried_s) from None
             # Not all at once: a server that comes back is not to be run over by those who waited for it.
             stop.wait(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
@@ -131,7 +131,7 @@ class Link:
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_pool") and self._pool.is_ours:
+        if hasattr(self, "_pool") and self._pool.is_of_this_process:
             self.close()
 
     def close(self) -> None:
@@ -139,22 +139,22 @@ class Link:
         self._pool.close()
 
 
-def _is_hopeless(trouble: Unreachable | TimedOut | Refused) -> bool:
-    return isinstance(trouble, Unreachable) and any(each in trouble.why for each in _HOPELESS)
+def _is_permanent(problem: Unreachable | TimedOut | Refused) -> bool:
+    return isinstance(problem, Unreachable) and any(each in problem.why for each in _PERMANENT)
 
 
 def _explained(
-    trouble: Unreachable | TimedOut | Refused, url: str, tried_s: float
+    problem: Unreachable | TimedOut | Refused, url: str, tried_s: float
 ) -> Unreachable | TimedOut | Refused:
-    if isinstance(trouble, Refused):
-        return trouble
-    why = trouble.why if tried_s < 1 else f"{trouble.why} (tried for {tried_s:.0f} s)"
+    if isinstance(problem, Refused):
+        return problem
+    why = problem.why if tried_s < 1 else f"{problem.why} (tried for {tried_s:.0f} s)"
     if "nothing listens" in why:
         why += "; start the server there with `openq serve`, or check url"
     elif "certificate" in why:
         why += "; name its CA"
-    elif isinstance(trouble, Unreachable) and trouble.hint:
-        why += f"; {trouble.hint}"
+    elif isinstance(problem, Unreachable) and problem.hint:
+        why += f"; {problem.hint}"
     told = Unreachable(url, why)
-    told.sent = trouble.sent
+    told.sent = problem.sent
     return told

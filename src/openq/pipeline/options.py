@@ -19,7 +19,7 @@ from ..config import ConfigError, secret
 from ..errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from ..columns.select import Selection
+    from ..history.selection import Selection
 
 READ, STREAM, WRITE = "read", "readStream", "write"
 
@@ -29,7 +29,7 @@ DEFAULT_PARTITION_BYTES = 128 << 20
 MAX_LISTED = 100_000
 
 # What Spark itself adds to the options of a source or sink.
-_OF_SPARK = {"checkpointlocation", "queryname", "path", "outputmode"}
+_SPARK_OPTIONS = {"checkpointlocation", "queryname", "path", "outputmode"}
 
 
 def read_text(text: str, name: str) -> str:
@@ -151,32 +151,32 @@ class Option:
     help: str
 
 
-_EVERY = (READ, STREAM, WRITE)
-_IN = (READ, STREAM)
+_ALL_USES = (READ, STREAM, WRITE)
+_READ_USES = (READ, STREAM)
 
 OPTIONS = (
-    Option("url", _EVERY, read_text, "address of the server"),
-    Option("path", _IN, read_text, "data directory of the server, read directly"),
-    Option("archive", _IN, read_text, "directory of the archive, if it is not PATH/archive"),
-    Option("token", _EVERY, read_text, "token for the server; else OPENQ_TOKEN or OPENQ_TOKEN_FILE"),
-    Option("retryTimeout", _EVERY, read_seconds, "how long to wait for a server that is away"),
-    Option("table", _IN, one_of("messages", "events"), "messages (default) or events"),
-    Option("queues", _IN, read_list, "names or patterns with * and ?; default: all"),
+    Option("url", _ALL_USES, read_text, "address of the server"),
+    Option("path", _READ_USES, read_text, "data directory of the server, read directly"),
+    Option("archive", _READ_USES, read_text, "directory of the archive, if it is not PATH/archive"),
+    Option("token", _ALL_USES, read_text, "token for the server; else OPENQ_TOKEN or OPENQ_TOKEN_FILE"),
+    Option("retryTimeout", _ALL_USES, read_seconds, "how long to wait for a server that is away"),
+    Option("table", _READ_USES, one_of("messages", "events"), "messages (default) or events"),
+    Option("queues", _READ_USES, read_list, "names or patterns with * and ?; default: all"),
     Option("queue", (STREAM, WRITE), read_text, "the queue to consume from, or to write to"),
-    Option("startingTimestamp", _IN, read_time_us, "from this time on"),
+    Option("startingTimestamp", _READ_USES, read_time_us, "from this time on"),
     Option("endingTimestamp", (READ,), read_time_us, "before this time"),
     Option("startingSeq", (READ,), read_number, "from this sequence number on"),
     Option("endingSeq", (READ,), read_number, "up to this sequence number"),
     Option("startingPosition", (READ,), read_number, "from this place in the journal on"),
     Option("endingPosition", (READ,), read_number, "before this place in the journal"),
     Option("messageIds", (READ,), read_list, "only these messages"),
-    Option("events", _IN, read_list, "only these events (table=events)"),
-    Option("columns", _IN, read_list, "only these columns"),
-    Option("body", _IN, one_of("true", "false", "json"), "false: no bodies; json: also as VARIANT"),
-    Option("minPartitions", _IN, read_count, "at least so many tasks"),
-    Option("maxBytesPerPartition", _IN, read_bytes, "at most so much for one task"),
+    Option("events", _READ_USES, read_list, "only these events (table=events)"),
+    Option("columns", _READ_USES, read_list, "only these columns"),
+    Option("body", _READ_USES, one_of("true", "false", "json"), "false: no bodies; json: also as VARIANT"),
+    Option("minPartitions", _READ_USES, read_count, "at least so many tasks"),
+    Option("maxBytesPerPartition", _READ_USES, read_bytes, "at most so much for one task"),
     Option("asOf", (READ,), read_as_of, "the archive at this version or time"),
-    Option("failOnDataLoss", _IN, read_flag, "false: go on where a part of the history is gone"),
+    Option("failOnDataLoss", _READ_USES, read_flag, "false: go on where a part of the history is gone"),
     Option("mode", (STREAM,), one_of("log", "consume"), "log (default): read only; consume: take and ack"),
     Option("startingOffsets", (STREAM,), read_text, "earliest, latest, a position or a time"),
     Option("maxMessagesPerTrigger", (STREAM,), read_count, "at most so many in a micro-batch"),
@@ -198,7 +198,7 @@ _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 
 @dataclass(frozen=True)
-class Options:
+class SourceOptions:
     """Options that are known and whose values are right; `value(name)` is what each one means."""
 
     use: str
@@ -206,19 +206,23 @@ class Options:
     token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], use: str, environ: Mapping[str, str] | None = None) -> Options:
+    def parse(
+        cls, given: Mapping[str, str], use: str, environ: Mapping[str, str] | None = None
+    ) -> SourceOptions:
         """Raises InvalidSetting: a name that is not known, a bad value, or two that contradict each other."""
         values: dict[str, Any] = {}
         for name, text in given.items():
             option = _BY_NAME.get(name.lower())
             if option is None:
-                if name.lower() in _OF_SPARK or name.startswith(("spark.", "__")):
+                if name.lower() in _SPARK_OPTIONS or name.startswith(("spark.", "__")):
                     continue
                 raise InvalidSetting(_unknown(name, use))
             if use not in option.uses:
-                if name.lower() in _OF_SPARK:
+                if name.lower() in _SPARK_OPTIONS:
                     continue
-                raise InvalidSetting(f"option {option.name} does not go with {use}; it is for {_for(option)}")
+                raise InvalidSetting(
+                    f"option {option.name} does not go with {use}; it is for {_uses_text(option)}"
+                )
             values[option.name] = option.read(str(text), option.name)
         options = cls(use, values, values.get("token") or _token(os.environ if environ is None else environ))
         options._check()
@@ -262,7 +266,7 @@ class Options:
         return bool(self.value("failOnDataLoss", True))
 
     def selection(self) -> Selection:
-        from ..columns.select import Selection
+        from ..history.selection import Selection
 
         return Selection(
             table=self.table,
@@ -281,7 +285,7 @@ class Options:
 
     def ddl(self) -> str:
         """The schema in Spark's words."""
-        from ..columns.schema import ddl
+        from ..history.schema import ddl
 
         return ddl(self.table, self.columns, self.body)
 
@@ -300,7 +304,7 @@ class Options:
             self.selection().validate()
 
 
-def _for(option: Option) -> str:
+def _uses_text(option: Option) -> str:
     return " and ".join(option.uses)
 
 

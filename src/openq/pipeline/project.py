@@ -42,7 +42,13 @@ SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 STORAGE, TABLES = "pipeline-storage", "tables"
 _SUFFIX = ".tmpl"
 # Spark's client refuses to be told of two places at once.
-_OF_SPARK = ("MASTER", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+_SPARK_VARIABLES = (
+    "MASTER",
+    "SPARK_REMOTE",
+    "SPARK_API_MODE",
+    "SPARK_LOCAL_REMOTE",
+    "SPARK_CONNECT_MODE_ENABLED",
+)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 
 
@@ -96,7 +102,9 @@ def init(
     root = files("openq.pipeline") / "templates"
     texts = {each.name.removesuffix(_SUFFIX): each for each in root.iterdir() if each.is_file()}
     texts |= dict(_files(root / template))
-    return _write(folder, {path: _filled(each.read_text("utf-8"), words) for path, each in texts.items()})
+    return _write(
+        folder, {path: _fill_template(each.read_text("utf-8"), words) for path, each in texts.items()}
+    )
 
 
 def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
@@ -107,7 +115,7 @@ def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversa
             yield above + each.name.removesuffix(_SUFFIX), each
 
 
-def _filled(text: str, words: Mapping[str, str]) -> str:
+def _fill_template(text: str, words: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: words[found[1]], text)
 
 
@@ -135,7 +143,7 @@ def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 
 @dataclass
-class Ran:
+class RunResult:
     """What became of a run. `flows` has the last word about each flow, such as COMPLETED."""
 
     flows: dict[str, str] = field(default_factory=dict)
@@ -157,7 +165,7 @@ def run(
     refresh: Sequence[str] = (),
     full_refresh: Sequence[str] | bool = (),
     progress: Callable[[str], None] | None = None,
-) -> Ran:
+) -> RunResult:
     """Run a project once: all that is new goes through it. `dry_run` only checks it.
 
     `project` is its directory or its spec file; `spark` a session to run it in, instead of one of its own.
@@ -168,7 +176,7 @@ def run(
     for package in ("pyspark", "yaml", "grpc"):
         if find_spec(package) is None:
             raise NoSpark("Declarative Pipelines need Spark and its client: pip install 'openq[spark]'")
-    env = {name: value for name, value in os.environ.items() if name not in _OF_SPARK}
+    env = {name: value for name, value in os.environ.items() if name not in _SPARK_VARIABLES}
     env |= {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
     if url is not None:
         env["OPENQ_URL"] = url
@@ -205,7 +213,7 @@ def run(
             if is_ours:
                 used.stop()
     if not dry_run:
-        ran.acked = _close(storage, env)
+        ran.acked = _ack_last_batches(storage, env)
     return ran
 
 
@@ -273,8 +281,8 @@ def _serve(spark: SparkSession) -> tuple[str, str]:
 
 def _launch(
     words: Sequence[str], env: Mapping[str, str], cwd: Path, progress: Callable[[str], None] | None
-) -> Ran:
-    ran = Ran()
+) -> RunResult:
+    ran = RunResult()
     said: list[str] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         child = subprocess.Popen(
@@ -303,11 +311,11 @@ def _launch(
                 child.wait()
         errors.seek(0)
         if code:
-            raise PipelineFailed(_why("\n".join(said) + "\n" + errors.read()))
+            raise PipelineFailed(_failure_message("\n".join(said) + "\n" + errors.read()))
     return ran
 
 
-def _why(text: str) -> str:
+def _failure_message(text: str) -> str:
     """The one sentence in what Spark's runner printed that says what went wrong."""
     ours = reason(Exception(text))
     if ours is not None:
@@ -316,7 +324,7 @@ def _why(text: str) -> str:
     return (found[-1] if found else text.strip().rpartition("\n")[2] or "Spark's runner said nothing")[:1000]
 
 
-def _close(storage: str, env: Mapping[str, str]) -> dict[str, int]:
+def _ack_last_batches(storage: str, env: Mapping[str, str]) -> dict[str, int]:
     """Ack what the flows have committed: none of them does so for its last batch once it is over."""
     from .closer import close_stream
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
-    from ..columns.select import Selection
+    from ..history.selection import Selection
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ORDER = {
@@ -34,7 +34,7 @@ _LIMIT = 1 << 63
 
 
 @dataclass(frozen=True)
-class Term:
+class ColumnFilter:
     """One filter on one column, in plain values: it travels to the executors."""
 
     kind: str  # the name of Spark's class
@@ -43,7 +43,7 @@ class Term:
     negated: bool = False
 
 
-def terms(filters: Iterable[Filter]) -> list[Term]:
+def column_filters(filters: Iterable[Filter]) -> list[ColumnFilter]:
     """Those of Spark's filters that are about a whole column."""
     found = []
     for each in filters:
@@ -51,11 +51,11 @@ def terms(filters: Iterable[Filter]) -> list[Term]:
         inner: Any = each.child if negated else each  # type: ignore[attr-defined]
         path: tuple[str, ...] = getattr(inner, "attribute", ())
         if len(path) == 1:
-            found.append(Term(type(inner).__name__, path[0], getattr(inner, "value", None), negated))
+            found.append(ColumnFilter(type(inner).__name__, path[0], getattr(inner, "value", None), negated))
     return found
 
 
-def narrowed(selection: Selection, found: Iterable[Term]) -> Selection | None:
+def narrow_selection(selection: Selection, found: Iterable[ColumnFilter]) -> Selection | None:
     """The selection with what the terms say; None if no row can match them all."""
     for term in found:
         if term.negated:
@@ -82,7 +82,7 @@ def narrowed(selection: Selection, found: Iterable[Term]) -> Selection | None:
     return selection
 
 
-def _texts(term: Term) -> tuple[str, ...] | None:
+def _texts(term: ColumnFilter) -> tuple[str, ...] | None:
     values = (
         [term.value]
         if term.kind in ("EqualTo", "EqualNullSafe")
@@ -104,13 +104,13 @@ def _listed(selection: Selection, column: str, texts: tuple[str, ...]) -> Select
     if column == "message_id":
         ids = tuple(t for t in texts if t and (not selection.ids or t in selection.ids))
         return replace(selection, ids=ids) if ids else None
-    from ..columns.schema import EVENTS
+    from ..history.schema import EVENTS
 
     events = tuple(t for t in texts if t in EVENTS and (not selection.events or t in selection.events))
     return replace(selection, events=events) if events else None
 
 
-def _range(term: Term) -> tuple[int | None, int | None]:
+def _range(term: ColumnFilter) -> tuple[int | None, int | None]:
     """The least and the greatest whole number that can match, both included."""
     if term.kind == "In":
         numbers = [number for value in term.value if (number := _number(value)) is not None]
@@ -160,7 +160,7 @@ def _between(selection: Selection, column: str, low: int | None, high: int | Non
     return replace(selection, **changed)
 
 
-def sieve(batch: pa.RecordBatch, found: Iterable[Term]) -> pa.RecordBatch:
+def filter_batch(batch: pa.RecordBatch, found: Iterable[ColumnFilter]) -> pa.RecordBatch:
     """The rows of a batch that may match; a term that Arrow cannot judge is left to Spark."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -178,7 +178,7 @@ def sieve(batch: pa.RecordBatch, found: Iterable[Term]) -> pa.RecordBatch:
     return batch
 
 
-def _mask(column: pa.Array, term: Term) -> Any:
+def _mask(column: pa.Array, term: ColumnFilter) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -27,28 +27,37 @@ from ..client.http import Refused, TimedOut, Unreachable
 from ..client.times import from_ms, iso
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
 from ..packed import pack
-from .again import (
+from .calls import quoted
+from .link import Link
+from .packed_rows import COLUMN_KINDS
+from .resend import (
     BODIES,
     REPLAY_COUNT,
     REPLAY_OF,
-    Departures,
-    Site,
+    RemovalTracker,
+    ResendContext,
     StrPath,
     excerpt,
     matching,
+    mentions,
     plain_attributes,
     publish,
-    said,
-    speaks_of,
-    told,
+    spark_message,
+    user_sql_errors,
     with_json,
 )
-from .calls import quoted
-from .link import Link
-from .place import queue_list
-from .plan import Pace, Plan, check_rate, check_same, load_plan, make_plan, step_of, writing
-from .rows import KINDS
-from .session import started
+from .resend_plan import (
+    RateLimiter,
+    ResendPlan,
+    batch_size,
+    check_rate,
+    check_same_request,
+    load_plan,
+    make_plan,
+    write_errors,
+)
+from .session import ensure_session
+from .target import queue_list
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,15 +82,15 @@ _MESSAGE = (
     *("replay_of", "replay_count", "batch"),
 )
 _FUNCTION = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
-_AGAIN_S = 60.0
-_LONGEST_PAUSE_S = 0.25
+_RETRY_S = 60.0
+_MAX_PAUSE_S = 0.25
 
 Progress = Callable[[int, int], None]
 Transform = Callable[[dict[str, Any]], Any]
 
 
 @dataclass(frozen=True)
-class Group:
+class RedriveGroup:
     """Letters with one reason from one queue, and some of them."""
 
     source: str
@@ -91,9 +100,9 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    plan: Plan
-    groups: tuple[Group, ...]
+class PlannedRedrive:
+    plan: ResendPlan
+    groups: tuple[RedriveGroup, ...]
     samples: tuple[dict[str, Any], ...]
     is_new: bool
     items: pa.Table | None = None
@@ -104,8 +113,8 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Redriven:
-    plan: Plan
+class RedriveResult:
+    plan: ResendPlan
     outcomes: dict[str, int]  # of the whole plan, over all its runs
     audit: Path | None
 
@@ -129,23 +138,23 @@ def redrive(
     plan: StrPath | None = None,
     audit: StrPath | None = None,
     progress: Progress | None = None,
-) -> Redriven:
+) -> RedriveResult:
     """Choose and send back. With a `plan` that exists, go on where it stands.
 
     `where` is SQL over a letter's columns: message_id, seq, ts (of its death), dlq_source, receive_count,
     error_type, error_signature, error_text, ...; and of its publish: type, attributes, body, body_json, ...
     `transform` is SQL for another body, or `file.py:function`, which gets a dict and returns the body.
     """
-    with Site(path, url, token, archive) as site:
+    with ResendContext(path, url, token, archive) as context:
         chosen = choose(
-            spark, site, queue, where=where, to=to, transform=transform, rate=rate, plan=plan, samples=0
+            spark, context, queue, where=where, to=to, transform=transform, rate=rate, plan=plan, samples=0
         )
-        return run(spark, site, chosen, progress, audit)
+        return run(spark, context, chosen, progress, audit)
 
 
 def choose(
     spark: Spark,
-    site: Site,
+    context: ResendContext,
     queue: str | None,
     *,
     where: str | None = None,
@@ -154,14 +163,14 @@ def choose(
     rate: float | None = None,
     plan: StrPath | None = None,
     samples: int = SAMPLES,
-) -> Chosen:
+) -> PlannedRedrive:
     """The plan of that name, or a new one, which is not on disk yet. Moves nothing."""
     check_rate(rate)
     known = None if plan is None else load_plan(plan, "redrive")
     asked = {"queue": queue, "where": where, "to": to, "transform": transform, "rate": rate}
     if known is not None:
-        check_same(known, asked)
-        return Chosen(known, (), (), False)
+        check_same_request(known, asked)
+        return PlannedRedrive(known, (), (), False)
     if queue is None:
         raise InvalidSetting("which dead-letter queue?")
     if set("*?,") & set(queue):
@@ -170,33 +179,33 @@ def choose(
     if to == queue:
         raise InvalidSetting(f"the letters are in {queue!r} already")
     function = function_of(transform)
-    if site.url is not None:
+    if context.url is not None:
         for name in filter(None, (queue, to)):
-            site.settings(name)
-    end, journal = site.end()
+            context.settings(name)
+    end, journal = context.end()
     made = make_plan("redrive", plan, asked=asked, journal=journal, end_position=end, total=0)
-    made.step = step_of(rate, STEP)
-    session = started(spark)
-    with told("where: "):
-        frame = _letters(session, site, made, False)
-        items = _items(frame)
+    made.step = batch_size(rate, STEP)
+    session = ensure_session(spark)
+    with user_sql_errors("where: "):
+        frame = _dead_letters(session, context, made, False)
+        items = _chosen_ids(frame)
     made.total = items.num_rows
     made.digest = _digest(items)
     groups = _groups(items)
     shown: tuple[dict[str, Any], ...] = ()
     if samples and items.num_rows:
-        shown = _samples(session, site, made, items, groups, function, samples)
-    return Chosen(made, groups, shown, True, items)
+        shown = _samples(session, context, made, items, groups, function, samples)
+    return PlannedRedrive(made, groups, shown, True, items)
 
 
 # -- which letters ---------------------------------------------------------------------------------------
 
 
-def _letters(spark: SparkSession, site: Site, plan: Plan, whole: bool) -> DataFrame:
+def _dead_letters(spark: SparkSession, context: ResendContext, plan: ResendPlan, whole: bool) -> DataFrame:
     """The letters that were in the queue when the plan was made, and match; `whole`: with their messages."""
     from pyspark.sql import functions as F
 
-    read = site.reader(spark, plan.end_position)
+    read = context.reader(spark, plan.end_position)
     queue = plan.asked["queue"]
     dead = (
         read(table="events", events=("dead_letter",), columns=_EVENT)
@@ -215,9 +224,9 @@ def _letters(spark: SparkSession, site: Site, plan: Plan, whole: bool) -> DataFr
     dead = dead.join(gone, "seq", "left_anti")
 
     where = plan.asked["where"]
-    if whole or speaks_of(where, BODIES):
+    if whole or mentions(where, BODIES):
         dead = _with_messages(read, dead, True)
-    elif speaks_of(where, ("published", *_MESSAGE)):
+    elif mentions(where, ("published", *_MESSAGE)):
         dead = _with_messages(read, dead, False)
     return matching(dead, where)
 
@@ -236,7 +245,7 @@ def _with_messages(read: Callable[..., DataFrame], dead: DataFrame, body: bool) 
     return with_json(joined) if body else joined
 
 
-def _items(frame: DataFrame) -> pa.Table:
+def _chosen_ids(frame: DataFrame) -> pa.Table:
     """The ids of all chosen letters, the oldest in the queue first."""
     found = frame.select("seq", "message_id", "dlq_source", "error_signature").toArrow()
     return found.sort_by("seq")
@@ -247,7 +256,7 @@ def _digest(items: pa.Table) -> str:
     return hashlib.sha256(seqs.astype("<i8").tobytes()).hexdigest()[:32]
 
 
-def _groups(items: pa.Table) -> tuple[Group, ...]:
+def _groups(items: pa.Table) -> tuple[RedriveGroup, ...]:
     counts: Counter[tuple[str, str | None]] = Counter()
     ids: dict[tuple[str, str | None], list[str]] = {}
     columns = (items.column(name).to_pylist() for name in ("dlq_source", "error_signature", "message_id"))
@@ -257,15 +266,15 @@ def _groups(items: pa.Table) -> tuple[Group, ...]:
         some = ids.setdefault(key, [])
         if len(some) < SAMPLES:
             some.append(message_id)
-    return tuple(Group(*key, count, tuple(ids[key])) for key, count in counts.most_common())
+    return tuple(RedriveGroup(*key, count, tuple(ids[key])) for key, count in counts.most_common())
 
 
 def _samples(
     spark: SparkSession,
-    site: Site,
-    plan: Plan,
+    context: ResendContext,
+    plan: ResendPlan,
     items: pa.Table,
-    groups: Sequence[Group],
+    groups: Sequence[RedriveGroup],
     function: Transform | None,
     samples: int,
 ) -> tuple[dict[str, Any], ...]:
@@ -274,8 +283,10 @@ def _samples(
 
     wanted = [message_id for group in groups[:GROUPS] for message_id in group.ids[:samples]]
     seqs = dict(zip(items.column("message_id").to_pylist(), items.column("seq").to_pylist(), strict=True))
-    with told("transform: " if plan.asked["transform"] else ""):
-        frame = _letters(spark, site, plan, True).where(F.col("seq").isin([seqs[each] for each in wanted]))
+    with user_sql_errors("transform: " if plan.asked["transform"] else ""):
+        frame = _dead_letters(spark, context, plan, True).where(
+            F.col("seq").isin([seqs[each] for each in wanted])
+        )
         rows = _changed(frame, plan.asked["transform"], function).collect()
     found = []
     for row in rows:
@@ -328,7 +339,7 @@ def _changed(frame: DataFrame, transform: str | None, function: Transform | None
         changed = frame.withColumn("new_body", F.expr(transform))
         kind = changed.schema["new_body"].dataType.simpleString()
     except AnalysisException as error:
-        raise InvalidSetting(f"transform: {said(error)}") from None
+        raise InvalidSetting(f"transform: {spark_message(error)}") from None
     if kind.startswith(("struct", "map", "array", "variant")):
         return changed.withColumn("new_body", F.to_json("new_body"))
     return changed if kind == "binary" else changed.withColumn("new_body", F.col("new_body").cast("string"))
@@ -364,14 +375,14 @@ def _new_body(row: dict[str, Any], function: Transform | None) -> tuple[bytes | 
 
 def run(
     spark: Spark,
-    site: Site,
-    chosen: Chosen,
+    context: ResendContext,
+    chosen: PlannedRedrive,
     progress: Progress | None = None,
     audit: StrPath | None = None,
-) -> Redriven:
+) -> RedriveResult:
     """All that is not done yet. Interrupted or failed, the plan says where to go on."""
     plan, items = chosen.plan, chosen.items
-    with plan.held():
+    with plan.locked():
         if plan.path is not None and plan.path.exists():
             # Somebody may have gone on with it since it was chosen.
             found = load_plan(plan.path, "redrive")
@@ -385,17 +396,17 @@ def run(
                 stem = place.stem if plan.id in place.stem else f"{place.stem}-{plan.id}"
                 audit = place.with_name(f"{stem}.audit.jsonl")
             plan.state["audit"] = None if audit is None else os.fspath(audit)
-        session = started(spark)
-        work = _Work(session, site, plan, progress)
+        session = ensure_session(spark)
+        work = _RedriveRun(session, context, plan, progress)
         if plan.is_done:
             plan.save()
             return work.summary()
-        if site.end()[1] != plan.journal:
+        if context.end()[1] != plan.journal:
             raise InvalidSetting(f"the plan {place} was made from another history: name the right one")
-        site.check_same_journal()
+        context.check_same_journal()
         if items is None:
-            with told("where: "):
-                items = _items(_letters(session, site, plan, False))
+            with user_sql_errors("where: "):
+                items = _chosen_ids(_dead_letters(session, context, plan, False))
             if _digest(items) != plan.digest:
                 raise HistoryUnavailable(
                     f"the plan {place} finds {items.num_rows} letters, not the {plan.total} it was made for: "
@@ -407,25 +418,27 @@ def run(
         return work.summary()
 
 
-class _Work:
-    def __init__(self, spark: SparkSession, site: Site, plan: Plan, progress: Progress | None) -> None:
+class _RedriveRun:
+    def __init__(
+        self, spark: SparkSession, context: ResendContext, plan: ResendPlan, progress: Progress | None
+    ) -> None:
         self._spark = spark
-        self._site = site
+        self._context = context
         self._plan = plan
         self._progress = progress
         self._path = f"queues/{quoted(plan.asked['queue'])}"
-        self._audit = _Audit(plan)
+        self._audit = _AuditLog(plan)
 
-    def summary(self) -> Redriven:
-        return Redriven(self._plan, dict(self._plan.state.get("outcomes", {})), self._audit.path)
+    def summary(self) -> RedriveResult:
+        return RedriveResult(self._plan, dict(self._plan.state.get("outcomes", {})), self._audit.path)
 
     def begin(self, items: pa.Table) -> None:
         plan = self._plan
         seqs = items.column("seq").to_numpy()
-        self._gone = Departures(self._site, plan.asked["queue"], plan.end_position, seqs)
-        pace = Pace(plan.asked["rate"])
+        self._removed = RemovalTracker(self._context, plan.asked["queue"], plan.end_position, seqs)
+        pace = RateLimiter(plan.asked["rate"])
         # One that got no answer is not simply sent again: the journal says what it did.
-        self._once = Link(self._site.link.url, self._site.token, retry_s=0.0)
+        self._single_try = Link(self._context.link.url, self._context.token, retry_s=0.0)
         try:
             if plan.asked["transform"] is None:
                 columns = (items.column(name).to_pylist() for name in ("seq", "message_id"))
@@ -437,7 +450,7 @@ class _Work:
             else:
                 self._transform(seqs, pace)
         finally:
-            self._once.close()
+            self._single_try.close()
             self._audit.close()
 
     def _finish(self, number: int, lines: list[dict[str, Any]]) -> None:
@@ -467,50 +480,50 @@ class _Work:
     # -- as they are
 
     def _sent_back(self, letters: list[tuple[int, str]]) -> list[dict[str, Any]]:
-        self._gone.advance()
+        self._removed.advance()
         why = None
         body = {} if self._plan.asked["to"] is None else {"to": self._plan.asked["to"]}
-        end = time.monotonic() + _AGAIN_S
-        while waiting := [message_id for seq, message_id in letters if self._gone.of(seq) is None]:
+        end = time.monotonic() + _RETRY_S
+        while waiting := [message_id for seq, message_id in letters if self._removed.of(seq) is None]:
             task = self._task("redrive", {**body, "filter": {"ids": waiting}})
-            self._gone.advance()
+            self._removed.advance()
             if task is not None:
                 why = task["error"]
                 break
             if time.monotonic() > end:
                 raise OpenQError(
-                    f"the server {self._site.link.url} does not finish a redrive; try again later"
+                    f"the server {self._context.link.url} does not finish a redrive; try again later"
                 )
-        return [self._line(seq, message_id, *self._fate(seq, why)) for seq, message_id in letters]
+        return [self._line(seq, message_id, *self._outcome(seq, why)) for seq, message_id in letters]
 
-    def _fate(self, seq: int, why: str | None) -> tuple[str, str | None, str | None]:
-        fate = self._gone.of(seq)
-        if fate is None:
+    def _outcome(self, seq: int, why: str | None) -> tuple[str, str | None, str | None]:
+        removal = self._removed.of(seq)
+        if removal is None:
             return LEFT, None, why or "it is with a consumer, delayed, or its queue does not exist any more"
-        event, to = fate
+        event, to = removal
         if event in ("redrive", "move"):
             return REDRIVEN, to, None if event == "redrive" else "moved"
         return GONE, to, event
 
     def _task(self, verb: str, body: dict[str, Any]) -> dict[str, Any] | None:
         """Work of the server, awaited. None: nobody knows whether it was done; the journal does."""
-        link = self._site.link
-        end = time.monotonic() + _AGAIN_S
+        link = self._context.link
+        end = time.monotonic() + _RETRY_S
         while True:
             try:
-                task: dict[str, Any] = self._once.call("POST", f"{self._path}/{verb}", json=body).json()
+                task: dict[str, Any] = self._single_try.call("POST", f"{self._path}/{verb}", json=body).json()
                 break
             except Refused as refused:
                 if refused.status not in (429, 502, 503, 504) or time.monotonic() > end:
                     raise
-                time.sleep(_LONGEST_PAUSE_S)
+                time.sleep(_MAX_PAUSE_S)
             except (Unreachable, TimedOut):
                 link.call("GET", "whoami")  # until it is back
                 return None
         pause_s = 0.002
         while task["state"] == "running":
             time.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 2, _MAX_PAUSE_S)
             try:
                 task = link.call("GET", f"tasks/{task['id']}").json()
             except Refused as refused:
@@ -521,15 +534,15 @@ class _Work:
 
     # -- changed
 
-    def _transform(self, seqs: Any, pace: Pace) -> None:
+    def _transform(self, seqs: Any, pace: RateLimiter) -> None:
         from pyspark.sql import functions as F
 
         plan = self._plan
         function = function_of(plan.asked["transform"])
         first = int(seqs[plan.done * plan.step])
-        with told("transform: "):
-            frame = _letters(self._spark, self._site, plan, True)
-            edits = self._site.reader(self._spark, plan.end_position)(
+        with user_sql_errors("transform: "):
+            frame = _dead_letters(self._spark, self._context, plan, True)
+            edits = self._context.reader(self._spark, plan.end_position)(
                 table="events", events=("edit",), columns=("message_id",)
             )
             edited = edits.distinct().withColumn("edited", F.lit(True))
@@ -559,12 +572,12 @@ class _Work:
             skipped = {int(seq): (outcome, why) for seq, (outcome, why) in sending["skipped"].items()}
         else:
             skipped = {}
-            self._gone.advance()
+            self._removed.advance()
             for letter in letters:
                 seq = letter["seq"]
-                fate = self._gone.of(seq)
-                if fate is not None:
-                    skipped[seq] = (GONE, fate[0])
+                removal = self._removed.of(seq)
+                if removal is not None:
+                    skipped[seq] = (GONE, removal[0])
                 elif letter["edited"]:
                     skipped[seq] = (LEFT, "it was edited, and the history has it as it was published")
         for letter in letters:
@@ -591,8 +604,8 @@ class _Work:
             plan.save()
         chosen = [letter for letter in letters if letter["seq"] not in skipped]
         if chosen:
-            data = _packed(chosen, bodies, plan.asked["to"])
-            publish(self._site.link, plan.id, number, [data], len(chosen), None)
+            data = _pack_letters(chosen, bodies, plan.asked["to"])
+            publish(self._context.link, plan.id, number, [data], len(chosen), None)
             self._remove([(letter["seq"], letter["message_id"]) for letter in chosen])
         lines = []
         for letter in letters:
@@ -600,10 +613,10 @@ class _Work:
             if seq in skipped:
                 lines.append(self._line(seq, message_id, skipped[seq][0], None, skipped[seq][1]))
                 continue
-            fate = self._gone.of(seq)
-            is_clean = fate is not None and fate[0] == "cancel"
+            removal = self._removed.of(seq)
+            is_clean = removal is not None and removal[0] == "cancel"
             outcome = TRANSFORMED if is_clean else BOTH
-            why = None if is_clean else f"its original: {fate[0] if fate else 'still there'}"
+            why = None if is_clean else f"its original: {removal[0] if removal else 'still there'}"
             lines.append(self._line(seq, message_id, outcome, plan.asked["to"] or letter["dlq_source"], why))
         return lines
 
@@ -612,7 +625,7 @@ class _Work:
         if not ids:
             return set()
         body = {"filter": {"ids": ids}, "dry_run": True}
-        count = self._site.link.call("POST", f"{self._path}/discard", json=body).json()["total"]
+        count = self._context.link.call("POST", f"{self._path}/discard", json=body).json()["total"]
         if count == len(ids):
             return set(ids)
         if not count:
@@ -622,16 +635,16 @@ class _Work:
 
     def _remove(self, letters: list[tuple[int, str]]) -> None:
         """The originals of what was published. A copy has another id: to ask twice does no harm."""
-        end = time.monotonic() + _AGAIN_S
-        self._gone.advance()
-        while waiting := [message_id for seq, message_id in letters if self._gone.of(seq) is None]:
+        end = time.monotonic() + _RETRY_S
+        self._removed.advance()
+        while waiting := [message_id for seq, message_id in letters if self._removed.of(seq) is None]:
             task = self._task("discard", {"filter": {"ids": waiting}})
-            self._gone.advance()
+            self._removed.advance()
             if task is not None or time.monotonic() > end:
                 return
 
 
-def _packed(letters: list[dict[str, Any]], bodies: dict[int, bytes], to: str | None) -> bytes:
+def _pack_letters(letters: list[dict[str, Any]], bodies: dict[int, bytes], to: str | None) -> bytes:
     columns: dict[str, list[Any]] = {
         "body": [bodies[letter["seq"]] for letter in letters],
         "queue": [to or letter["dlq_source"] for letter in letters],
@@ -648,7 +661,7 @@ def _packed(letters: list[dict[str, Any]], bodies: dict[int, bytes], to: str | N
         for letter in letters
     ]
     columns["headers"] = headers
-    return pack(columns, {name: KINDS[name] for name in columns})
+    return pack(columns, {name: COLUMN_KINDS[name] for name in columns})
 
 
 def _attributes(letter: dict[str, Any]) -> dict[str, Any]:
@@ -662,12 +675,12 @@ def _attributes(letter: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-class _Audit:
+class _AuditLog:
     """One line of JSON for each letter. What a run that was cut off wrote too much is cut off too."""
 
-    def __init__(self, plan: Plan) -> None:
-        told: str | None = plan.state.get("audit")
-        self.path = None if told is None else Path(told)
+    def __init__(self, plan: ResendPlan) -> None:
+        user_sql_errors: str | None = plan.state.get("audit")
+        self.path = None if user_sql_errors is None else Path(user_sql_errors)
         self._size: int = plan.state.get("audited", 0)
         self._file: Any = None
 
@@ -675,7 +688,7 @@ class _Audit:
         """On disk when this returns; how long the audit is now."""
         if self.path is None:
             return 0
-        with writing(self.path):
+        with write_errors(self.path):
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -17,23 +17,31 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
-from .again import (
+from .resend import (
     BODIES,
-    Site,
+    ResendContext,
     StrPath,
-    as_moment,
     commit,
+    mark_as_copies,
     matching,
+    mentions,
     publish,
-    speaks_of,
-    stamped,
-    told,
-    uploading,
+    to_datetime,
+    upload_function,
+    user_sql_errors,
     with_json,
 )
-from .place import moment_us, queue_list
-from .plan import Pace, Plan, check_rate, check_same, load_plan, make_plan, step_of
-from .session import started
+from .resend_plan import (
+    RateLimiter,
+    ResendPlan,
+    batch_size,
+    check_rate,
+    check_same_request,
+    load_plan,
+    make_plan,
+)
+from .session import ensure_session
+from .target import moment_us, queue_list
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,15 +56,15 @@ PACED_BYTES = 8 << 20
 STEP = 5_000  # messages that go at once, where there is a pace
 _BUCKET = 1 << 20  # bytes of the journal that are counted together
 _STEP_US = 250_000
-_PARTS = 1 << 20  # numbers of batches for each slice
+_BATCHES_PER_SLICE = 1 << 20  # numbers of batches for each slice
 
 Progress = Callable[[int, int], None]  # messages so far, and of how many
 
-_SENT = ("body", "type", "group", "priority", "content_type", "attributes", "headers")
+_SENT_COLUMNS = ("body", "type", "group", "priority", "content_type", "attributes", "headers")
 
 
 @dataclass(frozen=True)
-class Group:
+class ReplayGroup:
     """The messages of one queue that are to be sent again."""
 
     queue: str
@@ -67,9 +75,9 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    plan: Plan
-    groups: tuple[Group, ...]
+class PlannedReplay:
+    plan: ResendPlan
+    groups: tuple[ReplayGroup, ...]
     is_new: bool
 
     @property
@@ -78,8 +86,8 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Replayed:
-    plan: Plan
+class ReplayResult:
+    plan: ResendPlan
     sent: int  # by this run
     repeated: int  # that the server had already, from a run that was cut off
 
@@ -102,17 +110,17 @@ def replay(
     plan: StrPath | None = None,
     progress: Progress | None = None,
     include_purged: bool = False,
-) -> Replayed:
+) -> ReplayResult:
     """Choose and send. With a `plan` that exists, go on where it stands; nothing is sent twice.
 
     `queues` are names or patterns, `where` is SQL over the columns of `messages` (and `body_json`). `rate`
     is messages per second; `speed` keeps the original distances in time: 10 is ten times as fast. What a
     purge removed is left out, unless `include_purged` asks for it.
     """
-    with Site(path, url, token, archive) as site:
+    with ResendContext(path, url, token, archive) as context:
         chosen = choose(
             spark,
-            site,
+            context,
             queues,
             to,
             since=since,
@@ -124,12 +132,12 @@ def replay(
             plan=plan,
             include_purged=include_purged,
         )
-        return run(spark, site, chosen.plan, progress)
+        return run(spark, context, chosen.plan, progress)
 
 
 def choose(
     spark: Spark,
-    site: Site,
+    context: ResendContext,
     queues: str | Sequence[str] | None,
     to: str | None,
     *,
@@ -141,7 +149,7 @@ def choose(
     speed: float | None = None,
     plan: StrPath | None = None,
     include_purged: bool = False,
-) -> Chosen:
+) -> PlannedReplay:
     """The plan of that name, or a new one, which is not on disk yet. Sends nothing."""
     check_rate(rate)
     if speed is not None and not 0 < speed < 1e6:
@@ -164,8 +172,8 @@ def choose(
     }
     if known is not None:
         # "2h" means another moment by now; whoever goes on with a plan goes on with its times.
-        check_same(known, {**asked, "since_us": None, "until_us": None})
-        return Chosen(known, (), False)
+        check_same_request(known, {**asked, "since_us": None, "until_us": None})
+        return PlannedReplay(known, (), False)
     if not listed:
         raise InvalidSetting("from which queue? Name it, or a pattern")
     if to is None:
@@ -174,51 +182,53 @@ def choose(
         raise InvalidSetting("the list of ids is empty")
     if since_us is not None and until_us is not None and since_us >= until_us:
         raise InvalidSetting("since must be before until")
-    if site.url is not None:
-        site.settings(to)
-    site.require(listed)
-    end, journal = site.end()
+    if context.url is not None:
+        context.settings(to)
+    context.require(listed)
+    end, journal = context.end()
     made = make_plan("replay", plan, asked=asked, journal=journal, end_position=end, total=0)
-    made.step = STEP if speed is not None else step_of(rate, STEP)
-    buckets, groups = _count(started(spark), site, made)
+    made.step = STEP if speed is not None else batch_size(rate, STEP)
+    buckets, groups = _count(ensure_session(spark), context, made)
     is_paced = rate is not None or speed is not None
     made.slices = _cut(buckets, *((PACED_ROWS, PACED_BYTES) if is_paced else (SLICE_ROWS, SLICE_BYTES)))
     made.total = sum(rows for _, _, rows in made.slices)
     made.state["first_us"] = min((group.first_us for group in groups), default=0)
-    return Chosen(made, groups, True)
+    return PlannedReplay(made, groups, True)
 
 
 # -- choosing --------------------------------------------------------------------------------------------
 
 
-def _frame(spark: SparkSession, site: Site, plan: Plan, first: int | None, end: int, body: bool) -> DataFrame:
+def _frame(
+    spark: SparkSession, context: ResendContext, plan: ResendPlan, first: int | None, end: int, body: bool
+) -> DataFrame:
     """The chosen messages in a range of positions."""
     asked = plan.asked
-    read = site.reader(spark, end)
+    read = context.reader(spark, end)
 
     words: dict[str, Any] = {
         "queues": asked["from"],
-        "since": as_moment(asked["since_us"]),
-        "until": as_moment(asked["until_us"]),
+        "since": to_datetime(asked["since_us"]),
+        "until": to_datetime(asked["until_us"]),
         "ids": asked["ids"] or (),
         "first_position": first,
     }
-    if body or speaks_of(asked["where"], BODIES):
+    if body or mentions(asked["where"], BODIES):
         frame = read(**words)
-        is_json = speaks_of(asked["where"], ("body_json",))
+        is_json = mentions(asked["where"], ("body_json",))
         frame = matching(with_json(frame) if is_json else frame, asked["where"])
     else:
         frame = matching(read(**words, body=False), asked["where"])
     if asked.get("include_purged"):
         return frame
-    return _without_purged(frame, site.reader(spark, plan.end_position), asked["from"])
+    return _without_purged(frame, context.reader(spark, plan.end_position), asked["from"])
 
 
 def _without_purged(frame: DataFrame, read: Any, queues: Sequence[str]) -> DataFrame:
     """Without the messages that a purge of their queue found there: published before, settled not before."""
     from pyspark.sql import functions as F
 
-    from .lives import ENDS, RETURNS
+    from .lifecycle import ENDS, RETURNS
 
     columns = ("position", "item", "queue", "event")
     purges = read(table="events", queues=queues, events=("purge",), columns=columns).collect()
@@ -234,9 +244,9 @@ def _without_purged(frame: DataFrame, read: Any, queues: Sequence[str]) -> DataF
     steps = read(table="events", queues=queues, events=events, columns=("position", "seq", "queue", "event"))
     what = F.when(F.col("event") == "deliver", 1).when(F.col("event").isin(*RETURNS), 0).otherwise(2)
     step = F.struct(F.col("position").alias("at"), what.alias("what"))  # 1: in flight, 0: waiting, 2: settled
-    told = steps.where(F.col("queue").isin(list(listed))).groupBy("queue", "seq")
+    user_sql_errors = steps.where(F.col("queue").isin(list(listed))).groupBy("queue", "seq")
     rows = frame.join(F.broadcast(table), "queue", "left")
-    rows = rows.join(told.agg(F.collect_list(step).alias("_steps")), ["queue", "seq"], "left")
+    rows = rows.join(user_sql_errors.agg(F.collect_list(step).alias("_steps")), ["queue", "seq"], "left")
 
     def removes(purge: Any) -> Any:
         before = F.filter("_steps", lambda step: step["at"] < purge["at"])
@@ -249,14 +259,14 @@ def _without_purged(frame: DataFrame, read: Any, queues: Sequence[str]) -> DataF
 
 
 def _count(
-    spark: SparkSession, site: Site, plan: Plan
-) -> tuple[list[tuple[int, int, int, int]], tuple[Group, ...]]:
+    spark: SparkSession, context: ResendContext, plan: ResendPlan
+) -> tuple[list[tuple[int, int, int, int]], tuple[ReplayGroup, ...]]:
     """How much there is for each piece of the journal (first position, the one behind its last, messages,
     bytes), and of each queue."""
     from pyspark.sql import functions as F
 
-    with told("where: "):
-        frame = _frame(spark, site, plan, None, plan.end_position, body=False)
+    with user_sql_errors("where: "):
+        frame = _frame(spark, context, plan, None, plan.end_position, body=False)
         us = F.unix_micros("ts")
         counted = (
             frame.groupBy(F.floor(F.col("position") / F.lit(_BUCKET)).alias("bucket"), "queue")
@@ -271,7 +281,7 @@ def _count(
             .collect()
         )
     buckets: dict[int, tuple[int, int, int, int]] = {}
-    groups: dict[str, Group] = {}
+    groups: dict[str, ReplayGroup] = {}
     for row in counted:
         found = buckets.get(row["bucket"], (row["first"], row["last"] + 1, 0, 0))
         buckets[row["bucket"]] = (
@@ -280,8 +290,8 @@ def _count(
             found[2] + row["n"],
             found[3] + row["bytes"],
         )
-        each = groups.get(row["queue"]) or Group(row["queue"], 0, 0, row["first_us"], row["last_us"])
-        groups[row["queue"]] = Group(
+        each = groups.get(row["queue"]) or ReplayGroup(row["queue"], 0, 0, row["first_us"], row["last_us"])
+        groups[row["queue"]] = ReplayGroup(
             row["queue"],
             each.count + row["n"],
             each.bytes + row["bytes"],
@@ -309,9 +319,11 @@ def _cut(buckets: list[tuple[int, int, int, int]], most: int, most_bytes: int) -
 # -- sending ---------------------------------------------------------------------------------------------
 
 
-def run(spark: Spark, site: Site, plan: Plan, progress: Progress | None = None) -> Replayed:
+def run(
+    spark: Spark, context: ResendContext, plan: ResendPlan, progress: Progress | None = None
+) -> ReplayResult:
     """All slices that are not done. Interrupted or failed, the plan says where to go on."""
-    with plan.held():
+    with plan.locked():
         if plan.path is not None and plan.path.exists():
             # Somebody may have gone on with it since it was chosen.
             found = load_plan(plan.path, "replay")
@@ -319,27 +331,29 @@ def run(spark: Spark, site: Site, plan: Plan, progress: Progress | None = None) 
                 plan.done, plan.state = found.done, found.state
         if plan.is_done:
             plan.save()
-            return Replayed(plan, 0, 0)
-        if site.end()[1] != plan.journal:
+            return ReplayResult(plan, 0, 0)
+        if context.end()[1] != plan.journal:
             raise InvalidSetting(f"the plan {plan.path} was made from another history: name the right one")
-        work = _Work(started(spark), site, plan, progress)
+        work = _ReplayRun(ensure_session(spark), context, plan, progress)
         plan.save()
         asked = plan.asked
         if asked["rate"] is None and asked["speed"] is None:
             work.all_at_once()
         else:
             work.paced()
-        return Replayed(plan, work.sent, work.repeated)
+        return ReplayResult(plan, work.sent, work.repeated)
 
 
-class _Work:
-    def __init__(self, spark: SparkSession, site: Site, plan: Plan, progress: Progress | None) -> None:
+class _ReplayRun:
+    def __init__(
+        self, spark: SparkSession, context: ResendContext, plan: ResendPlan, progress: Progress | None
+    ) -> None:
         self._spark = spark
-        self._site = site
+        self._context = context
         self._plan = plan
         self._progress = progress
         self.sent = self.repeated = 0
-        settings = site.settings(plan.asked["to"])
+        settings = context.settings(plan.asked["to"])
         # A copy is no accidental repetition of its original, however soon it comes.
         self._has_dedup = bool(settings.get("fifo") or settings.get("dedup_by_content"))
 
@@ -348,8 +362,8 @@ class _Work:
         from pyspark.sql import functions as F
 
         first, end, _ = self._plan.slices[number]
-        frame = _frame(self._spark, self._site, self._plan, first, end, body=True)
-        frame = stamped(frame)
+        frame = _frame(self._spark, self._context, self._plan, first, end, body=True)
+        frame = mark_as_copies(frame)
         if self._has_dedup:
             dedup = F.concat(F.lit(f"{self._plan.id}-"), F.col("seq").cast("string"))
             frame = frame.withColumn("dedup_id", dedup)
@@ -362,33 +376,33 @@ class _Work:
 
     @property
     def _names(self) -> tuple[str, ...]:
-        return (*_SENT, "dedup_id") if self._has_dedup else _SENT
+        return (*_SENT_COLUMNS, "dedup_id") if self._has_dedup else _SENT_COLUMNS
 
     def _advance(self, number: int) -> None:
         self._plan.done = number + 1
         self._plan.save()
 
-    def _tell(self, done: int) -> None:
+    def _report(self, done: int) -> None:
         if self._progress is not None:
             self._progress(done + self.sent + self.repeated, self._plan.total)
 
     def all_at_once(self) -> None:
         """Spark's tasks upload the rows of a slice; this process looks at their number and commits."""
-        from .options import WRITE, Options
-        from .sink import Target, abort
+        from .options import WRITE, SourceOptions
+        from .sink import SinkTarget, abort
 
-        plan, site = self._plan, self._site
-        given = {"url": site.link.url, "queue": plan.asked["to"], "jobId": plan.id}
-        if site.token is not None:
-            given["token"] = site.token
-        target = Target(Options.parse(given, WRITE))
+        plan, context = self._plan, self._context
+        given = {"url": context.link.url, "queue": plan.asked["to"], "jobId": plan.id}
+        if context.token is not None:
+            given["token"] = context.token
+        target = SinkTarget(SourceOptions.parse(given, WRITE))
         before = self._before()
         for number in range(plan.done, len(plan.slices)):
-            batch = number * _PARTS
-            with told():
+            batch = number * _BATCHES_PER_SLICE
+            with user_sql_errors():
                 frame = self._rows(number).select(*self._names)
                 tasks = frame.mapInArrow(
-                    uploading(target, self._names, plan.id, batch), "part STRING, rows BIGINT"
+                    upload_function(target, self._names, plan.id, batch), "part STRING, rows BIGINT"
                 ).collect()
             rows = sum(task["rows"] for task in tasks)
             try:
@@ -397,33 +411,33 @@ class _Work:
                 abort(target, plan.id, batch)
                 raise
             parts = [task["part"] for task in tasks]
-            self._count(commit(site.link, plan.id, batch, parts, rows, plan.asked["to"]), rows)
+            self._count(commit(context.link, plan.id, batch, parts, rows, plan.asked["to"]), rows)
             self._advance(number)
-            self._tell(before)
+            self._report(before)
 
     def paced(self) -> None:
         """In this process, a few at a time; the next slice is read while one is sent."""
         plan = self._plan
         before = self._before()
-        pace = _Clock(plan) if plan.asked["speed"] is not None else Pace(plan.asked["rate"])
+        pace = _ReplayClock(plan) if plan.asked["speed"] is not None else RateLimiter(plan.asked["rate"])
         with ThreadPoolExecutor(1, thread_name_prefix="openq-replay") as thread:
             coming = thread.submit(self._read, plan.done)
             for number in range(plan.done, len(plan.slices)):
-                with told():
+                with user_sql_errors():
                     rows = coming.result()
                 if number + 1 < len(plan.slices):
                     coming = thread.submit(self._read, number + 1)
                 for at, (start, end) in enumerate(_steps(plan, rows.column("ts"))):
                     part = rows.slice(start, end - start)
-                    if isinstance(pace, Pace):
+                    if isinstance(pace, RateLimiter):
                         pace.wait(end - start)
                     else:
                         pace.wait(_first_us(part))
-                    is_repeated = self._send(part.select(self._names), number * _PARTS + at)
+                    is_repeated = self._send(part.select(self._names), number * _BATCHES_PER_SLICE + at)
                     if is_repeated:
                         pace.restart()
                     self._count(is_repeated, end - start)
-                    self._tell(before)
+                    self._report(before)
                 self._advance(number)
 
     def _read(self, number: int) -> pa.Table:
@@ -432,11 +446,11 @@ class _Work:
         return rows
 
     def _send(self, rows: pa.Table, batch: int) -> bool:
-        from .rows import parts
+        from .packed_rows import parts
 
         plan = self._plan
         packed = (part.data for part in parts(rows.to_batches(), self._names))
-        return publish(self._site.link, plan.id, batch, packed, rows.num_rows, plan.asked["to"])
+        return publish(self._context.link, plan.id, batch, packed, rows.num_rows, plan.asked["to"])
 
     def _before(self) -> int:
         return sum(rows for _, _, rows in self._plan.slices[: self._plan.done])
@@ -457,7 +471,7 @@ class _Work:
             )
 
 
-def _steps(plan: Plan, times: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
+def _steps(plan: ResendPlan, times: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
     """What goes at once. The same for the same plan: each step is known to the server by its number."""
     import numpy as np
 
@@ -478,10 +492,10 @@ def _first_us(rows: pa.Table) -> int:
     return us
 
 
-class _Clock:
+class _ReplayClock:
     """When a message is due, if the past goes by `speed` times as fast. Begins with the first one sent."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ResendPlan) -> None:
         self._speed: float = plan.asked["speed"]
         self._zero: tuple[float, int] | None = None
 

@@ -16,23 +16,23 @@ from typing import Any
 
 from ..client.times import from_ms
 
-NONE = "\u2013"  # where there is no value
-_LONGEST = 240  # characters of a stranger's text in one place
+NO_VALUE = "\u2013"  # where there is no value
+_MAX_TEXT = 240  # characters of a stranger's text in one place
 _WIDTH, _HEIGHT = 520, 170
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 8, 8, 22
 
 # Characters that cannot be seen, or turn around how others are read.
-_UNSEEN = re.compile(
+_INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
 
 
-def esc(text: object, longest: int = _LONGEST) -> str:
+def escape(text: object, longest: int = _MAX_TEXT) -> str:
     """A stranger's text as it may stand in a page, in an element or in a quoted attribute."""
     shown = str(text)
     if len(shown) > longest:
         shown = shown[: longest - 1] + "…"
-    shown = _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", shown)
+    shown = _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", shown)
     return html.escape(shown, quote=True)
 
 
@@ -41,7 +41,7 @@ def esc(text: object, longest: int = _LONGEST) -> str:
 
 def count(number: float | None) -> str:
     if number is None:
-        return NONE
+        return NO_VALUE
     if isinstance(number, float) and number != int(number):
         return f"{number:,.2f}" if number < 10 else f"{number:,.1f}" if number < 100 else f"{number:,.0f}"
     return f"{int(number):,}"
@@ -50,7 +50,7 @@ def count(number: float | None) -> str:
 def span(us: float | None) -> str:
     """A time span in the unit that people would use."""
     if us is None:
-        return NONE
+        return NO_VALUE
     for limit, unit, name in (
         (1e3, 1, "µs"),
         (1e6, 1e3, "ms"),
@@ -65,7 +65,7 @@ def span(us: float | None) -> str:
 
 def size(number: float | None) -> str:
     if number is None:
-        return NONE
+        return NO_VALUE
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
     at = 0
     while number >= 1024 and at < len(units) - 1:
@@ -76,7 +76,7 @@ def size(number: float | None) -> str:
 
 def moment(us: int | None, seconds: bool = True) -> str:
     if us is None:
-        return NONE
+        return NO_VALUE
     return from_ms(us // 1000).strftime("%Y-%m-%d %H:%M:%S" if seconds else "%m-%d %H:%M")
 
 
@@ -88,32 +88,32 @@ def table(
 ) -> str:
     """Cells are HTML already; columns in `numbers` stand to the right."""
     if not rows:
-        return f"<p class=none>{esc(caption)}: nothing.</p>"
+        return f"<p class=none>{escape(caption)}: nothing.</p>"
 
     def cell(tag: str, at: int, inner: str) -> str:
         side = " class=n" if at in numbers else ""
         return f"<{tag}{' scope=col' if tag == 'th' else ''}{side}>{inner}</{tag}>"
 
-    head = "".join(cell("th", at, esc(text)) for at, text in enumerate(heads))
+    head = "".join(cell("th", at, escape(text)) for at, text in enumerate(heads))
     body = "".join(f"<tr>{''.join(cell('td', at, text) for at, text in enumerate(row))}</tr>" for row in rows)
     return (
-        f"<div class=wide tabindex=0 role=region aria-label='{esc(caption)}'>"
-        f"<table><caption>{esc(caption)}</caption>"
+        f"<div class=wide tabindex=0 role=region aria-label='{escape(caption)}'>"
+        f"<table><caption>{escape(caption)}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
 def text_cell(text: object, kind: str = "") -> str:
-    shown = NONE if text is None or text == "" else esc(text)
+    shown = NO_VALUE if text is None or text == "" else escape(text)
     # What a stranger wrote may run from right to left; what stands beside it must not.
     return f"<bdi{f' class={kind}' if kind else ''}>{shown}</bdi>"
 
 
 def examples(ids: Sequence[str]) -> str:
-    return "<br>".join(f"<code>{esc(each, 80)}</code>" for each in ids)
+    return "<br>".join(f"<code>{escape(each, 80)}</code>" for each in ids)
 
 
-def spark_line(values: Sequence[int], label: str) -> str:
+def sparkline(values: Sequence[int], label: str) -> str:
     """A small row of columns: when it happened."""
     if not values:
         return ""
@@ -128,11 +128,11 @@ def spark_line(values: Sequence[int], label: str) -> str:
     )
     return (
         f"<svg class=spark viewBox='0 0 {wide} 24' preserveAspectRatio=none role=img "
-        f"aria-label='{esc(label)}'><title>{esc(label)}</title><path d='{drawn}'/></svg>"
+        f"aria-label='{escape(label)}'><title>{escape(label)}</title><path d='{drawn}'/></svg>"
     )
 
 
-def stack(parts: Sequence[tuple[str, int, str]], label: str) -> str:
+def stacked_bar(parts: Sequence[tuple[str, int, str]], label: str) -> str:
     """One bar of several parts: (name, number, class of its colour)."""
     total = sum(number for _, number, _ in parts)
     if not total:
@@ -143,19 +143,19 @@ def stack(parts: Sequence[tuple[str, int, str]], label: str) -> str:
         if number:
             drawn.append(
                 f"<rect class={colour} x='{x:.2f}' y=0 width='{width:.2f}' height=10>"
-                f"<title>{esc(name)}: {count(number)}</title></rect>"
+                f"<title>{escape(name)}: {count(number)}</title></rect>"
             )
         x += width
     return (
-        f"<svg class=stack viewBox='0 0 100 10' preserveAspectRatio=none role=img aria-label='{esc(label)}'>"
-        f"<title>{esc(label)}</title>{''.join(drawn)}</svg>"
+        f"<svg class=stack viewBox='0 0 100 10' preserveAspectRatio=none role=img aria-label='{escape(label)}'>"
+        f"<title>{escape(label)}</title>{''.join(drawn)}</svg>"
     )
 
 
 Series = tuple[str, str, Sequence[float | None]]  # name, class of its colour, values
 
 
-def lines(
+def line_plot(
     title: str,
     from_us: int,
     step_us: int,
@@ -167,7 +167,7 @@ def lines(
     values = [value for _, _, each in series for value in each if value is not None]
     size_ = max((len(each) for _, _, each in series), default=0)
     if not values or not any(values):
-        return f"<figure><figcaption>{esc(title)}</figcaption><p class=none>Nothing to draw.</p></figure>"
+        return f"<figure><figcaption>{escape(title)}</figcaption><p class=none>Nothing to draw.</p></figure>"
     low, high = _limits(values, log)
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
@@ -185,20 +185,20 @@ def lines(
     for tick in _ticks(low, high, log):
         at = y(tick)
         parts.append(f"<path class=grid d='M{_LEFT} {at:.1f}H{right}'/>")
-        parts.append(f"<text x={_LEFT - 6} y={at + 3.5:.1f} text-anchor=end>{esc(shown(tick))}</text>")
+        parts.append(f"<text x={_LEFT - 6} y={at + 3.5:.1f} text-anchor=end>{escape(shown(tick))}</text>")
     for at in sorted({0, (size_ - 1) // 2, size_ - 1}):
         anchor = "middle" if 0 < at < size_ - 1 or size_ == 1 else "start" if at == 0 else "end"
         when = moment(from_us + at * step_us, seconds=False)
         parts.append(f"<text x={x(at):.1f} y={_HEIGHT - 6} text-anchor={anchor}>{when}</text>")
     for name, colour, each in series:
         drawn = _path([(x(at), y(value)) if value is not None else None for at, value in enumerate(each)])
-        parts.append(f"<path class='line {colour}' d='{drawn}'><title>{esc(name)}</title></path>")
-    legend = "".join(f"<li><i class={colour}></i>{esc(name)}</li>" for name, colour, _ in series)
+        parts.append(f"<path class='line {colour}' d='{drawn}'><title>{escape(name)}</title></path>")
+    legend = "".join(f"<li><i class={colour}></i>{escape(name)}</li>" for name, colour, _ in series)
     told = ", ".join(f"{name} up to {shown(max((v for v in each if v is not None), default=0))}"
                      for name, _, each in series)  # fmt: skip
     return (
-        f"<figure><figcaption>{esc(title)}</figcaption>"
-        f"<svg class=plot viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='{esc(title)}: {esc(told)}'>"
+        f"<figure><figcaption>{escape(title)}</figcaption>"
+        f"<svg class=plot viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='{escape(title)}: {escape(told)}'>"
         f"{''.join(parts)}</svg><ul class=legend>{legend}</ul></figure>"
     )
 
@@ -236,10 +236,10 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
     return [10.0**power for power in range(first, last + 1, step)]
 
 
-def bars(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, int, str]]]]) -> str:
+def bar_plot(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, int, str]]]]) -> str:
     """Columns of several parts each, side by side: (label, parts)."""
     if not groups:
-        return f"<figure><figcaption>{esc(title)}</figcaption><p class=none>Nothing to draw.</p></figure>"
+        return f"<figure><figcaption>{escape(title)}</figcaption><p class=none>Nothing to draw.</p></figure>"
     most = max(sum(number for _, number, _ in parts) for _, parts in groups) or 1
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     step = min((right - _LEFT) / len(groups), 80)
@@ -260,15 +260,15 @@ def bars(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, int, str]]]
             drawn.append(
                 f"<rect class={colour} x='{left + step * 0.12:.1f}' y='{y:.1f}' "
                 f"width='{step * 0.76:.1f}' height='{tall:.1f}'>"
-                f"<title>{esc(label)}: {count(number)} {esc(name)}</title></rect>"
+                f"<title>{escape(label)}: {count(number)} {escape(name)}</title></rect>"
             )
         drawn.append(
-            f"<text x='{left + step * 0.5:.1f}' y={_HEIGHT - 6} text-anchor=middle>{esc(label, 12)}</text>"
+            f"<text x='{left + step * 0.5:.1f}' y={_HEIGHT - 6} text-anchor=middle>{escape(label, 12)}</text>"
         )
-    legend = "".join(f"<li><i class={colour}></i>{esc(name)}</li>" for name, colour in names.items())
+    legend = "".join(f"<li><i class={colour}></i>{escape(name)}</li>" for name, colour in names.items())
     return (
-        f"<figure><figcaption>{esc(title)}</figcaption>"
-        f"<svg class=plot viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='{esc(title)}'>"
+        f"<figure><figcaption>{escape(title)}</figcaption>"
+        f"<svg class=plot viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='{escape(title)}'>"
         f"{''.join(drawn)}</svg><ul class=legend>{legend}</ul></figure>"
     )
 
@@ -367,7 +367,7 @@ def page(title: str, inner: str) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name=viewport content="width=device-width,initial-scale=1">'
         "<meta name=referrer content=no-referrer>"
-        f"<title>{esc(title)}</title><style>{_STYLE}</style></head>\n<body><main>{inner}</main>"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body><main>{inner}</main>"
         f"<script>{_SCRIPT}</script></body></html>\n"
     )
 
@@ -382,7 +382,7 @@ def render(summary: dict[str, Any]) -> str:
     parts = [
         "<header><h1>Queues</h1>",
         f"<p class=sub>{since} to {until} UTC, in windows of {span(summary['window_s'] * 1e6)}; "
-        f"made {esc(summary.get('made', ''))}. All times are UTC.</p></header>",
+        f"made {escape(summary.get('made', ''))}. All times are UTC.</p></header>",
         _tiles(queues),
         "<h2>Queues</h2>",
         _queue_table(queues),
@@ -497,9 +497,9 @@ def _queue_cards(summary: dict[str, Any]) -> list[str]:
             )
             for each in totals[name]["retry_depth"][:24]
         ]
-        drawn = [lines("Messages per second", from_us, step_us, rates, _rate)]
-        drawn += [lines(title, from_us, step_us, series, span, log=True) for title, series in waits]
-        drawn.append(bars("Deliveries that a message took", depth))
+        drawn = [line_plot("Messages per second", from_us, step_us, rates, _rate)]
+        drawn += [line_plot(title, from_us, step_us, series, span, log=True) for title, series in waits]
+        drawn.append(bar_plot("Deliveries that a message took", depth))
         cards.append(
             f"<section class=card><h3>{text_cell(name)}</h3><div class=plots>{''.join(drawn)}</div>"
             f"<details><summary>The same as a table</summary>{_points_table(name, points, from_us, step_us)}"
@@ -544,11 +544,11 @@ def _dead_table(found: Sequence[dict[str, Any]]) -> str:
         [
             text_cell(each["signature"] or "(no reason given)", "sig"),
             count(each["count"]),
-            stack(
+            stacked_bar(
                 [("dead letters", each["count"], "c4"), ("", most - each["count"], "none")],
                 "share of the most frequent",
             ),
-            spark_line(
+            sparkline(
                 each["counts"],
                 f"{count(each['count'])} over time, at most {count(max(each['counts']))} at once",
             ),
@@ -601,7 +601,7 @@ def _consumer_table(found: Sequence[dict[str, Any]]) -> str:
         [
             text_cell(each["consumer"] or "(no name)"),
             text_cell(each["queue"]),
-            stack(
+            stacked_bar(
                 [
                     ("acks", each["acks"], "c2"),
                     ("nacks", each["nacks"], "c3"),
@@ -616,7 +616,7 @@ def _consumer_table(found: Sequence[dict[str, Any]]) -> str:
             ),
             *(count(each[name]) for name in names),
             span(each["slowest_us"]),
-            f"<code>{esc(each['slowest_id'] or NONE, 80)}</code>",
+            f"<code>{escape(each['slowest_id'] or NO_VALUE, 80)}</code>",
             moment(each["last_seen"]),
         ]
         for each in found

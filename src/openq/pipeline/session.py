@@ -48,7 +48,7 @@ class SparkFailed(OpenQError):
     code = "spark_failed"
 
 
-def started(spark: Spark) -> SparkSession:
+def ensure_session(spark: Spark) -> SparkSession:
     return spark() if callable(spark) else spark
 
 
@@ -77,8 +77,8 @@ def session(master: str | None = None, app_name: str = "openq", **conf: object) 
         )
     check_master(master)
     if master.startswith("sc://"):
-        return _connected(master, settings)
-    return _started(master, app_name, settings)
+        return _connect_session(master, settings)
+    return _start_session(master, app_name, settings)
 
 
 def check_master(master: str) -> None:
@@ -123,23 +123,23 @@ def is_running() -> bool:
     return SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None
 
 
-def _connected(remote: str, settings: dict[str, str]) -> SparkSession:
+def _connect_session(remote: str, settings: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     if find_spec("grpc") is None:
         raise NoSpark("a master sc://... needs Spark's client: pip install 'openq[spark]'")
     builder = SparkSession.builder.remote(remote)
     spark: SparkSession = builder.getOrCreate()
-    for name, value in {**_everywhere(), **settings}.items():
+    for name, value in {**_common_settings(), **settings}.items():
         spark.conf.set(name, value)
     return spark
 
 
-def _started(master: str, app_name: str, settings: dict[str, str]) -> SparkSession:
+def _start_session(master: str, app_name: str, settings: dict[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    told = {**_everywhere(), **_defaults(master), **settings}
+    told = {**_common_settings(), **_defaults(master), **settings}
     if SparkContext._active_spark_context is None and SparkContext._gateway is None:
         java = find_java()
         gateway_conf = SparkConf(loadDefaults=False)
@@ -153,11 +153,11 @@ def _started(master: str, app_name: str, settings: dict[str, str]) -> SparkSessi
     with _environment(master, None):
         spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    _hush()
+    _silence_loggers()
     return spark
 
 
-def _hush() -> None:
+def _silence_loggers() -> None:
     """Spark would print each mistake in a user's SQL, with a stack trace in JSON, before it raises it."""
     from pyspark.logger import PySparkLogger
 
@@ -171,7 +171,7 @@ def _start_java(conf: Any) -> None:
     from pyspark.errors import PySparkRuntimeError
 
     handle, log = tempfile.mkstemp(prefix="openq-spark-", suffix=".log")
-    atexit.register(_forget, log)
+    atexit.register(_delete_log, log)
     try:
         # Stdout too: what a worker prints would mix with the answer of a command.
         launch: Any = java_gateway.launch_gateway
@@ -187,14 +187,14 @@ def _start_java(conf: Any) -> None:
     SparkContext._ensure_initialized(gateway=gateway)
 
 
-def _forget(log: str) -> None:
+def _delete_log(log: str) -> None:
     try:
         os.unlink(log)
     except OSError:
         pass
 
 
-def _everywhere() -> dict[str, str]:
+def _common_settings() -> dict[str, str]:
     """What can be said to any session, also to one on a Connect server."""
     return {PUSHDOWN: "true", "spark.sql.session.timeZone": "UTC"}
 
@@ -212,7 +212,7 @@ def _defaults(master: str) -> dict[str, str]:
     if master.startswith("local"):
         settings["spark.sql.shuffle.partitions"] = str(2 * _cores(master))
         settings["spark.driver.memory"] = "2g"
-    if _is_here(master):
+    if _is_on_this_host(master):
         settings["spark.driver.host"] = _LOOPBACK
         settings["spark.driver.bindAddress"] = _LOOPBACK
     return settings
@@ -225,7 +225,7 @@ def _cores(master: str) -> int:
     return (os.cpu_count() or 1) if "*" in master else 1
 
 
-def _is_here(master: str) -> bool:
+def _is_on_this_host(master: str) -> bool:
     return master.startswith("local") or bool(
         re.match(r"spark://(127\.\d+\.\d+\.\d+|localhost|\[::1\])(:|$)", master)
     )
@@ -240,12 +240,12 @@ def _environment(master: str, java_home: str | None) -> Iterator[None]:
         told["PYSPARK_PYTHON"] = sys.executable
     if "PYSPARK_DRIVER_PYTHON" not in os.environ and "PYSPARK_PYTHON" not in os.environ:
         told["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    if _is_here(master) and "SPARK_LOCAL_IP" not in os.environ:
+    if _is_on_this_host(master) and "SPARK_LOCAL_IP" not in os.environ:
         told["SPARK_LOCAL_IP"] = _LOOPBACK
     if java_home is not None:
         told["JAVA_HOME"] = java_home
         # Only where workers run on our own interpreter, which has pyspark.
-        own = _own_spark() if "PYSPARK_PYTHON" in told and master.startswith("local") else None
+        own = _packaged_spark() if "PYSPARK_PYTHON" in told and master.startswith("local") else None
         if own is not None and "SPARK_HOME" not in os.environ:
             told["SPARK_HOME"] = str(own)
     before = {name: os.environ.get(name) for name in told}
@@ -260,7 +260,7 @@ def _environment(master: str, java_home: str | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _own_spark() -> Path | None:
+def _packaged_spark() -> Path | None:
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -277,7 +277,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_RAISED = re.compile(r"^(?:[\w.]+:\s+)*openq\.[\w.]+:\s+(.+)$", re.MULTILINE)
+_OPENQ_ERROR = re.compile(r"^(?:[\w.]+:\s+)*openq\.[\w.]+:\s+(.+)$", re.MULTILINE)
 
 
 def reason(error: BaseException) -> str | None:
@@ -287,5 +287,5 @@ def reason(error: BaseException) -> str | None:
     """
     if isinstance(error, OpenQError):
         return str(error)
-    found = _RAISED.findall(str(error))
+    found = _OPENQ_ERROR.findall(str(error))
     return found[-1].strip() if found else None

@@ -24,8 +24,8 @@ from pyspark.sql.datasource import (
 
 from ..errors import InvalidSetting, OpenQError
 from .calls import link_of, quoted, require_queue
-from .options import WRITE, Options
-from .rows import KINDS, parts
+from .options import WRITE, SourceOptions
+from .packed_rows import COLUMN_KINDS, parts
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -36,21 +36,23 @@ log = logging.getLogger("openq.pipeline")
 
 # What else a row of the history has says where a message was, not what it is: a copy from queue to queue may
 # carry it along, and it is left out.
-LEFT_OUT = frozenset(
+IGNORED_COLUMNS = frozenset(
     (
         *("position", "seq", "ts", "expires", "trace_id", "producer", "replay_of", "replay_count", "batch"),
         *("size", "body_sha256", "receive_count", "exchange", "routing_key"),
     )
 )
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_INTEGER_TYPES = ("tinyint", "smallint", "int", "bigint")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 # -- what Spark calls -------------------------------------------------------------------------------
 
 
-def make_writer(options: Options | Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    target = Target(_parsed(options))
+def make_writer(
+    options: SourceOptions | Mapping[str, str], schema: StructType, overwrite: bool
+) -> BatchWriter:
+    target = SinkTarget(_parsed(options))
     if overwrite:
         raise InvalidSetting('a queue cannot be overwritten: use mode("append"); to empty it, purge it')
     columns = columns_of(schema, target)
@@ -59,9 +61,9 @@ def make_writer(options: Options | Mapping[str, str], schema: StructType, overwr
 
 
 def make_stream_writer(
-    options: Options | Mapping[str, str], schema: StructType, overwrite: bool
+    options: SourceOptions | Mapping[str, str], schema: StructType, overwrite: bool
 ) -> StreamWriter:
-    target = Target(_parsed(options))
+    target = SinkTarget(_parsed(options))
     if overwrite:
         raise InvalidSetting('a queue only grows: use outputMode("append") or "update", not "complete"')
     if target.job is not None:
@@ -70,18 +72,18 @@ def make_stream_writer(
             "a stream is known by its checkpoint: leave jobId out, or use it in foreachBatch"
         )
     columns = columns_of(schema, target)
-    target.check(patient=True)  # a stream may be started again while its server is
+    target.check(reached_before=True)  # a stream may be started again while its server is
     return StreamWriter(target, columns)
 
 
-def _parsed(options: Options | Mapping[str, str]) -> Options:
-    return options if isinstance(options, Options) else Options.parse(options, WRITE)
+def _parsed(options: SourceOptions | Mapping[str, str]) -> SourceOptions:
+    return options if isinstance(options, SourceOptions) else SourceOptions.parse(options, WRITE)
 
 
-class Target:
+class SinkTarget:
     """Where messages go, and under which name a batch of them is known."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self.queue: str | None = options.value("queue")
         self.job: str | None = options.value("jobId")
@@ -96,12 +98,12 @@ class Target:
         if "batchId" in options.values and self.job is None:
             raise InvalidSetting("batchId counts the batches of a job: give jobId too")
 
-    def link(self, patient: bool = True) -> Link:
-        return link_of(self._options, patient)
+    def link(self, reached_before: bool = True) -> Link:
+        return link_of(self._options, reached_before)
 
-    def check(self, patient: bool = False) -> None:
+    def check(self, reached_before: bool = False) -> None:
         """A wrong address, token or queue is found out before Spark computes anything."""
-        link = self.link(patient)
+        link = self.link(reached_before)
         try:
             link.call("GET", "whoami")
             for queue in filter(None, (self.queue, self.dlq)):
@@ -115,7 +117,7 @@ class Target:
 
 
 @dataclass
-class Uploaded(WriterCommitMessage):
+class UploadedParts(WriterCommitMessage):
     """What one task's attempt has uploaded."""
 
     job: str
@@ -126,13 +128,13 @@ class Uploaded(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    def __init__(self, target: Target, columns: list[str]) -> None:
+    def __init__(self, target: SinkTarget, columns: list[str]) -> None:
         self._target = target
         self._columns = columns
         # Made once on the driver and pickled into every task and into the commit: all see the same one.
         self._job = target.job or f"batch-{uuid.uuid4()}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> UploadedParts:
         return upload(self._target, self._columns, self._job, self._target.batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -143,11 +145,11 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, target: Target, columns: list[str]) -> None:
+    def __init__(self, target: SinkTarget, columns: list[str]) -> None:
         self._target = target
         self._columns = columns
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> UploadedParts:
         query, batch = _query_and_batch()
         return upload(self._target, self._columns, query, batch, iterator)
 
@@ -157,7 +159,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         # Where no task got through nothing names the query: such parts run out by themselves.
         for message in messages:
-            if isinstance(message, Uploaded):
+            if isinstance(message, UploadedParts):
                 abort(self._target, message.job, message.batch)
                 return
 
@@ -180,7 +182,7 @@ def _query_and_batch() -> tuple[str, int]:
 # -- the schema -------------------------------------------------------------------------------------
 
 
-def columns_of(schema: StructType, target: Target) -> list[str]:
+def columns_of(schema: StructType, target: SinkTarget) -> list[str]:
     """The columns to send, after a look at every type. Raises InvalidSetting before anything is uploaded."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if "body" not in types:
@@ -189,14 +191,14 @@ def columns_of(schema: StructType, target: Target) -> list[str]:
             "for example .selectExpr('to_json(struct(*)) AS body')"
         )
     for name, kind in types.items():
-        if name in KINDS:
+        if name in COLUMN_KINDS:
             _check_type(name, kind)
         elif name == "delay":
-            if not (kind in _WHOLE or kind in ("float", "double") or kind.startswith("decimal")):
+            if not (kind in _INTEGER_TYPES or kind in ("float", "double") or kind.startswith("decimal")):
                 raise InvalidSetting(f"column delay must be a number of seconds, not {kind}")
-        elif name not in LEFT_OUT:
+        elif name not in IGNORED_COLUMNS:
             raise InvalidSetting(
-                f"a message has no column {name!r}; it has {', '.join(KINDS)} and delay. "
+                f"a message has no column {name!r}; it has {', '.join(COLUMN_KINDS)} and delay. "
                 "Put other data into body or attributes, or drop the column"
             )
     if "delay" in types and "delay_us" in types:
@@ -205,11 +207,11 @@ def columns_of(schema: StructType, target: Target) -> list[str]:
         raise InvalidSetting("where to? Give option('queue', NAME), or a column queue")
     # The option wins, as a topic does with Kafka: a copy of a queue's history names the old one.
     unwanted = () if target.queue is None else ("queue",)
-    return [name for name in types if (name in KINDS or name == "delay") and name not in unwanted]
+    return [name for name in types if (name in COLUMN_KINDS or name == "delay") and name not in unwanted]
 
 
 def _check_type(name: str, kind: str) -> None:
-    wanted = KINDS[name]
+    wanted = COLUMN_KINDS[name]
     if wanted == "bytes" and kind not in ("binary", "string"):
         raise InvalidSetting(
             f"column body must be binary or string, not {kind}; "
@@ -217,7 +219,7 @@ def _check_type(name: str, kind: str) -> None:
         )
     if wanted == "text" and kind != "string":
         raise InvalidSetting(f"column {name} must be string, not {kind}: cast it")
-    if wanted == "int" and kind not in _WHOLE:
+    if wanted == "int" and kind not in _INTEGER_TYPES:
         raise InvalidSetting(f"column {name} must be a whole number, not {kind}: cast it to bigint")
     if wanted == "json" and not (kind == "string" or kind.startswith(("map<string,", "struct<"))):
         raise InvalidSetting(f"column {name} must be a map, a struct or a string of JSON, not {kind}")
@@ -227,10 +229,10 @@ def _check_type(name: str, kind: str) -> None:
 
 
 def upload(
-    target: Target, columns: Sequence[str], job: str, batch: int, batches: Iterable[pa.RecordBatch]
-) -> Uploaded:
+    target: SinkTarget, columns: Sequence[str], job: str, batch: int, batches: Iterable[pa.RecordBatch]
+) -> UploadedParts:
     """All rows of a task as parts on the server: one is sent while the next is made."""
-    done = Uploaded(job, batch, [], 0, [])
+    done = UploadedParts(job, batch, [], 0, [])
     queues: dict[str, None] = {} if target.queue is None else {target.queue: None}
     pending: Future[None] | None = None
     link = target.link()
@@ -261,8 +263,8 @@ def _put(link: Link, path: str, data: bytes) -> None:
     link.call("PUT", path, data=data)
 
 
-def commit(target: Target, messages: Sequence[WriterCommitMessage | None]) -> None:
-    uploaded = [message for message in messages if isinstance(message, Uploaded)]
+def commit(target: SinkTarget, messages: Sequence[WriterCommitMessage | None]) -> None:
+    uploaded = [message for message in messages if isinstance(message, UploadedParts)]
     names = [name for message in uploaded for name in message.parts]
     if not names:
         return  # no row, nothing to publish, and nothing to remember
@@ -286,7 +288,7 @@ def commit(target: Target, messages: Sequence[WriterCommitMessage | None]) -> No
         link.close()
 
 
-def abort(target: Target, job: str, batch: int) -> None:
+def abort(target: SinkTarget, job: str, batch: int) -> None:
     link = target.link()
     try:
         link.call("DELETE", f"pipeline/stages/{job}/{batch}")

@@ -29,26 +29,26 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType, VariantType
 
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError, QueueNotFound
-from .options import DEFAULT_PARTITION_BYTES, OPTIONS, READ, STREAM, Options
-from .pushdown import Term, narrowed, sieve, terms
+from .options import DEFAULT_PARTITION_BYTES, OPTIONS, READ, STREAM, SourceOptions
+from .pushdown import ColumnFilter, column_filters, filter_batch, narrow_selection
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import TypeIs
 
-    from ..columns.history import LocalHistory, Piece, Snapshot
-    from ..columns.select import Selection
-    from .remote import RemoteHistory
+    from ..history.local import LocalHistory, Piece, Snapshot
+    from ..history.selection import Selection
+    from .remote_history import RemoteHistory
 
 log = logging.getLogger("openq.pipeline")
 
 JSON_COLUMN = "body_json"
-LEAST_PARTITION_BYTES = 4 << 20  # less is not worth a task
+MIN_PARTITION_BYTES = 4 << 20  # less is not worth a task
 PIECE_BYTES = 32 << 20
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _WORKERS = ("pyspark.worker", "pyspark.sql.worker.")
-_MOST_OPENED = 4
-_MOST_SETTLED = 3  # when imported, and after the imports of the first tasks
+_MAX_CACHED_HISTORIES = 4
+_MAX_FREEZES = 3  # when imported, and after the imports of the first tasks
 _PLANNING_WORKERS = ("pyspark.sql.worker.", "pyspark.sql.streaming.python_streaming_source_runner")
 
 
@@ -66,7 +66,7 @@ class DefaultSource(DataSource):
             option.name.lower() for option in OPTIONS if STREAM in option.uses and READ not in option.uses
         }
         is_stream = any(name.lower() in names for name in given)
-        return Options.parse(given, STREAM if is_stream else READ).ddl()
+        return SourceOptions.parse(given, STREAM if is_stream else READ).ddl()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         # Spark refuses a reader with `pushFilters` in a session where pushdown is off, and does not say
@@ -89,8 +89,8 @@ class DefaultSource(DataSource):
 
         return make_stream_writer(self.options, schema, overwrite)
 
-    def _read_options(self) -> Options:
-        return Options.parse(self._given(), READ)
+    def _read_options(self) -> SourceOptions:
+        return SourceOptions.parse(self._given(), READ)
 
     def _given(self) -> Mapping[str, str]:
         return self.options
@@ -108,7 +108,7 @@ class MetaSource(DefaultSource):
 
 
 @dataclass(frozen=True)
-class Share(InputPartition):
+class HistoryPartition(InputPartition):
     """The pieces of the history that one task reads; `server` is where they were found, if not by path."""
 
     pieces: tuple[Piece, ...]
@@ -116,45 +116,45 @@ class Share(InputPartition):
 
 
 class HistoryReader(DataSourceReader):
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._terms: list[Term] = []
-        self._selection: Selection | None = selected(options, schema)
+        self._terms: list[ColumnFilter] = []
+        self._selection: Selection | None = selection_for(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         options, selection = self._options, self._selection
         history = open_history(options)
         check_queues(history, options)
         if selection is None:
-            return [Share(())]
+            return [HistoryPartition(())]
         share_bytes = int(options.value("maxBytesPerPartition", DEFAULT_PARTITION_BYTES))
         snapshot = history.snapshot(
             selection, as_of=options.value("asOf"), max_bytes=min(share_bytes, PIECE_BYTES)
         )
         check_gap(snapshot, options)
-        found = shares(snapshot.pieces, share_bytes, options.value("minPartitions"))
+        found = make_partitions(snapshot.pieces, share_bytes, options.value("minPartitions"))
         if is_local(history):
             return found
         # A server that was reached once is worth waiting for, if it is away when a task comes to it.
         return [replace(share, server=history) for share in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if self._selection is None or not isinstance(partition, Share) or not partition.pieces:
+        if self._selection is None or not isinstance(partition, HistoryPartition) or not partition.pieces:
             return
-        shape = Shape(self._schema)
+        shape = SchemaAdapter(self._schema)
         history = open_history(self._options, partition.pieces, partition.server)
         for batch in read_pieces(history, partition.pieces, self._selection, self._options):
-            kept = sieve(batch, self._terms) if self._terms else batch
+            kept = filter_batch(batch, self._terms) if self._terms else batch
             if kept.num_rows:
                 yield shape.of(kept)
 
 
 class PushdownReader(HistoryReader):
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        self._terms = terms(filters)
+        self._terms = column_filters(filters)
         if self._selection is not None:
-            self._selection = narrowed(self._selection, self._terms)
+            self._selection = narrow_selection(self._selection, self._terms)
         # All of them: Spark checks each one again.
         yield from filters
 
@@ -169,19 +169,19 @@ def _program() -> str:
     return sys.argv[1] if name == "pyspark.daemon" and len(sys.argv) > 1 else name
 
 
-_settled = 0
+_freezes = 0
 
 
-def _settle() -> None:
+def _freeze_imports() -> None:
     """Spark has its workers collect garbage after every task, and that walks through all they ever imported:
     a third of the time of a scan. What is there by now stays for good anyway."""
-    global _settled
-    if _settled < _MOST_SETTLED and _program().startswith(_WORKERS):
-        _settled += 1
+    global _freezes
+    if _freezes < _MAX_FREEZES and _program().startswith(_WORKERS):
+        _freezes += 1
         gc.freeze()
 
 
-def _leave_pandas_out() -> None:
+def _skip_pandas() -> None:
     """Where Spark only plans, once for every query, half of the time would go into importing pandas.
 
     pyarrow looks for it when it makes its first array, and never again.
@@ -204,30 +204,30 @@ def _leave_pandas_out() -> None:
         sys.meta_path.remove(refuse)
 
 
-_leave_pandas_out()
-_settle()
+_skip_pandas()
+_freeze_imports()
 
 
 # -- where the history is ---------------------------------------------------------------------------
 
 
 def open_history(
-    options: Options, pieces: Sequence[Piece] = (), server: RemoteHistory | None = None
+    options: SourceOptions, pieces: Sequence[Piece] = (), server: RemoteHistory | None = None
 ) -> LocalHistory | RemoteHistory:
     """By path where this process can read it, else from the server.
 
     With `pieces` the path must hold their journal: on another machine the same path may be another one.
     """
-    _settle()
+    _freeze_imports()
     local = _local(options)
-    if local is not None and (options.url is None or _holds(local, pieces)):
+    if local is not None and (options.url is None or _has_pieces(local, pieces)):
         return local
     if server is not None:
         return server
     if options.url is not None:
-        from .remote import RemoteHistory
+        from .remote_history import RemoteHistory
 
-        return RemoteHistory(options.url, options.token, **retrying(options))
+        return RemoteHistory(options.url, options.token, **retry_options(options))
     path = options.path
     raise HistoryUnavailable(
         f"{socket.gethostname()} cannot read {path}: "
@@ -236,23 +236,23 @@ def open_history(
     )
 
 
-def _local(options: Options) -> LocalHistory | None:
+def _local(options: SourceOptions) -> LocalHistory | None:
     path, archive = options.path, options.value("archive")
     if path is not None and not is_readable(path):
         return None
     if path is None and (archive is None or options.url is not None or not os.path.isdir(archive)):
         return None
-    from ..columns.history import LocalHistory
+    from ..history.local import LocalHistory
 
     if not _program().startswith(_WORKERS):
         return LocalHistory(path, archive)
-    return _remembered(LocalHistory(path, archive))
+    return _cached_history(LocalHistory(path, archive))
 
 
-_opened: dict[tuple[str | None, str], tuple[tuple[int, ...], LocalHistory]] = {}
+_cached_histories: dict[tuple[str | None, str], tuple[tuple[int, ...], LocalHistory]] = {}
 
 
-def _remembered(history: LocalHistory) -> LocalHistory:
+def _cached_history(history: LocalHistory) -> LocalHistory:
     """What this process knows of the same history already. Spark uses its workers again and again, one task
     at a time, and the segment that is being written would be looked through from its beginning each time."""
     try:
@@ -260,16 +260,16 @@ def _remembered(history: LocalHistory) -> LocalHistory:
     except OSError:
         return history
     key = (history.data_path, history.archive_path)
-    known = _opened.pop(key, None)
+    known = _cached_histories.pop(key, None)
     if known is None or known[0] != identity:
         known = (identity, history)
-    _opened[key] = known
-    while len(_opened) > _MOST_OPENED:
-        del _opened[next(iter(_opened))]
+    _cached_histories[key] = known
+    while len(_cached_histories) > _MAX_CACHED_HISTORIES:
+        del _cached_histories[next(iter(_cached_histories))]
     return known[1]
 
 
-def _holds(local: LocalHistory, pieces: Sequence[Piece]) -> bool:
+def _has_pieces(local: LocalHistory, pieces: Sequence[Piece]) -> bool:
     if any(piece.kind == "file" for piece in pieces) and not os.path.isdir(local.archive_path):
         return False
     if not pieces or local.journal is None:
@@ -281,12 +281,12 @@ def _holds(local: LocalHistory, pieces: Sequence[Piece]) -> bool:
 
 
 def is_local(history: LocalHistory | RemoteHistory) -> TypeIs[LocalHistory]:
-    from ..columns.history import LocalHistory
+    from ..history.local import LocalHistory
 
     return isinstance(history, LocalHistory)
 
 
-def retrying(options: Options) -> dict[str, Any]:
+def retry_options(options: SourceOptions) -> dict[str, Any]:
     seconds = options.value("retryTimeout")
     return {} if seconds is None else {"retry_s": seconds}
 
@@ -296,7 +296,7 @@ def is_readable(path: str) -> bool:
     return os.path.isdir(journal) and os.access(journal, os.R_OK | os.X_OK)
 
 
-def check_gap(snapshot: Snapshot, options: Options) -> None:
+def check_gap(snapshot: Snapshot, options: SourceOptions) -> None:
     if snapshot.gap is None:
         return
     first, end = snapshot.gap
@@ -307,7 +307,10 @@ def check_gap(snapshot: Snapshot, options: Options) -> None:
 
 
 def read_pieces(
-    history: LocalHistory | RemoteHistory, pieces: Sequence[Piece], selection: Selection, options: Options
+    history: LocalHistory | RemoteHistory,
+    pieces: Sequence[Piece],
+    selection: Selection,
+    options: SourceOptions,
 ) -> Iterator[pa.RecordBatch]:
     """Their rows. One that vanished since the plan was made is an error, or is passed over when told so."""
     if options.fail_on_data_loss:
@@ -320,7 +323,7 @@ def read_pieces(
             log.warning("%s", error)
 
 
-def check_queues(history: LocalHistory | RemoteHistory, options: Options) -> None:
+def check_queues(history: LocalHistory | RemoteHistory, options: SourceOptions) -> None:
     """A queue that was called by its name must have existed: a misspelled one is no empty table."""
     missing = {name for name in options.value("queues", ()) if not set("*?") & set(name)}
     if not missing:
@@ -337,7 +340,7 @@ def _names_by_path(history: LocalHistory) -> Iterator[set[str]]:
     """Of the queues in the history, newest first: most are found at once."""
     journal = history.journal
     if journal is not None:
-        from ..columns.lineage import bare_context
+        from ..history.tracker import bare_context
 
         for ref in reversed(journal.segments()):
             try:
@@ -351,7 +354,7 @@ def _names_by_path(history: LocalHistory) -> Iterator[set[str]]:
 
 def _names_on_server(history: RemoteHistory, asked: set[str]) -> Iterator[set[str]]:
     from ..client.http import Refused
-    from ..columns.select import Selection
+    from ..history.selection import Selection
     from .calls import quoted
 
     for name in sorted(asked):
@@ -371,34 +374,34 @@ def _names_on_server(history: RemoteHistory, asked: set[str]) -> Iterator[set[st
 # -- sharing out -------------------------------------------------------------------------------------
 
 
-def shares(pieces: Sequence[Piece], share_bytes: int, least: int | None) -> list[Share]:
+def make_partitions(pieces: Sequence[Piece], share_bytes: int, least: int | None) -> list[HistoryPartition]:
     """Pieces that follow one another, in shares of about the same size and at least `least` if there are
     so many pieces. As many for every core, so that nobody waits in the end for the one that got one more."""
     total = sum(piece.bytes for piece in pieces)
     cores = os.cpu_count() or 1
     rounds = max(1, math.ceil(1.1 * total / (share_bytes * cores)))
-    wanted = least or min(rounds * cores, max(1, total // LEAST_PARTITION_BYTES))
-    found: list[Share] = []
+    wanted = least or min(rounds * cores, max(1, total // MIN_PARTITION_BYTES))
+    found: list[HistoryPartition] = []
     held: list[Piece] = []
     have = done = 0
     for piece in pieces:
         # Where the middle of a piece lies tells whose it is.
         is_others = (done + piece.bytes / 2) * wanted >= total * (len(found) + 1)
         if held and (is_others or have + piece.bytes > share_bytes):
-            found.append(Share(tuple(held)))
+            found.append(HistoryPartition(tuple(held)))
             held, have = [], 0
         held.append(piece)
         have += piece.bytes
         done += piece.bytes
     if held:
-        found.append(Share(tuple(held)))
-    return found or [Share(())]
+        found.append(HistoryPartition(tuple(held)))
+    return found or [HistoryPartition(())]
 
 
 # -- columns ------------------------------------------------------------------------------------------
 
 
-def selected(options: Options, schema: StructType) -> Selection:
+def selection_for(options: SourceOptions, schema: StructType) -> Selection:
     """The selection with the columns of Spark's schema, which is ours or a caller's own."""
     check_schema(options, schema)
     return replace(options.selection(), columns=tuple(read_names(schema)), body=True)
@@ -416,12 +419,12 @@ def spark_schema(table: str, names: Sequence[str] | None = None) -> StructType:
     """A table's columns as Spark's types; works in the workers too, where no Java can be asked."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from ..columns.schema import arrow_schema
+    from ..history.schema import arrow_schema
 
     return from_arrow_schema(arrow_schema(table, names))
 
 
-def check_schema(options: Options, schema: StructType) -> None:
+def check_schema(options: SourceOptions, schema: StructType) -> None:
     """Raises InvalidSetting for a column that the table does not have, or has with another type."""
     known = {field.name: field.dataType for field in spark_schema(options.table)}
     if options.table == "messages":
@@ -440,7 +443,7 @@ def check_schema(options: Options, schema: StructType) -> None:
             )
 
 
-class Shape:
+class SchemaAdapter:
     """Batches in the form that Spark demands: its columns in its order with exactly its types."""
 
     def __init__(self, schema: StructType) -> None:

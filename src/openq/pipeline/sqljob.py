@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidSetting, OpenQError
 from .options import as_options
-from .place import moment_us
-from .session import reason, started
+from .session import ensure_session, reason
+from .target import moment_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +42,7 @@ _BEFORE_TABLE = {"from", "join", ",", "table"}
 _POLL_S = 0.1
 
 
-class SqlMistake(InvalidSetting):
+class SqlSyntaxError(InvalidSetting):
     """A statement that cannot be followed; `at` is the place of the mistake in it."""
 
     code = "usage"
@@ -59,7 +59,7 @@ class SqlMistake(InvalidSetting):
 
 
 @dataclass(frozen=True)
-class Source:
+class SqlSource:
     """Queues where a table is wanted; `view` is what stands there instead."""
 
     table: str
@@ -69,7 +69,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Target:
+class SqlTarget:
     kind: str  # "queue" or a format of files
     name: str
     overwrite: bool = False
@@ -79,11 +79,11 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Statement:
+class SqlStatement:
     text: str
-    target: Target | None
+    target: SqlTarget | None
     query: str  # for Spark
-    sources: tuple[Source, ...]
+    sources: tuple[SqlSource, ...]
     shifts: tuple[tuple[int, int], ...]  # from these places in `query` on: the same place in `text`
 
     @property
@@ -94,7 +94,7 @@ class Statement:
     def subscription_queues(self) -> tuple[str, ...]:
         return tuple(source.queues[0] for source in self.sources if source.mode == CONSUME)
 
-    def place(self, at: int) -> int:
+    def original_position(self, at: int) -> int:
         """From a place in `query` to the place in `text`."""
         known = [(start, original) for start, original in self.shifts if start <= at]
         start, original = known[-1] if known else (0, 0)
@@ -137,15 +137,15 @@ def _tokens(text: str) -> Iterator[_Token]:
         assert found is not None
         assert found.lastgroup is not None
         if found.lastgroup == "sign" and found[0] in "'\"`":
-            raise SqlMistake(text, at, f"the {found[0]} here is never closed")
+            raise SqlSyntaxError(text, at, f"the {found[0]} here is never closed")
         if found.lastgroup == "sign" and text.startswith("/*", at):
-            raise SqlMistake(text, at, "the comment here is never closed")
+            raise SqlSyntaxError(text, at, "the comment here is never closed")
         if found.lastgroup != "space":
             yield _Token(found.lastgroup, found[0], at)
         at = found.end()
 
 
-def parse(text: str) -> Statement:
+def parse(text: str) -> SqlStatement:
     """Raises SqlMistake, which says where."""
     return _Parser(text).statement()
 
@@ -157,12 +157,12 @@ class _Parser:
         while self._tokens and self._tokens[-1].text == ";":
             self._tokens.pop()
         if not self._tokens:
-            raise SqlMistake(
+            raise SqlSyntaxError(
                 text, 0, "there is no statement: say INSERT INTO queue(b) SELECT ... or SELECT ..."
             )
-        self._sources: list[Source] = []
+        self._sources: list[SqlSource] = []
 
-    def statement(self) -> Statement:
+    def statement(self) -> SqlStatement:
         tokens = self._tokens
         for token in tokens:
             if token.text == ";" and token.kind == "sign":
@@ -177,7 +177,7 @@ class _Parser:
             what = "a query (SELECT ...) is wanted" + (" after the target" if target else "")
             raise self._wrong(first, what if target else f"{what}, or INSERT INTO ...")
         query, shifts = self._query(at)
-        made = Statement(self._text, target, query, tuple(self._sources), shifts)
+        made = SqlStatement(self._text, target, query, tuple(self._sources), shifts)
         if made.is_stream and target is None:
             raise self._wrong(
                 tokens[0], "a stream has no end to show: say where it goes, INSERT INTO queue(b)"
@@ -192,7 +192,7 @@ class _Parser:
                     )
         return made
 
-    def _target(self) -> tuple[Target, int]:
+    def _target(self) -> tuple[SqlTarget, int]:
         tokens = self._tokens
         if len(tokens) < 2 or not tokens[1].is_word("into", "overwrite"):
             raise self._wrong(tokens[1] if len(tokens) > 1 else None, "INTO is wanted after INSERT")
@@ -213,7 +213,7 @@ class _Parser:
             )
         if kind == "queue" and set("*?") & set(names[0]):
             raise self._wrong(word, "messages go to one queue: its name without * and ?")
-        return Target(kind, names[0], overwrite), at
+        return SqlTarget(kind, names[0], overwrite), at
 
     def _query(self, at: int) -> tuple[str, tuple[tuple[int, int], ...]]:
         tokens = self._tokens
@@ -252,7 +252,7 @@ class _Parser:
         made.append(self._text[done : tokens[-1].end])
         return "".join(made), tuple(shifts)
 
-    def _source(self, at: int) -> tuple[Source, int]:
+    def _source(self, at: int) -> tuple[SqlSource, int]:
         word = self._tokens[at]
         mode = word.text.lower()
         if mode in _TABLES:
@@ -273,11 +273,11 @@ class _Parser:
             raise self._wrong(inner, "messages are consumed from one queue: its name without * and ?")
         return self._add(_TABLES[inner.text.lower()], mode, names), after + 1
 
-    def _add(self, table: str, mode: str, queues: tuple[str, ...]) -> Source:
+    def _add(self, table: str, mode: str, queues: tuple[str, ...]) -> SqlSource:
         for known in self._sources:
             if (known.table, known.mode, known.queues) == (table, mode, queues) and mode == BATCH:
                 return known  # one snapshot for both
-        source = Source(table, mode, queues, f"openq_{mode}_{len(self._sources) + 1}")
+        source = SqlSource(table, mode, queues, f"openq_{mode}_{len(self._sources) + 1}")
         self._sources.append(source)
         return source
 
@@ -310,9 +310,9 @@ class _Parser:
             if tokens[at].text == ")":
                 return tuple(dict.fromkeys(names)), at + 1
 
-    def _wrong(self, token: _Token | None, why: str) -> SqlMistake:
+    def _wrong(self, token: _Token | None, why: str) -> SqlSyntaxError:
         at = token.at if token is not None else len(self._text.rstrip())
-        return SqlMistake(self._text, at, why)
+        return SqlSyntaxError(self._text, at, why)
 
 
 def _unquoted(text: str) -> str:
@@ -332,10 +332,10 @@ def _near(word: str) -> str | None:
 
 
 @dataclass
-class Done:
+class SqlResult:
     """What a statement did. `rows` went in (a stream) or out (a batch); None where nobody counted."""
 
-    target: Target | None
+    target: SqlTarget | None
     rows: int | None
     checkpoint: str | None = None
     batches: int = 0
@@ -348,7 +348,7 @@ class Done:
 
 def sql(
     spark: Spark,
-    text: str | Statement,
+    text: str | SqlStatement,
     *,
     path: str | os.PathLike[str] | None = None,
     url: str | None = None,
@@ -364,7 +364,7 @@ def sql(
     progress: Callable[[int], None] | None = None,
     options: Mapping[str, str] | None = None,
     dry_run: bool = False,
-) -> Done:
+) -> SqlResult:
     """Run one statement. Without INSERT its rows are in `frame`.
 
     Streams end when they have all that was there (`continuous`: never) and go on from `checkpoint` the next
@@ -395,18 +395,18 @@ def sql(
     write = {} if target is None else _writer_options(target, url, token, job, create, options)
     if url is not None:
         _require_queues(statement, as_options(url=url, token=token), create)
-    first, end = moment(since, "since"), moment(until, "until")
-    session = started(spark)
-    with _views(session, statement, place, first, end, max_messages), explained(statement):
+    first, end = parse_moment(since, "since"), parse_moment(until, "until")
+    session = ensure_session(spark)
+    with _views(session, statement, place, first, end, max_messages), explain_errors(statement):
         frame = session.sql(statement.query)
         if target is None:
-            return Done(None, None, frame=frame)
+            return SqlResult(None, None, frame=frame)
         if target.kind == "queue":
-            check_columns(frame, write)
+            check_sink_columns(frame, write)
         if dry_run:
-            return Done(target, None, frame=frame)
+            return SqlResult(target, None, frame=frame)
         if not statement.is_stream:
-            return Done(target, _write(frame, target, write))
+            return SqlResult(target, _write(frame, target, write))
         where = os.fspath(checkpoint or checkpoint_of(statement, place["path"], url))
         where = where if "://" in where else os.path.abspath(where)
         kind = "openq" if target.kind == "queue" else target.kind
@@ -414,27 +414,27 @@ def sql(
             write["path"] = target.name
         rows, batches = run_stream(frame, kind, write, where, continuous=continuous, progress=progress)
         if statement.subscription_queues and url is not None:
-            close(where, url, token)
-        return Done(target, rows, where, batches)
+            ack_last_batch(where, url, token)
+        return SqlResult(target, rows, where, batches)
 
 
-def _require_queues(statement: Statement, server: Mapping[str, str], create: bool) -> None:
+def _require_queues(statement: SqlStatement, server: Mapping[str, str], create: bool) -> None:
     """Queues that are consumed from and published to must be there before Spark starts."""
     from .calls import linked, require_queue
-    from .options import WRITE, Options
+    from .options import WRITE, SourceOptions
 
     target = statement.target
     to = target.name if target is not None and target.kind == "queue" and not create else None
     if to is None and not statement.subscription_queues:
         return
-    with linked(Options.parse(server, WRITE)) as link:
+    with linked(SourceOptions.parse(server, WRITE)) as link:
         for name in statement.subscription_queues:
             require_queue(link, name)
         if to is not None:
             require_queue(link, to, CREATE)
 
 
-def checkpoint_of(statement: Statement, path: str | None, url: str | None) -> str:
+def checkpoint_of(statement: SqlStatement, path: str | None, url: str | None) -> str:
     """Where a statement keeps how far it is: the same place for the same words about the same server."""
     root = os.path.join(path, "pipelines") if path is not None else "openq-pipelines"
     return os.path.join(root, statement.key(url or ""))
@@ -443,7 +443,7 @@ def checkpoint_of(statement: Statement, path: str | None, url: str | None) -> st
 @contextmanager
 def _views(
     spark: SparkSession,
-    statement: Statement,
+    statement: SqlStatement,
     place: Mapping[str, str | None],
     since: Any,
     until: Any,
@@ -467,8 +467,8 @@ def _views(
 
 def _history(
     spark: SparkSession,
-    statement: Statement,
-    source: Source,
+    statement: SqlStatement,
+    source: SqlSource,
     place: Mapping[str, str | None],
     since: Any,
     until: Any,
@@ -487,8 +487,8 @@ def _history(
 
 
 def _stream_options(
-    statement: Statement,
-    source: Source,
+    statement: SqlStatement,
+    source: SqlSource,
     place: Mapping[str, str | None],
     since: Any,
     max_messages: int | None,
@@ -507,12 +507,12 @@ def _stream_options(
     return as_options(**told)
 
 
-def moment(told: Any, name: str) -> datetime | None:
+def parse_moment(told: Any, name: str) -> datetime | None:
     us = moment_us(told, name)
     return None if us is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
 
 
-def _body(statement: Statement, source: Source) -> str:
+def _body(statement: SqlStatement, source: SqlSource) -> str:
     """Bodies are most of the bytes, and Spark prunes no columns of a source like ours: only if asked for."""
     if source.table != "messages":
         return "true"
@@ -523,7 +523,7 @@ def _body(statement: Statement, source: Source) -> str:
 
 
 def _writer_options(
-    target: Target,
+    target: SqlTarget,
     url: str | None,
     token: str | None,
     job: str | None,
@@ -538,16 +538,15 @@ def _writer_options(
     return {**told, **(options or {})}
 
 
-def check_columns(frame: DataFrame, options: Mapping[str, str]) -> None:
+def check_sink_columns(frame: DataFrame, options: Mapping[str, str]) -> None:
     """What the sink would refuse, before anything runs."""
-    from .options import WRITE, Options
-    from .sink import Target as SinkTarget
-    from .sink import columns_of
+    from .options import WRITE, SourceOptions
+    from .sink import SinkTarget, columns_of
 
-    columns_of(frame.schema, SinkTarget(Options.parse(options, WRITE)))
+    columns_of(frame.schema, SinkTarget(SourceOptions.parse(options, WRITE)))
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """A value of a row as JSON knows it; bytes as text where they are text."""
     if isinstance(value, bytes | bytearray):
         try:
@@ -557,17 +556,17 @@ def plain(value: Any) -> Any:
 
             return base64.b64encode(value).decode()
     if isinstance(value, Mapping):
-        return {str(plain(key)): plain(each) for key, each in value.items()}
+        return {str(to_json_value(key)): to_json_value(each) for key, each in value.items()}
     if hasattr(value, "asDict"):  # a row within a row
-        return {name: plain(each) for name, each in value.asDict().items()}
+        return {name: to_json_value(each) for name, each in value.asDict().items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [to_json_value(each) for each in value]
     if isinstance(value, datetime):
         return value.isoformat()
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
-def _write(frame: DataFrame, target: Target, options: Mapping[str, str]) -> int:
+def _write(frame: DataFrame, target: SqlTarget, options: Mapping[str, str]) -> int:
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
@@ -616,7 +615,7 @@ def run_stream(
     return sum(rows.values()), sum(1 for count in rows.values() if count)
 
 
-def close(checkpoint: str, url: str, token: str | None = None) -> None:
+def ack_last_batch(checkpoint: str, url: str, token: str | None = None) -> None:
     """Ack the last batch of a stream that consumed, and is over; nothing if there never was one."""
     from .closer import close_stream
 
@@ -625,11 +624,11 @@ def close(checkpoint: str, url: str, token: str | None = None) -> None:
     close_stream(checkpoint, url, token)
 
 
-_PLACE = re.compile(r"[;,]?\s*\(?line (\d+),? pos (\d+)\)?;?")
+_SQL_POSITION = re.compile(r"[;,]?\s*\(?line (\d+),? pos (\d+)\)?;?")
 
 
 @contextmanager
-def explained(statement: Statement | None = None) -> Iterator[None]:
+def explain_errors(statement: SqlStatement | None = None) -> Iterator[None]:
     """What Spark raises as one sentence: ours, or Spark's with the place in the statement."""
     from pyspark.errors import PySparkException
 
@@ -642,7 +641,7 @@ def explained(statement: Statement | None = None) -> Iterator[None]:
         if ours is not None:
             raise OpenQError(ours) from None
         text = str(error)
-        found = _PLACE.search(text)
+        found = _SQL_POSITION.search(text)
         sentence = spark_sentence(text)
         if statement is None:
             raise SparkRefused(sentence) from None
@@ -652,7 +651,7 @@ def explained(statement: Statement | None = None) -> Iterator[None]:
             raise SparkRefused(sentence) from None
         lines = statement.query.split("\n")
         at = sum(len(line) + 1 for line in lines[: int(found[1]) - 1]) + int(found[2])
-        raise SqlMistake(statement.text, statement.place(at), sentence) from None
+        raise SqlSyntaxError(statement.text, statement.original_position(at), sentence) from None
 
 
 class SparkRefused(OpenQError):
@@ -674,4 +673,4 @@ def spark_sentence(text: str) -> str:
     first = kept[0] if kept else "Spark failed and said nothing"
     first = re.sub(r"^\[[A-Z_0-9.]+\]\s*", "", first)
     first = re.sub(r"\s*SQLSTATE:? \w+", "", first)
-    return _PLACE.sub("", first).strip().rstrip(";")[:600]
+    return _SQL_POSITION.sub("", first).strip().rstrip(";")[:600]

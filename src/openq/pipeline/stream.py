@@ -28,16 +28,24 @@ from pyspark.sql.streaming.datasource import (
 
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
 from .calls import link_of, quoted
-from .options import DEFAULT_PARTITION_BYTES, STREAM, Options, read_time_us
-from .source import Shape, Share, is_local, open_history, read_pieces, selected, shares
+from .options import DEFAULT_PARTITION_BYTES, STREAM, SourceOptions, read_time_us
+from .source import (
+    HistoryPartition,
+    SchemaAdapter,
+    is_local,
+    make_partitions,
+    open_history,
+    read_pieces,
+    selection_for,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from ..columns.history import LocalHistory
-    from ..columns.select import Selection
-    from .remote import RemoteHistory
+    from ..history.local import LocalHistory
+    from ..history.selection import Selection
+    from .remote_history import RemoteHistory
 
 log = logging.getLogger("openq.pipeline")
 
@@ -47,7 +55,7 @@ WAIT_S = 20.0
 MAX_DELAY_S = 900.0
 LOOK_ROWS = 1 << 16  # how far to look ahead for the ends of batches
 LOOK_BYTES = 8 << 20
-MOST_KNOWN = 2 << 20
+MAX_LOOKED_UP = 2 << 20
 # Records that are of no interest move the offset on when they are so many, or so old.
 IDLE_S = 60.0
 _POSITION, _JOURNAL = "position", "journal"
@@ -55,8 +63,10 @@ _POSITION, _JOURNAL = "position", "journal"
 Offset = dict[str, Any]
 
 
-def make_stream_reader(options: Options | Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    given = options if isinstance(options, Options) else Options.parse(options, STREAM)
+def make_stream_reader(
+    options: SourceOptions | Mapping[str, str], schema: StructType
+) -> DataSourceStreamReader:
+    given = options if isinstance(options, SourceOptions) else SourceOptions.parse(options, STREAM)
     if given.value("mode", "log") == "consume":
         from .consume import ConsumeReader
 
@@ -69,11 +79,11 @@ def make_stream_reader(options: Options | Mapping[str, str], schema: StructType)
 
 
 class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._selection = selected(options, schema)
-        self._driver: Driver | None = None
+        self._selection = selection_for(options, schema)
+        self._driver: LogDriver | None = None
         if options.value("cursor") is not None and options.url is None:
             raise InvalidSetting("a cursor lives on the server: set the option url beside path")
 
@@ -82,9 +92,9 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_driver": None}
 
     @property
-    def _at_driver(self) -> Driver:
+    def _at_driver(self) -> LogDriver:
         if self._driver is None:
-            self._driver = Driver(self._options, self._selection)
+            self._driver = LogDriver(self._options, self._selection)
         return self._driver
 
     def initialOffset(self) -> Offset:
@@ -108,7 +118,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._at_driver.offset(self._at_driver.end.position())
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return self._at_driver.shares(self._at_driver.position(start), self._at_driver.position(end))
+        return self._at_driver.plan_partitions(self._at_driver.position(start), self._at_driver.position(end))
 
     def commit(self, end: Offset) -> None:
         self._at_driver.move_cursor(_position(end))
@@ -118,9 +128,9 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, StreamShare):
+        if not isinstance(partition, LogPartition):
             return
-        shape = Shape(self._schema)
+        shape = SchemaAdapter(self._schema)
         history = open_history(self._options, partition.pieces, partition.server)
         selection = replace(self._selection, first_position=partition.start, end_position=partition.end)
         try:
@@ -133,30 +143,30 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 @dataclass(frozen=True)
-class StreamShare(Share):
+class LogPartition(HistoryPartition):
     """The pieces of one task, and the positions of its batch: a file of the archive may reach beyond."""
 
     start: int = 0
     end: int = 0
 
 
-class Driver:
+class LogDriver:
     """The side of the reader that knows where the journal ends and cuts batches; one for each run."""
 
-    def __init__(self, options: Options, selection: Selection) -> None:
+    def __init__(self, options: SourceOptions, selection: Selection) -> None:
         self._options = options
         self._selection = selection
         self._history = open_history(options)
-        self.end = make_end(self._history)
+        self.end = make_end_position(self._history)
         self._target: int | None = None
         self._committed = -1
         self._start = -1
         self._since = time.monotonic()  # when we began to wait behind `_start`
-        self._ahead = Ahead(self._history, selection)
-        self._least: int | None = options.value("minMessagesPerTrigger")
-        self._most_rows: int | None = options.value("maxMessagesPerTrigger")
-        self._most_bytes: int | None = options.value("maxBytesPerTrigger")
-        self._enough = max(self._most_rows or 0, self._least or 0, LOOK_ROWS)
+        self._ahead = LookAhead(self._history, selection)
+        self._min_rows: int | None = options.value("minMessagesPerTrigger")
+        self._max_rows: int | None = options.value("maxMessagesPerTrigger")
+        self._max_bytes: int | None = options.value("maxBytesPerTrigger")
+        self._enough_rows = max(self._max_rows or 0, self._min_rows or 0, LOOK_ROWS)
         self._link = link_of(options) if options.value("cursor") is not None else None
 
     # -- offsets --
@@ -185,11 +195,13 @@ class Driver:
         since_us = self._options.value("startingTimestamp")
         if told is not None and since_us is not None:
             raise InvalidSetting("give either startingOffsets or startingTimestamp, not both")
-        position = self._at_or_after(since_us=since_us) if since_us is not None else self._told(told)
+        position = (
+            self._at_or_after(since_us=since_us) if since_us is not None else self._starting_position(told)
+        )
         self.move_cursor(position)
         return position
 
-    def _told(self, told: str | None) -> int:
+    def _starting_position(self, told: str | None) -> int:
         word = (told or "earliest").strip()
         if word.lower() == "earliest":
             # Not what was dropped before this query was born: that is no loss.
@@ -222,7 +234,9 @@ class Driver:
                 break  # pieces of the journal follow one another, those of files do not
             for batch in self._history.read(piece, selection):
                 found += (
-                    batch.column("position").to_pylist()[:1] if piece.kind == "segment" else _least(batch)
+                    batch.column("position").to_pylist()[:1]
+                    if piece.kind == "segment"
+                    else _first_position(batch)
                 )
                 if found and piece.kind == "segment":
                     break
@@ -242,14 +256,14 @@ class Driver:
             self._since = time.monotonic()
         if end <= start:
             return start
-        if not is_bounded and self._least is None and not is_near(start, end):
+        if not is_bounded and self._min_rows is None and not is_near(start, end):
             return end  # there is something in so much, or it is time to leave it behind
-        self._ahead.look(end, self._enough if is_bounded else max(self._least or 0, 1))
+        self._ahead.look(end, self._enough_rows if is_bounded else max(self._min_rows or 0, 1))
         if not self._ahead.rows:
             return self._idle(start)
         if self._is_too_early(self._ahead.rows):
             return start
-        return self._ahead.cut(self._most_rows, self._most_bytes) if is_bounded else end
+        return self._ahead.cut(self._max_rows, self._max_bytes) if is_bounded else end
 
     def _idle(self, start: int) -> int:
         """Nothing of interest behind `start`: stay there, unless that has become far away."""
@@ -259,14 +273,14 @@ class Driver:
         return seen if is_old or not is_near(start, seen) or self._target is not None else start
 
     def _is_too_early(self, rows: int) -> bool:
-        if self._least is None or self._target is not None or rows >= self._least:
+        if self._min_rows is None or self._target is not None or rows >= self._min_rows:
             return False
         longest: float = self._options.value("maxTriggerDelay", MAX_DELAY_S)
         return time.monotonic() - self._since < longest
 
     # -- reading --
 
-    def shares(self, start: int, end: int) -> list[InputPartition]:
+    def plan_partitions(self, start: int, end: int) -> list[InputPartition]:
         if end <= start:
             return []
         options = self._options
@@ -275,9 +289,9 @@ class Driver:
         snapshot = self._history.snapshot(selection, max_bytes=min(share_bytes, PIECE_BYTES))
         if snapshot.gap is not None:
             self._lost(*snapshot.gap)
-        found = shares(snapshot.pieces, share_bytes, options.value("minPartitions"))
+        found = make_partitions(snapshot.pieces, share_bytes, options.value("minPartitions"))
         server = None if is_local(self._history) else self._history
-        return [StreamShare(each.pieces, server, start, end) for each in found if each.pieces]
+        return [LogPartition(each.pieces, server, start, end) for each in found if each.pieces]
 
     def _lost(self, first: int, end: int) -> None:
         lost = f"positions {first} to {end} of the history are gone: dropped before this query read them"
@@ -310,7 +324,7 @@ class Driver:
 # -- what is ahead ------------------------------------------------------------------------------------------
 
 
-class Ahead:
+class LookAhead:
     """The positions of the next rows of interest, so that a batch can be cut to an exact number of them.
 
     They are looked up without bodies, many at once; a run with a small limit looks once for many batches.
@@ -356,14 +370,14 @@ class Ahead:
                 numbers = [batch.column(name).fill_null(0).to_numpy() for name in ("position", "size")]
                 held.append(np.stack([each.astype(np.int64) for each in numbers]))
                 have += batch.num_rows
-            if have > 2 * MOST_KNOWN:
+            if have > 2 * MAX_LOOKED_UP:
                 # A long archive: of rows that are far away there is no need to know.
-                known, held = _in_order(known, held), []
-                through = int(known[0, MOST_KNOWN])
+                known, held = _sorted_by_position(known, held), []
+                through = int(known[0, MAX_LOOKED_UP])
                 known = known[:, : np.searchsorted(known[0], through)]
                 have = known.shape[1]
                 selection = replace(selection, end_position=through)
-        self._positions, self._sizes = _in_order(known, held)
+        self._positions, self._sizes = _sorted_by_position(known, held)
         self.through = through
 
     def cut(self, rows: int | None, size: int | None) -> int:
@@ -383,7 +397,7 @@ class Ahead:
 # -- the end of the journal -----------------------------------------------------------------------------
 
 
-class LocalEnd:
+class LocalEndPosition:
     """By path: a look at the files, at most every `LOOK_S`."""
 
     def __init__(self, history: LocalHistory) -> None:
@@ -403,7 +417,7 @@ class LocalEnd:
         pass
 
 
-class RemoteEnd:
+class RemoteEndPosition:
     """From a server: a thread waits there for it to move, and everybody else reads a number."""
 
     def __init__(self, history: RemoteHistory) -> None:
@@ -442,8 +456,8 @@ class RemoteEnd:
         self._history.link.close()
 
 
-def make_end(history: LocalHistory | RemoteHistory) -> LocalEnd | RemoteEnd:
-    return LocalEnd(history) if is_local(history) else RemoteEnd(history)
+def make_end_position(history: LocalHistory | RemoteHistory) -> LocalEndPosition | RemoteEndPosition:
+    return LocalEndPosition(history) if is_local(history) else RemoteEndPosition(history)
 
 
 # -- positions --------------------------------------------------------------------------------------------
@@ -471,14 +485,14 @@ def _json_offset(text: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _least(batch: pa.RecordBatch) -> list[int]:
+def _first_position(batch: pa.RecordBatch) -> list[int]:
     import pyarrow.compute as pc
 
     least = pc.min(batch.column("position")).as_py()
     return [] if least is None else [least]
 
 
-def _in_order(known: Any, more: list[Any]) -> Any:
+def _sorted_by_position(known: Any, more: list[Any]) -> Any:
     every = np.concatenate([known, *more], axis=1)
     return every[:, np.argsort(every[0], kind="stable")]
 

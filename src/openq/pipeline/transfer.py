@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..columns.select import Selection
 from ..errors import InvalidSetting
+from ..history.selection import Selection
 from .calls import require_queue
 from .options import as_options
-from .session import started
-from .sqljob import CREATE, close, explained, moment, run_stream
+from .session import ensure_session
+from .sqljob import CREATE, ack_last_batch, explain_errors, parse_moment, run_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -43,9 +43,9 @@ _SUFFIXES = {
     "text": "text",
     "log": "text",
 }
-_PACKED = ("gz", "zst", "bz2", "snappy", "lz4", "deflate")
+_COMPRESSIONS = ("gz", "zst", "bz2", "snappy", "lz4", "deflate")
 _NESTED = ("struct<", "array<", "map<", "variant")
-_LOOK_EVERY_S = 0.3
+_POLL_S = 0.3
 
 Tick = Callable[[int, int], None]  # tasks that are done, of how many
 
@@ -58,7 +58,7 @@ class NoSuchFile(InvalidSetting):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadResult:
     job: str
     queue: str
     published: int
@@ -86,7 +86,7 @@ def load(
     dlq: str | None = None,
     options: Mapping[str, str] | None = None,
     progress: Tick | None = None,
-) -> Loaded:
+) -> LoadResult:
     """Publish the rows of files to a queue, each as one message.
 
     `body` is the column with the body; without one it is the whole row as JSON (a line of JSON or text as it
@@ -94,7 +94,7 @@ def load(
     the job is named after them, their columns and the queue, or as `job` says. Rows that the queue refuses go
     to `dlq`; without one nothing is published if there are any. `options` are for Spark's reader.
     """
-    listed = listing(files)
+    listed = list_files(files)
     format = format_of(listed, format)
     job = job or job_of(listed, (to, format, body, id, group, priority, *sorted((options or {}).items())))
     link = _link(url, token)
@@ -108,15 +108,15 @@ def load(
             if not create:
                 for queue in filter(None, (to, dlq)):
                     require_queue(link, queue, CREATE)
-            session = started(spark)
-            with explained(), watched(session, progress):
+            session = ensure_session(spark)
+            with explain_errors(), report_progress(session, progress):
                 frame = rows(session, listed, format, body, id, group, priority, options)
                 frame.write.format("openq").options(**as_options(**told)).mode("append").save()
         # The batch is done, and says so to everybody who commits it again.
         done = link.call("POST", f"pipeline/stages/{job}/0/commit", json={"parts": [], "rows": 0}).json()
     finally:
         link.close()
-    return Loaded(job, to, int(done["published"]), int(done["rejected"]), repeated)
+    return LoadResult(job, to, int(done["published"]), int(done["rejected"]), repeated)
 
 
 def rows(
@@ -174,7 +174,7 @@ def rows(
     return frame.select(*(column.alias(name) for name, column in columns.items()))
 
 
-def listing(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+def list_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     """The paths, whole. Raises InvalidSetting for one that is not there."""
     several = [files] if isinstance(files, str | os.PathLike) else files
     found: list[str] = []
@@ -231,7 +231,7 @@ def _leaves(files: Sequence[str]) -> Iterator[str]:
 
 def _suffix(path: str) -> str:
     parts = os.path.basename(path).lower().split(".")
-    while len(parts) > 2 and parts[-1] in _PACKED:
+    while len(parts) > 2 and parts[-1] in _COMPRESSIONS:
         parts.pop()
     return parts[-1] if len(parts) > 1 else ""
 
@@ -254,7 +254,7 @@ def _json_path(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     to: str
     format: str
     rows: int
@@ -282,7 +282,7 @@ def export(
     max_messages: int | None = None,
     options: Mapping[str, str] | None = None,
     progress: Tick | None = None,
-) -> Exported:
+) -> ExportResult:
     """Messages of queues as files in the directory `to`, which is new or empty; the queues are only read.
 
     With `drain`, what waits in one queue now is taken out of it, into a directory where earlier drains of it
@@ -307,14 +307,14 @@ def export(
     if max_messages is not None:
         raise InvalidSetting("max_messages is for drain")
     if job is not None and _marked(out).get("job") == job:
-        return Exported(out, format, int(_marked(out).get("rows", 0)), True)
+        return ExportResult(out, format, int(_marked(out).get("rows", 0)), True)
     _require_empty(out)
     from .history import history
 
     wanted = _read_columns(columns, format)
-    first, end = moment(since, "since"), moment(until, "until")
-    session = started(spark)
-    with explained(), watched(session, progress):
+    first, end = parse_moment(since, "since"), parse_moment(until, "until")
+    session = ensure_session(spark)
+    with explain_errors(), report_progress(session, progress):
         frame = history(
             session,
             path=path,
@@ -327,7 +327,7 @@ def export(
             columns=wanted,
             body=columns is None or "body" in columns or format == "text",
         )
-        return _whole(shaped(frame, format), out, format, job, options)
+        return _write_atomically(format_columns(frame, format), out, format, job, options)
 
 
 def count(
@@ -353,16 +353,16 @@ def count(
             return int(link.call("GET", f"queues/{quoted(_only(names))}/stats").json()["ready"])
     from .history import history
 
-    with explained():
+    with explain_errors():
         return history(
-            started(spark),
+            ensure_session(spark),
             path=path,
             url=url,
             token=token,
             archive=archive,
             queues=names,
-            since=moment(since, "since"),
-            until=moment(until, "until"),
+            since=parse_moment(since, "since"),
+            until=parse_moment(until, "until"),
             columns=("seq",),
         ).count()
 
@@ -373,23 +373,23 @@ def _only(names: tuple[str, ...]) -> str:
     return names[0]
 
 
-def _whole(
+def _write_atomically(
     frame: DataFrame, out: str, format: str, job: str | None, options: Mapping[str, str] | None
-) -> Exported:
+) -> ExportResult:
     """Written beside its place, and moved there in one step."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
     seen = Observation(f"openq-{uuid.uuid4().hex}")
     writer = frame.observe(seen, count(lit(1)).alias("rows")).write.format(format)
-    writer = writer.options(**_writing(format, options)).mode("errorifexists")
+    writer = writer.options(**_file_options(format, options)).mode("errorifexists")
     if is_remote(out):
         writer.save(out)
-        return Exported(out, format, int(seen.get["rows"]))
+        return ExportResult(out, format, int(seen.get["rows"]))
     part = f"{out}.part-{uuid.uuid4().hex[:8]}"
     try:
         writer.save(part)
-        exported = Exported(out, format, int(seen.get["rows"]))
+        exported = ExportResult(out, format, int(seen.get["rows"]))
         _mark(part, {"job": job, "format": format, "rows": exported.rows})
         _require_empty(out)
         os.replace(part, out)
@@ -410,7 +410,7 @@ def _drain(
     max_messages: int | None,
     options: Mapping[str, str] | None,
     progress: Tick | None,
-) -> Exported:
+) -> ExportResult:
     queue = _only(names)
     with _link(url, token) as link:
         require_queue(link, queue)
@@ -428,7 +428,7 @@ def _drain(
             os.makedirs(out, exist_ok=True)
             _mark(out, mark)
     read_columns = _read_columns(columns, format)
-    session = started(spark)
+    session = ensure_session(spark)
     told = {
         "url": url,
         "token": token,
@@ -439,14 +439,14 @@ def _drain(
         "columns": read_columns,
         "maxMessagesPerTrigger": max_messages,
     }
-    with explained():
+    with explain_errors():
         frame = session.readStream.format("openq").options(**as_options(**told)).load()
-        writing = {**_writing(format, options), "path": out}
+        writing = {**_file_options(format, options), "path": out}
         ticked = None if progress is None else lambda done: progress(done, 0)
-        count, _ = run_stream(shaped(frame, format), format, writing, checkpoint, progress=ticked)
+        count, _ = run_stream(format_columns(frame, format), format, writing, checkpoint, progress=ticked)
     if not is_remote(out):
-        close(checkpoint, url, token)
-    return Exported(out, format, count)
+        ack_last_batch(checkpoint, url, token)
+    return ExportResult(out, format, count)
 
 
 def _read_columns(columns: Sequence[str] | None, format: str) -> Sequence[str] | None:
@@ -460,7 +460,7 @@ def _read_columns(columns: Sequence[str] | None, format: str) -> Sequence[str] |
     return columns
 
 
-def shaped(frame: DataFrame, format: str) -> DataFrame:
+def format_columns(frame: DataFrame, format: str) -> DataFrame:
     """Columns that a format can hold: bodies as text where there is no better way, maps as JSON in CSV."""
     from pyspark.sql.functions import col, expr
 
@@ -486,7 +486,7 @@ def shaped(frame: DataFrame, format: str) -> DataFrame:
     return frame.select(*columns)
 
 
-def _writing(format: str, options: Mapping[str, str] | None) -> dict[str, str]:
+def _file_options(format: str, options: Mapping[str, str] | None) -> dict[str, str]:
     told = {"parquet": {"compression": "zstd"}, "csv": {"header": "true", "escape": '"'}}.get(format, {})
     return {**told, **(options or {})}
 
@@ -519,7 +519,7 @@ def _mark(out: str, facts: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def watched(spark: SparkSession, tick: Tick | None) -> Iterator[None]:
+def report_progress(spark: SparkSession, tick: Tick | None) -> Iterator[None]:
     """Tells how many tasks are done, of those that Spark knows of by now."""
     if tick is None or "connect" in type(spark).__module__:
         yield
@@ -528,7 +528,7 @@ def watched(spark: SparkSession, tick: Tick | None) -> Iterator[None]:
     tracker = spark.sparkContext.statusTracker()
 
     def look() -> None:
-        while not over.wait(_LOOK_EVERY_S):
+        while not over.wait(_POLL_S):
             stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
             known = [stage for stage in stages if stage is not None]
             if known:
@@ -545,6 +545,6 @@ def watched(spark: SparkSession, tick: Tick | None) -> Iterator[None]:
 
 def _link(url: str, token: str | None) -> Any:
     from .calls import link_of
-    from .options import WRITE, Options
+    from .options import WRITE, SourceOptions
 
-    return link_of(Options.parse(as_options(url=url, token=token), WRITE))
+    return link_of(SourceOptions.parse(as_options(url=url, token=token), WRITE))

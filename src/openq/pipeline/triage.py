@@ -2,7 +2,7 @@
 
     triage(spark, path="data", queues="orders-dead")
 
-The reasons are normalised when the history is read (`columns/signature.py`), so millions are grouped in one
+The reasons are normalised when the history is read (`history/error_signature.py`), so millions are grouped in one
 pass, and only numbers of fixed size are kept for each group. Samples are looked up afterwards.
 """
 
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..client.times import from_ms, iso
 from ..errors import InvalidSetting
-from .place import Place, queue_list
-from .report import count, esc, examples, moment, page, span, spark_line, stack, table, text_cell
+from .report import count, escape, examples, moment, page, span, sparkline, stacked_bar, table, text_cell
+from .target import HistoryTarget, queue_list
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +47,7 @@ _PURGES = ("purge", "delete")
 
 
 @dataclass(frozen=True)
-class Group:
+class TriageGroup:
     """Dead letters with one reason, from one queue, of one type."""
 
     source: str
@@ -96,7 +96,7 @@ class Triage:
     groups_in_all: int
     from_us: int | None
     bucket_us: int
-    groups: tuple[Group, ...]
+    groups: tuple[TriageGroup, ...]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -129,14 +129,14 @@ def triage(
         raise InvalidSetting(f"top must be from 1 to 1000, not {top}")
     if not 0 <= samples <= MAX_SAMPLES:
         raise InvalidSetting(f"samples must be from 0 to {MAX_SAMPLES}, not {samples}")
-    place = Place(path, url, token, archive, since, until)
-    return of_source(place.reader(spark), queue_list(queues), top, samples)
+    target = HistoryTarget(path, url, token, archive, since, until)
+    return triage_history(target.reader(spark), queue_list(queues), top, samples)
 
 
-def of_source(source: Any, queues: tuple[str, ...], top: int, samples: int) -> Triage:
+def triage_history(source: Any, queues: tuple[str, ...], top: int, samples: int) -> Triage:
     """`source` takes the words of `history` and gives a DataFrame, with the same end for all of them."""
     dead = source(table="events", events=("dead_letter",), columns=_COLUMNS)
-    dead = _typed(_chosen(dead, queues), source)
+    dead = _with_types(_in_queues(dead, queues), source)
     found, in_all = _groups(dead, top, samples)
     if not found:
         return Triage(0, 0, None, _HOUR_US, ())
@@ -168,13 +168,13 @@ def _iso(us: int) -> str:
 # -- in Spark --------------------------------------------------------------------------------------------
 
 
-def _chosen(dead: DataFrame, queues: tuple[str, ...]) -> DataFrame:
-    from .lives import pattern_of
+def _in_queues(dead: DataFrame, queues: tuple[str, ...]) -> DataFrame:
+    from .lifecycle import pattern_of
 
     return dead.where(dead["to_queue"].rlike(pattern_of(queues))) if queues else dead
 
 
-def _typed(dead: DataFrame, source: Any) -> DataFrame:
+def _with_types(dead: DataFrame, source: Any) -> DataFrame:
     """With the type of each message, which only its publish knows."""
     from pyspark.sql import functions as F
 
@@ -260,16 +260,16 @@ def _ends(dead: DataFrame, source: Any, found: Sequence[dict[str, Any]]) -> dict
     rows = _matched(dead, found).join(ended, "to_seq", "left")
     purges = [row for row in told if row["event"] in _PURGES]
     if purges:
-        rows = _swept(rows, source, purges)
+        rows = _with_purges(rows, source, purges)
     counted = rows.where("ended IS NOT NULL").groupBy("at", "ended").count()
     return {(row["at"], row["ended"]): row["count"] for row in counted.collect()}
 
 
-def _swept(rows: DataFrame, source: Any, purges: Sequence[Any]) -> DataFrame:
+def _with_purges(rows: DataFrame, source: Any, purges: Sequence[Any]) -> DataFrame:
     """With "purge" as the end of those that a purge of their queue has found there."""
     from pyspark.sql import functions as F
 
-    from .lives import RETURNS
+    from .lifecycle import RETURNS
 
     listed: dict[str, list[tuple[int, bool]]] = {}
     for row in purges:
@@ -355,7 +355,7 @@ def _excerpt(body: bytes) -> str:
 
 # -- what to do --------------------------------------------------------------------------------------------
 
-_KINDS = (
+_ADVICE = (
     (
         "redrive",
         r"time.?d? ?out|timeout|refused|unreachable|unavailable|reset by peer|broken pipe|connection|temporar"
@@ -384,7 +384,7 @@ _KINDS = (
         "the same input fails every time: mend the consumer, or the message (--transform), then redrive",
     ),
 )
-_PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE), text) for name, pattern, text in _KINDS)
+_ADVICE_PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE), text) for name, pattern, text in _ADVICE)
 
 
 def advice_for(error_type: str | None, signature: str | None, there: int) -> tuple[str, str]:
@@ -392,7 +392,7 @@ def advice_for(error_type: str | None, signature: str | None, there: int) -> tup
     if not there:
         return "none", "nothing of it is left in the dead-letter queue"
     text = f"{error_type or ''} {signature or ''}"
-    for name, pattern, sentence in _PATTERNS:
+    for name, pattern, sentence in _ADVICE_PATTERNS:
         if pattern.search(text):
             return name, sentence
     if not text.strip():
@@ -422,14 +422,14 @@ def _group(
     ended: int,
     now_us: int,
     samples: tuple[dict[str, Any], ...],
-) -> Group:
+) -> TriageGroup:
     there = row["n"] - ended
     action, advice = advice_for(row["error_type"], row["error_signature"], there)
     quiet_us = now_us - row["last_us"]
     if there and quiet_us > 24 * _HOUR_US:
         advice += f"; the last one is {span(quiet_us)} older than the latest dead letter"
     to_queue = row["to_queue"]
-    return Group(
+    return TriageGroup(
         row["queue"],
         to_queue or "",
         row["type"],
@@ -463,7 +463,7 @@ def render(found: Triage) -> str:
             text_cell(f"{group.source} → {group.dead_queue}"),
             text_cell(group.type),
             count(group.count),
-            stack(
+            stacked_bar(
                 [
                     ("still there", group.there, "c4"),
                     ("redriven", group.redriven, "c2"),
@@ -475,7 +475,7 @@ def render(found: Triage) -> str:
             count(group.there),
             count(group.redriven),
             count(group.discarded),
-            spark_line(
+            sparkline(
                 group.timeline,
                 f"{moment(group.first_us)} to {moment(group.last_us)} UTC, each column "
                 f"{span(found.bucket_us)}",
@@ -492,19 +492,19 @@ def render(found: Triage) -> str:
     return page(f"OpenQ: {count(found.total)} dead letters", "".join(inner))
 
 
-def _card(group: Group) -> str:
+def _card(group: TriageGroup) -> str:
     samples = "".join(
-        f"<p>{examples([sample['id'] or '?'])} {esc(sample['time'])}</p>"
-        f"<pre>{esc(sample['error'] or '(no reason given)', 2000)}</pre>"
-        + (f"<pre>{esc(sample['body'], EXCERPT)}</pre>" if sample["body"] is not None else "")
+        f"<p>{examples([sample['id'] or '?'])} {escape(sample['time'])}</p>"
+        f"<pre>{escape(sample['error'] or '(no reason given)', 2000)}</pre>"
+        + (f"<pre>{escape(sample['body'], EXCERPT)}</pre>" if sample["body"] is not None else "")
         for sample in group.samples
     )
-    command = f"<pre>{esc(group.command, 4000)}</pre>" if group.command else ""
+    command = f"<pre>{escape(group.command, 4000)}</pre>" if group.command else ""
     return (
         f"<section class=card><h3>{text_cell(group.signature or '(no reason given)')}</h3>"
         f"<p>{count(group.count)} from {text_cell(group.source)}, "
         f"{moment(group.first_us)} to {moment(group.last_us)}. "
-        f"<b>{esc(group.action)}</b>: {esc(group.advice)}.</p>{command}"
+        f"<b>{escape(group.action)}</b>: {escape(group.advice)}.</p>{command}"
         + (f"<details><summary>Samples</summary>{samples}</details>" if samples else "")
         + "</section>"
     )

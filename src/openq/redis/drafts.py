@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from ..engine.engine import base_extra, make_info
+from ..engine.engine import base_options, make_properties
 from ..model import Draft
 from .records import dump, fields_of, pack_record
-from .registry import QueueView
+from .registry import CachedQueue
 
 _LIGHT = {"t", "R"}  # what a plain message may say
 _PUBLISHED = ("t", "R", "p", "g", "i", "k", "d", "dr", "er")  # what history tells of it
@@ -24,9 +24,9 @@ def published_fields(fields: Mapping[str, object]) -> bytes:
 
 def own_fields(draft: Draft, now_ms: int) -> dict[str, object]:
     """What the draft says by itself, checked."""
-    extra = base_extra(draft, now_ms)
-    extra.due_ms = extra.expires_ms = 0
-    fields = fields_of(extra)
+    options = base_options(draft, now_ms)
+    options.due_ms = options.expires_ms = 0
+    fields = fields_of(options)
     if draft.delay_ms is not None:
         # An explicit delay of 0 is one too: it overrules the queue's own.
         fields["dr" if draft.delay_ms else "z"] = draft.delay_ms or 1
@@ -42,13 +42,13 @@ def content_key(body: bytes) -> str:
 
 
 def pack_draft(
-    view: QueueView, draft: Draft, now_ms: int, own_seq: int, *, again: bool = False
+    view: CachedQueue, draft: Draft, now_ms: int, own_seq: int, *, again: bool = False
 ) -> tuple[bytes, bytes]:
     """Record and extra; the latter is empty for a plain message. `own_seq`: see `repeats` in the functions.
 
     `again` is for replays: the window remembers the message, and that must not keep it out.
     """
-    info = make_info(draft)
+    properties = make_properties(draft)
     fields = own_fields(draft, now_ms)
     if again:
         fields["k"] = False
@@ -56,7 +56,7 @@ def pack_draft(
         fields["k"] = content_key(draft.body)
     published = published_fields(fields) if fields.keys() & set(_PUBLISHED) else b""
     if not fields.keys() - _LIGHT:
-        return pack_record(draft.body, draft.form, info, published, False), b""
+        return pack_record(draft.body, draft.encoding, properties, published, False), b""
     if own_seq:
         fields["is"] = str(own_seq)
-    return pack_record(draft.body, draft.form, info, published, True), dump(fields)
+    return pack_record(draft.body, draft.encoding, properties, published, True), dump(fields)

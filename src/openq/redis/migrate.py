@@ -19,8 +19,8 @@ from typing import Any
 
 from ..engine.routing import Binding, Exchange
 from ..errors import InvalidSetting, OpenQError, QueueNotFound
-from ..model import Entry, Extra, QueueSettings
-from .sides import Side
+from ..model import DeliveryOptions, Entry, QueueSettings
+from .migration_endpoints import MigrationEndpoint
 
 CHUNK = 256
 CHUNK_BYTES = 1 << 20
@@ -33,7 +33,7 @@ class MigrationFailed(OpenQError):
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class QueueContent:
     """What a queue holds, in a form that is the same on both sides."""
 
     count: int
@@ -42,7 +42,7 @@ class Content:
     bodies: str
     facts: str  # counts, times, priorities, groups, attributes, deaths
 
-    def difference(self, other: Content) -> str:
+    def difference(self, other: QueueContent) -> str:
         if self.count != other.count:
             return f"{self.count} messages left and {other.count} arrived"
         if self.ids != other.ids:
@@ -51,7 +51,7 @@ class Content:
 
 
 @dataclass(slots=True)
-class Moved:
+class MigratedQueue:
     queue: str
     count: int
     bytes: int
@@ -62,32 +62,33 @@ class Moved:
 # -- looking ------------------------------------------------------------------------------------
 
 
-def queues(side: Side) -> list[str]:
-    return sorted(side.broker.queues())
+def queues(endpoint: MigrationEndpoint) -> list[str]:
+    return sorted(endpoint.broker.queues())
 
 
-def count(side: Side) -> int:
+def count(endpoint: MigrationEndpoint) -> int:
     total = 0
-    for queue in queues(side):
-        stats = side.broker.stats(queue)
+    for queue in queues(endpoint):
+        stats = endpoint.broker.stats(queue)
         total += stats.ready + stats.delayed + stats.in_flight
     return total
 
 
-def waiting(side: Side, queue: str) -> list[Entry]:
+def waiting(endpoint: MigrationEndpoint, queue: str) -> list[Entry]:
     """Everything in a queue by sequence; what is with consumers comes back to its place."""
     return sorted(
-        (entry for entry, _, _ in side.broker.walk(queue, "all", None)), key=lambda entry: entry.seq
+        (entry for entry, _, _ in endpoint.broker.walk(queue, "all", None)), key=lambda entry: entry.seq
     )
 
 
-def whole(side: Side, queue: str, entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+def whole(endpoint: MigrationEndpoint, queue: str, entries: Sequence[Entry]) -> Iterator[list[Entry]]:
     """Entries with body, id and counts, some hundred at a time: such that another broker can take them."""
-    broker = side.broker
+    broker = endpoint.broker
     for part in _parts(entries):
         leases = broker.leases_of(queue, [entry.seq for entry in part])
         yield [
-            _whole(entry, broker.message_id(entry), leases.get(entry.seq)) for entry in broker.filled(part)
+            _whole(entry, broker.message_id(entry), leases.get(entry.seq))
+            for entry in broker.with_bodies(part)
         ]
 
 
@@ -105,40 +106,53 @@ def _parts(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 
 def _whole(entry: Entry, id: str, delivery: Any) -> Entry:
-    extra = entry.extra.copy() if entry.extra is not None else Extra()
-    extra.id = id
-    extra.number = 0  # receipts of the source fit nothing in the target
+    options = entry.options.copy() if entry.options is not None else DeliveryOptions()
+    options.id = id
+    options.number = 0  # receipts of the source fit nothing in the target
     if delivery is not None:
-        extra.count = delivery.count
-        extra.first_ms = extra.first_ms or delivery.lent_ms
-    return Entry(entry.seq, entry.sent_ms, 0, entry.size, entry.form, entry.body, entry.info, extra.lighten())
+        options.count = delivery.count
+        options.first_ms = options.first_ms or delivery.delivered_ms
+    return Entry(
+        entry.seq,
+        entry.sent_ms,
+        0,
+        entry.size,
+        entry.encoding,
+        entry.body,
+        entry.properties,
+        options.mark_plain(),
+    )
 
 
-def content(side: Side, queue: str) -> Content:
+def content(endpoint: MigrationEndpoint, queue: str) -> QueueContent:
     ids, bodies, facts = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
     number = size = 0
-    now_ms = side.broker.now_ms()
-    for part in whole(side, queue, waiting(side, queue)):
+    now_ms = endpoint.broker.now_ms()
+    for part in whole(endpoint, queue, waiting(endpoint, queue)):
         for entry in part:
-            extra, body = entry.extra, entry.body or b""
-            assert extra is not None
+            options, body = entry.options, entry.body or b""
+            assert options is not None
             number += 1
             size += len(body)
-            ids.update(f"{extra.id}\n".encode())
+            ids.update(f"{options.id}\n".encode())
             bodies.update(hashlib.sha256(body).digest())
-            facts.update(repr(_facts(entry, extra, now_ms)).encode())
-    return Content(number, size, ids.hexdigest(), bodies.hexdigest(), facts.hexdigest())
+            facts.update(repr(_facts(entry, options, now_ms)).encode())
+    return QueueContent(number, size, ids.hexdigest(), bodies.hexdigest(), facts.hexdigest())
 
 
-def _facts(entry: Entry, extra: Extra, now_ms: int) -> tuple[object, ...]:
-    info = entry.info
-    said = None if info is None else (info.publisher, info.wire or sorted(info.attributes.items()))
+def _facts(entry: Entry, options: DeliveryOptions, now_ms: int) -> tuple[object, ...]:
+    properties = entry.properties
+    said = (
+        None
+        if properties is None
+        else (properties.publisher, properties.amqp_properties or sorted(properties.attributes.items()))
+    )
     return (
-        entry.form,
-        extra.born_ms or entry.sent_ms,
-        extra.due_ms if extra.due_ms > now_ms else 0,
-        *(extra.expires_ms, extra.count, extra.priority, extra.group, extra.type, extra.unique),
-        *(extra.failure, tuple(map(tuple, extra.deaths)), said),
+        entry.encoding,
+        options.born_ms or entry.sent_ms,
+        options.due_ms if options.due_ms > now_ms else 0,
+        *(options.expires_ms, options.count, options.priority, options.group, options.type, options.unique),
+        *(options.failure, tuple(map(tuple, options.deaths)), said),
     )
 
 
@@ -146,8 +160,12 @@ def _facts(entry: Entry, extra: Extra, now_ms: int) -> tuple[object, ...]:
 
 
 def migrate(
-    source: Side, target: Side, *, history: bool = True, progress: Callable[[int], None] | None = None
-) -> list[Moved]:
+    source: MigrationEndpoint,
+    target: MigrationEndpoint,
+    *,
+    history: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> list[MigratedQueue]:
     """Take everything over, and check that it arrived. Raises MigrationFailed where it did not."""
     state = _state(source, target)
     names = queues(source)
@@ -159,20 +177,20 @@ def migrate(
     pending = [name for name in names if name not in done]
     for name in pending:
         if not _exists(target, name):
-            target.broker.declare(name, _open(source.broker.settings(name)))
-    _wire(source, target)
+            target.broker.declare(name, _permissive(source.broker.settings(name)))
+    _copy_exchanges(source, target)
     target.broker.sync()
-    moved = [Moved(name, before=True, **done[name]) for name in names if name in done]
+    moved = [MigratedQueue(name, before=True, **done[name]) for name in names if name in done]
     total = sum(each.count for each in moved)
 
-    def tell(number: int) -> None:
+    def report(number: int) -> None:
         nonlocal total
         total += number
         if progress is not None:
             progress(total)
 
     for name in pending:
-        result = _move(source, target, name, history, tell)
+        result = _move(source, target, name, history, report)
         target.broker.sync()
         done[name] = {key: getattr(result, key) for key in ("count", "bytes", "past")}
         state["ids"][name] = _ids_of(source, name)
@@ -183,7 +201,7 @@ def migrate(
     return sorted(moved, key=lambda each: each.queue)
 
 
-def is_done(source: Side, target: Side) -> bool:
+def is_done(source: MigrationEndpoint, target: MigrationEndpoint) -> bool:
     """Whether an earlier run ended. Raises InvalidSetting if it was one from elsewhere, or if the source went
     on living: what came since then would be left behind."""
     state = _state(source, target)
@@ -200,13 +218,13 @@ def is_done(source: Side, target: Side) -> bool:
     return True
 
 
-def _ids_of(side: Side, queue: str) -> str:
+def _ids_of(endpoint: MigrationEndpoint, queue: str) -> str:
     """Which messages wait there, and in which order."""
-    ids = [side.broker.message_id(entry) for entry in waiting(side, queue)]
+    ids = [endpoint.broker.message_id(entry) for entry in waiting(endpoint, queue)]
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()
 
 
-def _state(source: Side, target: Side) -> dict[str, Any]:
+def _state(source: MigrationEndpoint, target: MigrationEndpoint) -> dict[str, Any]:
     data = target.load_state()
     if data is None:
         return _new_state(source)
@@ -220,30 +238,30 @@ def _state(source: Side, target: Side) -> dict[str, Any]:
     return _new_state(source)
 
 
-def _new_state(source: Side) -> dict[str, Any]:
+def _new_state(source: MigrationEndpoint) -> dict[str, Any]:
     return {"from": source.broker.id_prefix, "place": source.place, "queues": {}, "ids": {}}
 
 
-def _save(target: Side, state: dict[str, Any]) -> None:
+def _save(target: MigrationEndpoint, state: dict[str, Any]) -> None:
     target.save_state(json.dumps(state, ensure_ascii=False).encode())
 
 
-def _refuse_occupied(target: Side, names: Iterable[str]) -> None:
+def _refuse_occupied(target: MigrationEndpoint, names: Iterable[str]) -> None:
     there = set(target.broker.queues())
     for name in names:
         if name in there:
             raise InvalidSetting(f"queue {name!r} is in {target.place} already; migrate into an empty one")
 
 
-def _exists(side: Side, queue: str) -> bool:
+def _exists(endpoint: MigrationEndpoint, queue: str) -> bool:
     try:
-        side.broker.settings(queue)
+        endpoint.broker.settings(queue)
     except QueueNotFound:
         return False
     return True
 
 
-def _open(settings: QueueSettings) -> QueueSettings:
+def _permissive(settings: QueueSettings) -> QueueSettings:
     """Nobody takes from it, and it keeps whatever comes: as it shall be until everything is there."""
     return settings.with_(
         paused=True,
@@ -262,7 +280,7 @@ def _open(settings: QueueSettings) -> QueueSettings:
     )
 
 
-def _wire(source: Side, target: Side) -> None:
+def _copy_exchanges(source: MigrationEndpoint, target: MigrationEndpoint) -> None:
     exchanges: list[Exchange] = source.broker.exchanges()
     bindings: list[Binding] = source.broker.bindings()
     there = {exchange.name for exchange in target.broker.exchanges()}
@@ -273,7 +291,13 @@ def _wire(source: Side, target: Side) -> None:
         target.broker.bind(binding)
 
 
-def _move(source: Side, target: Side, name: str, history: bool, tell: Callable[[int], None]) -> Moved:
+def _move(
+    source: MigrationEndpoint,
+    target: MigrationEndpoint,
+    name: str,
+    history: bool,
+    report: Callable[[int], None],
+) -> MigratedQueue:
     entries = waiting(source, name)
     live = {source.broker.message_id(entry) for entry in entries}
     target.rewind()
@@ -284,44 +308,44 @@ def _move(source: Side, target: Side, name: str, history: bool, tell: Callable[[
     gone = _gone(source, name, live) if history and source.broker.settings(name).history_ms else iter(())
     for is_live, part in _together(_living(source, name, entries), gone):
         if is_live:
-            target.take_in(name, [entry for entry in part if entry.extra.id not in have])
-            tell(len(part))
+            target.import_messages(name, [entry for entry in part if entry.options.id not in have])
+            report(len(part))
         else:
-            target.take_past(name, part)
+            target.import_history(name, part)
             past += len(part)
     target.return_to_present()
-    window = [each for each in source.remembered(name) if each[1] not in live]
+    window = [each for each in source.dedup_window(name) if each[1] not in live]
     for start in range(0, len(window), CHUNK):
-        target.remember(name, window[start : start + CHUNK])
+        target.import_dedup_window(name, window[start : start + CHUNK])
     left, arrived = content(source, name), content(target, name)
     if left != arrived:
         raise MigrationFailed(f"queue {name!r}: {left.difference(arrived)}; the source is as it was")
     target.broker.declare(name, source.broker.settings(name), change=True)
-    return Moved(name, left.count, left.bytes, past)
+    return MigratedQueue(name, left.count, left.bytes, past)
 
 
 _Timed = tuple[int, int, bool, Any]  # when it was sent, its sequence, whether it is live, and itself
 
 
-def _living(source: Side, name: str, entries: Sequence[Entry]) -> Iterator[_Timed]:
+def _living(source: MigrationEndpoint, name: str, entries: Sequence[Entry]) -> Iterator[_Timed]:
     for part in whole(source, name, entries):
         for entry in part:
             yield entry.sent_ms, entry.seq, True, entry
 
 
-def _gone(source: Side, name: str, live: set[str]) -> Iterator[_Timed]:
+def _gone(source: MigrationEndpoint, name: str, live: set[str]) -> Iterator[_Timed]:
     """What was worked off and is still kept."""
     after = 0
     while messages := source.past(name, after, CHUNK):
         after = messages[-1].seq
         for message in messages:
-            extra = message.extra.copy() if message.extra is not None else Extra()
-            extra.id = extra.id or source.broker.id_of(message.seq)
-            if extra.id not in live:
-                extra.born_ms = extra.born_ms or message.time_ms
-                extra.dedup = extra.unique = None
-                extra.due_ms = extra.expires_ms = 0
-                message.extra = extra.lighten()
+            options = message.options.copy() if message.options is not None else DeliveryOptions()
+            options.id = options.id or source.broker.id_of(message.seq)
+            if options.id not in live:
+                options.born_ms = options.born_ms or message.time_ms
+                options.dedup = options.unique = None
+                options.due_ms = options.expires_ms = 0
+                message.options = options.mark_plain()
                 yield message.time_ms, message.seq, False, message
 
 

@@ -12,11 +12,20 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any
 
-from ..engine.queue import is_simple
-from ..engine.records import pack_info, unpack_info
+from ..engine.queue import is_plain_queue
+from ..engine.records import pack_properties, unpack_properties
 from ..errors import InvalidSetting, OpenQError
-from ..model import DEFAULT_RETRY, Death, Delivery, Entry, Extra, Info, QueueSettings, light_extra
-from .url import Address
+from ..model import (
+    DEFAULT_RETRY,
+    DeadLetterEvent,
+    Delivery,
+    DeliveryOptions,
+    Entry,
+    Properties,
+    QueueSettings,
+    plain_options,
+)
+from .net.url import Address
 
 _SPECIAL, _HAS_EXTRA, _HAS_INFO, _ELSEWHERE = 1, 2, 4, 8
 _U32 = Struct("<I")
@@ -34,50 +43,52 @@ _NUMBERS = (
 )
 
 
-def pack_record(body: bytes, form: int, info: Info | None, published: bytes, special: bool) -> bytes:
+def pack_record(
+    body: bytes, encoding: int, properties: Properties | None, published: bytes, special: bool
+) -> bytes:
     """`published` is the extra with which a message came, as JSON: history tells of it."""
-    if info is None and not published:
-        return b"%c%c%b" % (special, form, body)
+    if properties is None and not published:
+        return b"%c%c%b" % (special, encoding, body)
     flags = _SPECIAL if special else 0
     parts = [b""]
     if published:
         flags |= _HAS_EXTRA
         parts += (_U32.pack(len(published)), published)
-    if info is not None:
+    if properties is not None:
         flags |= _HAS_INFO
-        packed = pack_info(info)
+        packed = pack_properties(properties)
         parts += (_U32.pack(len(packed)), packed)
-    parts[0] = bytes((flags, form))
+    parts[0] = bytes((flags, encoding))
     parts.append(body)
     return b"".join(parts)
 
 
-def light_fields(extra: Extra | None) -> bytes:
+def light_fields(options: DeliveryOptions | None) -> bytes:
     """Of a light extra, which says how a message was published and nothing else."""
-    return b"" if extra is None else dump(fields_of(extra))
+    return b"" if options is None else dump(fields_of(options))
 
 
-def unpack_record(record: bytes) -> tuple[int, bytes, Info | None, Extra | None]:
+def unpack_record(record: bytes) -> tuple[int, bytes, Properties | None, DeliveryOptions | None]:
     """Form, body, info, and the extra that it was published with."""
     flags = record[0]
     if not flags & (_HAS_EXTRA | _HAS_INFO):
         return record[1], record[2:], None, None
     at = 2
-    extra = info = None
+    options = properties = None
     if flags & _HAS_EXTRA:
         (size,) = _U32.unpack_from(record, at)
         fields = json.loads(record[at + 4 : at + 4 + size])
         if flags & _SPECIAL:
-            extra = extra_of(fields)
+            options = extra_of(fields)
         else:
             route = fields.get("R")
-            extra = light_extra(None if route is None else (route[0], route[1]), fields.get("t"))
+            options = plain_options(None if route is None else (route[0], route[1]), fields.get("t"))
         at += 4 + size
     if flags & _HAS_INFO:
         (size,) = _U32.unpack_from(record, at)
-        info = unpack_info(record[at + 4 : at + 4 + size])
+        properties = unpack_properties(record[at + 4 : at + 4 + size])
         at += 4 + size
-    return record[1], record[at:], info, extra
+    return record[1], record[at:], properties, options
 
 
 def is_from_elsewhere(record: bytes) -> bool:
@@ -87,8 +98,8 @@ def is_from_elsewhere(record: bytes) -> bool:
 
 def with_published(record: bytes, published: bytes) -> bytes:
     """The same record with another extra."""
-    form, body, info, _ = unpack_record(record)
-    return pack_record(body, form, info, published, True)
+    encoding, body, properties, _ = unpack_record(record)
+    return pack_record(body, encoding, properties, published, True)
 
 
 def dump(fields: Mapping[str, object]) -> bytes:
@@ -107,46 +118,46 @@ def encoded(text: str) -> str:
     return text
 
 
-def fields_of(extra: Extra) -> dict[str, object]:
+def fields_of(options: DeliveryOptions) -> dict[str, object]:
     fields: dict[str, object] = {}
     for short, name in _TEXTS:
-        text = getattr(extra, name)
+        text = getattr(options, name)
         if text is not None:
             fields[short] = text
     for short, name in _NUMBERS:
-        number = getattr(extra, name)
+        number = getattr(options, name)
         if number:
             fields[short] = number
-    if extra.number:
-        fields["n"] = str(extra.number)  # beyond what a JSON of Lua keeps exactly
-    if extra.deaths:
-        fields["D"] = [list(death) for death in extra.deaths]
-    if extra.route is not None:
-        fields["R"] = list(extra.route)
+    if options.number:
+        fields["n"] = str(options.number)  # beyond what a JSON of Lua keeps exactly
+    if options.deaths:
+        fields["D"] = [list(death) for death in options.deaths]
+    if options.route is not None:
+        fields["R"] = list(options.route)
     return fields
 
 
-def extra_of(fields: Mapping[str, Any]) -> Extra:
-    extra = Extra()
+def extra_of(fields: Mapping[str, Any]) -> DeliveryOptions:
+    options = DeliveryOptions()
     for short, name in (*_TEXTS, *_NUMBERS):
         value = fields.get(short)
         if value is not None:
-            setattr(extra, name, value)
-    extra.number = int(fields.get("n") or 0)
-    extra.deaths = tuple(Death(*death) for death in fields.get("D") or ())
+            setattr(options, name, value)
+    options.number = int(fields.get("n") or 0)
+    options.deaths = tuple(DeadLetterEvent(*death) for death in fields.get("D") or ())
     route = fields.get("R")
-    extra.route = None if route is None else (route[0], route[1])
-    return extra.lighten()
+    options.route = None if route is None else (route[0], route[1])
+    return options.mark_plain()
 
 
-def entry_of(id: bytes, record: bytes, extra: bytes) -> Entry:
+def entry_of(id: bytes, record: bytes, options: bytes) -> Entry:
     seq, _, sent_ms = id.partition(b"-")
-    form, body, info, published = unpack_record(record)
-    own = _live_extra(extra) if extra else published
-    return Entry(int(seq), int(sent_ms), 0, len(body), form, body, info, own)
+    encoding, body, properties, published = unpack_record(record)
+    own = _live_extra(options) if options else published
+    return Entry(int(seq), int(sent_ms), 0, len(body), encoding, body, properties, own)
 
 
-def _live_extra(text: bytes) -> Extra:
+def _live_extra(text: bytes) -> DeliveryOptions:
     fields = json.loads(text)
     if "X" in fields:
         raise ValueError("the extra was made anew, because nobody could read it")
@@ -164,10 +175,10 @@ DAMAGES = {
 }
 
 
-def entry_if_sound(id: bytes, record: bytes, extra: bytes) -> Entry | None:
+def entry_if_sound(id: bytes, record: bytes, options: bytes) -> Entry | None:
     """None: other hands were on it, and it cannot be read."""
     try:
-        return entry_of(id, record, extra)
+        return entry_of(id, record, options)
     except MALFORMED:
         return None
 
@@ -191,8 +202,10 @@ def deliveries_of(
 
 
 def delivery_of(entry: Entry, lease: bytes) -> Delivery:
-    number, until_ms, count, lent_ms, _, _, consumer = lease.split(b" ", 6)
-    return Delivery(entry, int(number), int(lent_ms), int(until_ms), int(count), consumer.decode() or None)
+    number, until_ms, count, delivered_ms, _, _, consumer = lease.split(b" ", 6)
+    return Delivery(
+        entry, int(number), int(delivered_ms), int(until_ms), int(count), consumer.decode() or None
+    )
 
 
 def pack_settings(settings: QueueSettings, version: int, address: Address) -> bytes:
@@ -227,7 +240,7 @@ def pack_settings(settings: QueueSettings, version: int, address: Address) -> by
         ("dbc", settings.dedup_by_content),
         ("dpg", settings.dedup_per_group),
         ("paused", settings.paused),
-        ("simple", is_simple(settings)),
+        ("simple", is_plain_queue(settings)),
     ):
         if holds:
             c[short] = True

@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..broker.foundation import new_prefix
-from ..engine.queue import is_simple
+from ..engine.queue import is_plain_queue
 from ..engine.records import pack_value, unpack_value
-from ..engine.routing import Router
+from ..engine.routing import ExchangeRouter
 from ..errors import StoreError
+from ..local.foundation import new_prefix
 from ..model import QueueSettings
-from .calls import Calls
-from .library import call_function
+from .functions import call_function
+from .net.calls import Calls
 
 log = logging.getLogger("openq.redis")
 
@@ -35,10 +35,10 @@ _FIRST_BLOCK = 1 << 20
 _MAX_START = 1 << 22  # of the blocks of a store: as many again are left until sequences have 14 digits
 
 
-class QueueView:
+class CachedQueue:
     """One queue as this process knows it. `settings` is the same object until they change."""
 
-    __slots__ = ("created_ms", "deleted", "fifo", "key", "name", "number", "settings", "simple", "version")
+    __slots__ = ("created_ms", "deleted", "fifo", "is_plain", "key", "name", "number", "settings", "version")
 
     def __init__(self, name: str, number: int, settings: QueueSettings, created_ms: int, key: bytes) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class QueueView:
     def set_settings(self, settings: QueueSettings) -> None:
         self.settings = settings
         self.fifo = settings.fifo
-        self.simple = is_simple(settings)
+        self.is_plain = is_plain_queue(settings)
 
 
 class Registry:
@@ -61,9 +61,9 @@ class Registry:
         self.docs_key = f"{prefix}:{{meta}}:docs".encode()
         self.versions_key = self.docs_key + b"v"
         self.counters_key = f"{prefix}:{{meta}}:counters".encode()
-        self.queues: dict[str, QueueView] = {}
-        self.numbered: dict[int, QueueView] = {}
-        self.router = Router()
+        self.queues: dict[str, CachedQueue] = {}
+        self.numbered: dict[int, CachedQueue] = {}
+        self.router = ExchangeRouter()
         self.version = -1
         self.id_prefix = ""
         self.stores = 0  # how often it turned out to be another one
@@ -199,7 +199,7 @@ class Registry:
                 known.set_settings(settings)
             known.version = version
             return
-        view = QueueView(name, number, settings, fields["created_ms"], self.key_of(number))
+        view = CachedQueue(name, number, settings, fields["created_ms"], self.key_of(number))
         view.version = version
         self.queues[name] = self.numbered[number] = view
         if known is not None:
@@ -214,18 +214,18 @@ class Registry:
         elif name == _EXCHANGES:
             self.router.load({"exchanges": [], "bindings": []})
 
-    def _forget(self, view: QueueView) -> None:
+    def _forget(self, view: CachedQueue) -> None:
         view.deleted = True
         if self.numbered.get(view.number) is view:  # in another store, that number may be another queue's
             del self.numbered[view.number]
 
     # -- changing -------------------------------------------------------------------------------
 
-    def put_queue(self, calls: Calls, view: QueueView) -> bool:
+    def put_queue(self, calls: Calls, view: CachedQueue) -> bool:
         """As it stands in the view, if nobody changed it meanwhile."""
         return bool(self.put(calls, _QUEUE + view.name, view.version, _queue_data(view.number, view)))
 
-    def drop_queue(self, calls: Calls, view: QueueView) -> None:
+    def drop_queue(self, calls: Calls, view: CachedQueue) -> None:
         self.put(calls, _QUEUE + view.name, view.version, b"")
 
     def document(self, calls: Calls, name: str) -> tuple[int, bytes | None]:
@@ -238,13 +238,13 @@ class Registry:
         self.refresh(calls, always=True)
         return int(made)
 
-    def change_router(self, calls: Calls, change: Callable[[Router], Result]) -> Result:
+    def change_router(self, calls: Calls, change: Callable[[ExchangeRouter], Result]) -> Result:
         """`change` is tried on a copy, and again on a newer one if somebody was faster."""
         for _ in range(_TRIES):
             self.refresh(calls)
             version = self._documents.get(_EXCHANGES, (0, b""))[0]
             before = self.router.dump()
-            trial = Router()
+            trial = ExchangeRouter()
             trial.load(before)
             result = change(trial)
             after = trial.dump()
@@ -299,11 +299,11 @@ def _text(value: bytes | None) -> str:
     return "" if value is None else value.decode()
 
 
-def _queue_data(number: int, view: QueueView) -> bytes:
+def _queue_data(number: int, view: CachedQueue) -> bytes:
     return b'{"number": %d, %b' % (number, _queue_fields(view))
 
 
-def _queue_fields(view: QueueView) -> bytes:
+def _queue_fields(view: CachedQueue) -> bytes:
     """All but the number, which comes in front of it."""
     fields = {"created_ms": view.created_ms, "settings": view.settings.to_json()}
     return json.dumps(fields).encode()[1:]

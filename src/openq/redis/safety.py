@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import InvalidSetting
-from ..observe.metrics import Family
-from .facts import Info as Info
-from .facts import gather as gather
+from ..metrics import Family
+from .server_info import ServerInfo as ServerInfo
+from .server_info import read_server_info as read_server_info
 
 PROFILES = ("safe", "fast")
-OLDEST = (7, 0)  # the first with Functions
+MIN_VERSION = (7, 0)  # the first with Functions
 
 EVERYSEC_S = 2.0  # a sync each second, and writes held back for up to two while one takes long
 FAILOVER_S = 2.0  # for an election, and for clients to find the new master
-LONG_PATIENCE_S = 5.0
+LONG_TIMEOUT_S = 5.0
 KERNEL_S = 30.0  # how long Linux keeps a written page before it goes to disk by itself
 FAULTS = {
     "process_killed": "the Redis process is killed",
@@ -33,7 +33,7 @@ FAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SafetyFinding:
     """One setting, whether it will do, and what to do if not."""
 
     setting: str
@@ -50,7 +50,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LossEstimate:
     """How much that was acknowledged one kind of fault may take away."""
 
     fault: str
@@ -58,31 +58,31 @@ class Line:
     text: str
 
     def __str__(self) -> str:
-        return f"{FAULTS[self.fault]}: {span(self.seconds)}; {self.text}"
+        return f"{FAULTS[self.fault]}: {format_window(self.seconds)}; {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SafetyReport:
     profile: str
-    nodes: tuple[Info, ...]
-    findings: tuple[Finding, ...]
+    nodes: tuple[ServerInfo, ...]
+    findings: tuple[SafetyFinding, ...]
     copies: int | None = None  # how many replicas answers wait for; None: all that are connected
 
-    def waited_for(self, info: Info) -> int:
+    def required_replicas(self, info: ServerInfo) -> int:
         if self.profile == "fast":
             return 0
         return len(info.lags_s) if self.copies is None else self.copies
 
     @property
-    def wrong(self) -> list[Finding]:
+    def failures(self) -> list[SafetyFinding]:
         return [finding for finding in self.findings if finding.verdict == "failed"]
 
     @property
-    def doubtful(self) -> list[Finding]:
+    def warnings(self) -> list[SafetyFinding]:
         return [finding for finding in self.findings if finding.verdict in ("warning", "unknown")]
 
 
-def span(seconds: float) -> str:
+def format_window(seconds: float) -> str:
     if math.isnan(seconds):
         return "unknown"
     if math.isinf(seconds):
@@ -93,29 +93,31 @@ def span(seconds: float) -> str:
 # -- judging ------------------------------------------------------------------------------------
 
 
-def check(info: Info | Sequence[Info], profile: str = "safe", copies: int | None = None) -> Report:
+def evaluate(
+    info: ServerInfo | Sequence[ServerInfo], profile: str = "safe", copies: int | None = None
+) -> SafetyReport:
     """What is found on one server, or on all masters of a cluster.
 
     `copies` is how many replicas answers wait for, where that is not all that are connected.
     """
     if profile not in PROFILES:
         raise InvalidSetting(f"profile must be safe or fast, not {profile!r}")
-    nodes = (info,) if isinstance(info, Info) else tuple(info)
-    report = Report(profile, nodes, (), copies)
+    nodes = (info,) if isinstance(info, ServerInfo) else tuple(info)
+    report = SafetyReport(profile, nodes, (), copies)
     return replace(report, findings=tuple(each for node in nodes for each in _findings(node, report)))
 
 
-def require(report: Report) -> list[str]:
+def refuse_unsafe(report: SafetyReport) -> list[str]:
     """Refuse what the profile does not allow; otherwise the warnings to be logged."""
     for node in report.nodes:
-        refuse_old(node)
-    if report.wrong:
-        wrong = "\n".join(f"  {finding}" for finding in report.wrong)
+        refuse_old_version(node)
+    if report.failures:
+        wrong = "\n".join(f"  {finding}" for finding in report.failures)
         raise InvalidSetting(
             f"this Redis may lose acknowledged messages, which the profile safe does not allow:\n{wrong}\n"
             f"(`{_rewrite(report)}` makes changes stay.) The profile fast starts anyway, with that risk"
         )
-    warnings = [str(finding) for finding in report.doubtful]
+    warnings = [str(finding) for finding in report.warnings]
     if report.profile == "fast":
         risks = [str(line) for line in loss_window(report) if line.seconds]
         if risks:
@@ -123,13 +125,13 @@ def require(report: Report) -> list[str]:
     return warnings
 
 
-def _rewrite(report: Report) -> str:
+def _rewrite(report: SafetyReport) -> str:
     """For one server as a whole command; for several, what is to be said to each."""
     return f"{report.nodes[0].cli if len(report.nodes) == 1 else 'redis-cli -h ... -p ...'} config rewrite"
 
 
-def refuse_old(info: Info) -> None:
-    if info.version < OLDEST:
+def refuse_old_version(info: ServerInfo) -> None:
+    if info.version < MIN_VERSION:
         version = ".".join(map(str, info.version))
         where = f" at {info.node}" if info.node else ""
         raise InvalidSetting(
@@ -138,46 +140,46 @@ def refuse_old(info: Info) -> None:
         )
 
 
-class _Notes:
+class _Findings:
     """What is found on one server, in order."""
 
-    def __init__(self, info: Info, report: Report) -> None:
+    def __init__(self, info: ServerInfo, report: SafetyReport) -> None:
         self.info = info
         self.report = report
         self.strict = "failed" if report.profile == "safe" else "warning"  # of what `safe` refuses
-        self.found: list[Finding] = []
+        self.found: list[SafetyFinding] = []
 
     def add(self, setting: str, verdict: str, text: str, command: str = "", value: str | None = None) -> None:
         shown = self.info.settings.get(setting, "") if value is None else value
-        self.found.append(Finding(setting, shown, verdict, text, command, self.info.node))
+        self.found.append(SafetyFinding(setting, shown, verdict, text, command, self.info.node))
 
 
-def _findings(info: Info, report: Report) -> list[Finding]:
-    notes = _Notes(info, report)
+def _findings(info: ServerInfo, report: SafetyReport) -> list[SafetyFinding]:
+    findings = _Findings(info, report)
     version = f"{info.product} {'.'.join(map(str, info.version))}"
-    if info.version >= OLDEST:
-        notes.add("version", "ok", "has the functions that OpenQ needs", value=version)
+    if info.version >= MIN_VERSION:
+        findings.add("version", "ok", "has the functions that OpenQ needs", value=version)
     else:
-        notes.add("version", "failed", "Redis 7.0 or newer, or Valkey, is needed", value=version)
+        findings.add("version", "failed", "Redis 7.0 or newer, or Valkey, is needed", value=version)
     if info.role != "master":
-        notes.add("role", "failed", "a replica takes no writes: name its master", value=info.role)
-    if info.hidden:
-        notes.add(
+        findings.add("role", "failed", "a replica takes no writes: name its master", value=info.role)
+    if info.config_error:
+        findings.add(
             "config",
             "warning",
-            f"CONFIG GET is refused ({info.hidden}): look up what is unknown below where this Redis is "
+            f"CONFIG GET is refused ({info.config_error}): look up what is unknown below where this Redis is "
             "managed, or allow it by `acl setuser NAME +config|get`",
             value="hidden",
         )
-    _judge_disk(notes)
-    _judge_memory(notes)
-    _judge_replicas(notes)
-    _judge_failover(notes)
-    return notes.found
+    _judge_disk(findings)
+    _judge_memory(findings)
+    _judge_replicas(findings)
+    _judge_failover(findings)
+    return findings.found
 
 
-def _judge_disk(notes: _Notes) -> None:
-    info, add, strict = notes.info, notes.add, notes.strict
+def _judge_disk(findings: _Findings) -> None:
+    info, add, strict = findings.info, findings.add, findings.strict
     command = f"{info.cli} config set appendonly yes"
     appendonly = info.settings.get("appendonly")
     if appendonly is None:
@@ -202,15 +204,15 @@ def _judge_disk(notes: _Notes) -> None:
             add("appendfsync", strict, "the system alone decides when it goes to disk", always)
 
 
-def _slow(info: Info) -> str:
+def _slow(info: ServerInfo) -> str:
     if not info.delayed_syncs:
         return ""
     times = "once" if info.delayed_syncs == 1 else f"{info.delayed_syncs} times"
     return f", and more while its disk is slow, as it was {times} since its start (aof_delayed_fsync)"
 
 
-def _judge_memory(notes: _Notes) -> None:
-    info, add, strict = notes.info, notes.add, notes.strict
+def _judge_memory(findings: _Findings) -> None:
+    info, add, strict = findings.info, findings.add, findings.strict
     command = f"{info.cli} config set maxmemory-policy noeviction"
     policy, most = info.settings.get("maxmemory-policy"), info.settings.get("maxmemory")
     if policy is None:
@@ -223,10 +225,10 @@ def _judge_memory(notes: _Notes) -> None:
         add("maxmemory-policy", strict, "a full Redis would evict messages", command)
 
 
-def _judge_replicas(notes: _Notes) -> None:
-    info, add = notes.info, notes.add
+def _judge_replicas(findings: _Findings) -> None:
+    info, add = findings.info, findings.add
     count = len(info.lags_s)
-    wanted = notes.report.waited_for(info)
+    wanted = findings.report.required_replicas(info)
     if wanted > count:
         text = f"answers are to wait for {wanted} (replicas=): every publish would fail"
         add("replicas", "failed", text, value=f"{count or 'none'} connected")
@@ -258,9 +260,9 @@ def _judge_replicas(notes: _Notes) -> None:
         add("min-replicas-to-write", "ok", "a master that is cut off stops taking writes")
 
 
-def _judge_failover(notes: _Notes) -> None:
+def _judge_failover(findings: _Findings) -> None:
     """How long queues stand still when a master dies: nearly all of it is the servers' own patience."""
-    info = notes.info
+    info = findings.info
     if info.in_cluster and info.lags_s:
         setting, command = "cluster-node-timeout", f"{info.cli} config set cluster-node-timeout"
     elif info.sentinel_cli:
@@ -272,45 +274,51 @@ def _judge_failover(notes: _Notes) -> None:
         return
     if setting not in info.settings:
         return
-    patience_s = info.number(setting, 15_000.0) / 1000
-    text = f"queues of a master that dies stand still for about {patience_s + FAILOVER_S:g} s"
-    if patience_s > LONG_PATIENCE_S:
-        notes.add(setting, "warning", text, f"{command} {LONG_PATIENCE_S * 1000:.0f}")
+    timeout_s = info.number(setting, 15_000.0) / 1000
+    text = f"queues of a master that dies stand still for about {timeout_s + FAILOVER_S:g} s"
+    if timeout_s > LONG_TIMEOUT_S:
+        findings.add(setting, "warning", text, f"{command} {LONG_TIMEOUT_S * 1000:.0f}")
     else:
-        notes.add(setting, "ok", text)
+        findings.add(setting, "ok", text)
 
 
 # -- the loss window ----------------------------------------------------------------------------
 
 
-def loss_window(report: Report) -> list[Line]:
+def loss_window(report: SafetyReport) -> list[LossEstimate]:
     """For each fault, how much that was acknowledged may be gone. Of several servers, the worst."""
-    worst: dict[str, Line] = {}
+    worst: dict[str, LossEstimate] = {}
     for node in report.nodes:
-        for line in _lines(node, report):
+        for line in _estimates(node, report):
             known = worst.get(line.fault)
-            if known is None or _badness(line.seconds) > _badness(known.seconds):
+            if known is None or _severity(line.seconds) > _severity(known.seconds):
                 worst[line.fault] = line
     return list(worst.values())
 
 
-def _badness(seconds: float) -> float:
+def _severity(seconds: float) -> float:
     return 1e18 if math.isnan(seconds) else min(seconds, 2e18)
 
 
-def _lines(info: Info, report: Report) -> list[Line]:
+def _estimates(info: ServerInfo, report: SafetyReport) -> list[LossEstimate]:
     killed, power = _killed(info, report), _power(info, report)
     if not info.lags_s:
         return [
             killed,
             power,
-            Line("failover", 0.0, "there is no replica: queues stand still until Redis is back"),
-            Line("network_split", 0.0, "there is no replica that could take over meanwhile"),
-            Line("disk_lost", math.inf, "there is no replica, all messages were only there"),
+            LossEstimate("failover", 0.0, "there is no replica: queues stand still until Redis is back"),
+            LossEstimate("network_split", 0.0, "there is no replica that could take over meanwhile"),
+            LossEstimate("disk_lost", math.inf, "there is no replica, all messages were only there"),
         ]
-    if report.waited_for(info) >= len(info.lags_s):
+    if report.required_replicas(info) >= len(info.lags_s):
         one = "while only one machine fails: every answer waited for all connected replicas (WAIT)"
-        return [killed, power, Line("failover", 0.0, one), _split_safe(info), Line("disk_lost", 0.0, one)]
+        return [
+            killed,
+            power,
+            LossEstimate("failover", 0.0, one),
+            _split_safe(info),
+            LossEstimate("disk_lost", 0.0, one),
+        ]
     lag_s = float(max(1, *info.lags_s))
     text = "what the replica had not got yet: commonly milliseconds, and nothing bounds it"
     if _stops_alone(info):
@@ -319,67 +327,73 @@ def _lines(info: Info, report: Report) -> list[Line]:
     return [
         killed,
         power,
-        Line("failover", lag_s, text),
+        LossEstimate("failover", lag_s, text),
         _split_fast(info, lag_s),
-        Line("disk_lost", lag_s, text),
+        LossEstimate("disk_lost", lag_s, text),
     ]
 
 
-def _killed(info: Info, report: Report) -> Line:
+def _killed(info: ServerInfo, report: SafetyReport) -> LossEstimate:
     fault = "process_killed"
     match info.settings.get("appendonly"), info.settings.get("appendfsync"):
         case "no", _:
             return _snapshots(fault, info)
         case None, _:
-            return Line(fault, math.nan, "whether appendonly is on is not known")
+            return LossEstimate(fault, math.nan, "whether appendonly is on is not known")
         case _, "everysec" | None:
-            return Line(
+            return LossEstimate(
                 fault,
                 EVERYSEC_S,
                 "nothing while the disk keeps up; Redis holds writes back while a sync is slow",
             )
         case _:
-            return Line(fault, 0.0, "every change was handed to the system before its answer")
+            return LossEstimate(fault, 0.0, "every change was handed to the system before its answer")
 
 
-def _power(info: Info, report: Report) -> Line:
+def _power(info: ServerInfo, report: SafetyReport) -> LossEstimate:
     fault = "power_loss"
     match info.settings.get("appendonly"), info.settings.get("appendfsync"):
         case "no", _:
             return _snapshots(fault, info)
         case None, _:
-            return Line(fault, math.nan, "whether appendonly is on is not known")
+            return LossEstimate(fault, math.nan, "whether appendonly is on is not known")
         case _, "always":
-            return Line(fault, 0.0, "every change was on disk before its answer (appendfsync always)")
+            return LossEstimate(fault, 0.0, "every change was on disk before its answer (appendfsync always)")
         case _, "everysec":
             # WAITAOF does not change that: with everysec it was seen to answer before the sync.
-            return Line(
+            return LossEstimate(
                 fault,
                 EVERYSEC_S,
                 "the file is synced each second (appendfsync everysec); while a sync takes longer than that, "
                 "so long and a second more",
             )
         case _, None:
-            return Line(fault, math.nan, f"appendfsync is not known: {EVERYSEC_S:g} s if it is everysec")
+            return LossEstimate(
+                fault, math.nan, f"appendfsync is not known: {EVERYSEC_S:g} s if it is everysec"
+            )
         case _:
-            return Line(fault, KERNEL_S, "the system alone decides when it goes to disk (appendfsync no)")
+            return LossEstimate(
+                fault, KERNEL_S, "the system alone decides when it goes to disk (appendfsync no)"
+            )
 
 
-def _snapshots(fault: str, info: Info) -> Line:
+def _snapshots(fault: str, info: ServerInfo) -> LossEstimate:
     words = info.settings.get("save")
     if words is None:
-        return Line(fault, math.nan, "what came after the last snapshot (appendonly no)")
+        return LossEstimate(fault, math.nan, "what came after the last snapshot (appendonly no)")
     points = words.split()
     # A point that asks for more than one change may never be reached: it bounds nothing.
     bounds = [
         float(after_s) for after_s, changes in zip(points[::2], points[1::2], strict=True) if changes == "1"
     ]
     if not bounds:
-        return Line(fault, math.inf, "everything that no snapshot holds yet (appendonly no)")
-    return Line(fault, min(bounds), f"what came after the last snapshot (save {words}; appendonly no)")
+        return LossEstimate(fault, math.inf, "everything that no snapshot holds yet (appendonly no)")
+    return LossEstimate(
+        fault, min(bounds), f"what came after the last snapshot (save {words}; appendonly no)"
+    )
 
 
-def _split_safe(info: Info) -> Line:
+def _split_safe(info: ServerInfo) -> LossEstimate:
     fault = "network_split"
     refused = "answers fail while the replicas do not confirm them (WAIT)"
     if info.in_cluster:
@@ -388,12 +402,14 @@ def _split_safe(info: Info) -> Line:
             info.number("repl-timeout", 60.0),
         )
         if node_s < repl_s:
-            return Line(fault, 0.0, f"{refused}, and a master that is cut off stops after {node_s:g} s")
-        return Line(fault, node_s - repl_s, "repl-timeout should be longer than cluster-node-timeout")
+            return LossEstimate(
+                fault, 0.0, f"{refused}, and a master that is cut off stops after {node_s:g} s"
+            )
+        return LossEstimate(fault, node_s - repl_s, "repl-timeout should be longer than cluster-node-timeout")
     if _stops_alone(info):
-        return Line(fault, 0.0, f"{refused}, and a master without replicas takes no writes")
+        return LossEstimate(fault, 0.0, f"{refused}, and a master without replicas takes no writes")
     repl_s = info.number("repl-timeout", 60.0)
-    return Line(
+    return LossEstimate(
         fault,
         math.inf,
         f"nothing for the first {repl_s:g} s: {refused}; then the master drops its replicas and goes on "
@@ -401,26 +417,26 @@ def _split_safe(info: Info) -> Line:
     )
 
 
-def _split_fast(info: Info, lag_s: float) -> Line:
+def _split_fast(info: ServerInfo, lag_s: float) -> LossEstimate:
     fault = "network_split"
     if info.in_cluster:
         node_s = info.number("cluster-node-timeout", 15_000.0) / 1000
         # Measured with 15 s: the last answer came 18.3 s after the cut.
-        return Line(
+        return LossEstimate(
             fault, node_s * 1.25, f"a master that is cut off takes writes for {node_s:g} s and a little more"
         )
     if _stops_alone(info):
-        return Line(fault, lag_s, "then the master stops (min-replicas-to-write)")
-    return Line(
+        return LossEstimate(fault, lag_s, "then the master stops (min-replicas-to-write)")
+    return LossEstimate(
         fault, math.inf, "a master that is cut off goes on taking writes, and loses them when it is back"
     )
 
 
-def _stops_alone(info: Info) -> bool:
+def _stops_alone(info: ServerInfo) -> bool:
     return info.number("min-replicas-to-write", 0.0) > 0
 
 
-def gauges(report: Report) -> list[Family]:
+def loss_window_gauges(report: SafetyReport) -> list[Family]:
     """For monitoring: alarm on what is more than you can bear. +Inf is without bound, NaN unknown."""
     samples = [({"fault": line.fault}, line.seconds) for line in loss_window(report)]
     return [

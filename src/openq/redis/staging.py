@@ -1,4 +1,4 @@
-"""Staged batches on Redis: the promises of `broker/staging.py`, kept by any number of servers together.
+"""Staged batches on Redis: the promises of `local/staging.py`, kept by any number of servers together.
 
 Parts and promise of a job lie in keys of their own, on one node; the queues that its rows go to may be on
 others. So a batch is published in confirmed steps:
@@ -21,19 +21,27 @@ from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ..broker import stages
-from ..broker.rows import Slice
-from ..broker.stage_rows import (
-    Gates,
-    Room,
-    is_limited,
-    look_at_batch,
-    look_at_part,
-    orphaned,
-    promised_chunks,
+from ..broker import staged_batches
+from ..broker.packed_messages import MessageSlice
+from ..broker.staged_batches import (
+    CommitPlan,
+    Committed,
+    MaySend,
+    PartDamaged,
+    StagedBatch,
+    StagingJob,
+    check_batch,
 )
-from ..broker.stages import Committed, Job, MaySend, PartDamaged, Promise, StageView, check_batch
-from ..engine import marks
+from ..broker.staged_rows import (
+    QueueLimits,
+    QueueRoom,
+    check_batch_rows,
+    check_part,
+    is_limited,
+    orphaned,
+    planned_chunks,
+)
+from ..engine import progress
 from ..errors import (
     Closed,
     FunctionError,
@@ -43,15 +51,15 @@ from ..errors import (
     StoreError,
     StoreUnavailable,
 )
-from ..model import FORM_BYTES
-from ..names import full_name
+from ..model import ENCODING_BYTES
+from ..names import qualified_name
 from .drafts import pack_draft
 from .records import light_fields, pack_record
-from .registry import QueueView
-from .stage_keys import Listed, StageKeys, Told, pack_facts, weight_of
+from .registry import CachedQueue
+from .staging_keys import JobState, ListedBatch, StagingKeys, pack_part_info, weight_of
 
 if TYPE_CHECKING:
-    from .operations import Operations
+    from .admin import Administration
 
 log = logging.getLogger("openq.redis")
 
@@ -64,7 +72,7 @@ _TRIES = 10
 _CHANGES = 50  # times that others are faster
 
 
-class _Behind(NotReplicated):
+class _QueueBehind(NotReplicated):
     """A queue lost what it had said it has."""
 
 
@@ -72,48 +80,48 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _apart(verb: Callable[P, T]) -> Callable[P, T]:
+def _with_separate_writes(verb: Callable[P, T]) -> Callable[P, T]:
     """Each verb has its writes confirmed where it matters; its looks are nobody's to wait for later."""
 
     @wraps(verb)
     def run(*args: P.args, **named: P.kwargs) -> T:
         staging: Any = args[0]
-        with staging.broker.calls.apart(forgets=True):
+        with staging.broker.calls.separate_writes(forget=True):
             return verb(*args, **named)
 
     return run
 
 
 class RedisStaging:
-    def __init__(self, broker: Operations) -> None:
+    def __init__(self, broker: Administration) -> None:
         self.broker = broker
-        self._keys = StageKeys(broker)
-        self._most = stages.MOST_IN_MEMORY
+        self._keys = StagingKeys(broker)
+        self._max_bytes = staged_batches.MAX_IN_MEMORY
 
     # -- the verbs ------------------------------------------------------------------------------
 
-    @_apart
-    def put(self, job: Job, batch: int, part: str, data: bytes) -> int:
-        facts = look_at_part(job, batch, part, data)
+    @_with_separate_writes
+    def put(self, job: StagingJob, batch: int, part: str, data: bytes) -> int:
+        facts = check_part(job, batch, part, data)
         self.broker._check_open()
-        keys, text = self._keys, pack_facts(facts, data)
+        keys, text = self._keys, pack_part_info(facts, data)
         with self._confirmed():
-            keys.enter(job, batch, weight_of(part, text, data), self._most)
+            keys.enter(job, batch, weight_of(part, text, data), self._max_bytes)
             try:
                 word, weight, parts = keys.put(job, batch, part, text, data)
                 if word == "late" and self._is_damaged(job, batch, part, facts.rows):
-                    word, weight, parts = keys.put(job, batch, part, text, data, mends=True)
+                    word, weight, parts = keys.put(job, batch, part, text, data, repairs=True)
             except BaseException:
                 with suppress(StoreError):
-                    self._settle(job, keys.look(job, batch, is_brief=True))
+                    self._settle(job, keys.read_state(job, batch, is_brief=True))
                 raise
             keys.settle(job, batch, weight if parts else None)
         return facts.rows
 
-    @_apart
+    @_with_separate_writes
     def commit(
         self,
-        job: Job,
+        job: StagingJob,
         batch: int,
         parts: Sequence[str],
         rows: int | None = None,
@@ -127,63 +135,63 @@ class RedisStaging:
         own = b""  # promise
         failed = 0
         for _ in range(_CHANGES):
-            told = self._keys.look(job, batch)
-            told.require(job)
-            done = told.outcome(bool(own))
+            state = self._keys.read_state(job, batch)
+            state.require(job)
+            done = state.outcome(bool(own))
             try:
                 if done is not None:
                     with self._confirmed():  # also what others wrote before
                         self._drop(job, batch)
                     return done
-                if told.promised >= 0:
-                    self._fulfil(job, told)
+                if state.promised >= 0:
+                    self._publish_plan(job, state)
                     continue
-                promise = look_at_batch(
-                    *(job.account, told.facts(), partial(self._keys.read_part, job, told), parts, rows),
-                    full_name(job.account, queue) if queue else None,
-                    full_name(job.account, dead_letter) if dead_letter else None,
-                    Gates(self._rooms(), may_send),
+                plan = check_batch_rows(
+                    *(job.account, state.facts(), partial(self._keys.read_part, job, state), parts, rows),
+                    qualified_name(job.account, queue) if queue else None,
+                    qualified_name(job.account, dead_letter) if dead_letter else None,
+                    QueueLimits(self._rooms(), may_send),
                 )
-                if told.newest < 0 and not promise.rows:  # nothing of it has to be remembered
+                if state.newest < 0 and not plan.rows:  # nothing of it has to be remembered
                     with self._confirmed():
                         self._drop(job, batch)
                     return Committed(0, 0, False)
-                own = self._promise(job, told, promise) or own
+                own = self._write_plan(job, state, plan) or own
             except NotReplicated:
                 failed += 1
                 if failed == _TRIES:
                     raise
             except PartDamaged:
-                again = self._keys.look(job, batch)
-                if again.parts == told.parts and again.promised == told.promised:
+                again = self._keys.read_state(job, batch)
+                if again.parts == state.parts and again.promised == state.promised:
                     raise
         raise StoreUnavailable(f"job {job.name!r}, batch {batch} is changed by others all the time")
 
-    @_apart
-    def abort(self, job: Job, batch: int) -> bool:
+    @_with_separate_writes
+    def abort(self, job: StagingJob, batch: int) -> bool:
         check_batch(batch)
         self.broker._check_open()
-        told = self._keys.look(job, batch)
-        told.require(job)
+        state = self._keys.read_state(job, batch)
+        state.require(job)
         with self._confirmed():
-            if told.outcome(False) is not None:
+            if state.outcome(False) is not None:
                 self._drop(job, batch)
                 return False
             damaged = None
-            if told.promised == batch:
-                damaged = next(self._damaged(job, told), None)
+            if state.promised == batch:
+                damaged = next(self._damaged(job, state), None)
                 if damaged is None:
                     return False
                 log.warning("job %r, batch %d is dropped: part %s is damaged", job.key, batch, damaged)
             return self._drop(job, batch, even_promised=damaged is not None) == "dropped"
 
-    @_apart
-    def stages(self) -> list[StageView]:
+    @_with_separate_writes
+    def stages(self) -> list[StagedBatch]:
         self.broker._check_open()
         views = map(self._keys.view, self._keys.listed())
         return [view for view in views if view is not None]
 
-    @_apart
+    @_with_separate_writes
     def sweep(self) -> None:
         try:
             found = self._keys.listed()
@@ -200,43 +208,43 @@ class RedisStaging:
             except (OpenQError, OSError) as error:
                 log.warning("job %r, batch %d has to wait: %s", each.job.key, each.batch, error)
 
-    def _sweep(self, listed: Listed) -> None:
+    def _sweep(self, listed: ListedBatch) -> None:
         job, batch = listed.job, listed.batch
-        told = self._keys.look(job, batch, is_brief=True)
-        if told.promised == batch:
-            if told.now_ms - told.went_on_ms >= CLAIM_MS:
-                self._fulfil(job, self._keys.look(job, batch))
+        state = self._keys.read_state(job, batch, is_brief=True)
+        if state.promised == batch:
+            if state.now_ms - state.progressed_ms >= CLAIM_MS:
+                self._publish_plan(job, self._keys.read_state(job, batch))
                 log.info("published what was promised: job %r, batch %d", job.key, batch)
-        elif told.is_staged:
-            if told.outcome(False) is not None or told.now_ms - told.touched_ms > stages.KEPT_MS:
+        elif state.is_staged:
+            if state.outcome(False) is not None or state.now_ms - state.touched_ms > staged_batches.KEPT_MS:
                 self._drop(job, batch)
-            elif told.weight != listed.weight:
-                self._settle(job, told)
-        elif told.now_ms - listed.touched_ms > ABSENT_MS:
+            elif state.weight != listed.weight:
+                self._settle(job, state)
+        elif state.now_ms - listed.touched_ms > ABSENT_MS:
             self._keys.settle(job, batch, None)
 
     # -- parts ----------------------------------------------------------------------------------
 
-    def _drop(self, job: Job, batch: int, even_promised: bool = False) -> str:
+    def _drop(self, job: StagingJob, batch: int, even_promised: bool = False) -> str:
         word = self._keys.drop(job, batch, even_promised)
         if word != "promised":
             self._keys.settle(job, batch, None)
         return word
 
-    def _settle(self, job: Job, told: Told) -> None:
-        self._keys.settle(job, told.batch, told.weight if told.is_staged else None)
+    def _settle(self, job: StagingJob, state: JobState) -> None:
+        self._keys.settle(job, state.batch, state.weight if state.is_staged else None)
 
-    def _is_damaged(self, job: Job, batch: int, part: str, rows: int) -> bool:
+    def _is_damaged(self, job: StagingJob, batch: int, part: str, rows: int) -> bool:
         """Whether a promised batch lacks just this part, and one of so many rows may stand in for it."""
-        told = self._keys.look(job, batch)
-        if told.promised != batch or (part, rows) not in told.read_promise().parts:
+        state = self._keys.read_state(job, batch)
+        if state.promised != batch or (part, rows) not in state.read_promise().parts:
             return False
-        return part in self._damaged(job, told)
+        return part in self._damaged(job, state)
 
-    def _damaged(self, job: Job, told: Told) -> Iterator[str]:
-        for part, _ in told.read_promise().parts:
+    def _damaged(self, job: StagingJob, state: JobState) -> Iterator[str]:
+        for part, _ in state.read_promise().parts:
             try:
-                self._keys.read_part(job, told, part)
+                self._keys.read_part(job, state, part)
             except PartDamaged:
                 yield part
 
@@ -247,9 +255,9 @@ class RedisStaging:
         """What is written in here is as safe as the profile says when it is over, or NotReplicated is raised:
         all of it may be done again."""
         calls = self.broker.calls
-        with calls.apart():
+        with calls.separate_writes():
             yield
-            calls.durable()
+            calls.wait_for_copies()
 
     # -- promising ------------------------------------------------------------------------------
 
@@ -257,7 +265,7 @@ class RedisStaging:
         broker = self.broker
         broker._registry.refresh(broker.calls)
 
-        def room_of(name: str) -> Room | None:
+        def room_of(name: str) -> QueueRoom | None:
             view = broker._registry.queues.get(name)
             if view is None:
                 return None
@@ -265,44 +273,42 @@ class RedisStaging:
                 waiting = broker.waiting(name) if is_limited(view.settings) else (0, 0)
             except QueueNotFound:
                 return None
-            return Room(view.settings, *waiting)
+            return QueueRoom(view.settings, *waiting)
 
         return room_of
 
-    def _promise(self, job: Job, told: Told, promise: Promise) -> bytes:
+    def _write_plan(self, job: StagingJob, state: JobState, plan: CommitPlan) -> bytes:
         """What was promised; nothing if others were faster, or a part is another one by now."""
-        if told.newest < 0:
-            self._keys.remember_job(Job(job.name, job.account, told.whose(job)))
-        text = json.dumps({**promise.to_json(), "by": self.broker._token()}).encode()
+        if state.newest < 0:
+            self._keys.remember_job(StagingJob(job.name, job.account, state.job_owner(job)))
+        text = json.dumps({**plan.to_json(), "by": self.broker._token()}).encode()
         for _ in range(_CHANGES):
             with self._confirmed():
-                self._keys.settle(job, told.batch, told.weight)  # so that a sweep finds it at any rate
-                word = self._keys.promise(job, told, text)
+                self._keys.settle(job, state.batch, state.weight)  # so that a sweep finds it at any rate
+                word = self._keys.plan(job, state, text)
             if word == "made":
                 return text
-            again = self._keys.look(job, told.batch)
-            if word != "changed" or any(
-                told.parts[part] != again.parts.get(part) for part, _ in promise.parts
-            ):
+            again = self._keys.read_state(job, state.batch)
+            if word != "changed" or any(state.parts[part] != again.parts.get(part) for part, _ in plan.parts):
                 break
-            told = again  # what came is none of the batch: no need to look at the parts again
+            state = again  # what came is none of the batch: no need to look at the parts again
         return b""
 
     # -- publishing what is promised ------------------------------------------------------------
 
-    def _fulfil(self, job: Job, told: Told) -> None:
+    def _publish_plan(self, job: StagingJob, state: JobState) -> None:
         """All that is not published yet; then nothing is staged any more. Raises NotReplicated where that is
         not certain: the promise stands, and whoever comes next goes on with it."""
-        batch = told.promised
-        if batch != told.batch:
-            told = self._keys.look(job, batch)
-            if told.promised != batch:
+        batch = state.promised
+        if batch != state.batch:
+            state = self._keys.read_state(job, batch)
+            if state.promised != batch:
                 return
-        promise = told.read_promise()
-        run = _Run(self.broker, self._keys.tag(job), batch, promise.dead_letter)
-        read_part = partial(self._keys.read_part, job, told)
-        chunks = promised_chunks(job.account, promise, read_part, told.floor, CHUNK_ROWS, CHUNK_BYTES)
-        row, is_last = told.floor, False
+        plan = state.read_promise()
+        run = _BatchPublisher(self.broker, self._keys.tag(job), batch, plan.dead_letter)
+        read_part = partial(self._keys.read_part, job, state)
+        chunks = planned_chunks(job.account, plan, read_part, state.floor, CHUNK_ROWS, CHUNK_BYTES)
+        row, is_last = state.floor, False
         while not is_last:
             with self._confirmed():
                 size = 0
@@ -311,23 +317,23 @@ class RedisStaging:
                     self._publish(run, row, chunk)
                     row += sum(len(each.bodies) for each in chunk)
                     size += sum(len(body) for each in chunk for body in each.bodies)
-            if not is_last and not self._keys.go_on(job, batch, row):
+            if not is_last and not self._keys.set_progress(job, batch, row):
                 return
         with self._confirmed():
-            self._keys.end(job, batch, promise.rows, len(promise.rejected))
+            self._keys.end(job, batch, plan.rows, len(plan.rejected))
             self._keys.settle(job, batch, None)
-        kept_ms = marks.kept_ms(job.key)
-        if kept_ms < marks.KEPT_MS:
-            run.fade(kept_ms)
+        kept_ms = progress.kept_ms(job.key)
+        if kept_ms < progress.KEPT_MS:
+            run.shorten_marks(kept_ms)
 
-    def _publish(self, run: _Run, row: int, chunk: list[Slice]) -> None:
+    def _publish(self, run: _BatchPublisher, row: int, chunk: list[MessageSlice]) -> None:
         run.publish(row, chunk)
 
 
-class _Run:
+class _BatchPublisher:
     """One who publishes a batch: what he knows of how far each queue is."""
 
-    def __init__(self, broker: Operations, job: str, batch: int, dead_letter: str | None) -> None:
+    def __init__(self, broker: Administration, job: str, batch: int, dead_letter: str | None) -> None:
         self._broker = broker
         self._job = job
         self._batch = batch
@@ -335,10 +341,10 @@ class _Run:
         self._rows: dict[int, int] = {}  # number of a queue -> its share of the rows before this one is there
         broker._registry.refresh(broker.calls)
 
-    def publish(self, row: int, chunk: list[Slice]) -> None:
+    def publish(self, row: int, chunk: list[MessageSlice]) -> None:
         """A queue gets all of a chunk by one call. The dead letters come last: what cannot go to its queue,
         because that is deleted in this moment, goes with them."""
-        shares: dict[str, list[tuple[int, Slice]]] = {}
+        shares: dict[str, list[tuple[int, MessageSlice]]] = {}
         for each in chunk:
             shares.setdefault(each.queue, []).append((row, each))
             row += len(each.bodies)
@@ -349,7 +355,7 @@ class _Run:
         if dead and self._dead_letter is not None:
             self._send(self._dead_letter, sorted(dead, key=lambda each: each[0]), row)
 
-    def _send(self, name: str, share: list[tuple[int, Slice]], end: int) -> bool:
+    def _send(self, name: str, share: list[tuple[int, MessageSlice]], end: int) -> bool:
         """False: the queue was deleted since the promise, and took its messages with it."""
         broker = self._broker
         for _ in range(_CHANGES):
@@ -371,35 +377,37 @@ class _Run:
                     raise
                 broker._registry.refresh(broker.calls, always=True)
                 continue
-            self._note(view, answers, len(flat) // 2)
+            self._emit(view, answers, len(flat) // 2)
             known = broker._registry.queues.get(name)
             if known is None or known.number != view.number:
                 continue  # it is another one by now, which begins with this chunk
             if found < rows:
-                raise _Behind(f"queue {name!r} has fewer rows of a batch than it had")
+                raise _QueueBehind(f"queue {name!r} has fewer rows of a batch than it had")
             self._rows[view.number] = found
             if found >= end:
                 return True
         raise StoreUnavailable(f"queue {name!r} changes all the time")
 
-    def fade(self, kept_ms: int) -> None:
+    def shorten_marks(self, kept_ms: int) -> None:
         """It is done, and soon nobody can repeat it. Where this fails, queues remember it for longer."""
         for view in list(self._broker._registry.queues.values()):
             if view.number in self._rows:
                 with suppress(OpenQError):
-                    self._broker._on(view, "stage_fade", self._job, kept_ms)
+                    self._broker._ask_queue(view, "stage_fade", self._job, kept_ms)
 
-    def _ask(self, view: QueueView, rows: int, end: int, *flat: bytes) -> tuple[int, list[bytes]]:
-        found, *answers = self._broker._on(view, "stage_publish", self._job, self._batch, rows, end, *flat)
+    def _ask(self, view: CachedQueue, rows: int, end: int, *flat: bytes) -> tuple[int, list[bytes]]:
+        found, *answers = self._broker._ask_queue(
+            view, "stage_publish", self._job, self._batch, rows, end, *flat
+        )
         return int(found), answers[0] if answers else []
 
-    def _records(self, view: QueueView, first: int, each: Slice, rows: int) -> Iterator[bytes]:
+    def _records(self, view: CachedQueue, first: int, each: MessageSlice, rows: int) -> Iterator[bytes]:
         """Without those that the queue has."""
         left = each.cut(max(0, rows - first), len(each.bodies)) if rows > first else each
-        if left.drafts is None and view.simple:
-            published = light_fields(left.extra)
+        if left.drafts is None and view.is_plain:
+            published = light_fields(left.options)
             for body in left.bodies:
-                yield pack_record(body, FORM_BYTES, left.info, published, False)
+                yield pack_record(body, ENCODING_BYTES, left.properties, published, False)
                 yield b""
             return
         broker = self._broker
@@ -407,15 +415,15 @@ class _Run:
         for draft in left.each():
             yield from pack_draft(view, draft, now_ms, broker._own_seq(draft.id) if draft.id else 0)
 
-    def _note(self, view: QueueView, answers: list[bytes], count: int) -> None:
+    def _emit(self, view: CachedQueue, answers: list[bytes], count: int) -> None:
         broker = self._broker
         if not broker._shared.listeners or not answers:
             return
         if answers[0][:1] == b"~":
             seq = int(answers[0][1:])
-            broker._note("published", view.name, map(broker.id_of, range(seq, seq + count)))
+            broker._emit("published", view.name, map(broker.id_of, range(seq, seq + count)))
             return
-        told = [broker._told(view, answer) for answer in answers]
-        broker._note(
-            "published", view.name, [each[0] for each in told if isinstance(each, tuple) and not each[1]]
+        state = [broker._parse_publish_reply(view, answer) for answer in answers]
+        broker._emit(
+            "published", view.name, [each[0] for each in state if isinstance(each, tuple) and not each[1]]
         )

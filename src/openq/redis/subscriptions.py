@@ -13,16 +13,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..broker.batches import (
+from ..broker.subscriptions import (
     MAX_MESSAGES,
     MAX_OPEN,
     MAX_RETIRED,
-    Formed,
-    Rows,
+    BatchRows,
+    FormedBatch,
     SubscriptionInUse,
     SubscriptionNotFound,
     SubscriptionState,
-    Terms,
+    SubscriptionTerms,
     check_lease,
     check_limit,
     check_number,
@@ -34,9 +34,9 @@ from ..broker.batches import (
 )
 from ..errors import FunctionError, QueueNotFound, StoreError
 from ..model import Delivery, check_name
+from .json_hash import JsonHash
 from .records import entry_if_sound
-from .registry import QueueView
-from .shelf import Shelf
+from .registry import CachedQueue
 
 if TYPE_CHECKING:
     from ..broker.waiters import Waiter
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _TRIES = 100  # of one who is outrun by others
-_DECISIONS = 100  # times that forming meets nothing but messages that have to go elsewhere
+_MAX_DRAINS = 100  # times that forming meets nothing but messages that have to go elsewhere
 _NO_LIMIT = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SubscriptionRecord:
     """A subscription as its text says it."""
 
     name: str
-    terms: Terms
+    terms: SubscriptionTerms
     number: int  # of the queue: one of the same name made later is another one
     term: int  # of the reader; rises with every new owner and queue
 
@@ -63,93 +63,97 @@ class Known:
         return self.terms.queue
 
     @classmethod
-    def from_json(cls, name: str, fields: Any) -> Known:
-        return cls(name, Terms.from_json(name, fields), int(fields["number"]), int(fields["term"]))
+    def from_json(cls, name: str, fields: Any) -> SubscriptionRecord:
+        return cls(
+            name, SubscriptionTerms.from_json(name, fields), int(fields["number"]), int(fields["term"])
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {**self.terms.to_json(), "number": self.number, "term": self.term}
 
-    def on(self, terms: Terms, number: int) -> Known:
+    def on(self, terms: SubscriptionTerms, number: int) -> SubscriptionRecord:
         if (terms.owner, number) == (self.terms.owner, self.number):
             return replace(self, terms=terms)
         return replace(self, terms=terms, number=number, term=self.term + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _OpenBatch:
     """An open one, as its queue tells of it."""
 
-    formed: Formed
+    formed: FormedBatch
     abandoned: bool  # nobody counts on from it: its lease is left to run out
 
 
-class StreamSubscriptions:
+class RedisSubscriptions:
     def __init__(self, broker: RedisBroker) -> None:
         self._broker = broker
-        self._shelf = Shelf(broker, "subscriptions")
+        self._hash = JsonHash(broker, "subscriptions")
         # By the name of a deleted subscription: the number up to which its batches went.
-        self._retired = Shelf(broker, "retired_subscriptions")
+        self._retired = JsonHash(broker, "retired_subscriptions")
 
     # -- looking
 
-    def get(self, name: str) -> Known:
-        known = self._find(name)
-        if known is None:
+    def get(self, name: str) -> SubscriptionRecord:
+        subscription = self._find(name)
+        if subscription is None:
             raise SubscriptionNotFound(name)
-        return known
+        return subscription
 
     def __contains__(self, name: str) -> bool:
         return self._find(name) is not None
 
-    def _find(self, name: str) -> Known | None:
-        return self._alive(name, self._shelf.get(name))
+    def _find(self, name: str) -> SubscriptionRecord | None:
+        return self._alive(name, self._hash.get(name))
 
-    def _alive(self, name: str, fields: Any) -> Known | None:
+    def _alive(self, name: str, fields: Any) -> SubscriptionRecord | None:
         """None also where the queue is gone, and only the one who deleted it did not come to this."""
         if fields is None:
             return None
-        known = Known.from_json(name, fields)
-        return None if self._view(known) is None else known
+        subscription = SubscriptionRecord.from_json(name, fields)
+        return None if self._view(subscription) is None else subscription
 
-    def _view(self, known: Known) -> QueueView | None:
+    def _view(self, subscription: SubscriptionRecord) -> CachedQueue | None:
         registry = self._broker.registry
-        if known.number not in registry.numbered:
+        if subscription.number not in registry.numbered:
             registry.refresh(self._broker.calls)
-        return registry.numbered.get(known.number)
+        return registry.numbered.get(subscription.number)
 
     def states(self) -> list[SubscriptionState]:
-        texts = self._shelf.all()
+        texts = self._hash.all()
         if not texts:
             return []
         self._broker.registry.refresh(self._broker.calls)
-        by_queue: dict[int, list[Known]] = {}
+        by_queue: dict[int, list[SubscriptionRecord]] = {}
         for name, fields in texts.items():
-            known = self._alive(name, fields)
-            if known is not None:
-                by_queue.setdefault(known.number, []).append(known)
+            subscription = self._alive(name, fields)
+            if subscription is not None:
+                by_queue.setdefault(subscription.number, []).append(subscription)
         found: list[SubscriptionState] = []
         for together in by_queue.values():
-            for known, batches in zip(together, self._open(together), strict=True):
-                terms = known.terms
+            for subscription, batches in zip(together, self._open(together), strict=True):
+                terms = subscription.terms
                 formed = [batch.formed for batch in batches]
-                found.append(SubscriptionState(known.name, terms.queue, terms.owner, terms.lease_ms, formed))
+                found.append(
+                    SubscriptionState(subscription.name, terms.queue, terms.owner, terms.lease_ms, formed)
+                )
         return sorted(found, key=lambda state: state.name)
 
-    def _open(self, together: list[Known]) -> list[list[_Batch]]:
+    def _open(self, together: list[SubscriptionRecord]) -> list[list[_OpenBatch]]:
         """The open batches of subscriptions that read one queue, by number."""
         view = self._view(together[0])
         try:
             if view is None:
                 raise QueueNotFound(together[0].queue)
-            names = [known.name for known in together]
-            answers = self._broker.ask_of(view, "open_batches", *names)
+            names = [subscription.name for subscription in together]
+            answers = self._broker.ask_this_queue(view, "open_batches", *names)
         except QueueNotFound:
             return [[] for _ in together]
-        return [_listed(answer) for answer in answers]
+        return [_parse_batches(answer) for answer in answers]
 
     # -- whose it is
 
-    def _enter(self, name: str, queue: str, maker: str) -> None:
+    def _create(self, name: str, queue: str, maker: str) -> None:
         check_name(name, "subscription")
         view = self._broker.view(queue)  # nothing is remembered of a mistake
         now_ms = self._broker.redis_now()
@@ -157,73 +161,84 @@ class StreamSubscriptions:
         def make(fields: Any) -> Any:
             if self._alive(name, fields) is not None:
                 return fields
-            others = [self._alive(*each) for each in self._shelf.all().items()]
+            others = [self._alive(*each) for each in self._hash.all().items()]
             check_room([other.terms.maker for other in others if other is not None], maker)
             # By the clock: later than any term of one that had this name before.
-            terms = Terms(queue, maker, acked=int(self._retired.get(name) or 0))
-            return Known(name, terms, view.number, now_ms).to_json()
+            terms = SubscriptionTerms(queue, maker, acked=int(self._retired.get(name) or 0))
+            return SubscriptionRecord(name, terms, view.number, now_ms).to_json()
 
-        self._shelf.change(name, make)
+        self._hash.update(name, make)
 
-    def _agree(self, name: str, change: Callable[[Known], Known]) -> Known:
+    def _update_record(
+        self, name: str, change: Callable[[SubscriptionRecord], SubscriptionRecord]
+    ) -> SubscriptionRecord:
         """With its latest text; `change` may refuse."""
 
         def changed(fields: Any) -> Any:
-            known = self._alive(name, fields)
-            if known is None:
+            subscription = self._alive(name, fields)
+            if subscription is None:
                 raise SubscriptionNotFound(name)
-            return change(known).to_json()
+            return change(subscription).to_json()
 
-        return Known.from_json(name, self._shelf.change(name, changed))
+        return SubscriptionRecord.from_json(name, self._hash.update(name, changed))
 
-    def _owned(self, name: str, owner: str | None) -> Known:
-        return self._agree(name, lambda known: known.on(known.terms.owned_by(owner, name), known.number))
+    def _claim_owner(self, name: str, owner: str | None) -> SubscriptionRecord:
+        return self._update_record(
+            name,
+            lambda subscription: subscription.on(
+                subscription.terms.owned_by(owner, name), subscription.number
+            ),
+        )
 
-    def _claimed(self, name: str, queue: str, owner: str | None, lease_ms: int | None) -> Known:
+    def _claim(self, name: str, queue: str, owner: str | None, lease_ms: int | None) -> SubscriptionRecord:
         """Who reads from now on, and how."""
 
-        def claim(known: Known) -> Known:
-            number = known.number
-            if queue != known.queue:
+        def claim(subscription: SubscriptionRecord) -> SubscriptionRecord:
+            number = subscription.number
+            if queue != subscription.queue:
                 number = self._broker.view(queue).number
-                if self._open([known])[0]:
-                    raise SubscriptionInUse(name, known.queue)
-            return known.on(known.terms.owned_by(owner, name).read_from(queue, lease_ms), number)
+                if self._open([subscription])[0]:
+                    raise SubscriptionInUse(name, subscription.queue)
+            return subscription.on(
+                subscription.terms.owned_by(owner, name).read_from(queue, lease_ms), number
+            )
 
-        return self._agree(name, claim)
+        return self._update_record(name, claim)
 
-    def _in_term(self, agree: Callable[[], Known], act: Callable[[Known], Result]) -> tuple[Known, Result]:
+    def _in_term(
+        self, agree: Callable[[], SubscriptionRecord], act: Callable[[SubscriptionRecord], Result]
+    ) -> tuple[SubscriptionRecord, Result]:
         """What `act` does at the queue for who has the subscription. Agreed on again where somebody took it
         over meanwhile, or deleted the queue: then it is `agree` that refuses."""
         for _ in range(_TRIES):
-            known = agree()
+            subscription = agree()
             try:
-                return known, act(known)
+                return subscription, act(subscription)
             except FunctionError as error:
                 if error.code != "STALE":
                     raise
-                self._catch_up(known, int(error.text))
+                self._raise_term(subscription, int(error.text))
             except QueueNotFound:
                 continue
-        raise _busy(known.name)
+        raise _contended(subscription.name)
 
-    def _catch_up(self, known: Known, term: int) -> None:
+    def _raise_term(self, subscription: SubscriptionRecord, term: int) -> None:
         """A text that lags behind its queue has lost the last change, in a failover."""
 
-        def raised(latest: Known) -> Known:
+        def raised(latest: SubscriptionRecord) -> SubscriptionRecord:
             return latest if latest.term >= term else replace(latest, term=term + 1)
 
-        self._agree(known.name, raised)
+        self._update_record(subscription.name, raised)
 
-    def _ask(self, known: Known, function: str, token: str, *args: Any) -> Any:
-        view = self._view(known)
+    def _ask(self, subscription: SubscriptionRecord, function: str, token: str, *args: Any) -> Any:
+        view = self._view(subscription)
         if view is None:
-            raise QueueNotFound(known.queue)
-        return self._broker.ask_of(view, function, token, known.name, known.term, *args)
+            raise QueueNotFound(subscription.queue)
+        return self._broker.ask_this_queue(view, function, token, subscription.name, subscription.term, *args)
 
     # -- forming
 
-    def form(
+    def next_batch(
         self,
         name: str,
         queue: str,
@@ -235,57 +250,69 @@ class StreamSubscriptions:
         owner: str | None = None,
         waiter: Waiter | None = None,
         maker: str = "",
-    ) -> Formed | None:
+    ) -> FormedBatch | None:
         check_limit(limit)
         check_lease(lease_ms)
         number = check_number(after + 1)
         room = _NO_LIMIT if max_bytes is None else max_bytes
 
-        def take(known: Known) -> Formed | None:
-            mine = known.terms.number_for(number, lambda wanted: wanted in self._numbers(known))
-            return self._take(known, mine, limit, room)
+        def take(subscription: SubscriptionRecord) -> FormedBatch | None:
+            mine = subscription.terms.number_for(number, lambda wanted: wanted in self._numbers(subscription))
+            return self._take(subscription, mine, limit, room)
 
-        def agree() -> Known:
+        def agree() -> SubscriptionRecord:
             for _ in range(_TRIES):
                 if self._find(name) is None:
-                    self._enter(name, queue, maker)  # refuses if there is no queue
+                    self._create(name, queue, maker)  # refuses if there is no queue
                 # Deleted since, with its queue perhaps: a caller that forms a batch makes it anew.
                 with suppress(SubscriptionNotFound):
-                    return self._claimed(name, queue, owner, lease_ms)
-            raise _busy(name)
+                    return self._claim(name, queue, owner, lease_ms)
+            raise _contended(name)
 
-        known, formed = self._in_term(agree, take)
+        subscription, formed = self._in_term(agree, take)
         if formed is None and waiter is not None and self._broker.stand_by(queue, waiter):
             # Something came before the waiter stood in line, and nobody tells of that.
-            known, formed = self._in_term(agree, take)
+            subscription, formed = self._in_term(agree, take)
             if formed is not None:
-                self._broker.leave(queue, waiter)
+                self._broker.remove_waiter(queue, waiter)
         if formed is not None:
-            formed = self._prolong(known, formed)
-            self._look_again(known, formed)
+            formed = self._renew_lease(subscription, formed)
+            self._tick_at_expiry(subscription, formed)
         self._broker.sync()
         return formed
 
-    def _take(self, known: Known, number: int, limit: int, room: int) -> Formed | None:
+    def _take(
+        self, subscription: SubscriptionRecord, number: int, limit: int, room: int
+    ) -> FormedBatch | None:
         """Slice by slice: others get their turn in between."""
-        consumer, lease_ms = consumer_of(known.name, number), known.terms.lease_ms
-        for _ in range(_DECISIONS):
-            formed: Formed | None = None
+        consumer, lease_ms = consumer_of(subscription.name, number), subscription.terms.lease_ms
+        for _ in range(_MAX_DRAINS):
+            formed: FormedBatch | None = None
             is_whole = 0
             while not is_whole:
                 version = str(self._broker.registry.version)
-                view = self._view(known)
+                view = self._view(subscription)
                 if view is None:
-                    raise QueueNotFound(known.queue)
-                args = ("", known.name, known.term, number, limit, room, lease_ms, consumer, version)
+                    raise QueueNotFound(subscription.queue)
+                args = (
+                    "",
+                    subscription.name,
+                    subscription.term,
+                    number,
+                    limit,
+                    room,
+                    lease_ms,
+                    consumer,
+                    version,
+                )
                 begun = int(formed is not None)
-                answer, decided = self._broker.ask_and_decide(view, "form_batch", *args, begun, MAX_OPEN)
+                answer, decided = self._broker.ask_and_drain(view, "form_batch", *args, begun, MAX_OPEN)
                 if not answer:
                     break
                 if len(answer) == 1:  # how many are open
-                    check_open(known.name, int(answer[0]))
+                    check_open(subscription.name, int(answer[0]))
                 until_ms, size, count, is_whole = (int(each) for each in answer)
-                formed = Formed(number, count, size, until_ms)
+                formed = FormedBatch(number, count, size, until_ms)
             if formed is not None:
                 return formed  # also if its lease ran out meanwhile: another one would not end either
             if not decided:
@@ -293,70 +320,76 @@ class StreamSubscriptions:
             # There were only such without receives left: those with nowhere to go are handed out after all.
         return None
 
-    def _look_again(self, known: Known, formed: Formed) -> None:
-        view = self._view(known)
+    def _tick_at_expiry(self, subscription: SubscriptionRecord, formed: FormedBatch) -> None:
+        view = self._view(subscription)
         if view is not None:
-            self._broker.look_again(view, formed.until_ms)
+            self._broker.tick_at(view, formed.until_ms)
 
     def drop_orphans(self) -> None:
         """Those whose queue was deleted; their batches went with it."""
-        for name, fields in self._shelf.all().items():
+        for name, fields in self._hash.all().items():
             if self._alive(name, fields) is None:
                 self._drop_orphan(name)
 
     def _drop_orphan(self, name: str) -> None:
-        fields = self._shelf.get(name)
+        fields = self._hash.get(name)
         if fields is not None:
-            self._retire(Known.from_json(name, fields))
-        self._shelf.change(name, lambda fields: None if self._alive(name, fields) is None else fields)
+            self._retire(SubscriptionRecord.from_json(name, fields))
+        self._hash.update(name, lambda fields: None if self._alive(name, fields) is None else fields)
 
     # -- reading
 
-    def rows(self, name: str, number: int, part: int = 0, parts: int = 1) -> Rows:
+    def rows(self, name: str, number: int, part: int = 0, parts: int = 1) -> BatchRows:
         """One of `parts` pieces of a batch, the same every time. Nothing, and `expired`, if it is gone."""
         check_part(part, parts)
-        known = self.get(name)
-        formed = next((each.formed for each in self._open([known])[0] if each.formed.batch == number), None)
+        subscription = self.get(name)
+        formed = next(
+            (each.formed for each in self._open([subscription])[0] if each.formed.batch == number), None
+        )
         if formed is None:
-            return Rows((), (), expired=True)
+            return BatchRows((), (), expired=True)
         try:
-            kept, formed = self._kept_up(name, formed)
+            kept, formed = self._extend_if_due(name, formed)
             first, end = formed.count * part // parts, formed.count * (part + 1) // parts
             deliveries = self._read(kept, formed, first, end, parts)
         except (QueueNotFound, SubscriptionNotFound):
             deliveries = None
         self._broker.sync()  # reading may have made the lease longer
         if deliveries is None:
-            return Rows((), (), expired=True)
+            return BatchRows((), (), expired=True)
         entries = [each.entry for each in deliveries]
-        return Rows(deliveries, entries, expired=False, lost=end - first - len(deliveries))
+        return BatchRows(deliveries, entries, expired=False, lost=end - first - len(deliveries))
 
-    def _kept_up(self, name: str, formed: Formed) -> tuple[Known, Formed]:
+    def _extend_if_due(self, name: str, formed: FormedBatch) -> tuple[SubscriptionRecord, FormedBatch]:
         """A reader of rows does not say who it is: it is the one who has the subscription."""
-        return self._in_term(lambda: self.get(name), lambda known: self._prolong(known, formed))
+        return self._in_term(
+            lambda: self.get(name), lambda subscription: self._renew_lease(subscription, formed)
+        )
 
-    def _read(self, known: Known, formed: Formed, place: int, end: int, parts: int) -> list[Delivery] | None:
+    def _read(
+        self, subscription: SubscriptionRecord, formed: FormedBatch, place: int, end: int, parts: int
+    ) -> list[Delivery] | None:
         """Page by page, each of them as it is at that moment. None: the batch is gone."""
-        consumer, number = consumer_of(known.name, formed.batch), formed.batch
+        consumer, number = consumer_of(subscription.name, formed.batch), formed.batch
         deliveries: list[Delivery] = []
         size = 0
         while True:
-            view = self._view(known)
+            view = self._view(subscription)
             if view is None:
                 return None
-            answer = self._broker.ask_of(view, "read_batch", known.name, number, place, end)
+            answer = self._broker.ask_this_queue(view, "read_batch", subscription.name, number, place, end)
             if not answer:
                 return None
             until_ms, place = int(answer[0]), int(answer[1])
             for at in range(2, len(answer), 6):
-                id, record, extra, delivery, lent_ms, count = answer[at : at + 6]
-                entry = entry_if_sound(id, record, extra)
+                id, record, options, delivery, delivered_ms, count = answer[at : at + 6]
+                entry = entry_if_sound(id, record, options)
                 if entry is None:
                     self._broker.report_unreadable(view, id)
                     continue  # left in the batch: it is settled with it
                 size += entry.size
                 deliveries.append(
-                    Delivery(entry, int(delivery), int(lent_ms), until_ms, int(count), consumer)
+                    Delivery(entry, int(delivery), int(delivered_ms), until_ms, int(count), consumer)
                 )
             check_part_size(size, len(deliveries), parts)
             if place >= end:
@@ -368,33 +401,33 @@ class StreamSubscriptions:
         """The lease of all open batches, from now on. How many messages they hold."""
         check_lease(lease_ms)
 
-        def keep(known: Known) -> int:
-            lasting = lease_ms or known.terms.lease_ms
+        def keep(subscription: SubscriptionRecord) -> int:
+            lasting = lease_ms or subscription.terms.lease_ms
             held = 0
-            for batch in _listed(self._ask(known, "tidy_batches", "")):
+            for batch in _parse_batches(self._ask(subscription, "tidy_batches", "")):
                 if not batch.abandoned:
                     formed = batch.formed
                     # Each message is named in the event of it: not for a second more or less.
                     if abs(self._broker.now_ms() + lasting - formed.until_ms) * 10 > lasting:
-                        formed = self._set_lease(known, formed, lasting)
+                        formed = self._set_lease(subscription, formed, lasting)
                     held += formed.count
             return held
 
-        _, held = self._in_term(lambda: self._owned(name, owner), keep)
+        _, held = self._in_term(lambda: self._claim_owner(name, owner), keep)
         self._broker.sync()
         return held
 
-    def _prolong(self, known: Known, formed: Formed) -> Formed:
+    def _renew_lease(self, subscription: SubscriptionRecord, formed: FormedBatch) -> FormedBatch:
         """A batch that is in use must not run out; written only when half is over."""
-        lease_ms = known.terms.lease_ms
+        lease_ms = subscription.terms.lease_ms
         if (formed.until_ms - self._broker.now_ms()) * 2 < lease_ms:
-            return self._set_lease(known, formed, lease_ms)
+            return self._set_lease(subscription, formed, lease_ms)
         return formed
 
-    def _set_lease(self, known: Known, formed: Formed, lease_ms: int) -> Formed:
+    def _set_lease(self, subscription: SubscriptionRecord, formed: FormedBatch, lease_ms: int) -> FormedBatch:
         until_ms = place = 0
         while place < formed.count:
-            answer = self._ask(known, "extend_batch", "", formed.batch, lease_ms, until_ms, place)
+            answer = self._ask(subscription, "extend_batch", "", formed.batch, lease_ms, until_ms, place)
             if not answer:
                 return formed  # too late
             until_ms, place = int(answer[0]), int(answer[1])
@@ -407,75 +440,78 @@ class StreamSubscriptions:
         """
         check_number(through)
 
-        def note(known: Known) -> Known:
+        def note(subscription: SubscriptionRecord) -> SubscriptionRecord:
             """Before the first ack: a crash in between leaves the same batch open."""
-            known = known.on(known.terms.owned_by(owner, name), known.number)
-            done_with = [number for number in self._all_numbers(known) if number <= through]
-            return replace(known, terms=known.terms.acked_through(max(done_with, default=0)))
+            subscription = subscription.on(subscription.terms.owned_by(owner, name), subscription.number)
+            done_with = [number for number in self._all_numbers(subscription) if number <= through]
+            return replace(subscription, terms=subscription.terms.acked_through(max(done_with, default=0)))
 
         _, counts = self._in_term(
-            lambda: self._agree(name, note), lambda known: self._end(known, "ack_batches", through)
+            lambda: self._update_record(name, note),
+            lambda subscription: self._end(subscription, "ack_batches", through),
         )
         self._broker.sync()
         return counts
 
-    def _end(self, known: Known, function: str, *args: Any) -> tuple[int, int]:
+    def _end(self, subscription: SubscriptionRecord, function: str, *args: Any) -> tuple[int, int]:
         ended = lost = 0
         is_more = True
         while is_more:
-            more_ended, more_lost, is_more = self._ask(known, function, self._broker.token(), *args)
+            more_ended, more_lost, is_more = self._ask(subscription, function, self._broker.token(), *args)
             ended += more_ended
             lost += more_lost
         return ended, lost
 
-    def _numbers(self, known: Known) -> list[int]:
-        return [batch.formed.batch for batch in self._open([known])[0]]
+    def _numbers(self, subscription: SubscriptionRecord) -> list[int]:
+        return [batch.formed.batch for batch in self._open([subscription])[0]]
 
-    def _all_numbers(self, known: Known) -> list[int]:
+    def _all_numbers(self, subscription: SubscriptionRecord) -> list[int]:
         """Also of batches that are over, as far as they are remembered: their reader knows the numbers."""
-        view = self._view(known)
+        view = self._view(subscription)
         try:
-            found = [] if view is None else self._broker.ask_of(view, "known_batches", known.name)
+            found = (
+                [] if view is None else self._broker.ask_this_queue(view, "known_batches", subscription.name)
+            )
         except QueueNotFound:
             found = []
         return [int(number) for number in found]
 
-    def _retire(self, known: Known) -> None:
+    def _retire(self, subscription: SubscriptionRecord) -> None:
         """A subscription of the same name goes on behind the numbers of this one."""
-        last = max([known.terms.acked, *self._all_numbers(known)])
+        last = max([subscription.terms.acked, *self._all_numbers(subscription)])
         if last:
-            self._retired.change(known.name, lambda before: max(int(before or 0), last))
+            self._retired.update(subscription.name, lambda before: max(int(before or 0), last))
             if self._retired.count() > MAX_RETIRED:
                 oldest = min(self._retired.all().items(), key=lambda item: int(item[1]))[0]
-                self._retired.change(oldest, lambda before: None)
+                self._retired.update(oldest, lambda before: None)
 
     def delete(self, name: str) -> int:
         """Its batches go back to the queue, counted as a delivery. How many messages that were."""
-        known = self.get(name)
-        self._retire(known)
+        subscription = self.get(name)
+        self._retire(subscription)
 
         def take(fields: Any) -> None:
-            nonlocal known
-            known = self._alive(name, fields) or known
+            nonlocal subscription
+            subscription = self._alive(name, fields) or subscription
 
-        self._shelf.change(name, take)
+        self._hash.update(name, take)
         # Nobody else can go on with it now: this is the last term.
-        known = replace(known, term=known.term + 1)
+        subscription = replace(subscription, term=subscription.term + 1)
         try:
-            returned, _ = self._end(known, "give_back_batches", "subscription deleted")
+            returned, _ = self._end(subscription, "give_back_batches", "subscription deleted")
         except QueueNotFound:
             returned = 0  # they went with it
         self._broker.sync()
         return returned
 
 
-def _busy(name: str) -> StoreError:
+def _contended(name: str) -> StoreError:
     return StoreError(f"subscription {name!r} is changed by others all the time; try again")
 
 
-def _listed(flat: list[Any]) -> list[_Batch]:
+def _parse_batches(flat: list[Any]) -> list[_OpenBatch]:
     found = []
     for at in range(0, len(flat), 5):
         number, until_ms, size, count, is_abandoned = map(int, flat[at : at + 5])
-        found.append(_Batch(Formed(number, count, size, until_ms), bool(is_abandoned)))
+        found.append(_OpenBatch(FormedBatch(number, count, size, until_ms), bool(is_abandoned)))
     return found

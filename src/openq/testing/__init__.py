@@ -33,9 +33,9 @@ from ..clock import Clock, VirtualClock
 # no queue is imported before a test wants one.
 if TYPE_CHECKING:
     from ..aio import Queue as AsyncQueue
-    from ..broker.local import LocalBroker
-    from ..client.embedded import Queue
     from ..client.message import Message
+    from ..client.queues import Queue
+    from ..local.broker import LocalBroker
 
     AnyQueue = Queue | AsyncQueue
 
@@ -46,7 +46,7 @@ _ANY: Any = object()
 
 def memory_broker(clock: Clock | None = None, *, seed: int = 0) -> LocalBroker:
     """A broker in memory on a clock moved by hand. The same `seed` gives the same jitter every time."""
-    from ..broker.local import LocalBroker
+    from ..local.broker import LocalBroker
 
     return LocalBroker(clock=clock or VirtualClock(), seed=seed)
 
@@ -68,7 +68,7 @@ def assert_sent(
     """
     __tracebackhide__ = True
     everything = messages(queue)
-    found = [message for message in everything if _is_like(message, body, fields)]
+    found = [message for message in everything if _matches(message, body, fields)]
     if len(found) == count or (count is None and found):
         return found
     wanted = ", ".join(
@@ -80,14 +80,14 @@ def assert_sent(
     expected = "at least one message" if count is None else f"{count} message{'' if count == 1 else 's'}"
     lines = [
         f"expected {expected}{f' with {wanted}' if wanted else ''} in {queue.name!r}, found {len(found)}",
-        *(f"  there is {_shown(message, fields)}" for message in everything[:20]),
+        *(f"  there is {_display(message, fields)}" for message in everything[:20]),
         *([f"  ... and {len(everything) - 20} more"] if len(everything) > 20 else []),
         *([] if everything else ["  the queue is empty"]),
     ]
     raise AssertionError("\n".join(lines))
 
 
-def _is_like(message: Message, body: Any, fields: dict[str, Any]) -> bool:
+def _matches(message: Message, body: Any, fields: dict[str, Any]) -> bool:
     if body is not _ANY and message.body != body:
         return False
     for name, value in fields.items():
@@ -100,7 +100,7 @@ def _is_like(message: Message, body: Any, fields: dict[str, Any]) -> bool:
     return True
 
 
-def _shown(message: Message, fields: dict[str, Any]) -> str:
+def _display(message: Message, fields: dict[str, Any]) -> str:
     body = repr(message.body)
     shown = [body if len(body) <= 200 else f"{body[:197]}..."]
     return ", ".join([*shown, *(f"{name}={getattr(message, name)!r}" for name in fields)])

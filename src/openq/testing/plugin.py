@@ -27,9 +27,9 @@ import pytest
 # pytest loads this file in every project where OpenQ is installed. What the fixtures need is
 # imported by the first test that asks for one.
 if TYPE_CHECKING:
-    from ..broker.local import LocalBroker
-    from ..client.embedded import Queue
+    from ..client.queues import Queue
     from ..clock import VirtualClock
+    from ..local.broker import LocalBroker
 
 
 class OpenQueue(Protocol):
@@ -57,7 +57,7 @@ def openq_broker(openq_clock: VirtualClock) -> Iterator[LocalBroker]:
 @pytest.fixture
 def openq_queue(openq_broker: LocalBroker) -> Iterator[OpenQueue]:
     """Opens queues on `openq_broker`: `openq_queue("orders", visibility_timeout=30, dlq="dead")`."""
-    from ..client.embedded import Queue
+    from ..client.queues import Queue
 
     opened: list[Queue] = []
 

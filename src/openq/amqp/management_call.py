@@ -1,0 +1,370 @@
+"""One request to RabbitMQ's management API: who asks, for what, the ways to answer, and how lists are cut."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
+
+from ..auth.errors import AuthenticationFailed, TooManyFailedLogins, UserStoreDamaged, UserStoreUnwritable
+from ..auth.guard import Principal
+from ..errors import Closed, JournalFailed, OpenQError, OutOfRoom, StoreError, public_text
+from ..names import DEFAULT_ACCOUNT, owner_of, qualified_name, split_name, split_namespace
+from ..server.condition_keys import request_condition_keys
+from ..server.context import unless_gone
+from ..server.http import HttpRequest
+from ..sqs.queue_attributes import POLICY
+from .arguments import account_of
+from .errors import ACCESS_REFUSED, CONNECTION_FORCED, INTERNAL_ERROR, NOT_FOUND, RESOURCE_ERROR, AmqpError
+from .publishing import DiskFull
+
+if TYPE_CHECKING:
+    from .management import ManagementApi
+
+log = logging.getLogger("openq.management")
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+MAX_PAGE = 500
+MIN_RATE_MS = 1_000  # rates are over at least this time
+
+Handler = Callable[["ManagementApi", "ManagementCall"], None]
+ROUTES: dict[tuple[str, int], list[tuple[tuple[str, ...], Handler]]] = {}
+
+_JSON = b"application/json"
+_CHALLENGE = b'WWW-Authenticate: Basic realm="OpenQ"\r\n'
+
+
+def route(method: str, path: str) -> Callable[[Handler], Handler]:
+    """`*` is a name, which the handler finds in `Ask.names`. Of two that fit, the first one counts."""
+    parts = tuple(path.split("/"))
+
+    def add(handler: Handler) -> Handler:
+        ROUTES.setdefault((method, len(parts)), []).append((parts, handler))
+        return handler
+
+    return add
+
+
+def find_route(method: str, parts: list[str]) -> tuple[Handler, list[str]] | None:
+    for pattern, handler in ROUTES.get((method, len(parts)), ()):
+        if all(wanted in ("*", part) for wanted, part in zip(pattern, parts, strict=True)):
+            return handler, [part for wanted, part in zip(pattern, parts, strict=True) if wanted == "*"]
+    return None
+
+
+class ManagementError(Exception):
+    """Ends a request that cannot be followed."""
+
+    def __init__(self, status: int, error: str, reason: object) -> None:
+        super().__init__(str(reason))
+        self.status = status
+        self.body = {"error": error, "reason": reason}
+
+
+def not_found() -> ManagementError:
+    return ManagementError(404, "Object Not Found", "Not Found")
+
+
+def first_or_404(found: list[Json]) -> Json:
+    """The one that was asked for; raises 404."""
+    if not found:
+        raise not_found()
+    return found[0]
+
+
+def bad_request(reason: object) -> ManagementError:
+    return ManagementError(400, "bad_request", reason)
+
+
+def access_refused() -> ManagementError:
+    return ManagementError(401, "not_authorised", "Access refused.")
+
+
+_UNAVAILABLE = (OutOfRoom, StoreError, JournalFailed, UserStoreDamaged, UserStoreUnwritable, Closed, DiskFull)
+
+
+class ManagementCall:
+    """One request on its way: who asks, for what, and the ways to answer."""
+
+    def __init__(self, server: ManagementApi, request: HttpRequest) -> None:
+        self.server = server
+        self.context = server.context
+        self.topology = server.topology
+        self.request = request
+        self.principal: Principal
+        self.names: list[str] = []  # what stood in the path
+        self.query = dict(parse_qsl(request.query, keep_blank_values=True))
+
+    # -- what was sent
+
+    def body(self) -> Json:
+        if not self.request.body:
+            return {}
+        try:
+            body = json.loads(self.request.body)
+        except (ValueError, RecursionError):
+            raise bad_request("the body is no JSON") from None
+        if not isinstance(body, dict):
+            raise bad_request("the body must be a JSON object")
+        return body
+
+    def required(self, *names: str) -> Json:
+        body = self.body()
+        missing = [name for name in names if name not in body]
+        if missing:
+            raise bad_request("[" + ",".join(f"{{key_missing,{name}}}" for name in missing) + "]")
+        return body
+
+    # -- names
+
+    def vhost(self, reason: str | None = None) -> str:
+        """The one in the path. One that the caller may not see is answered like one that is not there."""
+        vhost = self.names[0]
+        if not self.topology.vhost_exists(vhost) or not self.can_see_vhost(vhost):
+            raise not_found() if reason is None else ManagementError(404, "not_found", reason)
+        return vhost
+
+    def key_of(self, name: str) -> str:
+        return qualified_name(account_of(self.names[0]), name)
+
+    # -- permissions
+
+    def can_see_vhost(self, vhost: str) -> bool:
+        if self.context.guard.is_open or self.may_admin():
+            return True
+        account = account_of(vhost)
+        owner = owner_of(account)
+        principal = self.principal
+        return principal.account == owner or any(
+            rule.effect == "allow" and rule.account in ("*", account, owner) for rule in principal.rules
+        )
+
+    def may(self, action: str, queue_key: str, *, is_queue: bool) -> bool:
+        """By the caller's rules and, of a queue, its own policy."""
+        guard, principal = self.context.guard, self.principal
+        account, name = split_name(queue_key)
+        policy: str | None = None
+        if is_queue:
+            try:
+                policy = self.context.broker.get_queue(queue_key).settings.notes.get(POLICY)
+            except OpenQError:
+                pass  # no such queue, so no policy
+        if policy is None:
+            return guard.may(principal, action, account, name)
+        region = split_namespace(account)[0] or self.context.config.region
+        condition_keys = request_condition_keys(self.request, principal, region, self.context.now_ms())
+        return guard.may(principal, action, account, name, policy=policy, condition_keys=condition_keys)
+
+    def require(self, action: str, queue_key: str, *, is_queue: bool) -> None:
+        if not self.may(action, queue_key, is_queue=is_queue):
+            raise access_refused()
+
+    def require_publish(self, name: object, key: object = None) -> None:
+        """Who leads messages to an exchange must be allowed to send there, or to change it.
+
+        The default exchange is the queue that the key names; without one, any queue.
+        """
+        if name == "" and isinstance(key, str):
+            self.require("send", self.key_of(key), is_queue=True)
+        elif name == "":
+            if not self.context.guard.may_everywhere(self.principal, "send", account_of(self.names[0])):
+                raise access_refused()
+        elif isinstance(name, str):
+            queue_key = self.key_of(name)
+            if not any(self.may(action, queue_key, is_queue=False) for action in ("send", "manage")):
+                raise access_refused()
+
+    def may_admin(self) -> bool:
+        return self.context.guard.may(self.principal, "admin", DEFAULT_ACCOUNT, None)
+
+    def require_admin(self) -> None:
+        if not self.may_admin():
+            raise access_refused()
+
+    def require_monitoring(self) -> None:
+        """Of the server as a whole."""
+        if not self.context.guard.may(self.principal, "peek", DEFAULT_ACCOUNT, None):
+            raise access_refused()
+
+    # -- answers
+
+    def answer(self, value: object, status: int = 200, headers: bytes = b"") -> None:
+        self.request.answer(status, json.dumps(value).encode(), _JSON, headers)
+
+    def answer_object(self, value: object) -> None:
+        """An object, or those of its fields that were asked for."""
+        columns = self.query.get("columns")
+        self.answer(
+            _select_columns(value, columns.split(",")) if columns and isinstance(value, dict) else value
+        )
+
+    def answer_changed(self, is_new: bool = False, location: str | None = None) -> None:
+        """Something changed: said when it is on disk."""
+        headers = b"" if location is None else b"location: " + location.encode("ascii") + b"\r\n"
+
+        def committed(error: OpenQError | None) -> None:
+            if error is not None:
+                self.fail(error)
+            else:
+                self.request.answer(201 if is_new else 204, b"", _JSON, headers)
+
+        self.context.after_commit(committed)
+
+    def run_in_thread(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """In a thread what may take long; `then` on the loop."""
+        self.context.run(work, unless_gone(self.request, then, self.fail))
+
+    def answer_from_thread(self, work: Callable[[], object]) -> None:
+        self.run_in_thread(work, self.answer_object)
+
+    def answer_list(self, work: Callable[[], list[Json]]) -> None:
+        self.run_in_thread(lambda: paginate(work(), self.query), self.answer)
+
+    def fail(self, error: BaseException) -> None:
+        if isinstance(error, AmqpError):
+            error = _from_amqp_error(error)
+        if isinstance(error, TooManyFailedLogins):
+            wait = b"Retry-After: %d\r\n" % error.retry_after_s
+            self.answer({"error": "not_authorized", "reason": str(error)}, 429, wait)
+        elif isinstance(error, AuthenticationFailed):
+            self.answer({"error": "not_authorized", "reason": "Login failed"}, 401, _CHALLENGE)
+        elif isinstance(error, ManagementError):
+            headers = b"" if error.status != 405 else b"Allow: GET, HEAD\r\n"
+            self.answer(error.body, error.status, headers)
+        elif isinstance(error, _UNAVAILABLE):
+            self.answer({"error": "unavailable", "reason": public_text(error)}, 503)
+        elif isinstance(error, OSError):
+            # A file of its own, and the disk refused it. The log tells which.
+            log.error("%s %r failed: %s", self.request.method, self.request.path[:200], error)
+            self.answer({"error": "unavailable", "reason": error.strerror or "the disk refused"}, 503)
+        elif isinstance(error, OpenQError):
+            self.answer({"error": "bad_request", "reason": public_text(error)}, 400)
+        else:
+            log.error("%s %r failed", self.request.method, self.request.path[:200], exc_info=error)
+            self.answer({"error": "internal_error", "reason": "the server failed to answer this"}, 500)
+
+
+def _from_amqp_error(error: AmqpError) -> ManagementError:
+    if error.code == NOT_FOUND:
+        return ManagementError(404, "not_found", error.text)
+    if error.code == ACCESS_REFUSED:
+        return access_refused()
+    if error.code in (RESOURCE_ERROR, INTERNAL_ERROR, CONNECTION_FORCED):
+        return ManagementError(
+            503, "unavailable", error.text
+        )  # the disk is full, the store away, or the server stops
+    return bad_request(error.text)
+
+
+# -- lists ----------------------------------------------------------------------------------------
+
+
+def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = query.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 0 < int(text) <= most:
+        raise bad_request(f"{name} must be a number from 1 to {most}")
+    return int(text)
+
+
+def paginate(items: list[Json], query: Mapping[str, str]) -> object:
+    """Sorted, filtered, cut into pages and columns as the query asks."""
+    total = len(items)
+    name = query.get("name", "")
+    if name:
+        if query.get("use_regex") == "true" and re.escape(name) != name:
+            raise bad_request("use_regex: only text that stands for itself can be searched for")
+        items = [each for each in items if name in str(each.get("name", ""))]
+    if "sort" in query:
+        items = sorted(items, key=lambda each: _rank(field_of(each, query["sort"])))
+        if query.get("sort_reverse") == "true":
+            items.reverse()
+    filtered = len(items)
+    paged = "page" in query
+    page = size = count = 0
+    if paged:
+        page = _number(query, "page", 1, 10**9)
+        size = _number(query, "page_size", 100, MAX_PAGE)
+        count = max(1, -(-filtered // size))
+        if page > count:
+            raise ManagementError(
+                400, "page_out_of_range", f"page out of range, page: {page}, last page: {count}"
+            )
+        items = items[(page - 1) * size : page * size]
+    if query.get("columns"):
+        columns = query["columns"].split(",")
+        items = [_select_columns(each, columns) for each in items]
+    if not paged:
+        return items
+    return {
+        "filtered_count": filtered,
+        "item_count": len(items),
+        "items": items,
+        "page": page,
+        "page_count": count,
+        "page_size": size,
+        "total_count": total,
+    }
+
+
+def field_of(item: object, path: str) -> object:
+    for name in path.split("."):
+        item = item.get(name) if isinstance(item, Mapping) else None
+    return item
+
+
+def _rank(value: object) -> tuple[int, float, str]:
+    if isinstance(value, int | float):
+        return 0, float(value), ""
+    return 1, 0.0, "" if value is None else str(value)
+
+
+def _select_columns(item: Json, paths: Iterable[str]) -> Json:
+    chosen: Json = {}
+    for path in paths:
+        *above, last = path.split(".")
+        source: object = item
+        for name in above:
+            source = source.get(name) if isinstance(source, Mapping) else None
+        if isinstance(source, Mapping) and last in source:
+            target = chosen
+            for name in above:
+                target = target.setdefault(name, {})
+            target[last] = source[last]
+    return chosen
+
+
+class Rates:
+    """How fast counters grow between two looks at them."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[int, dict[str, int], dict[str, float]]] = {}
+
+    def of(self, key: str, counts: dict[str, int]) -> Json:
+        now_ms = self._now_ms()
+        with self._lock:
+            then_ms, before, rates = self._seen.get(key, (0, counts, {}))
+            if now_ms - then_ms >= MIN_RATE_MS:
+                span_s = (now_ms - then_ms) / 1000
+                rates = {name: max(0, count - before.get(name, 0)) / span_s for name, count in counts.items()}
+                self._seen[key] = (now_ms, counts, rates)
+        found: Json = {}
+        for name, count in counts.items():
+            found[name] = count
+            found[f"{name}_details"] = {"rate": round(rates.get(name, 0.0), 3)}
+        return found
+
+    def retain(self, keys: Iterable[str]) -> None:
+        """Forget all others: those queues are gone."""
+        wanted = set(keys)
+        with self._lock:
+            self._seen = {key: seen for key, seen in self._seen.items() if key in wanted}

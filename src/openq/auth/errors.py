@@ -1,0 +1,94 @@
+"""Why somebody was not let in. No text here ever holds a secret, a password or a token."""
+
+from __future__ import annotations
+
+from ..errors import InvalidSetting, OpenQError
+
+
+class AuthenticationFailed(OpenQError):
+    """Who you are could not be established. The parent of every refusal at the door."""
+
+    code = "refused"
+
+
+class LoginFailed(AuthenticationFailed):
+    """A wrong password or token, or a user that is unknown, disabled or expired: deliberately one answer."""
+
+    code = "login_refused"
+
+    def __init__(self) -> None:
+        super().__init__("the user name, password or token is not valid")
+
+
+class TooManyFailedLogins(AuthenticationFailed):
+    """This address failed to sign in too often."""
+
+    code = "too_many_failed_logins"
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(f"too many failed logins from this address; try again in {retry_after_s} seconds")
+        self.retry_after_s = retry_after_s
+
+
+class InvalidSignature(AuthenticationFailed):
+    """An AWS signature that does not hold. `code` is AWS's own; a protocol may have to rename it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class NameTaken(InvalidSetting):
+    """A user or token of this name exists."""
+
+    code = "name_taken"
+
+
+class InvalidAccessPolicy(InvalidSetting):
+    """An access policy that cannot be understood; the sentence says which part."""
+
+    code = "invalid_policy"
+
+
+class UserStoreUnwritable(OpenQError):
+    """The disk refused a change of users or policies; what was there before is there still."""
+
+    code = "not_stored"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the change cannot be stored: {reason}; nothing was changed, try again later")
+        self.reason = reason
+
+
+class UserStoreDamaged(OpenQError):
+    """The file of users cannot be trusted. Nobody is let in until it is mended."""
+
+    code = "user_store_damaged"
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(
+            f"{path} is damaged: {detail}; nobody can sign in. Restore it from a backup, "
+            "or move it away and create the users again"
+        )
+        self.path = path
+        self.public = (
+            "the list of users of this server is damaged; nobody can sign in until its operator restores it"
+        )
+        self.detail = detail
+
+
+class UnknownName(OpenQError, KeyError):
+    """No such user, key or token in the store."""
+
+    code = "not_found"
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.text = f"{kind} {name!r} does not exist"
+        super().__init__(self.text)
+        self.kind = kind
+        self.name = name
+
+    def __str__(self) -> str:
+        # KeyError would show the repr of its argument.
+        return self.text

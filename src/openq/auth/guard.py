@@ -1,0 +1,556 @@
+"""At every door: who are you, and may you do this?
+
+Signing in gives a `Principal`; `may` answers the second question. Both are cheap enough to ask for every
+request: what was found out is remembered until a user, key, token or rule changes. A server without users is
+open: everybody is the root of the account they name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
+from typing import Protocol
+
+from ..errors import OpenQError
+from ..names import DEFAULT_ACCOUNT, arn_of, owner_of
+from .documents import write_private
+from .errors import (
+    AuthenticationFailed,
+    InvalidAccessPolicy,
+    InvalidSignature,
+    LoginFailed,
+    TooManyFailedLogins,
+    UserStoreDamaged,
+)
+from .policy import (
+    LIST_ACTION,
+    OWN_ACCOUNT_ONLY,
+    POLICY_REPAIR_ACTIONS,
+    QUEUE_ACTIONS,
+    ROLES,
+    SQS_ACTION_OF,
+    Effect,
+    PolicyDocument,
+    PolicyStatement,
+    Rule,
+    evaluate,
+    judge,
+    parse,
+)
+from .sigv4 import Headers, KeyInfo, Verifier
+from .store import User, UserStore, check_password, is_rabbitmq_hash
+
+MAX_FAILURES = 10
+FAILURE_SPAN_S = 60
+PASSWORD_CACHE_S = 60
+RECHECK_S = 0.1
+
+_MAX_PEERS = 10_000
+_MAX_DECISIONS = 20_000
+_MAX_NAME = 255  # of a queue; what is longer is none, and would only fill the memory
+_MAX_CACHED_PASSWORDS = 1_000
+_MAX_POLICIES = 1_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Principal:
+    """Somebody who has signed in. Equal only to itself, so that it is a cheap key of a cache."""
+
+    account: str
+    user: str
+    is_root: bool
+    rules: tuple[Rule, ...] = field(repr=False)
+    scope: tuple[Rule, ...] | None = field(default=None, repr=False)  # of a token: nothing beyond this
+    is_anonymous: bool = False
+    token: str = ""  # name of the token, where it has a scope of its own
+
+    @property
+    def arn(self) -> str:
+        if self.is_anonymous:
+            return ""
+        name = "root" if self.is_root else f"user/{self.user}"
+        return f"arn:aws:iam::{self.account}:{name}"
+
+
+# Whoever did not sign in, on a server with users. A policy may still let everybody in (`"Principal": "*"`).
+ANONYMOUS = Principal("", "anonymous", False, (), None, True)
+
+# A policy that was stored and cannot be understood any more: nobody but a root who repairs it.
+_DENY_ALL = PolicyDocument(
+    "2012-10-17", (PolicyStatement(None, "deny", ("*",), False, ("*",), False, ("*",), False, ()),)
+)
+
+
+class RequestLike(Protocol):
+    """What `refusal_for` needs of a request; the server's own has it."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def target(self) -> bytes: ...
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def peer(self) -> str: ...
+
+
+class Guard:
+    def __init__(
+        self,
+        store: UserStore,
+        clock_s: Callable[[], float],
+        *,
+        accepted_hosts: Sequence[str] = (),
+        region: str = "us-east-1",
+    ) -> None:
+        self.store = store
+        self._clock_s = clock_s
+        self._region = region
+        self._is_open = not store.users()
+        self._verifier = Verifier(self._key_info, accepted_hosts)
+        self._failures = _FailedLogins()
+        self._salt = secrets.token_bytes(32)
+        self._policies: dict[str, PolicyDocument] = {}
+        self._open: dict[str, Principal] = {}
+        self._checked_s = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._generation = self.store.generation
+        if self.store.users():
+            self._is_open = False
+        self._infos: dict[str, KeyInfo] = {}
+        self._by_key: dict[str, Principal] = {}
+        self._by_user: dict[str, Principal] = {}
+        self._by_token: dict[bytes, Principal] = {}
+        self._passwords: dict[tuple[str, bytes], float] = {}
+        self._decisions: dict[object, bool] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody needs to sign in.
+
+        A server that has once had users does not open again while it runs, though the last of them
+        be removed: who started it may rely on a closed door.
+        """
+        if self._generation != self.store.generation:
+            self._forget()
+        return self._is_open
+
+    def refresh(self) -> None:
+        """Take over what other processes changed. Raises StoreDamaged; what was known stays in force."""
+        self.store.refresh()
+        if self._generation != self.store.generation:
+            self._forget()
+
+    # -- who are you?
+
+    def open_principal(self, account: str = DEFAULT_ACCOUNT) -> Principal:
+        """On an open server: the root of that account, and whoever runs the server too."""
+        account = owner_of(account)
+        found = self._open.get(account)
+        if found is None:
+            found = Principal(account, "root", True, ROLES["admin"])
+            if len(self._open) < _MAX_PEERS:
+                self._open[account] = found
+        return found
+
+    def sigv4(
+        self,
+        method: str,
+        target: bytes,
+        headers: Headers | dict[bytes, bytes],
+        body: bytes,
+        peer: str = "",
+    ) -> Principal:
+        """An AWS signature; raises SignatureRefused. Headers by name, where no name comes twice, are faster.
+
+        Not counted among failed logins: a secret of 40 random characters is not guessed, and a client with a
+        wrong one should be told so each time, as AWS does.
+        """
+        if self._generation != self.store.generation:
+            self._forget()
+        now_s = self._clock_s()
+        key_id: str | None = None
+        if isinstance(headers, dict) and method == "POST":
+            key_id = self._verifier.verify_fast(target, headers, body, now_s)
+        if key_id is None:
+            if isinstance(headers, dict):
+                headers = list(headers.items())
+            try:
+                key_id = self._verifier.verify(method, target, headers, body, now_s).access_key
+            except InvalidSignature as refused:
+                if refused.code != "InvalidClientTokenId" or not self._recheck(now_s):
+                    raise
+                key_id = self._verifier.verify(method, target, headers, body, now_s).access_key
+        principal = self._by_key.get(key_id)
+        if principal is None:
+            key = self.store.key(key_id)
+            user = None if key is None else self.store.user(key.user)
+            if user is None or user.is_disabled:  # removed between the check and here
+                raise LoginFailed
+            principal = self._by_key[key_id] = self._principal(user)
+        return principal
+
+    def bearer(self, token: str, peer: str = "") -> Principal:
+        """A right token is always let in; who keeps sending wrong ones is told to wait."""
+        if self._generation != self.store.generation:
+            self._forget()
+        now_s = self._clock_s()
+        found = self.store.find_token(token)
+        if found is None and self._recheck(now_s):
+            found = self.store.find_token(token)
+        user = None if found is None else self.store.user(found.user)
+        if (
+            found is None
+            or user is None
+            or user.is_disabled
+            or (found.expires_ms is not None and now_s * 1000 >= found.expires_ms)
+        ):
+            self._failures.check(peer, now_s)
+            self._failures.add(peer, now_s)
+            raise LoginFailed
+        principal = self._by_token.get(found.hash)
+        if principal is None:
+            if found.rules is None:
+                principal = self._principal(user)
+            else:
+                principal = _with_scope(user, found.rules, found.name)
+            self._by_token[found.hash] = principal
+        return principal
+
+    def _recheck(self, now_s: float) -> bool:
+        """What is unknown may be new: whether another process changed the store. Not more than a few times
+        a second, whatever strangers send."""
+        if 0 <= now_s - self._checked_s < RECHECK_S:
+            return False
+        self._checked_s = now_s
+        try:
+            self.refresh()
+        except UserStoreDamaged:
+            return False
+        return True
+
+    def cached_login(self, user: str, password: str, peer: str = "") -> Principal | None:
+        """The principal if this password was found right a moment ago. Never slow."""
+        if self._generation != self.store.generation:
+            self._forget()
+        key = (user, self._digest(password))
+        seen_s = self._passwords.get(key)
+        now_s = self._clock_s()
+        if seen_s is None or not 0 <= now_s - seen_s < PASSWORD_CACHE_S:
+            return None
+        # A password is short enough to guess: while an address is locked out, no guess is answered.
+        self._failures.check(peer, now_s)
+        found = self.store.user(user)
+        if found is None or found.is_disabled:
+            return None
+        self._passwords[key] = now_s
+        return self._principal(found)
+
+    def basic(self, user: str, password: str, peer: str = "") -> Principal:
+        """A name and a password. Takes tens of milliseconds unless `recall` knows them: not for the loop."""
+        principal = self.cached_login(user, password, peer)
+        if principal is not None:
+            return principal
+        generation = self._generation
+        found = self.store.user(user)
+        now_s = self._clock_s()
+        # Counted before the answer is known, so that many tries at once do not slip through together.
+        self._failures.take(peer, now_s)
+        hashed = None if found is None else found.password_hash
+        is_right = check_password(password, hashed)
+        if not is_right or found is None or found.is_disabled:
+            raise LoginFailed
+        self._failures.give_back(peer, now_s)
+        if hashed is not None and is_rabbitmq_hash(hashed):
+            # Whoever is right gets in, though the file cannot be written just now: then it stays as it is.
+            with suppress(OSError, OpenQError):
+                self.store.upgrade_hash(user, password, hashed)
+        if generation == self.store.generation:
+            if len(self._passwords) >= _MAX_CACHED_PASSWORDS:
+                self._passwords.clear()
+            self._passwords[user, self._digest(password)] = now_s
+        return self._principal(found)
+
+    def named(self, user: str) -> Principal | None:
+        """Somebody whose name was proven elsewhere, by a certificate."""
+        if self._generation != self.store.generation:
+            self._forget()
+        found = self.store.user(user)
+        return None if found is None or found.is_disabled else self._principal(found)
+
+    def current(self, principal: Principal) -> Principal | None:
+        """The same user as of now, for connections that last; None if gone or disabled."""
+        if self._is_open or principal.is_anonymous:
+            return principal
+        user = self.store.user(principal.user)
+        if user is None or user.is_disabled:
+            return None
+        if principal.scope is not None:
+            return _with_scope(user, principal.scope, principal.token)
+        return self._principal(user)
+
+    def sign_in(self, request: RequestLike) -> Principal:
+        """By whatever the `Authorization` header holds; on an open server without looking.
+
+        Like `basic` it may take tens of milliseconds, once, for a name and a password.
+        """
+        if self.is_open:
+            return self.open_principal()
+        value = next((value for name, value in request.headers if name == b"authorization"), b"")
+        kind, _, rest = value.partition(b" ")
+        if kind.lower() == b"bearer":
+            return self.bearer(rest.strip().decode("latin-1"), request.peer)
+        if kind.lower() == b"basic":
+            return self.basic(*read_basic(rest), request.peer)
+        return self.sigv4(request.method, request.target, request.headers, request.body, request.peer)
+
+    def refusal_for(self, request: RequestLike, action: str) -> tuple[int, bytes, bytes, bytes] | None:
+        """None, or the answer (status, body, content type, headers) to who may not do this server-wide.
+
+        What concerns the whole server belongs to the default account: users of other accounts must not
+        see what happens in it.
+        """
+        try:
+            principal = self.sign_in(request)
+        except TooManyFailedLogins as refused:
+            wait = b"Retry-After: %d\r\n" % refused.retry_after_s
+            return 429, f"{refused}\n".encode(), b"text/plain; charset=utf-8", wait
+        except AuthenticationFailed as refused:
+            challenge = b'WWW-Authenticate: Bearer realm="openq", Basic realm="openq"\r\n'
+            return 401, f"{refused}\n".encode(), b"text/plain; charset=utf-8", challenge
+        if self.may(principal, action, DEFAULT_ACCOUNT, None):
+            return None
+        return 403, f"{principal.user} may not {action} here\n".encode(), b"text/plain; charset=utf-8", b""
+
+    def _principal(self, user: User) -> Principal:
+        principal = self._by_user.get(user.name)
+        if principal is None:
+            principal = Principal(user.account, user.name, user.is_root, user.all_rules)
+            self._by_user[user.name] = principal
+        return principal
+
+    def _key_info(self, key_id: str) -> KeyInfo | None:
+        info = self._infos.get(key_id)
+        if info is None:
+            key = self.store.key(key_id)
+            user = None if key is None else self.store.user(key.user)
+            if key is None or user is None or user.is_disabled:
+                return None
+            end_s = None if key.expires_ms is None else key.expires_ms / 1000
+            info = self._infos[key_id] = KeyInfo(key.id, key.secret, key.token_hash, end_s)
+        return info
+
+    def _digest(self, password: str) -> bytes:
+        # Keyed with what only this process knows: a dump of the table is no list of fast hashes.
+        return hmac.digest(self._salt, password.encode(), "sha256")
+
+    # -- may you?
+
+    def may(
+        self,
+        principal: Principal,
+        action: str,
+        account: str,
+        queue: str | None,
+        *,
+        policy: str | PolicyDocument | None = None,
+        sqs_action: str | None = None,
+        resource_arn: str | None = None,
+        condition_keys: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Whether this principal may do that to this queue (None: to the account as a whole).
+
+        `account` is the namespace of the queue: an account, or an account in one of the other regions.
+
+        `policy` is the queue's own. A door that is not SQS leaves `sqs_action` out; the policy is then asked
+        about the operation that does the same.
+        """
+        if self._generation != self.store.generation:
+            self._forget()
+        key = (principal, action, account, queue, policy, sqs_action, resource_arn)
+        decision = self._decisions.get(key)
+        if decision is None:
+            document = self._document(policy) if policy else None
+            arn = resource_arn or arn_of(account, queue or "*", self._region)
+            decision = self._decide(
+                principal, action, account, queue, document, sqs_action, arn, condition_keys
+            )
+            is_steady = document is None or not document.depends_on_context
+            if is_steady and len(queue or "") <= _MAX_NAME:
+                if len(self._decisions) >= _MAX_DECISIONS:
+                    self._decisions.clear()
+                self._decisions[key] = decision
+        return decision
+
+    def may_everywhere(self, principal: Principal, action: str, account: str) -> bool:
+        """Whether there is no queue of this account to which the principal may not do that by its rules."""
+        if principal.is_root and principal.account == owner_of(account):
+            return True
+        is_denied = any(rule.effect == "deny" and action in rule.actions for rule in principal.rules)
+        return not is_denied and self.may(principal, action, account, None)
+
+    def _decide(
+        self,
+        principal: Principal,
+        action: str,
+        account: str,
+        queue: str | None,
+        document: PolicyDocument | None,
+        sqs_action: str | None,
+        arn: str,
+        condition_keys: Mapping[str, str] | None,
+    ) -> bool:
+        own_account = principal.account
+        by_rules = _judge(principal.rules, action, account, queue, own_account)
+        if by_rules == "deny":
+            return False
+        scope = principal.scope
+        if scope is not None and _judge(scope, action, account, queue, own_account) != "allow":
+            return False
+        if document is None or action == "admin":
+            return by_rules == "allow"
+        name = (sqs_action or SQS_ACTION_OF[action]).removeprefix("sqs:")
+        is_own = own_account == owner_of(account)
+        by_policy = evaluate(
+            document, principal.arn, own_account, name, arn, condition_keys, delegated=not is_own
+        )
+        if by_policy == "deny":
+            return principal.is_root and is_own and name in POLICY_REPAIR_ACTIONS
+        if by_rules == "allow":
+            return True
+        return by_policy == "allow" and (is_own or name not in OWN_ACCOUNT_ONLY)
+
+    def _document(self, policy: str | PolicyDocument) -> PolicyDocument:
+        if isinstance(policy, PolicyDocument):
+            return policy
+        document = self._policies.get(policy)
+        if document is None:
+            try:
+                document = parse(policy)
+            except InvalidAccessPolicy:
+                document = _DENY_ALL
+            if len(self._policies) >= _MAX_POLICIES:
+                self._policies.clear()
+            self._policies[policy] = document
+        return document
+
+
+def _with_scope(user: User, scope: tuple[Rule, ...], token: str) -> Principal:
+    return Principal(user.account, user.name, False, user.all_rules, scope, token=token)
+
+
+def _judge(
+    rules: Sequence[Rule], action: str, account: str, queue: str | None, own_account: str
+) -> Effect | None:
+    if action != LIST_ACTION:
+        return judge(rules, action, account, queue, own_account)
+    verdicts = {judge(rules, each, account, queue, own_account) for each in QUEUE_ACTIONS}
+    if "allow" in verdicts:
+        return "allow"
+    return "deny" if verdicts == {"deny"} else None
+
+
+class _FailedLogins:
+    """Failed logins per address, over the last minute. Of an IPv6 address the network counts: one
+    host has 2**64 addresses to come from."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, list[float]] = {}
+        self._lock = threading.Lock()
+
+    def check(self, peer: str, now_s: float) -> None:
+        with self._lock:
+            self._check(_network(peer), now_s)
+
+    def add(self, peer: str, now_s: float) -> None:
+        with self._lock:
+            self._add(_network(peer), now_s)
+
+    def take(self, peer: str, now_s: float) -> None:
+        """Check and add in one step."""
+        with self._lock:
+            self._check(_network(peer), now_s)
+            self._add(_network(peer), now_s)
+
+    def give_back(self, peer: str, now_s: float) -> None:
+        with self._lock:
+            times = self._times.get(_network(peer), [])
+            if now_s in times:
+                times.remove(now_s)
+
+    def _check(self, network: str, now_s: float) -> None:
+        times = self._times.get(network)
+        if not times:
+            return
+        times[:] = [at for at in times if 0 <= now_s - at < FAILURE_SPAN_S]
+        if len(times) >= MAX_FAILURES:
+            raise TooManyFailedLogins(max(1, round(times[-MAX_FAILURES] + FAILURE_SPAN_S - now_s)))
+
+    def _add(self, network: str, now_s: float) -> None:
+        if network not in self._times and len(self._times) >= _MAX_PEERS:
+            self._times = {
+                other: times
+                for other, times in self._times.items()
+                if times and 0 <= now_s - times[-1] < FAILURE_SPAN_S
+            }
+            if len(self._times) >= _MAX_PEERS:
+                # More addresses than we count fail at once: the one that failed first makes room.
+                del self._times[next(iter(self._times))]
+        self._times.setdefault(network, []).append(now_s)
+
+
+def _network(peer: str) -> str:
+    if ":" not in peer:
+        return peer
+    try:
+        address = ip_address(peer.partition("%")[0])
+    except ValueError:
+        return peer
+    if isinstance(address, IPv6Address):
+        return str(address.ipv4_mapped or address.packed[:8].hex())
+    return peer
+
+
+def read_basic(value: bytes) -> tuple[str, str]:
+    """The name and the password in what follows `Basic`; raises LoginRefused for anything else."""
+    try:
+        user, colon, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        raise LoginFailed from None
+    if not colon:
+        raise LoginFailed
+    return user, password
+
+
+def first_key(store: UserStore) -> tuple[str, str, str]:
+    """The first user, `root`, who may do everything, and its access key: (user, key id, secret)."""
+    user = store.user("root") or store.add_user("root", role="admin", is_root=True)
+    key = store.create_key(user.name)
+    return user.name, key.id, key.secret
+
+
+def write_secret_file(path: str | os.PathLike[str], text: str) -> None:
+    """A file that only its owner can read, replacing one that is there."""
+    name = os.fspath(path)
+    temporary = f"{name}.{os.getpid()}.new"
+    try:
+        write_private(temporary, text.encode())
+        os.rename(temporary, name)
+    except BaseException:
+        try:
+            os.unlink(temporary)
+        except FileNotFoundError:
+            pass
+        raise

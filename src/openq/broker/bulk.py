@@ -1,0 +1,146 @@
+"""Long work over many messages, the same whatever store holds them: search, redrive, replay.
+
+A broker brings the messages, some hundred at a time, and what is done with a few of them; when to go on,
+how fast and when to stop is decided here.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from ..engine.engine import make_properties
+from ..errors import InvalidSetting
+from ..model import DeliveryOptions, Draft, Entry
+from .filters import matches
+from .interface import Filter, SearchResult
+
+CHUNK = 256
+MAX_LOADED_BYTES = 8 << 20
+MIN_RATE = 0.01  # messages a second: slower than that nobody waits for
+_REPLAYED = 100  # at once
+_PAUSE_S = 0.1  # how long a slow redrive or replay does not notice that it is to stop
+
+IdOf = Callable[[Entry], str]
+Progress = Callable[[int], bool]  # told how many are done, also while nothing happens; False stops
+
+
+def check_rate(rate: float | None) -> None:
+    if rate is not None and not MIN_RATE <= rate < math.inf:
+        raise InvalidSetting(f"rate must be at least {MIN_RATE} messages a second, not {rate!r}")
+
+
+def split_by_size(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """The same entries in parts whose bodies may be in memory at once: `LIGHT` bytes, or one message."""
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        size += entry.size
+        if part and size > MAX_LOADED_BYTES:
+            yield part
+            part, size = [], entry.size
+        part.append(entry)
+    if part:
+        yield part
+
+
+def chosen(candidates: Iterable[list[Entry]], id_of: IdOf, filter: Filter) -> Iterator[list[Entry]]:
+    for part in candidates:
+        yield [entry for entry in part if matches(id_of, entry, filter)]
+
+
+def search(
+    candidates: Iterable[list[Entry]],
+    id_of: IdOf,
+    filter: Filter,
+    limit: int,
+    budget_s: float,
+    max_bytes: int | None = None,
+) -> SearchResult:
+    """Stops at the limit, when the time is up, or before `max_bytes` of bodies (but for the first)."""
+    deadline = time.monotonic() + budget_s
+    matching: list[Entry] = []
+    scanned = size = 0
+    complete = True
+    for part in candidates:
+        if len(matching) > limit or time.monotonic() > deadline:
+            complete = False
+            break
+        scanned += len(part)
+        for entry in part:
+            if matches(id_of, entry, filter):
+                size += entry.size
+                if max_bytes is not None and size > max_bytes and matching:
+                    return SearchResult(matching[:limit], False, scanned)
+                matching.append(entry)
+    return SearchResult(matching[:limit], complete and len(matching) <= limit, scanned)
+
+
+def redrive(
+    parts: Iterable[list[Entry]],
+    act: Callable[[list[Entry]], int],
+    rate: float | None,
+    progress: Progress | None,
+) -> int:
+    """`act` sends a few dead letters on and says how many went."""
+    step = _step(CHUNK, rate)
+    started = time.monotonic()
+    done = 0
+    for part in parts:
+        for start in range(0, len(part), step):
+            done += act(part[start : start + step])
+            if not _goes_on(done, rate, started, progress):
+                return done
+    return done
+
+
+def replay(
+    drafts: Iterable[Draft],
+    act: Callable[[list[Draft]], int],
+    rate: float | None,
+    progress: Progress | None,
+    *,
+    dry_run: bool,
+) -> int:
+    """`act` publishes a few again, or counts them in a dry run, which nothing has to wait for."""
+    step = _step(_REPLAYED, rate)
+    started = time.monotonic()
+    count = 0
+    batch: list[Draft] = []
+    for draft in drafts:
+        batch.append(draft)
+        if len(batch) == step:
+            count += act(batch)
+            batch = []
+            if not _goes_on(count, None if dry_run else rate, started, progress):
+                break
+    return count + act(batch)
+
+
+def chosen_drafts(drafts: Iterable[Draft], id_of: IdOf, filter: Filter | None) -> Iterable[Draft]:
+    if filter is None:
+        return drafts
+    return (draft for draft in drafts if matches(id_of, _as_entry(draft), filter))
+
+
+def _as_entry(draft: Draft) -> Entry:
+    """A past message in the shape that filters know."""
+    options = DeliveryOptions(id=draft.id, type=draft.type, group=draft.group, priority=draft.priority)
+    return Entry(0, 0, 0, len(draft.body), draft.encoding, draft.body, make_properties(draft), options)
+
+
+def _step(maximum: int, rate: float | None) -> int:
+    """How many go at once: a tenth of a second's worth."""
+    return maximum if rate is None else max(1, min(maximum, int(rate / 10)))
+
+
+def _goes_on(done: int, rate: float | None, started: float, progress: Progress | None) -> bool:
+    """Wait until it is time for the next one; False if it is to stop, also meanwhile."""
+    if progress is not None and not progress(done):
+        return False
+    while rate is not None and (left := done / rate - (time.monotonic() - started)) > 0:
+        if progress is not None and not progress(done):
+            return False
+        time.sleep(min(left, _PAUSE_S))
+    return True

@@ -1,0 +1,60 @@
+"""Connections to one server that are kept for the next call, whatever thread makes it."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import InvalidSetting
+from .http import HttpClient, Refused, Unreachable
+
+
+class ConnectionPool:
+    def __init__(self, settings: Mapping[str, Any], max_idle: int) -> None:
+        """`settings` are those of a `Connection`; raises InvalidSetting if it cannot be one."""
+        self._settings = settings
+        self._max_idle = max_idle
+        self._idle: deque[HttpClient] = deque([self._connection()])
+        self._process = os.getpid()
+        self.url = self._idle[0].url  # without user and password
+
+    def _connection(self) -> HttpClient:
+        try:
+            return HttpClient(**self._settings)
+        except (Unreachable, Refused) as error:
+            # Without the url as it was given, which may hold a password.
+            why = error.why if isinstance(error, Unreachable) else error.detail
+            raise InvalidSetting(f"url: {why}") from None
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Not so in a forked child, until it takes a connection of its own."""
+        return self._process == os.getpid()
+
+    def acquire(self) -> HttpClient:
+        if not self.is_of_this_process:
+            # A forked child must not talk into the connections of its parent.
+            self._process = os.getpid()
+            idle, self._idle = self._idle, deque()
+            for connection in idle:
+                connection.close()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._connection()
+
+    def release(self, connection: HttpClient) -> None:
+        if connection.aborted or len(self._idle) >= self._max_idle:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def close(self) -> None:
+        """What is idle; the next call opens a connection again."""
+        while self._idle:
+            try:
+                self._idle.pop().close()
+            except IndexError:
+                break  # another thread was faster

@@ -1,0 +1,335 @@
+"""What the library and a server say to each other: values of the model as REST documents, and back. Pure.
+
+Bodies travel as they are stored, so a message comes out as it would from a queue in this process.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from .. import errors
+from ..broker.interface import Filter, QueueStats
+from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
+from ..model import (
+    ENCODING_BYTES,
+    ENCODING_JSON,
+    ENCODING_MSGPACK,
+    ENCODING_PICKLE,
+    ENCODING_TEXT,
+    FOREVER_MS,
+    DeadLetterEvent,
+    Delivery,
+    DeliveryOptions,
+    Draft,
+    Entry,
+    Properties,
+    QueueSettings,
+    RetryPolicy,
+)
+from .http import Refused
+from .times import from_ms, iso, moment_ms
+
+MAX_REASON = 4096
+
+Document = dict[str, Any]
+
+
+def path_part(name: str) -> str:
+    """A name as one part of a path, whatever is in it."""
+    # Dots alone would be taken for "here" and "up" by what lies between here and the server.
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
+
+
+def time_text(ms: int) -> str:
+    return iso(from_ms(ms))
+
+
+def time_ms(text: str | None) -> int:
+    return 0 if text is None else moment_ms(text, "a time")
+
+
+# -- messages in ----------------------------------------------------------------------------------
+
+
+def payload_document(draft: Draft) -> Document:
+    body, encoding = draft.body, draft.encoding
+    if encoding == ENCODING_TEXT:
+        return {"payload": body.decode()}
+    if encoding == ENCODING_BYTES:
+        return {"payload": body}
+    if encoding == ENCODING_JSON:
+        return {"payload": body, "payload_encoding": "json"}
+    if encoding == ENCODING_MSGPACK:
+        return {"payload": body, "payload_encoding": "msgpack+base64"}
+    raise InvalidSetting("pickles are not sent over the network: whoever reads one runs its writer's code")
+
+
+def message_document(draft: Draft) -> Document:
+    """Only what it says: everything else has the server's default, which is the same."""
+    out = payload_document(draft)
+    if draft.is_plain():
+        return out
+    if draft.delay_ms is not None:
+        out["delay"] = draft.delay_ms / 1000
+    if draft.due_ms:
+        out["at"] = time_text(draft.due_ms)
+    if draft.priority:
+        out["priority"] = draft.priority
+    if draft.ttl_ms is not None:
+        out["ttl"] = draft.ttl_ms / 1000
+    texts = {
+        "group": draft.group,
+        "message_type": draft.type,
+        "dedup_id": draft.dedup,
+        "unique_key": draft.unique,
+        "id": draft.id,
+        "publisher": draft.publisher,
+    }
+    out.update((name, text) for name, text in texts.items() if text is not None)
+    if draft.attributes:
+        out["attributes"] = draft.attributes
+    if draft.past is not None:
+        out.update(_past_fields(draft.past))
+    return out
+
+
+def _past_fields(past: DeliveryOptions) -> Document:
+    """What a message out of a backup went through."""
+    out: Document = {"receive_count": past.count}
+    if past.born_ms:
+        out["timestamp"] = time_text(past.born_ms)
+    if past.reason is not None:
+        out["reason"] = past.reason
+    if past.trace is not None:
+        out["traceback"] = past.trace
+    if past.deaths:
+        out["deaths"] = [
+            {
+                "queue": death.queue,
+                "reason": death.reason,
+                "time": time_text(death.time_ms),
+                "receive_count": death.count,
+                **death.details(time_text),
+            }
+            for death in past.deaths
+        ]
+    return out
+
+
+# -- messages out ---------------------------------------------------------------------------------
+
+_FORMS = {
+    None: ENCODING_BYTES,
+    "text": ENCODING_TEXT,
+    "json": ENCODING_JSON,
+    "msgpack": ENCODING_MSGPACK,
+    "pickle": ENCODING_PICKLE,
+}
+
+
+def receipt_text(prefix: str, seq: int, number: int) -> str:
+    """As the server writes it: the message's own id there, a slash, the number of the delivery."""
+    return f"{prefix}{seq:012x}/{number:x}"
+
+
+def receipt_prefix(document: Document) -> str | None:
+    receipt: str | None = document.get("receipt_id")
+    return None if receipt is None else receipt.rpartition("/")[0][:-12]
+
+
+def parse_entry(document: Document, seq: int) -> Entry:
+    body = document["payload"]
+    get = document.get
+    options = DeliveryOptions(
+        id=document["id"],
+        priority=document["priority"],
+        type=document["message_type"],
+        group=get("group"),
+        count=document["receive_count"],
+        unique=get("unique_key"),
+        due_ms=time_ms(get("due_at")),
+        expires_ms=time_ms(get("expires_at")),
+        reason=get("reason"),
+        trace=get("traceback"),
+        deaths=tuple(
+            DeadLetterEvent.from_fields(
+                each["queue"],
+                each["reason"],
+                time_ms(each["time"]),
+                each["receive_count"],
+                kind=each.get("kind"),
+                times=each.get("times"),
+                first_ms=time_ms(each.get("first_time")),
+            )
+            for each in get("deaths", ())
+        ),
+    )
+    attributes, publisher = document["attributes"], get("publisher")
+    properties = Properties(attributes, publisher) if attributes or publisher is not None else None
+    encoding = _FORMS.get(get("payload_encoding"), ENCODING_BYTES)
+    return Entry(seq, time_ms(document["timestamp"]), 0, len(body), encoding, body, properties, options)
+
+
+def parse_delivery(document: Document, consumer: str | None) -> Delivery:
+    # Who may look and not receive is shown no receipts; without one nothing can be settled.
+    seq, number = document.get("position", 0), 0
+    if "receipt_id" in document:
+        own_id, _, text = document["receipt_id"].rpartition("/")
+        seq, number = int(own_id[-12:], 16), int(text, 16)
+    return Delivery(
+        parse_entry(document, seq),
+        number,
+        time_ms(document["received_at"]),
+        time_ms(document["deadline"]),
+        document["receive_count"],
+        consumer,
+    )
+
+
+# -- queues ---------------------------------------------------------------------------------------
+
+_SECONDS = {
+    "visibility_timeout": "visibility_ms",
+    "delay": "delay_ms",
+    "retention": "retention_ms",
+    "message_ttl": "ttl_ms",
+    "dedup_window": "dedup_window_ms",
+    "history": "history_ms",
+}
+_ENDLESS = {"retention": FOREVER_MS, "history": FOREVER_MS}  # what null stands for
+_OTHER_NAMES = {"dlq": "dead_letter"}
+_SAME_NAMES = (
+    *("exhausted", "max_priority"),
+    *("max_receives", "dead_letter_exchange", "dead_letter_key", "dead_letter_expired", "max_length"),
+    *("max_bytes", "max_body", "overflow", "fifo", "dedup_by_content", "dedup_per_group", "paused"),
+    "relaxed",
+)
+
+
+def settings_document(settings: QueueSettings) -> Document:
+    retry = settings.retry
+    out: Document = {
+        "retry": {
+            "kind": retry.kind,
+            "base": retry.base_ms / 1000,
+            "max": retry.max_ms / 1000,
+            "factor": retry.factor,
+            "jitter": retry.jitter,
+            "on_expiry": retry.on_expiry,
+        }
+    }
+    for name, field in _SECONDS.items():
+        ms = getattr(settings, field)
+        out[name] = None if ms is None or ms >= FOREVER_MS else ms / 1000
+    for name, field in _OTHER_NAMES.items():
+        out[name] = getattr(settings, field)
+    for name in _SAME_NAMES:
+        out[name] = getattr(settings, name)
+    return out
+
+
+def parse_settings(document: Document) -> QueueSettings:
+    values: Document = {name: document[name] for name in _SAME_NAMES}
+    for name, field in _SECONDS.items():
+        seconds = document[name]
+        values[field] = round(seconds * 1000) if seconds is not None else _ENDLESS.get(name)
+    for name, field in _OTHER_NAMES.items():
+        values[field] = document[name]
+    retry = document["retry"]
+    values["retry"] = RetryPolicy(
+        retry["kind"],
+        round(retry["base"] * 1000),
+        retry["factor"],
+        round(retry["max"] * 1000),
+        retry["jitter"],
+        retry.get("on_expiry", True),  # an older server has no such field
+    )
+    return QueueSettings(**values)
+
+
+def differences(stored: QueueSettings, wanted: QueueSettings) -> Document:
+    """What must be said to make the one into the other."""
+    before, after = settings_document(stored), settings_document(wanted)
+    return {name: value for name, value in after.items() if value != before[name]}
+
+
+def parse_stats(queue: str, document: Document) -> QueueStats:
+    age = document["oldest_age"]
+    return QueueStats(
+        queue,
+        document["ready"],
+        document["delayed"],
+        document["in_flight"],
+        document["waiting_bytes"],
+        None if age is None else round(age * 1000),
+        document["waiters"],
+        document["counters"],
+    )
+
+
+def filter_document(filter: Filter) -> Document:
+    out: Document = {"state": filter.state}
+    if filter.ids is not None:
+        out["ids"] = list(filter.ids)
+    for name, value in (
+        ("message_type", filter.type),
+        ("text", filter.text),
+        ("reason", filter.reason),
+        ("attributes", dict(filter.attributes) or None),
+        ("json", dict(filter.json) or None),
+    ):
+        if value is not None:
+            out[name] = value
+    return out
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+_CLASSES: Mapping[str, type[OpenQError]] = {
+    **{
+        each.code: each
+        for each in vars(errors).values()
+        if isinstance(each, type) and issubclass(each, OpenQError) and each.code != OpenQError.code
+    },
+    **dict.fromkeys(
+        ("invalid", "malformed", "too_large", "batch_too_large", "unsupported_media_type"), InvalidSetting
+    ),
+}
+_QUOTED = re.compile(r"(?:queue|exchange) ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
+_SIGN_IN = {
+    "unauthorized": "sign in: give token=, or set OPENQ_TOKEN, or write user:password@ into the url",
+    "login_refused": "check token= (or OPENQ_TOKEN), or the user and password in the url",
+}
+
+
+def parse_error(refused: Refused, queue: str = "", message_id: str | None = None) -> OpenQError:
+    """What a queue in this process would have raised; what only a server says stays as it is."""
+    if refused.status == 413:
+        return InvalidSetting(refused.detail)
+    return error_for_code(refused.code, refused.detail, queue, message_id) or _with_hint(refused)
+
+
+def error_for_code(code: str, detail: str, queue: str, message_id: str | None = None) -> OpenQError | None:
+    kind = _CLASSES.get(code)
+    if kind is None:
+        return None
+    if kind in (MessageNotFoundError, VisibilityTimeoutExpired) and message_id is not None:
+        return kind(message_id, queue)
+    # Not through its constructor, which would write the sentence anew out of parts that we do not have.
+    error = kind.__new__(kind)
+    Exception.__init__(error, detail)
+    named = _QUOTED.search(detail)
+    facts = {"name": ast.literal_eval(named[1]) if named else queue, "queue": queue, "text": detail}
+    facts.update(message_id=message_id, limit=detail, detail=detail, difference=detail, reason=detail)
+    vars(error).update(facts)
+    return error
+
+
+def _with_hint(refused: Refused) -> Refused:
+    hint = _SIGN_IN.get(refused.code, refused.hint)
+    detail = f"{refused.detail}; {hint}" if hint else refused.detail
+    return Refused(refused.status, refused.code, detail, hint)

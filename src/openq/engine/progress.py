@@ -1,0 +1,119 @@
+"""How far a job's batches are published: what makes a batch that is sent twice be published once.
+
+A mark lies in the same block of the journal as the messages it speaks of, so both are there or neither is.
+The batches of a job are numbered and only grow: one mark per job is enough.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import OpenQError
+from .records import MARK
+
+if TYPE_CHECKING:
+    from .state import EngineState
+
+KEPT_MS = 30 * 86_400_000  # a job that was not heard of for so long is over
+MAX_JOBS = 50_000
+MAX_JOBS_PER_OWNER = 2_000
+MAX_SHARED_JOBS = 10_000  # of the owner that everybody is where nobody signs in
+
+# What a Spark batch write is called that was given no name: no later run can say it again.
+_UNNAMED = re.compile(r"(?:@[^/]+/)?batch-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UNNAMED_KEPT_MS = 3_600_000
+
+
+class TooManyJobs(OpenQError):
+    code = "too_many_jobs"
+
+    def __init__(self, max_jobs: int, whose: str) -> None:
+        super().__init__(
+            f"{max_jobs} jobs{whose} published in the last 30 days, and none of them may be forgotten: "
+            "no new one is taken; give the batches of a job one name, and numbers"
+        )
+
+
+class JobProgress(NamedTuple):
+    """The newest batch of a job."""
+
+    owner: str  # whose job it is; "" if everybody's
+    batch: int
+    rows: int  # so many of them, in their order, are published or rejected
+    is_last: bool  # these were all
+    rejected: int  # of the whole batch
+    time_ms: int
+
+    def is_done(self, batch: int) -> bool:
+        return batch < self.batch or (batch == self.batch and self.is_last)
+
+
+def kept_ms(job: str) -> int:
+    """For how long a job that is done is remembered at least."""
+    return UNNAMED_KEPT_MS if _UNNAMED.fullmatch(job) else KEPT_MS
+
+
+def record_progress(
+    engine: EngineState,
+    job: str,
+    owner: str,
+    batch: int,
+    rows: int,
+    is_last: bool,
+    rejected: int,
+    now_ms: int,
+) -> int:
+    """Told and remembered. Where it is stored."""
+    location = engine.log_record((MARK, now_ms, 0, 0, job, owner, batch, rows, is_last, rejected))
+    set_progress(engine, job, JobProgress(owner, batch, rows, is_last, rejected, now_ms))
+    return location
+
+
+def set_progress(engine: EngineState, job: str, record_progress: JobProgress) -> None:
+    """The latest stand at the end, so that those to forget are the first. They go by age alone: to forget one
+    that may come again is to publish it twice."""
+    all_progress = engine.progress
+    all_progress.pop(job, None)
+    all_progress[job] = record_progress
+    while all_progress[oldest := next(iter(all_progress))].time_ms < record_progress.time_ms - KEPT_MS:
+        del all_progress[oldest]
+
+
+def make_room(engine: EngineState, owner: str, now_ms: int) -> None:
+    """For a job that is not known yet. Nobody can make the jobs of others be forgotten."""
+    all_progress = engine.progress
+    max_jobs = MAX_JOBS_PER_OWNER if owner else MAX_SHARED_JOBS
+    if len(all_progress) < min(max_jobs, MAX_JOBS):
+        return
+    for job in [job for job, each in all_progress.items() if each.time_ms < now_ms - KEPT_MS]:
+        del all_progress[job]
+    own = [job for job, each in all_progress.items() if each.owner == owner]
+    if len(own) >= max_jobs or len(all_progress) >= MAX_JOBS:
+        over = [job for job in own if _is_over(job, all_progress[job], now_ms)]
+        for job in over:
+            del all_progress[job]
+        if len(own) - len(over) >= max_jobs:
+            raise TooManyJobs(max_jobs, " of yours" if owner else "")
+        if len(all_progress) >= MAX_JOBS:
+            raise TooManyJobs(MAX_JOBS, "")
+
+
+def _is_over(job: str, record_progress: JobProgress, now_ms: int) -> bool:
+    return (
+        record_progress.is_last
+        and kept_ms(job) != KEPT_MS
+        and record_progress.time_ms < now_ms - kept_ms(job)
+    )
+
+
+def dump(engine: EngineState) -> list[list[Any]]:
+    return [[job, *record_progress] for job, record_progress in engine.progress.items()]
+
+
+def load(engine: EngineState, rows: Sequence[Sequence[Any]]) -> None:
+    """From a snapshot or a checkpoint: what is known already is at least as new."""
+    for job, *fields in rows:
+        if job not in engine.progress:
+            engine.progress[job] = JobProgress(*fields)

@@ -1,0 +1,636 @@
+"""Which message is next: priorities, fair hand-out across groups, FIFO groups.
+
+Two shapes with the same methods. `Shared` serves standard queues: higher priority first, inside
+a priority the groups take turns, inside a group by sequence. `Grouped` serves FIFO queues: groups take turns
+there too, and what stands behind a message that is out, or not due yet, waits.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Container, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import islice, takewhile
+
+from ..model import MAX_PRIORITY, DeliveryOptions, Entry
+from .ready_list import PAGE, PackedPage, ReadyList
+
+GroupKey = str | None
+
+
+class PriorityLevel:
+    """One priority of a standard queue: a lane for each group, taking turns."""
+
+    __slots__ = ("priority", "ready_lists", "turns")
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.ready_lists: dict[GroupKey, ReadyList] = {None: ReadyList()}
+        self.turns: deque[GroupKey] = deque()  # groups with something waiting
+
+    def ready_list(self, group: GroupKey) -> ReadyList:
+        ready_list = self.ready_lists.get(group)
+        if ready_list is None:
+            ready_list = self.ready_lists[group] = ReadyList()
+        if not ready_list.count:
+            self.turns.append(group)
+        return ready_list
+
+    def pop(self) -> Entry | None:
+        turns = self.turns
+        if not turns:
+            return None
+        group = turns[0]
+        ready_list = self.ready_lists[group]
+        entry = ready_list.pop()
+        if not ready_list.count:
+            turns.popleft()
+            if group is not None:
+                del self.ready_lists[group]
+        elif len(turns) > 1:
+            turns.rotate(-1)
+        return entry
+
+    def drop_if_empty(self, group: GroupKey) -> None:
+        ready_list = self.ready_lists.get(group)
+        if ready_list is not None and not ready_list.count:
+            self.turns.remove(group)
+            if group is not None:
+                del self.ready_lists[group]
+
+
+class StandardOrder:
+    """The waiting messages of a standard queue."""
+
+    __slots__ = ("_levels", "_mixed", "_order", "_plain", "_plain_turns", "_top", "count", "max_priority")
+
+    def __init__(self) -> None:
+        self.max_priority = MAX_PRIORITY  # higher ones stand in line as this one
+        self._reset()
+
+    def _reset(self) -> None:
+        self._top = PriorityLevel(0)
+        self._levels: dict[int, PriorityLevel] = {0: self._top}
+        self._order: list[int] = [0]  # priorities, highest last
+        # The lane of messages with neither priority nor group: nearly all of them, so no look-up.
+        self._plain = self._top.ready_lists[None]
+        self._plain_turns = self._top.turns
+        self._mixed = False  # whether any other lane is in use
+        self.count = 0
+
+    def _ready_list(self, entry: Entry) -> ReadyList:
+        options = entry.options
+        if options is None or options.is_plain:
+            return self._levels[0].ready_list(None)
+        priority = options.priority
+        if priority > self.max_priority:
+            priority = self.max_priority
+        if priority or options.group is not None:
+            self._mixed = True
+        level = self._levels.get(priority)
+        if level is None:
+            level = self._levels[priority] = PriorityLevel(priority)
+            insort(self._order, priority)
+        if priority > self._top.priority:
+            self._top = level
+        return level.ready_list(options.group)
+
+    def set_max_priority(self, max_priority: int) -> None:
+        """What waits is sorted anew, so that the order is what it would be after a restart."""
+        waiting = sorted(self, key=lambda entry: entry.seq)
+        self.max_priority = max_priority
+        self._reset()
+        for entry in waiting:
+            self.append(entry)
+
+    def rank(self, entry: Entry) -> int:
+        """The priority with which it stands in line."""
+        return min(entry.priority, self.max_priority)
+
+    def append(self, entry: Entry) -> None:
+        self.count += 1
+        if entry.options is None or entry.options.is_plain:
+            ready_list = self._plain
+            if not ready_list.count:
+                self._plain_turns.append(None)
+            ready_list.append(entry)
+        else:
+            self._ready_list(entry).append(entry)
+
+    def append_plain(self, entry: Entry) -> None:
+        """`append` for a message with neither priority nor group, without the calls in between."""
+        self.count += 1
+        ready_list = self._plain
+        head = ready_list._head
+        if not ready_list.count:
+            self._plain_turns.append(None)
+            ready_list.count = 1
+            head.append(entry)
+        elif ready_list.is_single_deque and len(head) < PAGE:
+            ready_list.count += 1
+            head.append(entry)
+        else:
+            ready_list.append(entry)
+
+    def append_page(self, page: PackedPage) -> None:
+        self.count += len(page)
+        self._levels[0].ready_list(None).append_page(page)
+
+    def put_back(self, entry: Entry) -> None:
+        self.count += 1
+        self._ready_list(entry).put_back(entry)
+
+    def pop(self, now_ms: int) -> Entry | None:
+        if not self.count:
+            return None
+        self.count -= 1
+        if not self._mixed:
+            ready_list = self._plain
+            head = ready_list._head
+            if head and not ready_list._returned:  # as `lane.pop` does it, without the call
+                ready_list.count -= 1
+                entry: Entry | None = head.popleft()
+            else:
+                entry = ready_list.pop()
+            if not ready_list.count:
+                self._plain_turns.clear()
+            return entry
+        entry = self._top.pop()
+        while entry is None:
+            self._drop_top_level()
+            entry = self._top.pop()
+        if not self.count:
+            while self._top.priority:
+                self._drop_top_level()
+            self._mixed = False
+        return entry
+
+    def pop_plain(self, limit: int, horizon_ms: int) -> list[Entry]:
+        """The next `limit` messages, or all there are, if nothing has to be known of them; or none."""
+        ready_list = self._plain
+        head = ready_list._head
+        count = min(limit, self.count)
+        if self._mixed or ready_list._returned:
+            return []
+        while len(head) < count:
+            if not ready_list._fill():
+                return []
+        entries = list(islice(head, count))
+        known_options: DeliveryOptions | None = None
+        for entry in entries:
+            if entry.options is not known_options:  # neighbours mostly share theirs
+                known_options = entry.options
+                if known_options is not None and not known_options.is_plain:
+                    return []
+            if entry.sent_ms <= horizon_ms:
+                return []
+        for _ in entries:
+            head.popleft()
+        self.count -= count
+        ready_list.count -= count
+        if not ready_list.count:
+            self._plain_turns.clear()
+        return entries
+
+    def take(self, seq: int, now_ms: int) -> Entry | None:
+        """This very message; at once if it is the next one anyway."""
+        first = self.first(now_ms)
+        if first is not None and first.seq == seq:
+            return self.pop(now_ms)
+        return self.remove(seq)
+
+    def _drop_top_level(self) -> None:
+        """The next lower priority becomes the top; level 0 is never dropped."""
+        del self._levels[self._order.pop()]
+        self._top = self._levels[self._order[-1]]
+
+    def lowest(self) -> Entry | None:
+        """The oldest of the lowest priority: what an overflowing queue lets go first."""
+        for priority in self._order:
+            level = self._levels[priority]
+            if level.turns:
+                return level.ready_lists[level.turns[0]].first()
+        return None
+
+    def find(self, seq: int) -> Entry | None:
+        for ready_list in self.ready_lists():
+            entry = ready_list.find(seq)
+            if entry is not None:
+                return entry
+        return None
+
+    def remove(self, seq: int, hint: Entry | None = None) -> Entry | None:
+        """Take one out of anywhere; `hint`, if known, is the entry and tells its lane."""
+        if hint is not None:
+            level = self._levels[self.rank(hint)]
+            return self._remove_from(level, hint.group, level.ready_lists[hint.group], seq)
+        for level in self._levels.values():
+            for group, ready_list in list(level.ready_lists.items()):
+                entry = self._remove_from(level, group, ready_list, seq) if ready_list.count else None
+                if entry is not None:
+                    return entry
+        return None
+
+    def _remove_from(
+        self, level: PriorityLevel, group: GroupKey, ready_list: ReadyList, seq: int
+    ) -> Entry | None:
+        entry = ready_list.remove(seq)
+        if entry is not None:
+            self.count -= 1
+            level.drop_if_empty(group)
+        return entry
+
+    def replace(self, entry: Entry) -> bool:
+        return any(ready_list.replace(entry) for ready_list in self.ready_lists())
+
+    def ready_lists(self) -> Iterator[ReadyList]:
+        for priority in reversed(self._order):
+            yield from list(self._levels[priority].ready_lists.values())
+
+    def first(self, now_ms: int) -> Entry | None:
+        for priority in reversed(self._order):
+            level = self._levels[priority]
+            if level.turns:
+                return level.ready_lists[level.turns[0]].first()
+        return None
+
+    def last(self) -> Entry | None:
+        """Of groups that take turns the longest is served last; of two as long, the later one."""
+        for priority in self._order:
+            level = self._levels[priority]
+            if level.turns:
+                ready_lists = [level.ready_lists[group] for group in level.turns]
+                return max(enumerate(ready_lists), key=lambda each: (each[1].count, each[0]))[1].last()
+        return None
+
+    def oldest_ms(self) -> int | None:
+        firsts = [ready_list.first() for ready_list in self.ready_lists() if ready_list.count]
+        return min((entry.sent_ms for entry in firsts if entry is not None), default=None)
+
+    def kept_since_ms(self, not_due: Container[int]) -> int | None:
+        since = (ready_list.kept_since_ms(not_due) for ready_list in self.ready_lists() if ready_list.count)
+        return min((ms for ms in since if ms is not None), default=None)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """In hand-out order: the groups of a level take turns, as `pop` lets them."""
+        for priority in reversed(self._order):
+            level = self._levels[priority]
+            lines = deque(iter(level.ready_lists[group]) for group in list(level.turns))
+            while lines:
+                line = lines.popleft()
+                entry = next(line, None)
+                if entry is not None:
+                    yield entry
+                    lines.append(line)
+
+    # A standard queue never holds a group back; these keep one shape for both.
+
+    def available(self) -> Iterator[Entry]:
+        return iter(self)
+
+    def delivery_ended(self, entry: Entry, now_ms: int) -> None:
+        pass
+
+    def due(self, entry: Entry) -> None:
+        self.put_back(entry)
+
+    def mark_in_flight(self, entry: Entry) -> None:
+        pass
+
+    def offer_all(self) -> None:
+        pass
+
+    def end_batch(self) -> None:
+        pass
+
+    def freeze(self) -> list[tuple[list[Entry], list[PackedPage]]]:
+        """By priority, groups as they take turns: so the turns are the same when it is restored."""
+        levels = [self._levels[priority] for priority in reversed(self._order)]
+        return [level.ready_lists[group].freeze() for level in levels for group in level.turns]
+
+
+_NO_SEQ = 1 << 62  # after every sequence
+
+
+class FifoGroup:
+    """One FIFO group: what waits, what is out, and its place in the line of groups."""
+
+    __slots__ = ("_in_flight", "_in_flight_heap", "in_batch", "name", "rank", "ready_list", "ticket")
+
+    def __init__(self, name: GroupKey) -> None:
+        self.name = name
+        self.ready_list = ReadyList()
+        self.ticket = 0  # 0: nothing of it can be handed out
+        self.rank = 0
+        self.in_batch = False
+        # Only while something is out: most groups of a long queue have nothing out.
+        self._in_flight: set[int] | None = None
+        self._in_flight_heap: list[int] = []
+
+    @property
+    def in_flight(self) -> set[int] | frozenset[int]:
+        """Sequences with a delivery that is not settled yet."""
+        return frozenset() if self._in_flight is None else self._in_flight
+
+    def first_in_flight(self) -> int:
+        """What comes after it is held."""
+        if self._in_flight is None:
+            return _NO_SEQ
+        order = self._in_flight_heap
+        while order[0] not in self._in_flight:
+            heappop(order)
+        return order[0]
+
+    def mark_in_flight(self, seq: int) -> None:
+        if self._in_flight is None:
+            self._in_flight = {seq}
+            self._in_flight_heap = [seq]
+        else:
+            self._in_flight.add(seq)
+            heappush(self._in_flight_heap, seq)
+
+    def clear_in_flight(self, seq: int) -> None:
+        if self._in_flight is not None:
+            self._in_flight.discard(seq)
+            if not self._in_flight:
+                self._in_flight, self._in_flight_heap = None, []
+
+
+class FifoOrder:
+    """Waiting messages of a FIFO queue: groups take turns, a turn hands out as many of one group as fit.
+
+    A group has a ticket while its first message can be handed out: the message is due, and no earlier one is
+    out. Tickets are served by priority of that first message, then by number. A group that has lost its
+    ticket gets a new one later, so a group with a message out goes behind the groups that waited meanwhile.
+    """
+
+    __slots__ = (
+        "_batch",
+        "_bound",
+        "_current",
+        "_groups",
+        "_heap",
+        "_last",
+        "_not_due",
+        "_tickets",
+        "count",
+        "max_priority",
+    )
+
+    def __init__(self, not_due: Container[int]) -> None:
+        self.max_priority = MAX_PRIORITY
+        self._not_due = not_due  # sequences of delayed messages; these also stand in their groups
+        self._groups: dict[GroupKey, FifoGroup] = {}
+        # (-priority, ticket, group). Checked when popped: an entry that no longer describes its group is
+        # dropped there, never searched for.
+        self._heap: list[tuple[int, int, FifoGroup]] = []
+        self._tickets = 0
+        self._batch: list[FifoGroup] = []  # groups that the receive under way has taken from
+        self._current: FifoGroup | None = None  # the one it takes from just now, up to this sequence
+        self._bound = 0
+        self._last: FifoGroup | None = (
+            None  # where the last one was taken from: mostly the next one is there too
+        )
+        self.count = 0
+
+    def _refresh(self, group: FifoGroup) -> None:
+        """Its ticket agrees with what waits and what is out."""
+        if group.in_batch:
+            return  # `end_batch` looks at it: what a receive gives back again has lost no turn
+        first = group.ready_list.first()
+        if first is None or first.seq > group.first_in_flight() or self._is_delayed(first):
+            group.ticket = 0
+            if first is None and not group.in_flight and self._groups.get(group.name) is group:
+                del self._groups[group.name]
+            return
+        rank = self.rank(first)
+        if group.ticket and group.rank == rank:
+            return
+        if not group.ticket:
+            self._tickets += 1
+            group.ticket = self._tickets
+        group.rank = rank
+        heap = self._heap
+        heappush(heap, (-rank, group.ticket, group))
+        if len(heap) > 2 * len(self._groups) + 64:
+            self._heap = [each for each in heap if self._is_valid(*each)]
+            heapify(self._heap)
+
+    def _is_delayed(self, entry: Entry) -> bool:
+        """Whether it is not due yet. Most messages have no due time, so nothing has to be looked up."""
+        options = entry.options
+        return options is not None and options.due_ms > 0 and entry.seq in self._not_due
+
+    @staticmethod
+    def _is_valid(minus_rank: int, ticket: int, group: FifoGroup) -> bool:
+        return group.ticket == ticket and group.rank == -minus_rank and not group.in_batch
+
+    def set_max_priority(self, max_priority: int) -> None:
+        self.max_priority = max_priority
+        self.offer_all()
+
+    def rank(self, entry: Entry) -> int:
+        """The priority that ranks its group when it is the first there."""
+        return min(entry.priority, self.max_priority)
+
+    def _group(self, name: GroupKey) -> FifoGroup:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = FifoGroup(name)
+        return group
+
+    def append(self, entry: Entry) -> None:
+        self.count += 1
+        group = self._group(entry.group)
+        group.ready_list.append(entry)
+        if group.ready_list.count == 1:
+            self._refresh(group)
+
+    def append_page(self, page: PackedPage) -> None:
+        for entry in page.entries():
+            self.append(entry)
+
+    append_plain = append
+
+    def put_back(self, entry: Entry) -> None:
+        """To its place in its group; `settled` follows where a delivery of it ended."""
+        self.count += 1
+        group = self._group(entry.group)
+        group.ready_list.put_back(entry)
+        self._refresh(group)
+
+    def pop(self, now_ms: int) -> Entry | None:
+        """The next of the group whose turn it is, then of the group after it. `end_batch` ends a receive."""
+        while True:
+            group = self._current
+            if group is None:
+                group = self._next()
+                if group is None:
+                    return None
+                self._current, self._bound = group, group.first_in_flight()
+                self._enter_batch(group)
+            first = group.ready_list.first()
+            if first is None or first.seq > self._bound or self._is_delayed(first):
+                self._current = None
+                continue
+            group.ready_list.pop()
+            self.count -= 1
+            group.mark_in_flight(first.seq)
+            return first
+
+    def _next(self) -> FifoGroup | None:
+        heap = self._heap
+        while heap:
+            each = heappop(heap)
+            if self._is_valid(*each):
+                return each[2]
+        return None
+
+    def _enter_batch(self, group: FifoGroup) -> None:
+        if not group.in_batch:
+            group.in_batch = True
+            self._batch.append(group)
+
+    def mark_in_flight(self, entry: Entry) -> None:
+        """A message of this group is out (a restored state says so); `offer_all` follows."""
+        self._group(entry.group).mark_in_flight(entry.seq)
+
+    def offer_all(self) -> None:
+        """Every group is looked at (a restored state came in any order). Tickets that still hold are kept."""
+        self._heap.clear()
+        for group in list(self._groups.values()):
+            group.rank = -1
+            self._refresh(group)
+
+    def end_batch(self) -> None:
+        self._current = None
+        if self._batch:
+            batch, self._batch = self._batch, []
+            for group in batch:
+                group.in_batch = False
+                group.rank = -1  # its entry in the heap may be gone
+                self._refresh(group)
+
+    def delivery_ended(self, entry: Entry, now_ms: int) -> None:
+        """One delivery of this group is over (its message is gone, or back already)."""
+        group = self._groups.get(entry.group)
+        if group is not None:
+            group.clear_in_flight(entry.seq)
+            self._refresh(group)
+
+    def due(self, entry: Entry) -> None:
+        group = self._groups.get(entry.group)
+        if group is not None:
+            self._refresh(group)
+
+    def take(self, seq: int, now_ms: int) -> Entry | None:
+        """This very message, out from now on; at once if it is the next one anyway."""
+        entry = self._take_first(self._last, seq)
+        if entry is None and self._heap:
+            entry = self._take_first(self._heap[0][2], seq)
+        if entry is None:
+            entry = self.remove(seq)
+        if entry is not None:
+            group = self._last = self._group(entry.group)
+            group.mark_in_flight(seq)
+            self._enter_batch(group)
+        return entry
+
+    def _take_first(self, group: FifoGroup | None, seq: int) -> Entry | None:
+        if group is None or self._groups.get(group.name) is not group:
+            return None
+        first = group.ready_list.first()
+        if first is None or first.seq != seq:
+            return None
+        group.ready_list.pop()
+        self.count -= 1
+        return first
+
+    def lowest(self) -> Entry | None:
+        """The oldest of all; the first of its group, so no order is broken."""
+        firsts = [ready_list.first() for ready_list in self.ready_lists() if ready_list.count]
+        return min((e for e in firsts if e is not None), key=lambda entry: entry.seq, default=None)
+
+    def find(self, seq: int) -> Entry | None:
+        for group in self._groups.values():
+            entry = group.ready_list.find(seq)
+            if entry is not None:
+                return entry
+        return None
+
+    def remove(self, seq: int, hint: Entry | None = None) -> Entry | None:
+        """Take one out of anywhere; `hint`, if known, is the entry and tells its group."""
+        groups = list(self._groups.values()) if hint is None else [self._groups[hint.group]]
+        for group in groups:
+            entry = group.ready_list.remove(seq) if group.ready_list.count else None
+            if entry is not None:
+                self.count -= 1
+                self._refresh(group)
+                return entry
+        return None
+
+    def replace(self, entry: Entry) -> bool:
+        return any(group.ready_list.replace(entry) for group in self._groups.values())
+
+    def ready_lists(self) -> Iterator[ReadyList]:
+        for group in list(self._groups.values()):
+            yield group.ready_list
+
+    def is_held(self, entry: Entry) -> bool:
+        """Whether a message that stands before it in its group is out."""
+        group = self._groups.get(entry.group)
+        return group is not None and group.first_in_flight() < entry.seq
+
+    def before(self, entry: Entry) -> Iterator[Entry]:
+        """What waits before it in its group."""
+        group = self._groups.get(entry.group)
+        return iter(()) if group is None else takewhile(lambda each: each.seq < entry.seq, group.ready_list)
+
+    def first(self, now_ms: int) -> Entry | None:
+        return next(iter(self), None)
+
+    def oldest_ms(self) -> int | None:
+        firsts = [ready_list.first() for ready_list in self.ready_lists() if ready_list.count]
+        return min((entry.sent_ms for entry in firsts if entry is not None), default=None)
+
+    def kept_since_ms(self, not_due: Container[int]) -> int | None:
+        since = (ready_list.kept_since_ms(not_due) for ready_list in self.ready_lists() if ready_list.count)
+        return min((ms for ms in since if ms is not None), default=None)
+
+    def _in_turn(self) -> list[FifoGroup]:
+        """Groups with a ticket as they are served, then the others by their first message."""
+        waiting = [group for group in self._groups.values() if group.ready_list.count]
+        return sorted(waiting, key=_turn)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """In hand-out order: group after group, those that wait for something behind the others."""
+        for group in self._in_turn():
+            yield from group.ready_list
+
+    def available(self) -> Iterator[Entry]:
+        """What receives would get just now, in their order."""
+        for group in self._in_turn():
+            if not group.ticket:
+                return
+            bound = group.first_in_flight()
+            for entry in group.ready_list:
+                if entry.seq > bound or self._is_delayed(entry):
+                    break
+                yield entry
+
+    def freeze(self) -> list[tuple[list[Entry], list[PackedPage]]]:
+        """Groups by ticket: so the turns are the same when it is restored."""
+        waiting = [group for group in self._groups.values() if group.ready_list.count]
+        return [group.ready_list.freeze() for group in sorted(waiting, key=_ticket)]
+
+
+def _turn(group: FifoGroup) -> tuple[int, int, int]:
+    if group.ticket:
+        return (0, -group.rank, group.ticket)
+    first = group.ready_list.first()
+    return (1, 0, 0 if first is None else first.seq)
+
+
+def _ticket(group: FifoGroup) -> int:
+    return group.ticket or _NO_SEQ

@@ -1,0 +1,61 @@
+"""What two errors have in common: their type, and their text without the parts that always differ.
+
+The same failure of a thousand messages gives one signature, whatever ids, numbers and paths are in its text.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+MAX_SIGNATURE = 200
+_MAX_INPUT = 2_000  # of a text; a stack trace of megabytes says no more in its signature
+
+_TYPE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)(?:\s*:(?!:)|\s*\Z)")
+# Names that look like a class of errors: a capital or a dot in them, or a usual ending.
+_LOOKS_LIKE_CLASS = re.compile(r"[A-Z]|\.|(?:error|exception|warning|timeout|exit)\Z")
+
+_REPLACEMENTS = tuple(
+    (re.compile(pattern, re.IGNORECASE), mark)
+    for pattern, mark in (
+        (r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>]+", "<url>"),
+        (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<id>"),
+        (r"\"[^\"\n]*\"|(?<!\w)'[^'\n]*'(?!\w)|`[^`\n]*`", "<s>"),
+        (r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b", "<address>"),
+        (r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b", "<address>"),
+        (r"\b[a-z]:\\[^\s\"'<>|]+|(?<![\w<>])(?:\.{1,2}|~)?/[^\s\"'<>:,;()]+", "<path>"),
+        (r"\b\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:z|[+-]\d\d:?\d\d)?\b", "<time>"),
+        (r"\b0x[0-9a-f]+\b", "<id>"),
+        # Letters and digits mixed, as hashes and generated ids are; words and plain numbers are not.
+        (r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b", "<id>"),
+        (r"(?<![\w.])[-+]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?", "<n>"),
+        (r"\d+", "<n>"),
+        (r"\s+", " "),
+    )
+)
+
+
+class Signature(NamedTuple):
+    type: str | None
+    text: str | None
+
+
+@lru_cache(maxsize=4096)
+def signature(text: str | None) -> Signature:
+    """The type and the signature of an error's text; nothing of nothing."""
+    if not text or not text.strip():
+        return Signature(None, None)
+    text = text[:_MAX_INPUT]
+    kind = None
+    rest = text
+    found = _TYPE.match(text)
+    if found is not None and len(found[1]) <= MAX_SIGNATURE // 2 and _LOOKS_LIKE_CLASS.search(found[1]):
+        kind, rest = found[1], text[found.end() :]
+    # What failed stands in the first line that says anything; below it come traces.
+    line = next((line for line in rest.splitlines() if line.strip()), "")
+    for pattern, mark in _REPLACEMENTS:
+        line = pattern.sub(mark, line)
+    line = line.strip()
+    whole = line if kind is None else f"{kind}: {line}" if line else kind
+    return Signature(kind, whole[:MAX_SIGNATURE])

@@ -1,0 +1,520 @@
+"""A journal's files read beside the server that writes them: which segments there are, and their bytes.
+
+No lock is taken and nothing is written. Whatever is given out has passed its block's checksum, which is good
+for one place of one journal only: a segment that is freed or used again meanwhile can never be mistaken for
+itself. Bytes are read and not mapped, so that a file that shrinks or changes does no harm either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from struct import Struct
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openq.engine.records import FIRST_ITEM, HEAD_SIZE, PUBLISH, index_rows
+from openq.errors import HistoryUnavailable, JournalDamaged
+from openq.journal.disk import DiskIo, read_all
+from openq.journal.format import (
+    BLOCK_BYTES,
+    FRAME,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    ITEM,
+    BadHeader,
+    SegmentHeader,
+    block_head,
+    make_location,
+    unpack_header,
+    verify,
+)
+from openq.journal.index import SegmentIndex, index_path, load
+from openq.journal.scan import Block, SegmentScan, read_header, segment_numbers, segment_path
+
+Array = npt.NDArray[Any]
+
+ROW = np.dtype(
+    [
+        ("seq", "<u8"),
+        ("time", "<u8"),
+        ("queue", "<u4"),
+        ("offset", "<u4"),
+        ("length", "<u4"),
+        ("kind", "u1"),
+        ("flags", "u1"),
+        ("nothing", "<u2"),
+    ]
+)
+_INDEX_HEAD = 16
+_FIRST_ROW = Struct("<QQIIIBBH")
+_MAX_LIST_ATTEMPTS = 20
+_READ_AHEAD = 256 << 10  # read beyond what was asked for: blocks end later than their records
+_MAX_CACHED_INDEXES = 8
+_EQUAL_LENGTH_RUN = 16  # records of one length in a row: more of them are to be expected
+
+
+@dataclass(frozen=True)
+class SegmentRef:
+    """One segment as it was found: `size` bytes of it are whole blocks, safely on disk."""
+
+    number: int
+    path: str
+    size: int
+    sealed: bool
+    salt: int
+    first_block: int
+    rows: int
+    first_ms: int = 0
+    last_ms: int = 0
+
+    @property
+    def first_position(self) -> int:
+        return make_location(self.number, HEADER_BYTES)
+
+    @property
+    def end_position(self) -> int:
+        """Not included. What a sealed segment is followed by begins in the next one."""
+        return make_location(self.number + 1, 0) if self.sealed else make_location(self.number, self.size)
+
+
+class _OpenSegment:
+    """The segment that is being written: what was seen of it so far."""
+
+    def __init__(self, header: SegmentHeader) -> None:
+        self.header = header
+        self.offset = HEADER_BYTES
+        self.next_block = header.first_block
+        self.parts: list[bytes] = []
+        self.rows = 0
+        self.index: SegmentIndex | None = None
+
+
+class JournalFiles:
+    """The segments under a data directory. One object may be shared by threads."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(path)
+        self.directory = os.path.join(self.path, "journal")
+        self._io = DiskIo()
+        self._lock = Lock()
+        self._sealed: dict[int, SegmentRef] = {}
+        self._headers: dict[int, SegmentHeader] = {}
+        self._indexes: OrderedDict[int, SegmentIndex] = OrderedDict()
+        self._open_segment: _OpenSegment | None = None
+
+    @property
+    def salt(self) -> int:
+        """Which journal this is. Raises HistoryUnavailable where there is none."""
+        return self.segments()[0].salt
+
+    def segments(self) -> list[SegmentRef]:
+        """Oldest first, without a gap; the last one is open."""
+        with self._lock:
+            for _ in range(_MAX_LIST_ATTEMPTS):
+                with suppress(FileNotFoundError):  # freed while we were on our way to it
+                    found = self._list()
+                    if found is not None:
+                        return found
+            try:
+                return self._list(final=True) or []
+            except FileNotFoundError as error:
+                raise HistoryUnavailable(f"the journal in {self.path} changes too fast: {error}") from None
+
+    def identity(self) -> tuple[int, ...]:
+        """What lies at the path in this moment, whatever was remembered of it: the folder, and the salt of
+        its journal. Raises OSError where there is none, or it changes just now."""
+        status = os.stat(self.directory)
+        numbers = segment_numbers(self._io, self.directory)
+        try:
+            header = read_header(self._io, segment_path(self.directory, numbers[0]))
+        except (BadHeader, IndexError):
+            raise FileNotFoundError(self.directory) from None
+        return status.st_dev, status.st_ino, header.salt
+
+    def end_position(self) -> int:
+        """Where the next block will begin: all before it is on disk and can be read."""
+        return self.segments()[-1].end_position
+
+    def ref(self, number: int) -> SegmentRef:
+        """Raises HistoryUnavailable when the segment is not kept any more."""
+        for each in self.segments():
+            if each.number == number:
+                return each
+        raise _segment_gone(number)
+
+    def index(self, number: int) -> SegmentIndex:
+        """The rows of a segment: from its sidecar, or from the segment itself where it has none (yet).
+
+        Of the open segment they may reach beyond the `size` of an earlier SegmentRef.
+        """
+        with self._lock:
+            known = self._indexes.get(number)
+            if known is not None:
+                self._indexes.move_to_end(number)
+                return known
+            tail = self._open_segment
+            if tail is not None and tail.header.number == number:
+                self._read_new_blocks(tail)
+                if tail.index is None:
+                    tail.index = SegmentIndex(b"".join(tail.parts))
+                    tail.parts = [tail.index.rows]
+                return tail.index
+        path = segment_path(self.directory, number)
+        index = self._load(path, number)
+        with self._lock:
+            self._indexes[number] = index
+            while len(self._indexes) > _MAX_CACHED_INDEXES:
+                self._indexes.popitem(last=False)
+        return index
+
+    def _load(self, path: str, number: int) -> SegmentIndex:
+        try:
+            return load(index_path(path), self._io)
+        except (FileNotFoundError, ValueError):
+            pass
+        try:
+            tail = _OpenSegment(self._header(number))
+            self._read_new_blocks(tail, sync=False)
+        except FileNotFoundError:
+            raise _segment_gone(number) from None
+        return SegmentIndex(b"".join(tail.parts))
+
+    def _list(self, final: bool = False) -> list[SegmentRef] | None:
+        """Lock held. None: the directory changed while it was looked at, look again."""
+        try:
+            numbers = segment_numbers(self._io, self.directory)
+        except (FileNotFoundError, NotADirectoryError):
+            numbers = []
+        if not numbers:
+            if not final:
+                return None
+            raise HistoryUnavailable(
+                f"{self.path} holds no journal of OpenQ; give the server's data directory"
+            )
+        for before, after in pairwise(numbers):
+            if after != before + 1:
+                if not final:
+                    return None
+                missing = segment_path(self.directory, before + 1)
+                raise JournalDamaged(missing, 0, f"segments {before + 1} to {after - 1} are missing")
+        last = numbers[-1]
+        for gone in [number for number in self._headers if number < numbers[0] or number > last]:
+            self._headers.pop(gone, None)
+            self._sealed.pop(gone, None)
+            self._indexes.pop(gone, None)
+        found = [self._sealed.get(number) or self._describe_sealed(number) for number in numbers[:-1]]
+        if self._open_segment is None or self._open_segment.header.number != last:
+            self._open_segment = _OpenSegment(self._header(last))
+        tail = self._open_segment
+        self._read_new_blocks(tail)
+        head = tail.header
+        first_ms = last_ms = 0
+        if tail.parts:
+            first_ms = _FIRST_ROW.unpack_from(tail.parts[0])[1]
+            last_ms = _FIRST_ROW.unpack_from(tail.parts[-1], len(tail.parts[-1]) - ROW.itemsize)[1]
+        path = segment_path(self.directory, last)
+        size = tail.offset
+        open_ref = SegmentRef(
+            last, path, size, False, head.salt, head.first_block, tail.rows, first_ms, last_ms
+        )
+        return [*found, open_ref]
+
+    def _describe_sealed(self, number: int) -> SegmentRef:
+        """A sealed segment, without reading its sidecar: the ends of that are enough here."""
+        header = self._header(number)
+        path = segment_path(self.directory, number)
+        ref = SegmentRef(number, path, HEADER_BYTES, True, header.salt, header.first_block, 0)
+        try:
+            fd = self._io.open(index_path(path), os.O_RDONLY)
+        except FileNotFoundError:
+            # The server is about to write it. Until then it is built, and not remembered.
+            return self._describe_from_index(ref, self._load(path, number))
+        try:
+            size = self._io.file_size(fd)
+            rows = (size - _INDEX_HEAD) // ROW.itemsize
+            first = read_all(self._io, fd, ROW.itemsize, _INDEX_HEAD)
+            last = (
+                read_all(self._io, fd, ROW.itemsize, _INDEX_HEAD + (rows - 1) * ROW.itemsize) if rows else b""
+            )
+        finally:
+            self._io.close(fd)
+        if rows > 0 and len(first) == len(last) == ROW.itemsize:
+            ref = _with_bounds(ref, rows, first, last)
+        else:
+            ref = self._describe_from_index(ref, self._load(path, number))
+        self._sealed[number] = ref
+        return ref
+
+    def _describe_from_index(self, ref: SegmentRef, index: SegmentIndex) -> SegmentRef:
+        if not index.count:
+            return ref
+        return _with_bounds(ref, index.count, index.rows[: ROW.itemsize], index.rows[-ROW.itemsize :])
+
+    def _header(self, number: int) -> SegmentHeader:
+        header = self._headers.get(number)
+        if header is None:
+            path = segment_path(self.directory, number)
+            try:
+                header = read_header(self._io, path)
+                if header.number != number:
+                    raise BadHeader(f"the file is named {number} but is segment {header.number}")
+            except BadHeader as error:
+                if not os.path.exists(path):  # freed, and used again, while it was being read
+                    raise FileNotFoundError(path) from None
+                raise JournalDamaged(path, 0, str(error)) from None
+            self._headers[number] = header
+        return header
+
+    def _read_new_blocks(self, tail: _OpenSegment, sync: bool = True) -> None:
+        """Take in the blocks that were written since the last look."""
+        header = tail.header
+        try:
+            fd = self._io.open(segment_path(self.directory, header.number), os.O_RDONLY)
+        except FileNotFoundError:
+            if tail.rows:
+                return  # freed meanwhile: what was seen stays true
+            raise
+        try:
+            # Most looks find nothing new: they end with one small read.
+            head = block_head(read_all(self._io, fd, BLOCK_BYTES, tail.offset), 0)
+            if head is None or head.segment != header.number or head.number != tail.next_block:
+                return
+            scan = SegmentScan(self._io, fd, header.number, header.salt, tail.next_block, tail.offset)
+            blocks = [_block_index_rows(block) for block in scan.blocks()]
+            if not blocks:
+                return
+            if sync:
+                # Blocks can be read before they are on disk. What is shown must not be lost with the power.
+                with suppress(OSError):
+                    self._io.fdatasync(fd)
+        finally:
+            self._io.close(fd)
+        rows = b"".join(blocks)
+        tail.offset = scan.offset
+        tail.next_block = scan.next_number or 0
+        if rows:
+            tail.parts.append(rows)
+            tail.rows += len(rows) // ROW.itemsize
+            tail.index = None
+
+
+def rows_array(index: SegmentIndex) -> Array:
+    """The rows of an index as one numpy array of `ROW`, without a copy."""
+    return np.frombuffer(index.rows, dtype=ROW, count=index.count)
+
+
+def _with_bounds(ref: SegmentRef, rows: int, first: bytes, last: bytes) -> SegmentRef:
+    _, first_ms, *_ = _FIRST_ROW.unpack(first)
+    _, last_ms, _, offset, length, *_ = _FIRST_ROW.unpack(last)
+    size = offset + FRAME_BYTES + length
+    return replace(ref, rows=rows, size=size, first_ms=first_ms, last_ms=last_ms)
+
+
+def _segment_gone(number: int) -> HistoryUnavailable:
+    return HistoryUnavailable(
+        f"segment {number} of the journal is not kept any more; archive it in time, or keep a longer history"
+    )
+
+
+def _frame_offsets(block: Block) -> Array:
+    """Where the records of a block begin. Those of one length, one after the other, are found in one step."""
+    data, unpack = block.data, FRAME.unpack_from
+    found: list[Array] = []
+    places: list[int] = []
+    pos, last, equal = block.pos, -1, 0
+    while pos < block.end:
+        length = unpack(data, pos)[0]
+        places.append(pos)
+        pos += FRAME_BYTES + length
+        equal = equal + 1 if length == last else 0
+        last = length
+        if equal == _EQUAL_LENGTH_RUN:
+            equal = 0
+            stride = FRAME_BYTES + length
+            lengths: Array = np.ndarray((max(0, block.end - pos) // stride,), "<u4", data, pos, (stride,))
+            other = lengths != length
+            count = int(other.argmax()) if other.any() else len(lengths)
+            found += [np.array(places, dtype=np.int64), np.arange(count) * stride + pos]
+            places = []
+            pos += count * stride
+    return np.concatenate([*found, np.array(places, dtype=np.int64)])
+
+
+def _block_index_rows(block: Block) -> bytes:
+    """The index rows of a block. Single messages, which are most, are done all at once."""
+    if block.count == 0:
+        return b""
+    data = block.data
+    at = _frame_offsets(block)
+    places = at.tolist()
+    view = np.frombuffer(data, dtype=np.uint8)
+    lengths = gather(view, at, 4)
+    # A record too short for a head is none of ours; what is odd is left to the slow way, which skips it.
+    single = (view[np.minimum(at + FRAME_BYTES, len(view) - 1)] == PUBLISH) & (lengths >= HEAD_SIZE)
+    rows = np.zeros(len(at), dtype=ROW)
+    chosen = at[single] + FRAME_BYTES
+    rows["seq"][single] = gather(view, chosen + 8, 8)
+    rows["time"][single] = gather(view, chosen + 16, 8)
+    rows["queue"][single] = gather(view, chosen + 4, 4)
+    rows["offset"] = at + block.base
+    rows["length"] = lengths
+    rows["kind"] = PUBLISH
+    rows["flags"][single] = view[chosen + 2]
+    if single.all():
+        return rows.tobytes()
+    parts = []
+    done = 0
+    for i in np.flatnonzero(~single).tolist():
+        parts.append(rows[done:i].tobytes())
+        start = places[i] + FRAME_BYTES
+        with suppress(Exception):
+            parts.append(index_rows(data[start : start + int(lengths[i])], places[i] + block.base))
+        done = i + 1
+    parts.append(rows[done:].tobytes())
+    return b"".join(parts)
+
+
+_TYPES = {2: "<u2", 4: "<u4", 8: "<u8"}
+
+
+def gather(view: Array, at: Array, size: int) -> Array:
+    """The little-endian numbers of `size` bytes at these places."""
+    if not len(at):
+        return np.empty(0, dtype=_TYPES[size])
+    # An array that begins anew with every byte of the other: no bytes need to be put together.
+    places: Array = np.ndarray((max(0, len(view) - size + 1),), _TYPES[size], view, strides=(1,))
+    return places[at]
+
+
+class SegmentBytes:
+    """Pieces of one segment, verified block by block. Give the pieces in rising order: what they share is
+    read once."""
+
+    def __init__(self, ref: SegmentRef) -> None:
+        self._ref = ref
+        self._io = DiskIo()
+        try:
+            self._fd = self._io.open(ref.path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise _segment_gone(ref.number) from None
+        self._base = 0  # where in the file `_data` begins
+        self._verified_end = 0  # up to where in the file it is verified
+        self._data: Array = np.empty(0, dtype=np.uint8)
+        self._buffer: Array = self._data
+        try:
+            self._check_header()
+        except BaseException:
+            self._io.close(self._fd)
+            raise
+
+    def close(self) -> None:
+        self._io.close(self._fd)
+
+    def __enter__(self) -> SegmentBytes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def load(self, first: int, end: int) -> tuple[Array, int]:
+        """Verified bytes that hold at least [first, end), and the file offset of the first of them.
+
+        Only good until the next call, which writes into the same memory: fresh memory is dear.
+        """
+        if first >= self._base and end <= self._verified_end:
+            return self._data, self._base
+        start = self._block_of(first)
+        keep = self._base <= start < self._verified_end
+        pos = self._verified_end if keep else start
+        data = self._fetch(start, max(end, pos) + _READ_AHEAD, keep)
+        while pos < end:
+            head = block_head(data.data, pos - start)
+            if head is None or head.segment != self._ref.number:
+                raise self._error_at(pos, "no block begins here")
+            after = pos + BLOCK_BYTES + head.length
+            if after > start + len(data):
+                if after > self._io.file_size(self._fd):
+                    raise self._error_at(pos, f"block {head.number} ends behind the file")
+                self._base, self._verified_end, self._data = start, pos, data
+                data = self._fetch(start, after + _READ_AHEAD, True)
+            if not verify(data.data, pos - start, head, self._ref.salt, pos):
+                raise self._error_at(pos, f"block {head.number} does not match its checksum")
+            pos = after
+        self._base, self._verified_end, self._data = start, pos, data
+        return data, start
+
+    def _fetch(self, start: int, end: int, keep: bool) -> Array:
+        """The bytes from `start` on, as far as the file goes; what is there already is not read again."""
+        end = min(end, self._io.file_size(self._fd))
+        size = max(end - start, 0)
+        if size > len(self._buffer):
+            self._buffer = np.empty(size, dtype=np.uint8)
+        data = self._buffer[:size]
+        done = 0
+        if keep:
+            known = self._data[start - self._base :][: len(data)]
+            data[: len(known)] = known
+            done = len(known)
+        # Nothing of it is known to be good until it is looked at: that may fail half-way.
+        self._base, self._verified_end, self._data = start, start, data
+        view = data.data
+        while done < len(data):
+            got = os.preadv(self._fd, [view[done:]], start + done)
+            if not got:
+                return data[:done]
+            done += got
+        return data
+
+    def damaged(self, offset: int, detail: str) -> JournalDamaged:
+        return JournalDamaged(self._ref.path, offset, detail)
+
+    def _block_of(self, offset: int) -> int:
+        """The start of the block that the record or item at `offset` is in."""
+        frame = offset
+        back = self._back_reference(offset)
+        if back & ITEM:
+            frame = offset - (back & ~ITEM)
+            if back & ~ITEM < FIRST_ITEM:
+                raise self._error_at(offset, "no record begins here")
+            back = self._back_reference(frame)
+        start = frame - back
+        if back & ITEM or back < BLOCK_BYTES or start < HEADER_BYTES:
+            raise self._error_at(offset, "no record begins here")
+        return start
+
+    def _back_reference(self, offset: int) -> int:
+        at = offset - self._base
+        if 0 <= at <= self._verified_end - self._base - FRAME_BYTES:
+            data = self._data[at : at + FRAME_BYTES].tobytes()
+        else:
+            data = read_all(self._io, self._fd, FRAME_BYTES, offset) if offset >= HEADER_BYTES else b""
+        if len(data) < FRAME_BYTES:
+            raise self._error_at(offset, "no record begins here")
+        back: int = FRAME.unpack(data)[1]
+        return back
+
+    def _error_at(self, offset: int, detail: str) -> HistoryUnavailable | JournalDamaged:
+        """Bytes that are not what they should be: of another segment by now, or damaged."""
+        try:
+            self._check_header()
+        except HistoryUnavailable as gone:
+            return gone
+        return self.damaged(offset, detail)
+
+    def _check_header(self) -> None:
+        data = read_all(self._io, self._fd, HEADER_BYTES, 0)
+        try:
+            header = unpack_header(data)
+        except BadHeader as error:
+            if not os.path.exists(self._ref.path):
+                raise _segment_gone(self._ref.number) from None
+            raise JournalDamaged(self._ref.path, 0, str(error)) from None
+        if header.number != self._ref.number or header.salt != self._ref.salt:
+            raise _segment_gone(self._ref.number)

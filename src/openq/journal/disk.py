@@ -1,0 +1,152 @@
+"""Every system call of the storage layer, in one small object, so that a test can fail any of them."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+
+log = logging.getLogger("openq.journal")
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the system, not of the disk; it passes too
+TRANSIENT = NO_SPACE + NO_RESOURCES
+_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_ZEROS = 1 << 20
+
+# Not on every system; where it is missing fsync does more than is needed.
+_fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+
+
+class DiskIo:
+    """The real disk. Python retries interrupted calls by itself (PEP 475)."""
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        return os.pread(fd, size, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        _fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def fsync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def fallocate(self, fd: int, size: int) -> None:
+        if not hasattr(os, "posix_fallocate"):
+            raise OSError(errno.ENOSYS, "no posix_fallocate here")
+        os.posix_fallocate(fd, 0, size)
+
+    def file_size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def listdir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def free_bytes(self, path: str) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+
+def write_all(io: DiskIo, fd: int, data: bytes | bytearray, offset: int) -> None:
+    """One pwrite; more only where the system wrote less than it was given."""
+    done = io.pwrite(fd, data, offset)
+    if done == len(data):
+        return
+    with memoryview(data) as view:
+        while done < len(data):
+            wrote = io.pwrite(fd, view[done:], offset + done)
+            if wrote <= 0:
+                raise OSError(errno.EIO, "the disk takes no more bytes")
+            done += wrote
+
+
+def read_all(io: DiskIo, fd: int, size: int, offset: int) -> bytes:
+    """Up to `size` bytes; fewer only at the end of the file."""
+    data = io.pread(fd, size, offset)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    have = len(data)
+    while have < size:
+        data = io.pread(fd, size - have, offset + have)
+        if not data:
+            break
+        parts.append(data)
+        have += len(data)
+    return b"".join(parts)
+
+
+def exists(io: DiskIo, path: str) -> bool:
+    try:
+        io.close(io.open(path, os.O_RDONLY))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def allocate(io: DiskIo, fd: int, size: int) -> None:
+    """Make sure that writing inside the first `size` bytes needs no more room on the disk."""
+    try:
+        io.fallocate(fd, size)
+    except OSError as error:
+        if error.errno not in _NO_FALLOCATE:
+            raise
+        zeros = bytes(min(size, _ZEROS))
+        for offset in range(0, size, _ZEROS):
+            write_all(io, fd, zeros[: size - offset], offset)
+
+
+def make_file(io: DiskIo, path: str, size: int, head: bytes = b"") -> int:
+    """A new file of `size` bytes, synced; its descriptor. On failure nothing is left behind."""
+    fd = io.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        allocate(io, fd, size)
+        if head:
+            write_all(io, fd, head, 0)
+        io.fsync(fd)
+    except BaseException:
+        close_quietly(io, fd)
+        unlink_quietly(io, path)
+        raise
+    return fd
+
+
+def close_quietly(io: DiskIo, fd: int) -> None:
+    """Where nothing depends on it any more: all that matters was synced, or an error is under way."""
+    try:
+        io.close(fd)
+    except OSError as error:
+        log.warning("closing a file failed: %s", error)
+
+
+def unlink_quietly(io: DiskIo, path: str) -> None:
+    """For temporary files: one that stays is removed at the next start."""
+    try:
+        io.unlink(path)
+    except OSError as error:
+        log.warning("cannot remove %s: %s", path, error)

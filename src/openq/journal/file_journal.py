@@ -1,0 +1,538 @@
+"""FileJournal: segments in a folder, recovery, reading, retention, one process per folder."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from threading import Lock, current_thread
+
+from openq.errors import (
+    CannotOpen,
+    Closed,
+    DiskFull,
+    HistoryUnavailable,
+    InvalidSetting,
+    JournalDamaged,
+    JournalFailed,
+    OutOfRoom,
+    keep_private,
+)
+from openq.journal import clean_shutdown
+from openq.journal.bounds import BoundsFile
+from openq.journal.disk import NO_SPACE, DiskIo, close_quietly, write_all
+from openq.journal.format import (
+    BLOCK_BYTES,
+    FRAME,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    frames,
+    make_location,
+    offset_of,
+    segment_of,
+)
+from openq.journal.index import RowsOf, SegmentIndex, engine_rows, index_path
+from openq.journal.index import build as build_index
+from openq.journal.index import load as load_index
+from openq.journal.index import save as save_index
+from openq.journal.interface import SegmentInfo
+from openq.journal.lockfile import DirectoryLock
+from openq.journal.pending import SegmentFile
+from openq.journal.pool import SpareSegment, clear_temporaries
+from openq.journal.reader import RecordReader
+from openq.journal.recovery import Recovered, damaged_end, recover, unreadable
+from openq.journal.scan import Block, SegmentScan, segment_path
+from openq.journal.writer import MIN_SEGMENT, GroupCommitWriter
+
+log = logging.getLogger("openq.journal")
+
+MIB = 1 << 20
+MAX_SEGMENT = 1 << 30
+MAX_UNREPORTED_DAMAGE = 100
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+_frame = FRAME.unpack_from
+
+
+class Journal(GroupCommitWriter):
+    """The journal on disk; see `openq.journal.interface.JournalProtocol` for what each method promises."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        segment_bytes: int = 64 * MIB,
+        first_segment_bytes: int = MIB,
+        reserve_bytes: int = 16 * MIB,
+        salt: int | None = None,
+        now_ms: Callable[[], int] | None = None,
+        io: DiskIo | None = None,
+        rows_of: RowsOf | None = None,
+    ) -> None:
+        if not MIN_SEGMENT <= segment_bytes <= MAX_SEGMENT:
+            raise InvalidSetting(f"segment_bytes must be {MIN_SEGMENT} to {MAX_SEGMENT}, not {segment_bytes}")
+        io = io or DiskIo()
+        now_ms = now_ms or _wall_ms
+        first_bytes = max(MIN_SEGMENT, min(first_segment_bytes, segment_bytes))
+        self.path = os.path.abspath(path)
+        keep_private(self.path)
+        directory = os.path.join(self.path, "journal")
+        folder_lock: DirectoryLock | None = None
+        try:
+            io.mkdir(directory)
+            folder_lock = DirectoryLock(self.path, now_ms())
+            found = recover(io, directory)
+            clear_temporaries(io, directory)
+            if found is not None:
+                salt = found.headers[0].salt
+            elif salt is None:
+                salt = int.from_bytes(os.urandom(8), "little")
+            super().__init__(io, directory, now_ms, salt, (first_bytes, segment_bytes, max(reserve_bytes, 0)))
+            self._bounds = BoundsFile(io, directory, salt)
+            if found is None:
+                self._create()
+            else:
+                self._resume(found)
+                self._bounds.adopt()
+            self._record_bounds()
+            # What the last process that closed the journal left here; None if the last one did not close it.
+            self.clean_number = (
+                clean_shutdown.consume(io, self.path, salt, self.end_location) if found is not None else 0
+            )
+            self.next_clean_number = self.clean_number or 0
+        except BaseException as error:
+            if hasattr(self, "_bounds"):
+                self._bounds.close()
+            if folder_lock is not None:
+                folder_lock.release()
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                raise DiskFull(f"no room for a journal in {self.path}") from error
+            if isinstance(error, OSError):
+                raise CannotOpen(self.path, _open_failure_text(self.path, error)) from error
+            raise
+        self._folder_lock = folder_lock
+        self._on_damage: Callable[[JournalDamaged], None] | None = None
+        self._unreported_damage: list[JournalDamaged] = []  # before anybody asked to be told
+        self._rows_of = rows_of or engine_rows
+        self._reader = RecordReader(io, salt, self._path_of)
+        self._dropping = Lock()
+        self._ending = Lock()
+        self._ended = False
+        self._drop_failed = False
+        _journals.add(self)
+        self._writer.start()
+        self._preparer.start()
+
+    def _create(self) -> None:
+        """The first segment. The folders above are new too: their entries need a sync as well."""
+        segment = SegmentFile(1, segment_path(self.directory, 1), self._next_size)
+        segment.first_block = 1
+        spare = self._pool.make(self._next_size)
+        try:
+            write_all(self._io, spare.fd, self._header(segment), 0)
+            self._io.fsync(spare.fd)
+            self._io.rename(spare.path, segment.path)
+            for directory in (self.directory, self.path, os.path.dirname(self.path)):
+                self._io.fsync_dir(directory)
+        except OSError:
+            close_quietly(self._io, spare.fd)
+            raise
+        segment.fd = spare.fd
+        segment.named = True
+        self._segments = {1: segment}
+        self._next_size = min(self._next_size * 2, self._max_size)
+        self._start(segment, HEADER_BYTES, 1)
+
+    def _resume(self, found: Recovered) -> None:
+        segments = {}
+        for header, size in zip(found.headers, found.sizes, strict=True):
+            segment = SegmentFile(header.number, segment_path(self.directory, header.number), size)
+            segment.first_block = header.first_block
+            segment.named = True
+            segment.used = size
+            segments[header.number] = segment
+        self._segments = segments
+        segment.fd, segment.used = found.fd, found.end
+        self._next_size = min(max(self._next_size, found.headers[-1].size) * 2, self._max_size)
+        self._pool.adopt_reserve()
+        self._start(segment, found.end, found.next_block)
+        if found.headers[-1].from_reserve:
+            # The disk was full: until there is another reserve, this one is kept for acks.
+            segment.spare = SpareSegment(segment.path, segment.fd, segment.size, is_reserve=True)
+            self._pool.full = True
+            self._pool.refill(self._next_size)
+
+    @property
+    def io(self) -> DiskIo:
+        """The disk beneath, for what is stored beside the journal."""
+        return self._io
+
+    def announce(self, url: str) -> None:
+        """Tell those who find the folder taken how to connect to this process instead."""
+        self._folder_lock.announce(url)
+
+    def on_damage(self, callback: Callable[[JournalDamaged], None]) -> None:
+        """Tell of damage that is met in the background, where nobody gets an error for it."""
+        self._on_damage = callback
+        met, self._unreported_damage = self._unreported_damage, []
+        for error in met:
+            callback(error)
+
+    def _report_damage(self, error: JournalDamaged) -> None:
+        if self._on_damage is not None:
+            self._on_damage(error)
+        elif len(self._unreported_damage) < MAX_UNREPORTED_DAMAGE:
+            self._unreported_damage.append(error)
+
+    # -- reading: without the lock
+
+    def clear_cache(self) -> None:
+        """Free the memory that is kept for reading."""
+        self._reader.clear_cache()
+
+    def read(self, location: int) -> bytes:
+        if location >= self.durable_location:
+            record = self._read_live(location)
+            if record is not None:
+                return record
+        try:
+            return self._reader.read(location)
+        except JournalDamaged:
+            self._path_of(segment_of(location))  # dropped meanwhile: that is no damage
+            raise
+        except OSError as error:
+            raise unreadable(self._path_of(segment_of(location)), offset_of(location), error) from error
+
+    def read_many(self, locations: Sequence[int]) -> list[bytes]:
+        if not locations:
+            return []
+        if max(locations) >= self.durable_location:
+            return [self.read(location) for location in locations]
+        try:
+            return self._reader.read_many(locations)
+        except JournalDamaged:
+            self._path_of(segment_of(min(locations)))
+            raise
+        except OSError:
+            return [self.read(location) for location in locations]  # one by one, to tell which
+
+    def _read_live(self, location: int) -> bytes | None:
+        for block in self._live:
+            back = location - block.origin
+            if BLOCK_BYTES <= back < len(block.buffer):
+                start = back + FRAME_BYTES
+                return bytes(block.buffer[start : start + _frame(block.buffer, back)[0]])
+        return None
+
+    def _path_of(self, number: int) -> str:
+        if self._closing:
+            raise Closed()
+        segment = self._segments.get(number)
+        if segment is None:
+            raise HistoryUnavailable(f"segment {number} of the journal is not kept (any more)")
+        return segment.path
+
+    def replay(
+        self, start_location: int = 0, damaged: Callable[[JournalDamaged], None] | None = None
+    ) -> Iterator[tuple[int, bytes]]:
+        """Every record from `start_at` on. Damage is raised, or told to `damaged` and skipped."""
+        with self.lock:
+            end_location = self.durable_location
+            segments = [s for s in self._segments.values() if s.number <= segment_of(end_location)]
+        if start_location > end_location:
+            raise JournalDamaged(
+                segments[-1].path,
+                offset_of(end_location),
+                f"the journal ends here, but {start_location:#x} is asked for",
+            )
+        if segment_of(start_location) and segment_of(start_location) < segments[0].number:
+            path = segment_path(self.directory, segment_of(start_location))
+            raise JournalDamaged(path, 0, "this segment is missing")
+        segments = [s for s in segments if s.number >= segment_of(start_location)]
+        return self._replay(segments, start_location, end_location, damaged)
+
+    def _replay(
+        self,
+        segments: list[SegmentFile],
+        start_location: int,
+        end_location: int,
+        damaged: Callable[[JournalDamaged], None] | None,
+    ) -> Iterator[tuple[int, bytes]]:
+        last = segments[-1]
+        for segment, following in zip(segments, [*segments[1:], last], strict=True):
+            stop = offset_of(end_location) - BLOCK_BYTES if segment is last else None
+            try:
+                fd = self._io.open(segment.path, os.O_RDONLY)
+            except FileNotFoundError:
+                self._path_of(segment.number)  # dropped meanwhile: raises
+                raise
+            scan = SegmentScan(self._io, fd, segment.number, self._salt, segment.first_block)
+            next_first = None if segment is last else following.first_block
+            try:
+                for block in self._blocks(segment, scan, stop, next_first, damaged):
+                    base = make_location(segment.number, block.base)
+                    if block.count and base + block.end > start_location:
+                        records = frames(block.data, block.pos, block.end, base)
+                        if base + block.pos >= start_location:
+                            yield from records
+                        else:
+                            yield from (record for record in records if record[0] >= start_location)
+            except OSError as error:
+                raise unreadable(segment.path, scan.offset, error) from error
+            finally:
+                self._io.close(fd)
+
+    def _blocks(
+        self,
+        segment: SegmentFile,
+        scan: SegmentScan,
+        stop: int | None,
+        next_first: int | None,
+        damaged: Callable[[JournalDamaged], None] | None,
+    ) -> Iterator[Block]:
+        """Up to `stop`, or else up to the next segment. Damage is raised, or told and skipped."""
+
+        def is_damage() -> bool:
+            if scan.offset >= stop if stop is not None else scan.next_number == next_first:
+                return False
+            self._path_of(segment.number)  # its file may have been dropped and used again
+            if next_first is not None:
+                error = damaged_end(segment.path, scan, next_first)
+            else:
+                error = JournalDamaged(segment.path, scan.offset, f"block {scan.next_number} is unreadable")
+            if damaged is None:
+                raise error
+            damaged(error)
+            return True
+
+        return scan.blocks_beyond(stop, is_damage)
+
+    # -- segments
+
+    def segments(self) -> list[SegmentInfo]:
+        current = self._writing.number
+        return [
+            SegmentInfo(s.number, s.path, s.used, s.first_ms, s.last_ms, s.number < current)
+            for s in self._segments.values()
+        ]
+
+    def index(self, number: int, damaged: Callable[[JournalDamaged], None] | None = None) -> SegmentIndex:
+        """The messages of a segment. Raises HistoryUnavailable when it is not kept.
+
+        That of the current segment is made anew each time and covers what is durable by now. Damage is
+        raised, or told to `damaged` and left out.
+        """
+        path = self._path_of(number)
+        segment = self._segments.get(number)
+        first_block = segment.first_block if segment is not None else None
+        following = self._segments.get(number + 1)
+        if following is not None:
+            try:
+                return load_index(index_path(path), self._io)
+            except FileNotFoundError:
+                pass
+            except ValueError as error:
+                log.warning("%s; it is built again", error)
+                detail = "this index does not match its checksum; it is built again"
+                self._report_damage(JournalDamaged(index_path(path), 0, detail))
+            except OSError as error:
+                log.warning("%s; it is built again", error)
+        try:
+            fd = self._io.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            self._path_of(number)  # dropped meanwhile: raises
+            raise
+        scan = SegmentScan(self._io, fd, number, self._salt, first_block)
+        try:
+            end_location = self.durable_location
+            # Not for a sealed one: for a moment the next segment is known and durable_at still in this.
+            current = following is None and segment_of(end_location) == number
+            stop = offset_of(end_location) - BLOCK_BYTES if current else None
+            if segment is not None and (following is not None or (current and damaged is not None)):
+                next_first = None if following is None else following.first_block
+                blocks = self._blocks(segment, scan, stop, next_first, damaged)
+            else:
+                blocks = scan.blocks(stop)
+            index = build_index(blocks, self._rows_of, self._pause)
+        except OSError as error:
+            raise unreadable(path, scan.offset, error) from error
+        finally:
+            self._io.close(fd)
+        return index
+
+    def _pause(self) -> None:
+        """An index is built beside the traffic: whoever waits for the interpreter goes first."""
+        if self._closing:
+            raise Closed()
+        time.sleep(0)
+
+    def _prepare_segments(self) -> float | None:
+        """The keeper's duty: what the writer will need first, then one sidecar at a time."""
+        again = super()._prepare_segments()
+        with self._dropping:
+            self._record_bounds()
+        for segment in self._segments.values():
+            if segment.number < self._writing.number and not segment.indexed:
+                segment.indexed = True  # also when it fails: `index` tries again when it is asked for
+                self._make_sidecar(segment)
+                return 0.0
+        return again
+
+    def _record_bounds(self) -> None:
+        """Serves to miss a segment later. Without it the journal is no worse, so a failure is only logged."""
+        oldest = next(iter(self._segments.values()))
+        try:
+            self._bounds.record(oldest.number, oldest.first_block, self._writing.number)
+        except OSError as error:
+            log.warning("the bounds of the journal are not recorded: %s", error)
+
+    def _make_sidecar(self, segment: SegmentFile) -> None:
+        path = index_path(segment.path)
+        try:
+            try:
+                index = load_index(path, self._io)
+            except (FileNotFoundError, ValueError):
+                index = self.index(segment.number)
+                with self._dropping:
+                    if segment.number in self._segments:
+                        save_index(self._io, path, index)
+        except (HistoryUnavailable, Closed):
+            return
+        except JournalDamaged as error:
+            log.warning("no index for %s: %s", segment.path, error)
+            self._report_damage(error)
+            return
+        except (OSError, OutOfRoom) as error:
+            log.warning("no index for %s: %s", segment.path, error)
+            return
+        segment.first_ms, segment.last_ms = index.first_ms, index.last_ms
+
+    def drop_before(self, segment_number: int) -> int:
+        """The oldest first, each with its own directory sync: a crash leaves a suffix without gaps.
+
+        A failure is logged and ends it; what is left is dropped next time.
+        """
+        dropped = 0
+        with self._dropping:
+            newest = self._writing.number
+            first = self._segments.get(min(segment_number, newest))
+            if first is None or first is next(iter(self._segments.values())) or self._drop_failed:
+                return 0
+            try:
+                # Before the first is gone: a crash must not make a freed segment look like a lost one.
+                self._bounds.record(first.number, first.first_block, newest)
+            except OSError as error:
+                log.warning("nothing is dropped: %s", error)
+                return 0
+            for segment in list(self._segments.values()):
+                if segment.number >= first.number or self._drop_failed:
+                    break
+                if not self._discard(segment):
+                    break
+                dropped += 1
+        if dropped:
+            self._preparer.wake()
+        return dropped
+
+    def _discard(self, segment: SegmentFile) -> bool:
+        with self.lock:
+            self._check_usable()
+            self._segments = {n: s for n, s in self._segments.items() if s is not segment}
+        self._reader.forget(segment.number)
+        try:
+            with suppress(FileNotFoundError):
+                self._io.unlink(index_path(segment.path))
+            if segment.size != self._max_size or not self._pool.recycle(segment.path, segment.size):
+                self._io.unlink(segment.path)
+        except OSError as error:
+            log.warning("cannot drop %s: %s", segment.path, error)
+            with self.lock:
+                self._segments = {segment.number: segment, **self._segments}
+            return False
+        try:
+            self._io.fsync_dir(self.directory)
+        except OSError as error:
+            # Whether it is gone is unknown; dropping later ones could leave a gap. A restart knows.
+            log.warning("cannot sync %s: %s", self.directory, error)
+            self._drop_failed = True
+        return True
+
+    # -- the end
+
+    def close(self) -> None:
+        with self.lock:
+            self._room = -1
+            self._asleep = False
+            self._closing = True
+        self._flag.set()
+        if current_thread() is not self._writer:
+            self._writer.join()
+        with self._ending:
+            if not self._ended:
+                # All this can be repeated: closing again ends what was interrupted.
+                _journals.discard(self)
+                self._preparer.stop()
+                self._bounds.close()
+                self._pool.close()
+                self._reader.close()
+                fd, self._writing.fd = self._writing.fd, -1
+                if fd >= 0:
+                    close_quietly(self._io, fd)
+                self._write_clean()
+                self._folder_lock.release()
+                self._ended = True
+
+    def _write_clean(self) -> None:
+        if self.error is None and self.durable_location == self.end_location:
+            try:
+                clean_shutdown.write(
+                    self._io, self.path, self._salt, self.end_location, self.next_clean_number
+                )
+            except OSError as error:
+                log.warning("%s is closed, but that cannot be noted: %s", self.path, error)
+
+    def _after_fork(self) -> None:
+        """In a forked child: two processes must not write the same files. The parent goes on unharmed."""
+        self.lock._at_fork_reinit()  # type: ignore[attr-defined]
+        self.error = JournalFailed("this process was forked from the one that opened the journal")
+        self._room = -1
+        self._closing = True
+        self._ended = True
+        self._folder_lock.forget()
+
+
+_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+def _disable_in_child() -> None:
+    for journal in list(_journals):
+        journal._after_fork()
+
+
+os.register_at_fork(after_in_child=_disable_in_child)
+
+
+def _open_failure_text(path: str, error: OSError) -> str:
+    """Why a directory cannot be used for a journal, and what to do."""
+    if error.errno in _FORBIDDEN:
+        return (
+            f"no permission to write {error.filename or path} ({error.strerror}); "
+            f"{path} and all in it must be writable for the user who runs this"
+        )
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        above = path
+        while not os.path.lexists(above) and above != os.path.dirname(above):
+            above = os.path.dirname(above)
+        if not os.path.isdir(above):
+            kind = "a file" if os.path.isfile(above) else "not a directory"
+            return f"{above} is {kind}; give a directory, which is made if it is not there"
+    where = error.filename or path
+    return f"{error.strerror or error} ({where}); give a directory on a disk that can be written"
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

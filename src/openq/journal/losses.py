@@ -1,0 +1,212 @@
+"""How many messages a damaged or missing part of a journal held, as far as anything left of it tells.
+
+A snapshot says where each message lay that was not settled when it was made. The sidecar of a segment says
+which messages were published in it. Without one, the sequence numbers before and after the gap do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from openq.journal import index, scan
+from openq.journal.disk import DiskIo
+from openq.journal.format import frames, make_location
+from openq.journal.inspect import (
+    BLOCKS,
+    DUPLICATE,
+    HEADER,
+    LOST_END,
+    MISNAMED,
+    SALT,
+    TAIL,
+    UNREADABLE,
+    FoundBlock,
+    JournalDamage,
+    JournalInspection,
+    TornTail,
+)
+from openq.journal.scan import segment_path
+from openq.journal.snapshots import stream_newest
+
+log = logging.getLogger("openq.journal")
+
+_HARMLESS = (MISNAMED, DUPLICATE, HEADER, SALT, UNREADABLE)
+_SEGMENT_SPAN = 1 << 32
+
+
+def is_loss(damage: JournalDamage) -> bool:
+    """Whether records are gone with it, not only a name or a header."""
+    if damage.kind in _HARMLESS:
+        return False
+    return damage.last_block >= damage.first_block or bool(damage.messages or damage.waiting)
+
+
+def counted(
+    io: DiskIo, path: str, damages: Sequence[JournalDamage], events: Iterable[object]
+) -> list[JournalDamage]:
+    """The same damages with their numbers of messages. `events` is another walk through the journal."""
+    if not any(damage.kind not in _HARMLESS for damage in damages):
+        return list(damages)
+    by_gap = _by_gap(events)
+    return [
+        damage
+        if damage.kind in _HARMLESS
+        else replace(
+            damage,
+            messages=_by_sidecar(io, os.path.join(path, "journal"), damage, by_gap.get(_key(damage))),
+            waiting=waiting_in(io, path, *_extent(damage)),
+        )
+        for damage in damages
+    ]
+
+
+def missing_text(io: DiskIo, path: str, first: int, last: int) -> str:
+    """One sentence for segments that are not there; quick, for the start of a server."""
+    what = scan.missing_text(first, last)
+    waiting = waiting_in(io, path, first << 32, last + 1 << 32)
+    known = [
+        _published(io, os.path.join(path, "journal"), n, 0, _SEGMENT_SPAN)
+        for n in range(first, last + 1)[:1000]
+    ]
+    messages = sum(each or 0 for each in known) if any(each is not None for each in known) else None
+    about = messages_text(messages, waiting)
+    return f"{what}, {about}" if about else what
+
+
+def messages_text(messages: int | None, waiting: int | None) -> str:
+    """For people; empty where nothing is known."""
+    facts = (
+        []
+        if messages is None
+        else [f"at most {messages} message{'' if messages == 1 else 's'} published there"]
+    )
+    if waiting is not None:
+        facts.append(f"{waiting} not settled at the last snapshot")
+    return f"with {', '.join(facts)}" if facts else ""
+
+
+def waiting_in(io: DiskIo, path: str, start_location: int, end_location: int) -> int | None:
+    """Messages between two locations that the newest intact snapshot says were not settled."""
+    from openq.engine.snapshot import live_locations
+
+    newest = stream_newest(os.path.join(path, "snapshots"), io)
+    if newest is None or newest[0] <= start_location:
+        return None
+    try:
+        return sum(start_location <= location < end_location for location in live_locations(newest[1]))
+    except Exception as error:  # of another version, or not the engine's: then nothing is known
+        log.debug("a snapshot tells nothing of what is lost: %r", error)
+        return None
+
+
+def oldest_live(io: DiskIo, path: str, inspection: JournalInspection) -> int | None:
+    """The oldest segment with a message that is not settled, where that segment is gone; None if none is.
+
+    For a journal without bounds, which cannot tell a removed segment from one that was freed: what the newest
+    snapshot and the records after it still need was not freed. Opening finds out in the same way.
+    """
+    if inspection.bounds is not None or not inspection.numbers or inspection.salt is None:
+        return None
+    newest = stream_newest(os.path.join(path, "snapshots"), io)
+    first = inspection.numbers[0]
+    if newest is None or newest[0] >> 32 < first:
+        return None
+    from openq.engine.engine import Engine
+    from openq.engine.records import decode
+    from openq.engine.replay import apply
+    from openq.engine.snapshot import decode as load_snapshot
+    from openq.engine.snapshot import live_locations, oldest_segment
+
+    try:
+        chunks = list(newest[1])
+        if min(live_locations(chunks), default=first << 32) >> 32 >= first:
+            return None
+        # A message may have been copied to the end, or settled, after the snapshot.
+        engine = Engine("")  # the snapshot says its prefix
+        load_snapshot(chunks, engine)
+        for event in inspection.walk():
+            if isinstance(event, FoundBlock) and event.block.count:
+                block = event.block
+                base = make_location(event.segment, block.base)
+                for location, record in frames(block.data, block.pos, block.end, base):
+                    if location >= newest[0]:
+                        apply(engine, decode(record), location)
+        oldest = oldest_segment(engine)
+    except Exception as error:  # of another version, or not the engine's: then nothing is known
+        log.debug("a snapshot tells nothing of what is lost: %r", error)
+        return None
+    return oldest if 0 < oldest < first else None
+
+
+def _extent(damage: JournalDamage) -> tuple[int, int]:
+    """Where the records lay that are lost. A file that was cut may have had more than what is left of it."""
+    start = damage.segment << 32
+    if damage.kind in (TAIL, LOST_END):
+        return start + damage.offset, start + _SEGMENT_SPAN
+    if damage.kind == BLOCKS:
+        return start + damage.offset, start + damage.offset + damage.size
+    return start, start + _SEGMENT_SPAN
+
+
+def _by_sidecar(io: DiskIo, directory: str, damage: JournalDamage, otherwise: int | None) -> int | None:
+    start_location, end_location = _extent(damage)
+    low = start_location & _SEGMENT_SPAN - 1
+    found = _published(io, directory, damage.segment, low, low + end_location - start_location)
+    return otherwise if found is None else found
+
+
+def _published(io: DiskIo, directory: str, number: int, start: int, end: int) -> int | None:
+    from openq.engine.records import PUBLISH, ROUTE, RUN
+
+    try:
+        rows = index.load(index.index_path(segment_path(directory, number)), io)
+    except (OSError, ValueError):
+        return None
+    kinds, offsets = rows.kinds.tolist(), rows.offsets.tolist()
+    return sum(
+        kind in (PUBLISH, RUN, ROUTE) and start <= offset < end
+        for kind, offset in zip(kinds, offsets, strict=True)
+    )
+
+
+def _key(damage: JournalDamage) -> tuple[str, int, int]:
+    return damage.kind, damage.segment, damage.offset
+
+
+def _by_gap(events: Iterable[object]) -> dict[tuple[str, int, int], int]:
+    """By the sequence numbers on both sides. Damages in a row share one gap: it is told of the first."""
+    from openq.engine.records import assigned_seqs
+
+    found: dict[tuple[str, int, int], int] = {}
+    following: int | None = 1  # the sequence that comes next; None: unknown
+    open_gap: list[JournalDamage] = []
+    first = True
+    for event in events:
+        if isinstance(event, JournalDamage):
+            if event.kind not in _HARMLESS:
+                if first and event.segment > 1:
+                    following = None
+                open_gap.append(event)
+            continue
+        if isinstance(event, TornTail) or not isinstance(event, FoundBlock) or not event.block.count:
+            continue
+        if first and event.segment > 1 and not open_gap:
+            following = None
+        first = False
+        block = event.block
+        for _, record in frames(block.data, block.pos, block.end, block.base):
+            try:
+                made = assigned_seqs(record)
+            except Exception:
+                continue
+            if made is None:
+                continue
+            if open_gap and following is not None:
+                found[_key(open_gap[0])] = max(0, made[0] - following)
+                found.update({_key(damage): 0 for damage in open_gap[1:]})
+            open_gap = []
+            following = max(following or 0, made[1])
+    return found

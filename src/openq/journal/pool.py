@@ -1,0 +1,239 @@
+"""Files kept ready for what comes next: spare segments, and the reserve for a full disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from threading import Lock, Thread
+
+from openq.errors import DiskFull, Exhausted, OutOfRoom
+from openq.journal.disk import (
+    NO_RESOURCES,
+    NO_SPACE,
+    TRANSIENT,
+    DiskIo,
+    close_quietly,
+    make_file,
+    unlink_quietly,
+)
+from openq.journal.flag import WakeFlag
+from openq.journal.format import SegmentHeader
+
+log = logging.getLogger("openq.journal")
+
+RESERVE = "reserve"
+SPARE = "spare-"
+TEMPORARY = ".tmp"
+MAX_SPARES = 2
+RETRY_S = 0.2
+
+
+class SpareSegment:
+    """A preallocated file that can become a segment."""
+
+    __slots__ = ("fd", "is_reserve", "path", "size")
+
+    def __init__(self, path: str, fd: int, size: int, is_reserve: bool = False) -> None:
+        self.path = path
+        self.fd = fd
+        self.size = size
+        self.is_reserve = is_reserve
+
+
+class SegmentPool:
+    """`spares`, `reserve` and `full` are guarded by the journal's lock; the files are made without it."""
+
+    def __init__(
+        self, io: DiskIo, directory: str, lock: Lock, salt: int, reserve_bytes: int, min_size: int
+    ) -> None:
+        self._io = io
+        self._directory = directory
+        self._lock = lock
+        self._salt = salt
+        self._reserve_bytes = reserve_bytes
+        self._min_size = min_size
+        self._made = 0
+        self._reserve_path = os.path.join(directory, RESERVE)
+        self.spares: list[SpareSegment] = []
+        self.reserve: SpareSegment | None = None
+        self._taken_reserve: SpareSegment | None = None  # the last reserve that was taken
+        self.full = False
+        self.shortage: OSError | None = None  # why it is full
+
+    def make(self, size: int) -> SpareSegment:
+        """A new spare, synced under its temporary name. Raises OSError."""
+        with self._lock:
+            path = self._next_path()
+        return SpareSegment(path, make_file(self._io, path, size), size)
+
+    def take(self, spare: SpareSegment) -> None:
+        """Lock held."""
+        if spare is self.reserve:
+            self._taken_reserve = spare
+            self.reserve = None
+        elif spare in self.spares:
+            self.spares.remove(spare)
+
+    def put_back(self, spare: SpareSegment) -> None:
+        """Lock held: undo `take`, also one that was interrupted."""
+        if spare.is_reserve:
+            self.reserve = spare
+        elif spare not in self.spares:
+            self.spares.insert(0, spare)
+
+    def refill(self, size: int) -> float | None:
+        """Make what is missing, the reserve first. Seconds until another try is due, None if complete.
+
+        The reserve comes first because it is what keeps acks going while publishes are refused.
+        """
+        try:
+            if self.reserve is None and self._reserve_bytes:
+                taken = self._taken_reserve
+                if taken is not None and taken.path == self._reserve_path:
+                    return RETRY_S  # it has not got its name as a segment yet: a new one would replace it
+                self._make_reserve()
+            if not self.spares:
+                self._make_spare(size)
+        except OSError as error:
+            transient = error.errno in TRANSIENT
+            if transient:
+                with self._lock:
+                    self.set_shortage(error)
+            else:
+                log.warning("cannot prepare the next segment, trying again: %s", error)
+            return RETRY_S
+        with self._lock:
+            news, self.full = self.full, False
+            self.shortage = None
+        if news:
+            log.warning("there is room again: publishing resumes")
+        return None
+
+    def set_shortage(self, error: OSError) -> None:
+        """Lock held: no more files can be made for now."""
+        news = not self.full
+        self.full, self.shortage = True, error
+        if news:
+            what = "disk full" if error.errno in NO_SPACE else "out of descriptors or memory"
+            log.warning("%s: publishing is refused until that is over (%s)", what, error)
+
+    def refusal(self, detail: str) -> OutOfRoom:
+        """The error for whoever needs a new file now."""
+        shortage = self.shortage
+        if shortage is not None and shortage.errno in NO_RESOURCES:
+            return Exhausted(shortage.strerror or str(shortage))
+        return DiskFull(detail)
+
+    def _make_spare(self, size: int) -> None:
+        try:
+            spare = self.make(size)
+        except OSError as error:
+            if error.errno not in NO_SPACE or size <= self._min_size:
+                raise
+            # A small rest of the disk is still worth using.
+            spare = self.make(self._min_size)
+        with self._lock:
+            self.spares.append(spare)
+
+    def _make_reserve(self) -> None:
+        """Under a temporary name first, so that a file called `reserve` is always whole.
+
+        It carries a header with number 0: a second copy of the salt, should the only segment's be lost.
+        """
+        with self._lock:
+            temporary = self._next_path()
+        head = SegmentHeader(0, 0, 0, self._reserve_bytes, self._salt).pack()
+        fd = make_file(self._io, temporary, self._reserve_bytes, head)
+        path = self._reserve_path
+        try:
+            self._io.rename(temporary, path)
+            self._io.fsync_dir(self._directory)
+        except OSError:
+            close_quietly(self._io, fd)
+            raise
+        with self._lock:
+            self.reserve = SpareSegment(path, fd, self._reserve_bytes, is_reserve=True)
+
+    def adopt_reserve(self) -> None:
+        """At start: use the reserve that is there, if it has the right size."""
+        path = self._reserve_path
+        try:
+            fd = self._io.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return
+        size = self._io.file_size(fd)
+        if size == self._reserve_bytes:
+            self.reserve = SpareSegment(path, fd, size, is_reserve=True)
+        else:
+            self._io.close(fd)
+            self._io.unlink(path)
+
+    def recycle(self, path: str, size: int) -> bool:
+        """Turn a dropped segment into a spare; False when there are enough. The name is freed either way
+        by the caller's directory sync."""
+        with self._lock:
+            if len(self.spares) >= MAX_SPARES:
+                return False
+            temporary = self._next_path()
+        self._io.rename(path, temporary)
+        try:
+            fd = self._io.open(temporary, os.O_RDWR)
+        except OSError:
+            unlink_quietly(self._io, temporary)
+            return True
+        with self._lock:
+            self.spares.append(SpareSegment(temporary, fd, size))
+        return True
+
+    def close(self) -> None:
+        """Spares are not worth keeping over a restart: they are made again in the background."""
+        with self._lock:
+            spares, self.spares = self.spares, []
+            reserve, self.reserve = self.reserve, None
+        for spare in spares:
+            close_quietly(self._io, spare.fd)
+            unlink_quietly(self._io, spare.path)
+        if reserve is not None:
+            close_quietly(self._io, reserve.fd)
+
+    def _next_path(self) -> str:
+        self._made += 1
+        return os.path.join(self._directory, f"{SPARE}{self._made:08x}{TEMPORARY}")
+
+
+def clear_temporaries(io: DiskIo, directory: str) -> None:
+    """Delete what a crash left half made. Only names that we give to temporary files."""
+    for name in io.listdir(directory):
+        if name.endswith(TEMPORARY) and (name.startswith(SPARE) or name.endswith(".idx" + TEMPORARY)):
+            io.unlink(os.path.join(directory, name))
+
+
+class SegmentPreparer:
+    """A thread that calls `duty` when woken, and again after the seconds that it returned."""
+
+    def __init__(self, task: Callable[[], float | None]) -> None:
+        self._task = task
+        self._flag = WakeFlag()
+        self._stopping = False
+        self._thread = Thread(target=self._run, name="openq-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._flag.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                again = self._task()
+            except Exception:
+                log.exception("the journal's keeper failed, trying again")
+                again = RETRY_S
+            self._flag.wait(again)

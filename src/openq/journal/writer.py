@@ -1,0 +1,595 @@
+"""Appending and group commit.
+
+One thread at a time takes all pending records as one block: one pwrite, one fdatasync, then everybody
+who waits for any of them is released. It is the thread "openq-writer", or a thread in `wait` when it is
+alone: that saves two thread switches, which cost as much as the sync itself.
+Block and file positions are known when a record is appended, so its location is exact before it is written.
+
+Ctrl-C can strike the main thread between any two steps here. So every change takes effect by one
+assignment: `_live` is the truth about what is not durable, and what is derived from it is only trusted
+while `_room` says so. A commit that was interrupted is repeated by the writer; each part of it can be.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from threading import Lock, Thread, current_thread
+
+from openq.errors import Closed, InvalidSetting, JournalFailed, OpenQError, OutOfRoom, Unconfirmed
+from openq.journal.disk import TRANSIENT, DiskIo, allocate, close_quietly, exists, write_all
+from openq.journal.flag import WakeFlag
+from openq.journal.format import (
+    BLOCK_BYTES,
+    FRAME,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    MAX_BLOCK,
+    SegmentHeader,
+    seal_block,
+)
+from openq.journal.pending import CommitGroup, PendingBlock, SegmentFile
+from openq.journal.pool import SegmentPool, SegmentPreparer, SpareSegment
+from openq.journal.scan import segment_path
+
+log = logging.getLogger("openq.journal")
+
+MIN_SEGMENT = 512
+IDLE_WAIT_S = 0.004  # how long a record that nobody waits for may lie before its commit begins
+IDLE_WAITS = 25  # then the writer sleeps until the next append wakes it
+NO_SPACE_TIMEOUT_S = 1.0  # so long a commit waits for a full disk before those who wait for it are told
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # from opening a folder, never from its sync
+
+_pack = FRAME.pack
+
+
+# These are not written where they are used, inside of a `with`: Python 3.14 puts a jump of such a
+# comprehension, at which Ctrl-C may come, outside of the range that leaves the block,
+# and the lock would stay locked.
+
+
+def _beyond(blocks: list[PendingBlock], origin: int) -> list[PendingBlock]:
+    return [block for block in blocks if block.origin > origin]
+
+
+def _fitting(spares: Iterable[SpareSegment], size: int) -> list[SpareSegment]:
+    return [spare for spare in spares if spare.size >= size]
+
+
+class GroupCommitWriter:
+    """The writing half of FileJournal, which opens the files and reads them."""
+
+    def __init__(
+        self,
+        io: DiskIo,
+        directory: str,
+        now_ms: Callable[[], int],
+        salt: int,
+        sizes: tuple[int, int, int],
+    ) -> None:
+        first_bytes, segment_bytes, reserve_bytes = sizes
+        self.directory = directory
+        self.lock = Lock()
+        self.error: OpenQError | None = None
+        self.first_record: Callable[[], bytes] | None = None  # makes the first record of each new segment
+        self.group = 1
+        self.durable_location = 0
+        self._io = io
+        self._now_ms = now_ms
+        self._salt = salt
+        self._next_size = first_bytes
+        self._max_size = segment_bytes
+        self._segments: dict[int, SegmentFile] = {}  # those on disk, by number; replaced, never changed
+        self._pool = SegmentPool(io, directory, self.lock, salt, reserve_bytes, first_bytes)
+        self._live: list[
+            PendingBlock
+        ] = []  # all that is not durable, the last one open; replaced, never changed
+        self._room = -1  # of the open block, -1 while the next three may not fit it
+        self._buffer = bytearray()
+        self._origin = 0
+        self._count = 0
+        self._callbacks: deque[Callable[[], None]] = deque()
+        self._waiters: list[Lock] = []
+        self._busy: CommitGroup | None = None  # the commit under way
+        self._interrupted: CommitGroup | None = (
+            None  # a commit whose thread was interrupted: the writer repeats it
+        )
+        self._stalled: OSError | None = None  # the disk takes no more, and the commit under way waits for it
+        self._urgent = False
+        self._asleep = False
+        self._closing = False
+        self._last_waiters = 0  # how many waited for the last group
+        self._flag = WakeFlag()
+        self._writer = Thread(target=self._write_groups, name="openq-writer", daemon=True)
+        self._preparer = SegmentPreparer(self._prepare_segments)
+
+    def _start(self, current: SegmentFile, start: int, number: int) -> None:
+        """Everything before `start` in the current segment is on disk; block `number` comes next."""
+        self._writing = current  # the segment of the last block written
+        self._live = [PendingBlock(current, start, number)]
+        self._refresh_block()
+        self.durable_location = self.end_location
+
+    def _prepare_segments(self) -> float | None:
+        return self._pool.refill(self._next_size)
+
+    # -- appending: lock held
+
+    @property
+    def end_location(self) -> int:
+        block = self._live[-1]
+        return block.origin + len(block.buffer)
+
+    def append(self, record: bytes) -> int:
+        buffer = self._buffer
+        back = len(buffer)
+        # One comparison for everything unusual: no room, failed, closed, or a writer to be woken.
+        if back + len(record) > self._room:
+            return self._append_slow(record)
+        try:
+            buffer += _pack(len(record), back) + record  # at once: a block has no half frames
+            self._count += 1
+        except BaseException:
+            self._room = -1  # the record may be there and not counted
+            raise
+        return self._origin + back
+
+    def _append_slow(self, record: bytes) -> int:
+        self._check_usable()
+        if self._asleep:
+            self._wake_writer()
+        self._refresh_block()
+        if len(self._buffer) + len(record) > self._room:
+            return self._start_segment(FRAME_BYTES + len(record), record)
+        return self.append(record)
+
+    def make_room(self, size: int) -> None:
+        """Records of so many bytes, their frames included, come into one block: under one hold of the lock.
+
+        A block is whole or not there at all, and so are they. Raises DiskFull before any change.
+        """
+        self._check_usable()
+        if self._asleep:
+            self._wake_writer()
+        self._refresh_block()
+        if len(self._buffer) + size > self._room + FRAME_BYTES:
+            self._start_segment(size)
+
+    def _refresh_block(self) -> None:
+        """Derive anew what `append` needs of the open block. `_room` goes first and comes last."""
+        self._room = -1
+        block = self._live[-1]
+        self._buffer = block.buffer
+        self._origin = block.origin
+        self._count = block.count_records()
+        if not (self._asleep or self._closing or self.error is not None or self._stalled is not None):
+            self._room = block.room
+
+    def _start_segment(self, size: int, record: bytes | None = None) -> int:
+        """Go on in the next segment, which has room for so many bytes, with `record` or without."""
+        # What opens a segment must be known before the record that made it necessary.
+        first = self.first_record() if self.first_record is not None else None
+        need = HEADER_BYTES + BLOCK_BYTES + size
+        if first is not None:
+            need += FRAME_BYTES + len(first)
+        if need > MAX_BLOCK:
+            raise InvalidSetting(f"a record of {need} bytes is too large for the journal")
+        segment = self._plan_segment(need)
+        live = self._live
+        block = live[-1]
+        if block.is_empty:
+            fresh = PendingBlock(segment, HEADER_BYTES, block.number)
+            live = live[:-1]
+        else:
+            block.count = self._count
+            fresh = PendingBlock(segment, HEADER_BYTES, block.number + 1)
+        if first is not None:
+            fresh.add(first)
+        location = fresh.add(record) if record is not None else fresh.origin
+        spare = segment.spare
+        self._room = -1
+        try:
+            if spare is not None:
+                self._pool.take(spare)
+            self._live = [*live, fresh]
+        except BaseException:
+            if spare is not None and self._live[-1] is not fresh:
+                self._pool.put_back(spare)
+            raise
+        self._next_size = min(self._next_size * 2, self._max_size)
+        self._refresh_block()
+        self._preparer.wake()
+        return location
+
+    def _plan_segment(self, need: int) -> SegmentFile:
+        """The next segment, with a file behind it if one is in stock. Raises DiskFull before any change."""
+        pool = self._pool
+        spare: SpareSegment | None = None
+        if pool.spares:
+            spare = pool.spares[0]
+            size = spare.size
+        elif not pool.full:
+            # The keeper is late, the writer will make the file. Should the disk prove full just then, it
+            # has to fit into the reserve, and leave half of that for acks.
+            size = self._next_size
+            if pool.reserve is not None:
+                size = min(size, max(pool.reserve.size // 2, MIN_SEGMENT))
+        elif pool.reserve is not None:
+            spare = pool.reserve
+            size = spare.size
+        else:
+            raise pool.refusal("even the reserve for acknowledgements is used up")
+        if need > size:
+            if pool.full or self._io.free_bytes(self.directory) < need + self._next_size:
+                raise pool.refusal(f"no room for a record of {need} bytes")
+            size = need
+        number = self._live[-1].segment.number + 1
+        return SegmentFile(number, segment_path(self.directory, number), size, spare)
+
+    def _check_usable(self) -> None:
+        if self.error is not None:
+            raise self._failure()
+        if self._closing:
+            raise Closed()
+        if self._stalled is not None:
+            raise self._pool.refusal("the disk takes no more")
+
+    def refusal(self, detail: str) -> OutOfRoom:
+        """The error for a publish that `can_publish` does not let in."""
+        return self._pool.refusal(detail)
+
+    @property
+    def shortage(self) -> OSError | None:
+        """Why publishing is refused, where it is."""
+        return self._stalled or self._pool.shortage
+
+    def can_publish(self, size: int) -> bool:
+        if self._stalled is not None:
+            return False
+        block = self._live[-1]
+        fits = len(block.buffer) + size <= block.room
+        if not self._pool.full:
+            return fits or bool(self._pool.spares) or self._may_plan()
+        spare = block.segment.spare
+        if spare is not None and spare.is_reserve:
+            return False
+        return fits or bool(self._pool.spares)
+
+    def _may_plan(self) -> bool:
+        """Whether publishing may go on into a segment that has no file yet, should the disk prove full now.
+
+        The reserve stands in for one such segment. A second one, or one without a reserve (it is in use, or
+        being made), needs free space that can be seen.
+        """
+        planned = {
+            block.segment.number: block.segment.size
+            for block in self._live
+            if block.segment.spare is None and not block.segment.named
+        }
+        if not planned and self._pool.reserve is not None:
+            return True
+        return self._io.free_bytes(self.directory) > sum(planned.values()) + 2 * self._next_size
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        if self._closing:
+            raise Closed()
+        if self._asleep:
+            self._wake_writer()
+        self._callbacks.append(callback)
+
+    def after_commit_of(self, location: int, callback: Callable[[], None]) -> bool:
+        """The same for a record in the commit under way, with that one. False: it is not in it."""
+        busy = self._busy
+        if busy is None or not busy.blocks or location >= self._live[-1].origin:
+            return False
+        busy.callbacks.append(callback)  # `_finish` looks at them after it has moved `durable_at`
+        return True
+
+    # -- waking and waiting
+
+    def flush(self) -> None:
+        self._urgent = True
+        self._flag.set()
+
+    def _wake_writer(self) -> None:
+        """Lock held: the writer sleeps without a time limit; from now on it naps."""
+        self._flag.set()
+        self._asleep = False
+        self._refresh_block()
+
+    def wait(self, location: int) -> None:
+        while location >= self.durable_location:
+            self._wait_for_group(location)
+
+    def _wait_for_group(self, location: int) -> None:
+        """Usually that of the record; after an interrupted commit it may be the one before."""
+        group = CommitGroup()
+        waiter: Lock | None = None
+        try:
+            with self.lock:
+                if location < self.durable_location:
+                    return
+                if self.error is not None:
+                    raise self._failure()
+                if location >= self.end_location:
+                    raise ValueError(f"nothing was appended at {location:#x}")
+                if self._stalled is not None:
+                    raise Unconfirmed(str(self._stalled))
+                # Callbacks are left to the writer: what an interrupted one has done nobody can know.
+                if self._busy is None and self._last_waiters < 2 and not self._callbacks:
+                    self._take(group)
+                else:
+                    waiter = Lock()
+                    waiter.acquire()
+                    self._waiters.append(waiter)
+                    if self._busy is None:
+                        self._flag.set()
+            if waiter is None:
+                self._commit(group)
+            else:
+                waiter.acquire()
+        except BaseException:
+            # Ctrl-C in the middle of a commit: writing the same block again is harmless, leaving it
+            # half done would block everybody.
+            if self._busy is group:
+                self._interrupted = group
+                self._flag.set()
+            raise
+
+    # -- committing: one thread at a time, the one whose group is in `_busy`
+
+    def _take(self, group: CommitGroup) -> None:
+        """Lock held. All that is pending becomes the commit under way.
+
+        Interrupted before `_busy` is set, it has changed nothing that matters: a closed block stays in
+        `_live` for the next one who takes. Interrupted later, the waiters are told once more or later.
+        """
+        live = self._live
+        block = live[-1]
+        if not block.is_empty and self.error is None:
+            block.count = self._count if self._room >= 0 else block.count_records()
+            fresh = PendingBlock(block.segment, block.start + len(block.buffer), block.number + 1)
+            self._room = -1
+            live = [*live, fresh]
+            self._live = live
+            self._refresh_block()
+        group.blocks = live[:-1]
+        self._urgent = False
+        self.group += 1
+        self._last_waiters = len(self._waiters)
+        self._busy = group
+        group.waiters = self._waiters
+        self._waiters = []
+        if self._callbacks:
+            group.callbacks = self._callbacks
+            self._callbacks = deque()
+
+    def _commit(self, group: CommitGroup) -> None:
+        try:
+            if self.error is None:
+                for block in group.blocks:
+                    if not block.written:
+                        self._write(block)
+                        block.written = True  # and its segment may be closed
+                if self._stalled is not None:
+                    self._end_stall()
+        except Unconfirmed:
+            raise  # to the thread that committed for itself; the writer takes over
+        except OSError as error:
+            self._fail(str(error))
+        except Exception as error:
+            log.exception("the journal's writer failed")
+            self._fail(repr(error))
+        self._finish(group)
+
+    def _write(self, block: PendingBlock) -> None:
+        segment = block.segment
+        if segment.fd < 0:
+            self._open_segment(segment, block.number)
+        seal_block(block.buffer, self._salt, block.start, block.count, block.number, segment.number)
+        self._retry_while_full(lambda: write_all(self._io, segment.fd, block.buffer, block.start))
+        self._io.fdatasync(segment.fd)
+        segment.used = block.start + len(block.buffer)
+        if not segment.named:
+            # Only now does the segment get its name: whoever finds it finds its first block whole.
+            spare = segment.spare
+            assert spare is not None
+            if spare.path != segment.path:
+                self._retry_while_full(lambda: self._name(spare.path, segment.path))
+                spare.path = segment.path
+            self._retry_while_full(lambda: self._io.fsync_dir(self.directory), NO_DESCRIPTOR)
+            self._advance(segment)
+
+    def _name(self, old: str, new: str) -> None:
+        if not exists(self._io, new):  # it does if an interruption came just then
+            self._io.rename(old, new)
+
+    def _open_segment(self, segment: SegmentFile, first_block: int) -> None:
+        """Get the file of a planned segment and write its header."""
+        if segment.spare is None:
+            self._find_file(segment)
+        spare = segment.spare
+        assert spare is not None
+        if spare.size < segment.size:
+            self._retry_while_full(lambda: allocate(self._io, spare.fd, segment.size))
+            spare.size = segment.size
+        segment.first_block = first_block
+        header = self._header(segment)
+        self._retry_while_full(lambda: write_all(self._io, spare.fd, header, 0))
+        segment.fd = spare.fd
+
+    def _find_file(self, segment: SegmentFile) -> None:
+        since = time.monotonic()
+        while True:
+            with self.lock:
+                spares = _fitting(self._pool.spares, segment.size)
+                if spares:
+                    self._assign_spare(spares[0], segment)
+                    return
+            try:
+                segment.spare = self._pool.make(segment.size)
+                return
+            except OSError as error:
+                if error.errno not in TRANSIENT:
+                    raise
+                with self.lock:
+                    self._pool.set_shortage(error)
+                    reserve = self._pool.reserve
+                    if reserve is not None and reserve.size >= segment.size:
+                        self._assign_spare(reserve, segment)
+                        return
+                self._wait_for_space(error, since)
+            time.sleep(0.02)
+
+    def _assign_spare(self, spare: SpareSegment, segment: SegmentFile) -> None:
+        """Lock held."""
+        try:
+            self._pool.take(spare)
+            segment.spare = spare
+        except BaseException:
+            if segment.spare is None:
+                self._pool.put_back(spare)
+            raise
+
+    def _retry_while_full(self, write: Callable[[], None], transient: tuple[int, ...] = TRANSIENT) -> None:
+        """Do what can be repeated until it succeeds, as long as what stands in the way can pass.
+
+        Never for a sync of data: what a failed one has left behind nobody knows.
+        """
+        since = time.monotonic()
+        while True:
+            try:
+                return write()
+            except OSError as error:
+                if error.errno not in transient:
+                    raise
+                self._wait_for_space(error, since)
+            time.sleep(0.02)
+
+    def _wait_for_space(self, error: OSError, since: float) -> None:
+        """The disk takes no more, in the middle of a commit. After a while nobody is kept waiting: whoever
+        waits is told that it is uncertain, all else is refused, and the writer alone goes on trying.
+        """
+        if time.monotonic() - since < NO_SPACE_TIMEOUT_S:
+            return
+        if self._closing:
+            raise error
+        with self.lock:
+            if self._stalled is None:
+                log.error("the disk takes no more (%s): all is refused until it does", error)
+            self._stalled = error
+            self._pool.set_shortage(error)
+            self._room = -1
+            waiters = [*self._waiters, *(self._busy.waiters if self._busy is not None else ())]
+        for waiter in waiters:
+            if waiter.locked():
+                waiter.release()
+        if current_thread() is not self._writer:
+            raise Unconfirmed(str(error))
+
+    def _end_stall(self) -> None:
+        """What was in the way is over."""
+        with self.lock:
+            self._stalled = None
+            self._refresh_block()
+        log.warning("the disk takes more again")
+        self._preparer.wake()
+
+    def _advance(self, segment: SegmentFile) -> None:
+        """`segment` is on disk under its name: the one before it is complete."""
+        before = self._writing
+        with self.lock:
+            self._segments = {**self._segments, segment.number: segment}
+            self._writing = segment
+            assert segment.spare is not None
+            if segment.spare.size > segment.size:
+                segment.size = segment.spare.size
+                if segment is self._live[-1].segment:
+                    self._refresh_block()
+            segment.named = True  # last: until then all this is repeated after an interruption
+        if before is not segment:
+            fd, before.fd = before.fd, -1
+            close_quietly(self._io, fd)
+        self._preparer.wake()
+
+    def _header(self, segment: SegmentFile) -> bytes:
+        number, first, size = segment.number, segment.first_block, segment.size
+        from_reserve = segment.spare is not None and segment.spare.is_reserve
+        return SegmentHeader(number, self._now_ms(), first, size, self._salt, from_reserve).pack()
+
+    def _fail(self, reason: str) -> None:
+        log.error("the journal failed and stops acknowledging: %s", reason)
+        with self.lock:
+            self._room = -1
+            self.error = JournalFailed(reason)
+
+    def _failure(self) -> OpenQError:
+        # A new one for each thread: a raised exception carries that thread's traceback.
+        return JournalFailed(self.error.reason) if isinstance(self.error, JournalFailed) else Closed()
+
+    def _finish(self, group: CommitGroup) -> None:
+        """Tell everybody. Callbacks of one group are through before those of the next begin."""
+        with self.lock:
+            if self.error is None and group.blocks:
+                last = group.blocks[-1]
+                self.durable_location = last.origin + len(last.buffer) + BLOCK_BYTES
+                self._live = _beyond(self._live, last.origin)
+                group.blocks = []
+            if not group.callbacks and not group.waiters:
+                self._release()
+                return
+        for waiter in group.waiters:
+            if waiter.locked():  # else it was released before an interruption
+                waiter.release()
+        callbacks = group.callbacks
+        while callbacks:
+            callback = callbacks.popleft()
+            try:
+                callback()
+            except Exception:
+                log.exception("a callback of the journal failed")
+        with self.lock:
+            self._release()
+
+    def _has_records(self) -> bool:
+        return len(self._live) > 1 or not self._live[-1].is_empty
+
+    def _release(self) -> None:
+        self._busy = None
+        if self._waiters or self._urgent or self.error is not None:
+            self._flag.set()
+
+    def _write_groups(self) -> None:
+        """The writer thread. It naps while there is traffic, so that `append` need not wake it."""
+        quiet = 0
+        rested = False
+        while True:
+            group: CommitGroup | None = None
+            with self.lock:
+                self._asleep = False
+                if self._interrupted is not None:
+                    group, self._interrupted = self._interrupted, None
+                elif self._busy is None:
+                    failed = self.error is not None
+                    pending = self._callbacks or self._waiters or (self._has_records() and not failed)
+                    over = self._closing or failed
+                    if pending and (self._urgent or self._waiters or rested or over):
+                        group = CommitGroup()
+                        self._take(group)
+                    elif not pending:
+                        self._urgent = False
+                        if self._closing:
+                            return
+                        quiet += rested
+                        if quiet >= IDLE_WAITS:
+                            self._asleep = True
+                            self._room = -1
+                asleep = self._asleep
+            if group is not None:
+                self._commit(group)
+                quiet, rested = 0, False
+            else:
+                rested = not self._flag.wait(None if asleep else IDLE_WAIT_S)

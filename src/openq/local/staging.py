@@ -1,0 +1,498 @@
+"""Batches of messages that come in parts and are published all at once, and once only.
+
+A job sends the rows of a batch as parts (`openq.packed`), as many as it likes from wherever it runs. They
+lie in DATA/pipeline/staged until somebody commits the batch with the list of those that count:
+
+    1. every row is looked at; a batch with a bad one is refused, or the bad ones go to a dead-letter queue
+    2. the promise: `commit.json`. From here on the batch will be published, whatever happens to this process
+    3. chunk by chunk, each in one block of the journal together with a mark of how far the batch is
+
+So a chunk and its mark (`engine/progress.py`) are both on disk or neither is; after a crash the marks say where
+to go on, and that a batch is done. The batches of a job are numbered and only grow. A batch of one chunk is
+one atomic append and needs no promise.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .. import packed
+from ..broker import staged_batches
+from ..broker.packed_messages import DRAFT_WEIGHT, MessageSlice
+from ..broker.staged_batches import (
+    CommitPlan,
+    Committed,
+    MaySend,
+    PartDamaged,
+    PartFacts,
+    StagedBatch,
+    StagingFull,
+    StagingJob,
+    check_batch,
+)
+from ..broker.staged_rows import (
+    QueueLimits,
+    QueueRoom,
+    check_batch_rows,
+    check_part,
+    orphaned,
+    planned_chunks,
+)
+from ..engine import progress
+from ..engine.queue import QueueState
+from ..errors import Closed, InvalidSetting, OpenQError
+from ..model import ENCODING_BYTES
+from ..names import qualified_name
+from .stage_files import StageFiles, StoredBatch
+
+if TYPE_CHECKING:
+    from .broker import LocalBroker
+
+log = logging.getLogger("openq")
+
+MAX_STAGED = 32 << 30  # on disk, of all batches together
+
+CHUNK_ROWS = 20_000  # published under one hold of the lock
+CHUNK_BYTES = 4 << 20
+
+_PROGRESS_BYTES = 2048  # of its record, at most
+
+
+@dataclass(slots=True)
+class _Stage:
+    """The parts of one batch."""
+
+    job: StagingJob
+    batch: int
+    touched_ms: int
+    parts: dict[str, PartFacts] = field(default_factory=dict)
+    data: dict[str, bytes] = field(default_factory=dict)  # where there is no disk
+    writing: set[str] = field(default_factory=set)  # parts on their way to disk
+    is_closed: bool = False  # somebody commits it: what comes now is too late
+    is_leaving: bool = False  # its files are being removed: what comes now waits, and begins anew
+    is_rooted: bool = False  # its folder and all above are on disk for sure
+    plan: CommitPlan | None = None
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts.values())
+
+
+class LocalStaging:
+    """All staged parts of a broker. Every method may take a while: not for an event loop."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self._broker = broker
+        journal = broker.journal
+        self._files: StageFiles | None = None
+        self._max_bytes = staged_batches.MAX_IN_MEMORY if journal is None else MAX_STAGED
+        self._lock = threading.Lock()  # of the tables below; never held over a disk access
+        self._settled = threading.Condition(self._lock)  # a part was written, or a stage has left
+        self._stages: dict[tuple[str, int], _Stage] = {}
+        self._busy: dict[str, tuple[threading.Lock, int]] = {}  # by job, and how many want it
+        self._staged = 0
+        if journal is not None:
+            self._files = StageFiles(os.path.join(journal.path, "pipeline", "staged"), journal.io)
+            self._take_in(self._files.load())
+
+    # -- the verbs
+
+    def put(self, job: StagingJob, batch: int, part: str, data: bytes) -> int:
+        """Keep a part, on disk when this returns. The same name again replaces it. Returns its rows."""
+        facts = check_part(job, batch, part, data)
+        self._require_read(job)
+        known = self._broker.engine.progress.get(job.key)
+        if known is not None:
+            job.require(known.owner)
+            if known.is_done(batch):
+                return facts.rows  # a repetition: its commit will hear so
+        stage = self._enter(job, batch, part, facts)
+        if stage is None:
+            return facts.rows
+        is_written = False
+        try:
+            self._write_part(stage, part, data)
+            is_written = True
+        finally:
+            self._leave(stage, part, facts, is_written)
+        return facts.rows
+
+    def commit(
+        self,
+        job: StagingJob,
+        batch: int,
+        parts: Sequence[str],
+        rows: int | None = None,
+        *,
+        queue: str | None = None,
+        dead_letter: str | None = None,
+        may_send: MaySend | None = None,
+    ) -> Committed:
+        check_batch(batch)
+        with self._turn(job.key):
+            self._require_read(job)
+            done = self._done(job, batch)
+            if done is not None:
+                self._discard(job, batch)
+                return done
+            self._finish_older(job, batch)
+            stage = self._closed_stage(job, batch)
+            if stage.plan is not None:
+                return self._publish_plan(stage, stage.plan, is_repeated=True)
+            try:
+                plan = check_batch_rows(
+                    *(stage.job.account, stage.parts, partial(self._read_part, stage), parts, rows),
+                    qualified_name(job.account, queue) if queue else None,
+                    qualified_name(job.account, dead_letter) if dead_letter else None,
+                    QueueLimits(self._room_of, may_send),
+                )
+                if self._broker.engine.progress.get(job.key) is None:
+                    if not plan.rows:  # a job that never published anything needs no memory of it
+                        self._discard(job, batch)
+                        return Committed(0, 0, False)
+                    with self._broker.lock:
+                        progress.make_room(self._broker.engine, stage.job.owner, self._broker.now_ms())
+                self._require_room(CHUNK_BYTES)
+                if not _is_small(stage, plan):
+                    self._write_plan(stage, plan)
+                return self._publish_plan(stage, plan, is_repeated=False)
+            except BaseException:
+                self._reopen(stage)
+                raise
+
+    def abort(self, job: StagingJob, batch: int) -> bool:
+        """Drop what was staged. False: the batch is committed, and stays so.
+
+        Unless it is promised and a part of it is damaged: nothing but sending it again can mend that.
+        """
+        check_batch(batch)
+        with self._turn(job.key):
+            self._require_read(job)
+            if self._done(job, batch) is not None:
+                self._discard(job, batch)
+                return False
+            with self._lock:
+                self._owned(job)
+                stage = self._stages.get((job.key, batch))
+            if stage is not None:
+                if stage.plan is not None:
+                    damaged = self._damaged(stage, stage.plan)
+                    if damaged is None:
+                        return False
+                    log.warning("job %r, batch %d is dropped: part %s is damaged", job.key, batch, damaged)
+                self._discard(job, batch)
+            return True
+
+    def stages(self) -> list[StagedBatch]:
+        with self._lock:
+            return [
+                StagedBatch(
+                    each.job, each.batch, len(each.parts), each.bytes, each.touched_ms, bool(each.plan)
+                )
+                for each in self._stages.values()
+            ]
+
+    def sweep(self) -> None:
+        """Now and then, and after a start: finish what was promised, drop what nobody wants any more."""
+        now_ms = self._broker.now_ms()
+        if self._files is not None:
+            self._take_in(self._files.load_rest())
+        with self._lock:
+            found = sorted(self._stages.values(), key=lambda each: each.batch)
+        for stage in found:
+            if stage.job.key in self._busy:
+                continue  # somebody commits: the next sweep will do
+            try:
+                with self._turn(stage.job.key):
+                    if self._stages.get((stage.job.key, stage.batch)) is not stage:
+                        continue
+                    if stage.plan is not None:
+                        self._publish_plan(stage, stage.plan, is_repeated=True)
+                        log.info("published what was promised: job %r, batch %d", stage.job.key, stage.batch)
+                    elif now_ms - stage.touched_ms > staged_batches.KEPT_MS or self._done(
+                        stage.job, stage.batch
+                    ):
+                        self._discard(stage.job, stage.batch)
+            except Closed:
+                return
+            except (OpenQError, OSError) as error:
+                log.warning("job %r, batch %d has to wait: %s", stage.job.key, stage.batch, error)
+
+    # -- one after the other
+
+    @contextmanager
+    def _turn(self, key: str) -> Iterator[None]:
+        """One commit of a job at a time; a second one waits and finds it done."""
+        with self._lock:
+            lock, count = self._busy.get(key, (threading.Lock(), 0))
+            self._busy[key] = (lock, count + 1)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                lock, count = self._busy.pop(key)
+                if count > 1:
+                    self._busy[key] = (lock, count - 1)
+
+    def _done(self, job: StagingJob, batch: int) -> Committed | None:
+        known = self._broker.engine.progress.get(job.key)
+        if known is None:
+            return None
+        job.require(known.owner)
+        if not known.is_done(batch):
+            return None
+        self._wait()  # the mark may be on its way to disk only
+        if batch < known.batch:
+            return Committed(0, 0, True)
+        return Committed(known.rows - known.rejected, known.rejected, True)
+
+    def _finish_older(self, job: StagingJob, batch: int) -> None:
+        """What was promised comes first: a mark that is ahead of it would say that it is done."""
+        with self._lock:
+            found = [
+                stage
+                for (key, number), stage in self._stages.items()
+                if key == job.key and number < batch and stage.plan is not None
+            ]
+        for stage in sorted(found, key=lambda each: each.batch):
+            assert stage.plan is not None
+            self._publish_plan(stage, stage.plan, is_repeated=True)
+
+    def _closed_stage(self, job: StagingJob, batch: int) -> _Stage:
+        with self._lock:
+            owned = self._owned(job)
+            stage = self._stages.get((job.key, batch))
+            if stage is None:  # a batch without rows
+                stage = self._stages[job.key, batch] = _Stage(owned, batch, self._broker.now_ms())
+            stage.is_closed = True
+            stage.touched_ms = self._broker.now_ms()
+            self._settled.wait_for(lambda: not stage.writing)  # what is half written is not half committed
+            return stage
+
+    def _owned(self, job: StagingJob) -> StagingJob:
+        """Lock held. The job as that of its owner, who is whoever began it, with a part or a commit."""
+        known = self._broker.engine.progress.get(job.key)
+        staged = (stage.job.owner for (key, _), stage in self._stages.items() if key == job.key)
+        owner = (known.owner if known is not None else "") or next(filter(None, staged), job.owner)
+        job.require(owner)
+        return StagingJob(job.name, job.account, owner)
+
+    def _reopen(self, stage: _Stage) -> None:
+        """A commit failed before its promise: another one may follow, with other parts."""
+        with self._lock:
+            if stage.plan is not None:
+                return
+            stage.is_closed = False
+            if not stage.parts:
+                self._stages.pop((stage.job.key, stage.batch), None)
+
+    def _require_room(self, size: int) -> None:
+        journal = self._broker.journal
+        if journal is not None:
+            with self._broker.lock:
+                has_room = journal.can_publish(size + 256)
+            if not has_room:
+                raise journal.refusal(f"{journal.path} has no room left but the reserve")
+
+    def _wait(self) -> None:
+        """Until all so far is on disk, also where answers do not wait for that: the parts go next."""
+        journal = self._broker.journal
+        if journal is not None:
+            location = journal.end_location - 1
+            if location >= journal.durable_location:
+                journal.wait(location)
+            elif journal.error is not None:
+                raise journal.error
+        self._broker.announce()
+
+    # -- parts in and out
+
+    def _enter(self, job: StagingJob, batch: int, part: str, facts: PartFacts) -> _Stage | None:
+        """Reserves the bytes, and the name. None: the batch is being committed, and this comes too late to
+        matter, unless it is what a damaged batch waits for."""
+        replaces_damaged = self._replaces_damaged(job, batch, part, facts.rows)
+        with self._lock:
+            while True:
+                stage = self._stages.get((job.key, batch))
+                if stage is None or not (stage.is_leaving or part in stage.writing):
+                    break
+                self._settled.wait()
+            owned = self._owned(job)
+            if stage is None:
+                if len(self._stages) >= staged_batches.MAX_STAGES:
+                    raise StagingFull(f"{staged_batches.MAX_STAGES} batches are staged")
+                stage = _Stage(owned, batch, 0)
+            if stage.is_closed and not (replaces_damaged and stage.plan is not None):
+                return None
+            if part not in stage.parts and len(stage.parts) + len(stage.writing) >= staged_batches.MAX_PARTS:
+                raise InvalidSetting(f"a batch has at most {staged_batches.MAX_PARTS} parts")
+            if self._staged + facts.bytes > self._max_bytes:
+                raise StagingFull(f"{self._staged} bytes are staged, and {facts.bytes} more are too many")
+            self._staged += facts.bytes
+            stage.writing.add(part)
+            stage.touched_ms = self._broker.now_ms()
+            self._stages[job.key, batch] = stage
+            return stage
+
+    def _replaces_damaged(self, job: StagingJob, batch: int, part: str, rows: int) -> bool:
+        """Whether a promised batch lacks just this part."""
+        with self._lock:
+            stage = self._stages.get((job.key, batch))
+        if stage is None or stage.plan is None:
+            return False
+        job.require(stage.job.owner)
+        return self._is_damaged(stage, stage.plan, part, rows)
+
+    def _leave(self, stage: _Stage, part: str, facts: PartFacts, is_written: bool) -> None:
+        """A part counts once it is written; where that failed, the one before may still be there."""
+        with self._lock:
+            stage.writing.discard(part)
+            before = stage.parts.get(part)
+            if is_written:
+                stage.parts[part] = facts
+                self._staged -= 0 if before is None else before.bytes
+            else:
+                self._staged -= facts.bytes
+                if before is not None and self._files is not None:
+                    stage.parts[part] = PartFacts(before.bytes)  # whichever of the two: it will be read
+            key = stage.job.key, stage.batch
+            if not (stage.parts or stage.writing or stage.is_closed) and self._stages.get(key) is stage:
+                del self._stages[key]
+            self._settled.notify_all()
+
+    def _write_part(self, stage: _Stage, part: str, data: bytes) -> None:
+        if self._files is None:
+            stage.data[part] = data
+            return
+        self._require_room(0)  # a disk that is full has no room for this either
+        self._files.write_part(stage.job, stage.batch, part, data, stage.is_rooted)
+        stage.is_rooted = True
+
+    def _read_part(self, stage: _Stage, part: str) -> packed.Part:
+        if self._files is None:
+            return packed.Part(stage.data[part])
+        return self._files.read_part(stage.job, stage.batch, part)
+
+    def _is_damaged(self, stage: _Stage, plan: CommitPlan, part: str, rows: int) -> bool:
+        """Whether this promised part cannot be read, and one of so many rows may stand in for it."""
+        if (part, rows) not in plan.parts:
+            return False
+        try:
+            self._read_part(stage, part)
+        except PartDamaged:
+            return True
+        return False
+
+    def _damaged(self, stage: _Stage, plan: CommitPlan) -> str | None:
+        found = (part for part, rows in plan.parts if self._is_damaged(stage, plan, part, rows))
+        return next(found, None)
+
+    def _discard(self, job: StagingJob, batch: int) -> None:
+        """Known until its files are gone: whoever sends it anew meanwhile writes into the same folder."""
+        with self._lock:
+            stage = self._stages.get((job.key, batch))
+            if stage is None or stage.is_leaving:
+                return
+            stage.is_leaving = True
+            self._settled.wait_for(lambda: not stage.writing)
+        try:
+            if self._files is not None:
+                self._files.remove(self._files.folder(job, batch))
+        finally:
+            with self._lock:
+                if self._stages.get((job.key, batch)) is stage:
+                    del self._stages[job.key, batch]
+                self._staged -= stage.bytes
+                self._settled.notify_all()
+
+    def _take_in(self, found: Iterable[StoredBatch]) -> None:
+        """What an earlier process left."""
+        for each in found:
+            stage = _Stage(each.job, each.batch, each.touched_ms, each.parts, plan=each.plan)
+            stage.is_closed = each.plan is not None
+            with self._lock:
+                self._stages[stage.job.key, stage.batch] = stage
+                self._staged += stage.bytes
+
+    def _require_read(self, job: StagingJob) -> None:
+        if self._files is not None:
+            self._files.require_read(job)
+
+    # -- promising, and publishing what is promised
+
+    def _room_of(self, name: str) -> QueueRoom | None:
+        with self._broker.lock:
+            queue = self._broker.engine.queues.get(name)
+            if queue is None:
+                return None
+            return QueueRoom(queue.settings, queue.waiting_count, queue.waiting_bytes)
+
+    def _write_plan(self, stage: _Stage, plan: CommitPlan) -> None:
+        if self._files is not None:
+            self._files.write_plan(stage.job, stage.batch, plan, stage.is_rooted)
+        stage.plan = plan
+
+    def _publish_plan(self, stage: _Stage, plan: CommitPlan, is_repeated: bool) -> Committed:
+        """All that is not published yet; on disk, and nothing staged any more, when this returns."""
+        rejected = len(plan.rejected)
+        known = self._broker.engine.progress.get(stage.job.key)
+        if known is None or not known.is_done(stage.batch):
+            done = known.rows if known is not None and known.batch == stage.batch else 0
+            account, read_part = stage.job.account, partial(self._read_part, stage)
+            for chunk, is_last in planned_chunks(account, plan, read_part, done, CHUNK_ROWS, CHUNK_BYTES):
+                done += sum(len(each.bodies) for each in chunk)
+                self._publish(stage, plan, chunk, done, is_last)
+        self._wait()
+        self._discard(stage.job, stage.batch)
+        return Committed(plan.rows - rejected, rejected, is_repeated)
+
+    def _publish(
+        self, stage: _Stage, plan: CommitPlan, chunk: list[MessageSlice], done: int, is_last: bool
+    ) -> None:
+        engine, job = self._broker.engine, stage.job
+        targets: list[tuple[QueueState, MessageSlice]] = []
+
+        def measure() -> int:
+            targets[:] = self._targets(chunk, plan.dead_letter)
+            return _PROGRESS_BYTES + sum(each.record_bytes(queue.is_plain) for queue, each in targets)
+
+        def put(now_ms: int) -> None:
+            for queue, each in targets:
+                if each.drafts is None and queue.is_plain:
+                    engine.publish_run(
+                        queue, each.bodies, ENCODING_BYTES, now_ms, each.properties, each.options
+                    )
+                else:
+                    for draft in each.each():
+                        engine.publish(queue, draft, now_ms, is_planned=True)
+            rejected = len(plan.rejected)
+            progress.record_progress(engine, job.key, job.owner, stage.batch, done, is_last, rejected, now_ms)
+
+        self._broker.atomically(measure, put)
+        self._broker.announce()
+
+    def _targets(
+        self, chunk: list[MessageSlice], dead_letter: str | None
+    ) -> Iterator[tuple[QueueState, MessageSlice]]:
+        """Lock held. A queue that was deleted since the promise took its messages with it, unless there are
+        dead letters for them."""
+        queues = self._broker.engine.queues
+        for each in chunk:
+            queue = queues.get(each.queue)
+            if queue is None and dead_letter is not None and dead_letter in queues:
+                each, queue = orphaned(each, dead_letter), queues[dead_letter]
+            if queue is not None and each.bodies:
+                yield queue, each
+
+
+def _is_small(stage: _Stage, plan: CommitPlan) -> bool:
+    """Whether it is one chunk at any rate."""
+    return plan.rows * DRAFT_WEIGHT <= CHUNK_ROWS and stage.bytes <= CHUNK_BYTES

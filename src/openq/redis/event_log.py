@@ -1,0 +1,274 @@
+"""What was: past messages from the stream of a queue, timelines from its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..broker import timeline
+from ..broker.history import HistoryRange, PastMessage, kept_drafts, purged_messages
+from ..broker.interface import TimelineStep
+from ..engine.records import EXPIRED
+from ..engine.routing import is_default
+from ..model import Draft
+from .records import MALFORMED, is_from_elsewhere, unpack_record
+from .registry import CachedQueue
+
+if TYPE_CHECKING:
+    from .admin import Administration
+
+_PAGE = 500
+
+
+class EventLog:
+    def __init__(self, broker: Administration) -> None:
+        self._broker = broker
+
+    def _stream(self, view: CachedQueue, name: str, start: str) -> Iterator[tuple[bytes, bytes]]:
+        """Ids and values of a stream, oldest first."""
+        key = view.key[:-1] + name.encode()
+        call = self._broker.calls.call
+        while True:
+            page = call(key, "XRANGE", key, start, "+", "COUNT", _PAGE, idempotent=True)
+            for id, fields in page:
+                yield id, fields[1]
+            if len(page) < _PAGE:
+                return
+            start = "(" + page[-1][0].decode()
+
+    def messages(self, view: CachedQueue, after_seq: int = 0) -> Iterator[PastMessage]:
+        """What was published to the queue, as it was published, as far as history is kept."""
+        for id, record in self._stream(view, "m", str(after_seq + 1)):
+            if not is_from_elsewhere(record):
+                seq, _, sent_ms = id.partition(b"-")
+                try:
+                    encoding, body, properties, options = unpack_record(record)
+                except MALFORMED:
+                    continue  # other hands were on it
+                yield PastMessage(int(seq), int(sent_ms), encoding, body, properties, options)
+
+    def past(self, view: CachedQueue, span: HistoryRange) -> list[PastMessage]:
+        found: list[PastMessage] = []
+        size = 0
+        for message in self.messages(view, span.after_seq):
+            if span.until_ms is not None and message.time_ms >= span.until_ms:
+                break
+            if message.time_ms >= span.since_ms:
+                found.append(message)
+                size += len(message.body)
+                if len(found) >= span.limit or (span.max_bytes is not None and size >= span.max_bytes):
+                    break
+        return found
+
+    def published(
+        self, view: CachedQueue, since_ms: int | None, since_id: str | None, include_purged: bool = False
+    ) -> Iterator[Draft]:
+        broker = self._broker
+        oldest_ms = max(since_ms or 0, broker.now_ms() - view.settings.history_ms)
+        purges = [] if include_purged else self._purges(view)
+        left_out = None
+        if purges:
+            past = self.messages(view)
+            left_out = purged_messages(past, broker.id_prefix, lambda seq: _is_purged(seq, purges))
+        past, settings = self.messages(view), view.settings
+        return kept_drafts(past, view.name, settings, broker.id_prefix, oldest_ms, since_id, left_out)
+
+    def _purges(self, view: CachedQueue) -> list[_Purge]:
+        """The purges of a queue, each with those it spared: settled before, or in flight where it says so."""
+        found: list[_Purge] = []
+        settled: set[int] = set()
+        in_flight: set[int] = set()
+        for _, value in self._stream(view, "h", "-"):
+            kind, _, rest = value.partition(b"\x1f")
+            if kind == b"P":
+                spares, _, last = rest.partition(b"\x1f")
+                spared = settled | in_flight if spares == b"1" else set(settled)
+                found.append(_Purge(int(last or 0), spared))
+            elif kind in _SEQUENCE_EVENTS:
+                seqs = _event_seqs(kind, value)
+                (settled if kind in b"AMD" else in_flight).update(seqs)
+                if kind == b"R":
+                    in_flight.difference_update(seqs)
+        return found
+
+    def expired_leases(self, view: CachedQueue) -> list[int]:
+        """Sequences whose lease ran out since this was last asked."""
+        seen = self._broker._shared.event_positions
+        start = seen.get(view.number)
+        if start is None:
+            start = str(self._broker.now_ms())
+        found = []
+        for id, value in self._stream(view, "h", start):
+            seen[view.number] = "(" + id.decode()
+            parts = value.split(b"\x1f")
+            if parts[0] == b"R" and int(parts[1]) == EXPIRED:
+                found.append(int(parts[3]))
+        seen.setdefault(view.number, start)
+        return found
+
+    # -- timelines ------------------------------------------------------------------------------
+
+    def timeline(self, view: CachedQueue, message_id: str) -> list[TimelineStep]:
+        """Followed through the queues it was moved to and from."""
+        broker = self._broker
+        seqs = {
+            broker._own_seq(message_id),
+            *broker._seqs(view, [message_id]),
+            *self._seqs_of_id(view, message_id),
+        }
+        wanted = [(view, seq, 0) for seq in sorted(seqs) if seq]
+        looked: set[tuple[int, int]] = set()
+        steps: list[tuple[int, int, int, TimelineStep]] = []
+        while wanted:
+            queue, seq, life = wanted.pop()
+            if (queue.number, seq) in looked:
+                continue
+            looked.add((queue.number, seq))
+            wanted += self._collect(queue, seq, life, steps)
+        # Within one moment: first what happened where it came from.
+        steps.sort(key=lambda each: each[:3])
+        return [step for *_, step in steps]
+
+    def _seqs_of_id(self, view: CachedQueue, message_id: str) -> list[int]:
+        """Sequences in this queue of a message whose id does not follow from them."""
+        found = []
+        for _, value in self._stream(view, "h", "-"):
+            if value[:1] == b"I":
+                _, _, seq, id = value.split(b"\x1f", 3)
+                if id.decode() == message_id:
+                    found.append(int(seq))
+        for message in self.messages(view):
+            if message.options is not None and message.options.id == message_id:
+                found.append(message.seq)
+        return found
+
+    def _collect(
+        self, view: CachedQueue, seq: int, life: int, steps: list[tuple[int, int, int, TimelineStep]]
+    ) -> list[tuple[CachedQueue, int, int]]:
+        """The steps of one message in one queue; where it came from and went to.
+
+        Each queue it was in is one of its lives; `life` counts them.
+        """
+        relatives: list[tuple[CachedQueue, int, int]] = []
+        key = view.key[:-1] + b"m"
+        found = self._broker.calls.call(key, "XRANGE", key, seq, seq, idempotent=True)
+        since = "-"
+        if found:
+            id, fields = found[0]
+            sent_ms = int(id.partition(b"-")[2])
+            since = str(sent_ms)
+            if not is_from_elsewhere(fields[1]):
+                steps.append(
+                    (sent_ms, life, 0, TimelineStep(sent_ms, "published", view.name, _by(fields[1])))
+                )
+        own = str(seq).encode()
+        numbered = self._broker._registry.numbered
+        is_here, is_in_flight = True, False
+        for place, (id, value) in enumerate(self._stream(view, "h", since), 1):
+            if value[:2] == b"P\x1f":
+                _, spares, *last = value.split(b"\x1f")
+                was_there = bool(last) and int(last[0]) >= seq
+                if is_here and was_there and not (is_in_flight and spares == b"1"):
+                    is_here = False
+                    time_ms = int(id.partition(b"-")[0])
+                    steps.append((time_ms, life, place, TimelineStep(time_ms, "purged", view.name)))
+                continue
+            if own not in value:
+                continue
+            time_ms = int(id.partition(b"-")[0])
+            parts = value.decode().split("\x1f")
+            if parts[0] == "I":
+                if parts[2] == str(seq):
+                    number, _, old = parts[1].partition(":")
+                    if int(number) in numbered and int(old):
+                        relatives.append((numbered[int(number)], int(old), life - 1))
+                continue
+            step = _step(view, seq, time_ms, parts)
+            if step is not None:
+                is_in_flight = parts[0] in ("L", "X")
+                is_here = is_here and parts[0] not in ("A", "M", "D")
+                steps.append((time_ms, life, place, step))
+                if parts[0] == "M":
+                    went = self._went_to(view, seq, parts[4], id)
+                    relatives += [(target, new, life + 1) for target, new in went]
+        return relatives
+
+    def _went_to(
+        self, view: CachedQueue, seq: int, names: str, since: bytes
+    ) -> list[tuple[CachedQueue, int]]:
+        found = []
+        origin = f"{view.number}:{seq}"
+        for name in names.split("\x1e"):
+            target = self._broker._registry.queues.get(name)
+            if target is None:
+                continue
+            # Entered there before the limbo was cleared, on a clock that may be another one.
+            start = max(0, int(since.partition(b"-")[0]) - 60_000)
+            for _, value in self._stream(target, "h", str(start)):
+                parts = value.decode().split("\x1f")
+                if parts[0] == "I" and parts[1] == origin:
+                    found.append((target, int(parts[2])))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Purge:
+    last_seq: int  # of what was in the queue then
+    spared: set[int]
+
+
+_SEQUENCE_EVENTS = (b"L", b"A", b"R", b"M", b"D")
+
+
+def _event_seqs(kind: bytes, value: bytes) -> list[int]:
+    """The messages that an event is about. Texts of strangers stand between parts that cannot hold them."""
+    parts = value.split(b"\x1f")
+    if kind == b"R":
+        return [int(parts[-2])]
+    if kind == b"M":
+        return [int(parts[-2])]
+    return [int(each) for each in parts[-1].split(b",")]
+
+
+def _is_purged(seq: int, purges: list[_Purge]) -> bool:
+    return any(seq <= purge.last_seq and seq not in purge.spared for purge in purges)
+
+
+def _step(view: CachedQueue, seq: int, time_ms: int, parts: list[str]) -> TimelineStep | None:
+    """One line of a timeline from one event; None if it is about others."""
+    kind, name, own = parts[0], view.name, str(seq)
+    if kind == "L":
+        if own not in parts[4].split(","):
+            return None
+        return timeline.delivered(time_ms, name, parts[3], int(parts[2]))
+    if kind == "A":
+        return TimelineStep(time_ms, "acked", name) if own in parts[1].split(",") else None
+    if kind == "R":
+        if parts[3] != own:
+            return None
+        return timeline.returned(time_ms, name, int(parts[1]), parts[2], int(parts[4]))
+    if kind == "X":
+        if own not in parts[2].split(","):
+            return None
+        return timeline.extended(time_ms, name, int(parts[1]))
+    if kind == "M" and parts[3] == own:
+        where = ", ".join(parts[4].split("\x1e"))
+        return timeline.moved(time_ms, name, int(parts[1]), parts[2], where)
+    if kind == "D" and own in parts[2].split(","):
+        return timeline.removed(time_ms, name, int(parts[1]))
+    if kind == "S" and parts[2] == own:
+        return timeline.rescheduled(time_ms, name, int(parts[1]))
+    if kind == "E" and parts[1] == own:
+        return TimelineStep(time_ms, "edited", name)
+    return None
+
+
+def _by(record: bytes) -> str:
+    _, _, properties, options = unpack_record(record)
+    parts = []
+    if properties is not None and properties.publisher:
+        parts.append(f"by {properties.publisher}")
+    if options is not None and options.route is not None and not is_default(options.route[0]):
+        parts.append(f"through {options.route[0]}")
+    return ", ".join(parts)

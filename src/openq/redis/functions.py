@@ -1,0 +1,71 @@
+"""The Redis Functions of OpenQ: one library per version of their text, so that old and new servers agree.
+
+The names of the functions hold a digest of the text. Servers of two versions of OpenQ can work on the same
+store during an upgrade, each by its own functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from typing import Any
+
+from ..errors import StoreError
+from .net.calls import Calls
+
+_TRIES = 3
+_PARTS = (
+    "1_state.lua",
+    "2_flow.lua",
+    "3_consumers.lua",
+    "4_operators.lua",
+    "5_subscriptions.lua",
+    "6_queues.lua",
+    "7_stages.lua",
+)
+
+
+def _source() -> tuple[str, str]:
+    folder = resources.files(__package__) / "lua"
+    text = "\n".join((folder / part).read_text(encoding="utf-8") for part in _PARTS)
+    version = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return version, f"#!lua name=openq_{version}\nlocal PREFIX = 'oq{version}_'\n{text}"
+
+
+VERSION, SOURCE = _source()
+
+# Nobody waits for the copies of what these leave behind: a lease that a failover takes is given anew.
+_LEASING = ("receive", "hold", "tick", "tidy_batches")
+_PAGES = ("browse", "browse_delayed", "in_flight", "survey", "rear", "look", "read_batch")
+_READING = (*_PAGES, "seqs_of", "standing", "stats", "open_batches")
+_UNCONFIRMED = frozenset((*_LEASING, *_READING))
+
+
+def function_name(name: str) -> bytes:
+    """The name under which Redis knows a function."""
+    return f"oq{VERSION}_{name}".encode()
+
+
+def call_function(calls: Calls, key: bytes, name: str, *args: Any, idempotent: bool = True) -> Any:
+    """By the functions of this version; they are loaded where they are missing."""
+    for _ in range(_TRIES):
+        try:
+            return calls.call(
+                *(key, b"FCALL", function_name(name), 1, key, *args),
+                idempotent=idempotent,
+                is_confirmed=name not in _UNCONFIRMED,
+            )
+        except StoreError as error:
+            if "Function not found" not in str(error):
+                raise
+            load_functions(calls, key)  # a node that was not asked before, or was emptied
+    raise StoreError(f"the functions of OpenQ cannot be loaded into {calls.address}")
+
+
+def load_functions(calls: Calls, key: bytes) -> None:
+    """Into the node that serves `key`."""
+    try:
+        calls.call(key, "FUNCTION", "LOAD", SOURCE, idempotent=True, is_confirmed=False)
+    except StoreError as error:
+        if "already exists" not in str(error):
+            raise

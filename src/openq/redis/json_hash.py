@@ -1,0 +1,54 @@
+"""A hash that all clients of a store share: JSON under each name, replaced by who knows the latest text.
+
+Unlike the documents of the registry nobody keeps a copy, and nobody is told of changes: this is for what
+changes often and is asked for rarely.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import StoreError
+from .functions import call_function
+
+if TYPE_CHECKING:
+    from .core import StoreCore
+
+_TRIES = 100
+
+
+class JsonHash:
+    def __init__(self, broker: StoreCore, name: str) -> None:
+        self._calls = broker.calls
+        self._name = name
+        self._key = f"{broker.address.prefix}:{{meta}}:{name}".encode()
+
+    def get(self, name: str) -> Any:
+        """None: there is none."""
+        text = self._text(name)
+        return json.loads(text) if text else None
+
+    def all(self) -> dict[str, Any]:
+        pairs = self._calls.call(self._key, "HGETALL", self._key, idempotent=True)
+        texts = zip(pairs[::2], pairs[1::2], strict=True)
+        return {name.decode(): json.loads(text) for name, text in texts}
+
+    def count(self) -> int:
+        return int(self._calls.call(self._key, "HLEN", self._key, idempotent=True))
+
+    def update(self, name: str, change: Callable[[Any], Any]) -> Any:
+        """What `change` makes of it, None for none; tried again on a newer one if somebody was faster."""
+        for _ in range(_TRIES):
+            before = self._text(name)
+            value = change(json.loads(before) if before else None)
+            after = b"" if value is None else json.dumps(value, separators=(",", ":")).encode()
+            if after == before or call_function(
+                self._calls, self._key, "put_field", 0, name, before, after, idempotent=True
+            ):
+                return value
+        raise StoreError(f"{self._name} {name!r} is changed by others all the time; try again")
+
+    def _text(self, name: str) -> bytes:
+        return self._calls.call(self._key, "HGET", self._key, name, idempotent=True) or b""

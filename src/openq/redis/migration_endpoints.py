@@ -1,0 +1,169 @@
+"""The two sides of a migration: a broker, and what goes beyond its verbs.
+
+A local broker takes messages in as they are. Into Redis they are published again, each at the time at which
+it was sent: the functions take the time from the caller where the clock is a virtual one. So everything
+that counts from there (retention, times to live, the deduplication window) comes out as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from ..clock import VirtualClock
+from ..errors import OpenQError
+from ..model import DeliveryOptions, Draft, Entry
+
+DedupEntry = tuple[str, str, int]  # what the window knows it by, the id of the message, until when
+
+
+class SteppingClock(VirtualClock):
+    """Stands still at `now`, and is put back to the times at which messages were sent."""
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(now_ms)
+        self._present_ms = now_ms
+
+    def set_time(self, time_ms: int) -> None:
+        self._now_ms = max(time_ms, 1)  # 0 would be Redis's own time
+
+    def return_to_present(self) -> None:
+        self._now_ms = self._present_ms
+
+
+@dataclass(slots=True)
+class MigrationEndpoint:
+    """A broker in this process, which can take whole messages in."""
+
+    broker: Any  # with the views that doors have as well
+    place: str
+    load_state: Callable[[], bytes | None]
+    save_state: Callable[[bytes], None]
+    past: Callable[[str, int, int], Sequence[Any]]  # queue, after which sequence, how many
+
+    def rewind(self) -> None:
+        """Before the first message of a queue comes in: what follows comes in the order of time."""
+
+    def return_to_present(self) -> None:
+        """After the last."""
+
+    def import_messages(self, queue: str, entries: Sequence[Entry]) -> None:
+        self.broker.import_messages(queue, entries)
+
+    def import_history(self, queue: str, messages: Sequence[Any]) -> None:
+        self.broker.import_history(queue, messages)
+
+    def dedup_window(self, queue: str) -> list[DedupEntry]:
+        found: list[DedupEntry] = self.broker.dedup_window(queue)
+        return found
+
+    def import_dedup_window(self, queue: str, window: Sequence[DedupEntry]) -> None:
+        self.broker.import_dedup_window(queue, window)
+
+
+@dataclass(slots=True)
+class RedisEndpoint(MigrationEndpoint):
+    clock: SteppingClock
+
+    def rewind(self) -> None:
+        self.clock.set_time(1)
+
+    def return_to_present(self) -> None:
+        self.clock.return_to_present()
+
+    def import_messages(self, queue: str, entries: Sequence[Entry]) -> None:
+        for sent_ms, group in groupby(entries, key=lambda entry: entry.sent_ms):
+            self.clock.set_time(sent_ms)
+            self._publish(queue, [draft_of(entry) for entry in group])
+
+    def import_history(self, queue: str, messages: Sequence[Any]) -> None:
+        """Published and cancelled at once: what is gone stays in the stream, to be replayed."""
+        for time_ms, group in groupby(messages, key=lambda message: message.time_ms):
+            self.clock.set_time(time_ms)
+            drafts = [_past_draft(message) for message in group]
+            self._publish(queue, drafts)
+            for draft in drafts:
+                self.broker.cancel(queue, draft.id)
+
+    def _publish(self, queue: str, drafts: list[Draft]) -> None:
+        for result in self.broker.publish_many(queue, drafts):
+            if isinstance(result, OpenQError):
+                raise result
+
+    def dedup_window(self, queue: str) -> list[DedupEntry]:
+        ids, ends = self._window_keys(queue)
+        call = self.broker.calls.call
+        flat = call(ids, "HGETALL", ids, idempotent=True)
+        known = dict(zip(flat[::2], flat[1::2], strict=True))
+        flat = call(ends, "ZRANGE", ends, 0, -1, "WITHSCORES", idempotent=True)
+        now_ms = self.broker.now_ms()
+        return [
+            (key.decode(), self._id(known[key]), int(until_ms))
+            for key, until_ms in zip(flat[::2], flat[1::2], strict=True)
+            if key in known and int(until_ms) > now_ms
+        ]
+
+    def import_dedup_window(self, queue: str, window: Sequence[DedupEntry]) -> None:
+        ids, ends = self._window_keys(queue)
+        calls: list[tuple[bytes, tuple[bytes | str | int, ...]]] = []
+        for key, id, until_ms in window:
+            calls.append((ids, ("HSET", ids, key, f"i{id}")))
+            calls.append((ends, ("ZADD", ends, until_ms, key)))
+        for reply in self.broker.calls.many(calls, idempotent=True):
+            if isinstance(reply, Exception):
+                raise reply
+
+    def _window_keys(self, queue: str) -> tuple[bytes, bytes]:
+        stem = self.broker.get_queue(queue).key[:-1]
+        return stem + b"k", stem + b"kz"
+
+    def _id(self, stored: bytes) -> str:
+        """`i` and an id, or `s` and the sequence that it follows from."""
+        text = stored.decode()
+        return text[1:] if text[0] == "i" else str(self.broker.id_of(int(text[1:])))
+
+
+def draft_of(entry: Entry) -> Draft:
+    """To be published at the time at which it was sent."""
+    options = entry.options
+    assert options is not None
+    due_ms = options.due_ms if options.due_ms > entry.sent_ms else 0
+    return Draft(
+        entry.body or b"",
+        entry.encoding,
+        delay_ms=None if due_ms else 0,
+        due_ms=due_ms,
+        priority=options.priority,
+        group=options.group,
+        type=options.type,
+        dedup=options.dedup,
+        unique=options.unique,
+        ttl_ms=max(options.expires_ms - max(due_ms, entry.sent_ms), 0) if options.expires_ms else None,
+        id=options.id,
+        route=options.route,
+        past=DeliveryOptions(
+            count=options.count,
+            born_ms=options.born_ms,
+            reason=options.reason,
+            trace=options.trace,
+            deaths=options.deaths,
+        ),
+        properties=entry.properties,
+    )
+
+
+def _past_draft(message: Any) -> Draft:
+    options = message.options
+    return Draft(
+        message.body,
+        message.encoding,
+        delay_ms=0,
+        priority=options.priority,
+        group=options.group,
+        type=options.type,
+        id=options.id,
+        route=options.route,
+        properties=message.properties,
+    )

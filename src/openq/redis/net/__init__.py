@@ -1,0 +1,1 @@
+"""The connections to Redis: addresses, nodes, connections for threads and loops, calls, confirmed copies."""

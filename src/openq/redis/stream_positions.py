@@ -1,0 +1,202 @@
+"""The streams of all queues as one history: where each row stands in it, and how far it is complete.
+
+A journal has one order of its own; here every queue has two streams (`m` messages, `h` events), maybe on
+several nodes. What they share is time, so the position of a row is its millisecond on Redis's clock, and
+within that first what was published, then what happened:
+
+    milliseconds << 12 | 0..2047 (last bits of the sequence of a message) | 2048..4095 (number of an event)
+
+Nothing comes later in a millisecond that is over on every node: up to there the history is complete. Two
+rows of one millisecond may share a position, and where its sequences pass a multiple of 2048 the later ones
+stand before the earlier; queue and sequence tell them apart. Redis's clock must not be
+set back: rows before the end that was given out would never be read by who follows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .net.calls import Calls
+from .registry import CachedQueue, Registry
+
+if TYPE_CHECKING:
+    from .broker import RedisBroker
+
+_MS_BITS = 12
+_EVENTS = 1 << (_MS_BITS - 1)  # where events begin within a millisecond
+_SETTLE_MS = 50  # how long to wait for the present millisecond to be over
+_FULL = 3 * 0.9  # of the limit in `trim` of the functions: then events are dropped by number, not by age
+_STRIDE_MS = 60_000  # an idle history still moves on, once in so long
+
+# Of both streams of a queue, and no bodies travel: the time, then for each stream its length, how many
+# entries were ever added, and the ids: the highest deleted one, the first, the last ever. Then until when
+# history is held for readers, and before which time all lies that was dropped of the events meanwhile.
+STREAM_INFO = """
+local now = redis.call('TIME')
+local found = {string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000))}
+for i = 1, 2 do
+  local at = #found
+  if redis.call('EXISTS', KEYS[i]) == 0 then
+    found[at + 1], found[at + 2], found[at + 3], found[at + 4], found[at + 5] = 0, 0, '0-0', '0-0', '0-0'
+  else
+    local told, fields = redis.call('XINFO', 'STREAM', KEYS[i]), {}
+    for j = 1, #told, 2 do fields[told[j]] = told[j + 1] end
+    local first = redis.call('XRANGE', KEYS[i], '-', '+', 'COUNT', 1)[1]
+    found[at + 1], found[at + 2] = fields['length'], fields['entries-added']
+    found[at + 3], found[at + 4] = fields['max-deleted-entry-id'], first and first[1] or '0-0'
+    found[at + 5] = fields['last-generated-id']
+  end
+end
+local held = redis.call('HMGET', KEYS[3], 'hu', 'hl')
+found[12], found[13] = held[1] or '0', held[2] or '0'
+return found
+"""
+
+Id = tuple[int, int]
+
+
+def position_of_message(seq: int, sent_ms: int) -> int:
+    return sent_ms << _MS_BITS | (seq & (_EVENTS - 1))
+
+
+def position_of_event(ms: int, number: int) -> int:
+    return ms << _MS_BITS | _EVENTS | min(number, _EVENTS - 1)
+
+
+def position_of_time(ms: int) -> int:
+    """Of the first row that a millisecond may have."""
+    return ms << _MS_BITS
+
+
+def time_of(position: int) -> int:
+    return position >> _MS_BITS
+
+
+def read_id(text: bytes) -> Id:
+    left, _, right = text.partition(b"-")
+    return int(left), int(right)
+
+
+class StreamInfo(NamedTuple):
+    """One stream as it was at a moment; ids are (0, 0) where there are none."""
+
+    length: int
+    added: int
+    deleted: Id
+    first: Id
+    last: Id
+
+
+class QueueStreams(NamedTuple):
+    """Of one queue: the time on its node, its messages by (sequence, time), its events by (time, number)."""
+
+    now_ms: int
+    messages: StreamInfo
+    events: StreamInfo
+    dropped_ms: int | None  # before it came every event that was dropped, where count is kept of that
+
+    def lost(self, history_ms: int, limit: int, *, events: bool) -> int:
+        """Behind the last row that was dropped, as far as that is known; 0 if none was. `limit` is how many
+        messages a queue keeps."""
+        seq, sent_ms = self.messages.deleted
+        lost = position_of_message(seq, sent_ms) + 1 if seq else 0
+        stream = self.events
+        if events and stream.added > stream.length:
+            # Redis does not say which one was dropped last: one before the first, and too old or too many.
+            first_ms = stream.first[0] if stream.length else stream.last[0] + 1
+            if self.dropped_ms is not None:
+                first_ms = min(first_ms, self.dropped_ms)
+            elif stream.length <= _FULL * limit:
+                first_ms = min(first_ms, self.now_ms - history_ms)
+            lost = max(lost, position_of_time(max(0, first_ms)))
+        return lost
+
+    @property
+    def end(self) -> int:
+        """Behind everything that there is."""
+        seq, sent_ms = self.messages.last
+        ms, number = self.events.last
+        # The bits of a sequence begin anew within a millisecond: an earlier message may lie behind the last.
+        found = [position_of_time(sent_ms) | _EVENTS] if seq else []
+        return max([0, *found, *([position_of_event(ms, number) + 1] if ms else [])])
+
+
+def stream_keys(view: CachedQueue) -> tuple[bytes, bytes]:
+    return view.key[:-1] + b"m", view.key[:-1] + b"h"
+
+
+def read_script(text: str, keys: Iterable[bytes], *args: bytes | str | int) -> tuple[bytes | str | int, ...]:
+    """A call that only reads; Redis knows the text after the first time."""
+    keys = tuple(keys)
+    return ("EVAL_RO", text, len(keys), *keys, *args)
+
+
+def read_queue_streams(calls: Calls, views: Iterable[CachedQueue]) -> dict[int, QueueStreams]:
+    """By the number of the queue. Raises OpenQError."""
+    views = list(views)
+    replies = calls.many(
+        [(view.key, read_script(STREAM_INFO, (*stream_keys(view), view.key))) for view in views],
+        idempotent=True,
+    )
+    found: dict[int, QueueStreams] = {}
+    for view, reply in zip(views, replies, strict=True):
+        if isinstance(reply, Exception):
+            raise reply
+        now_ms, held_ms, dropped_ms = int(reply[0]), int(reply[11]), int(reply[12])
+        found[view.number] = QueueStreams(
+            now_ms,
+            _parse_stream(reply[1:6]),
+            _parse_stream(reply[6:11]),
+            dropped_ms if held_ms > now_ms else None,
+        )
+    return found
+
+
+def _parse_stream(told: list[Any]) -> StreamInfo:
+    return StreamInfo(int(told[0]), int(told[1]), read_id(told[2]), read_id(told[3]), read_id(told[4]))
+
+
+def queues_with_history(registry: Registry) -> list[CachedQueue]:
+    """The queues that keep a history."""
+    return [view for view in list(registry.queues.values()) if view.settings.history_ms > 0]
+
+
+class StreamHistoryEnd:
+    """How far the history of a store is complete, as one server knows it. Used by several threads."""
+
+    def __init__(self, broker: RedisBroker) -> None:
+        self._broker = broker
+        self._end = 0
+
+    def now(self, settle: bool = False) -> int:
+        """The end: whatever comes later has at least this position. It stands still while nothing happens.
+
+        With `settle` everything that was there before the call lies before it.
+        """
+        facts, now_ms = self._look()
+        if settle:
+            awaited = max((time_of(each.end) for each in facts.values()), default=0)
+            until = time.monotonic() + _SETTLE_MS / 1000
+            while now_ms <= awaited and not self._is_virtual and time.monotonic() < until:
+                time.sleep(min(awaited - now_ms + 1, _SETTLE_MS) / 1000)
+                _, now_ms = self._look()
+        last = max((each.end for each in facts.values()), default=0)
+        idle = (now_ms // _STRIDE_MS - 1) * _STRIDE_MS
+        found = max(min(last, position_of_time(now_ms)), position_of_time(max(0, idle)))
+        self._end = max(self._end, found)
+        return self._end
+
+    @property
+    def _is_virtual(self) -> bool:
+        return self._broker.is_virtual
+
+    def _look(self) -> tuple[Mapping[int, QueueStreams], int]:
+        broker = self._broker
+        broker.registry.refresh(broker.calls)
+        facts = read_queue_streams(broker.calls, queues_with_history(broker.registry))
+        times = [each.now_ms for each in facts.values()]
+        # The slowest clock counts: on that node something may still come.
+        now_ms = broker.now_ms() if self._is_virtual or not times else min(times)
+        return facts, now_ms

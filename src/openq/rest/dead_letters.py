@@ -1,0 +1,294 @@
+"""Dead letters: where they are, why they died, back again or gone for good; and replay of the past."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from msgspec import UNSET
+
+from ..broker.bulk import check_rate
+from ..broker.full_interface import FullBroker
+from ..broker.interface import Filter
+from ..errors import InvalidSetting, MessageNotFoundError, QueueInUse
+from ..model import Entry
+from ..server.tasks import RedriveAuthorizer, Task
+from .call import RestCall
+from .messages import make_filter
+from .paging import page
+from .problems import Problem
+from .schemas import DeadGroup, DeadGroups, DeadLetters, DeadLetterView, DeadQueue, DeadQueues, TaskView
+from .values import iso, moment_ms, seconds
+from .views import is_dead, task_view
+
+_SAMPLES = 5
+_MAX_GROUPS = 1_000
+_GROUPING_S = 10.0
+_MAX_REASON = 500
+
+
+def list_dead_queues(call: RestCall) -> None:
+    broker = call.broker
+    sources: dict[str, list[str]] = {}
+    for queue_key in broker.queues():
+        if call.is_own(queue_key):
+            target = broker.settings(queue_key).dead_letter
+            if target is not None:
+                sources.setdefault(target, []).append(call.short_name(queue_key))
+    known = set(broker.queues())
+    shown: list[DeadQueue] = []
+    for target in sorted(sources):
+        name = call.short_name(target)
+        if target in known and call.may("peek", name):
+            stats = broker.stats(target)
+            visible = sorted(each for each in sources[target] if call.may("peek", each))
+            shown.append(
+                DeadQueue(
+                    queue=name,
+                    messages=stats.ready + stats.delayed + stats.in_flight,
+                    sources=visible,
+                    oldest_age=None if stats.oldest_age_ms is None else seconds(stats.oldest_age_ms),
+                )
+            )
+    call.answer(DeadQueues(queues=shown))
+
+
+def reason_of(entry: Entry) -> str:
+    """What its last consumer said, else why OpenQ gave up on it."""
+    options = entry.options
+    if options is None:
+        return ""
+    return options.reason or (options.deaths[0][1] if options.deaths else "")
+
+
+def list_dead_letters(call: RestCall) -> None:
+    query, broker, queue = call.query, call.broker, call.queue
+
+    def work() -> DeadLetters:
+        entries, following = page(
+            broker, queue, "all", query.after, query.limit, lambda entry: is_dead(entry, queue)
+        )
+        return DeadLetters(
+            messages=[_dead_letter_view(call, entry, query.traceback) for entry, _ in entries],
+            next=UNSET if following is None else following,
+        )
+
+    call.answer_with(work)
+
+
+def _dead_letter_view(call: RestCall, entry: Entry, with_traceback: bool) -> DeadLetterView:
+    assert entry.options is not None
+    source, _, died_ms, count, *_ = entry.options.deaths[0]
+    return DeadLetterView(
+        id=call.broker.message_id(entry),
+        source=call.short_name(source),
+        reason=reason_of(entry),
+        time=iso(died_ms),
+        receive_count=count,
+        message_type=entry.options.type,
+        traceback=(entry.options.trace or UNSET) if with_traceback else UNSET,
+    )
+
+
+_VARYING = [
+    (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<id>"),
+    (re.compile(r"\b0[xX][0-9a-fA-F]+\b"), "<hex>"),
+    (re.compile(r"\b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{8,}\b"), "<hex>"),
+    (re.compile(r"\d+(?:[.,:]\d+)*"), "<n>"),
+    (re.compile(r"\s+"), " "),
+]
+
+
+def normalised(reason: str) -> str:
+    """Without what differs from one failure to the next of the same kind: ids, addresses, numbers."""
+    text = reason[:_MAX_REASON]
+    for pattern, word in _VARYING:
+        text = pattern.sub(word, text)
+    return text.strip()
+
+
+def group_dead_letters(call: RestCall) -> None:
+    broker, queue = call.broker, call.queue
+    call.seek(lambda: group(call, broker, queue, _GROUPING_S))
+
+
+def group(call: RestCall, broker: FullBroker, queue: str, budget_s: float) -> DeadGroups:
+    deadline = time.monotonic() + budget_s
+    groups: dict[str, DeadGroup] = {}
+    times: dict[str, tuple[int, int]] = {}
+    scanned = 0
+    complete = True
+    for entry, _, _ in broker.walk(queue, "all", None):
+        scanned += 1
+        if scanned % 1000 == 0 and time.monotonic() > deadline:
+            complete = False
+            break
+        if not is_dead(entry, queue) or entry.options is None:
+            continue
+        reason = reason_of(entry)
+        key = normalised(reason)
+        source, _, died_ms, *_ = entry.options.deaths[0]
+        found = groups.get(key)
+        if found is None:
+            if len(groups) == _MAX_GROUPS:
+                complete = False
+                continue
+            found = DeadGroup(
+                reason=key, sample=reason[:_MAX_REASON], count=0, sources=[], ids=[], first="", last=""
+            )
+            groups[key] = found
+            times[key] = (died_ms, died_ms)
+        found.count += 1
+        if len(found.ids) < _SAMPLES:
+            found.ids.append(broker.message_id(entry))
+        if call.short_name(source) not in found.sources:
+            found.sources.append(call.short_name(source))
+        first, last = times[key]
+        times[key] = (min(first, died_ms), max(last, died_ms))
+    for key, found in groups.items():
+        found.first, found.last = map(iso, times[key])
+    ordered = sorted(groups.values(), key=lambda each: -each.count)
+    return DeadGroups(groups=ordered, scanned=scanned, complete=complete)
+
+
+# -- long work ----------------------------------------------------------------------------------
+
+
+def _answer_task(call: RestCall, task: Task) -> None:
+    name = f"Location: {_prefix(call)}/tasks/{task.id}\r\n"
+    call.answer(task_view(task), 202, name.encode())
+
+
+def _prefix(call: RestCall) -> str:
+    path = call.request.path
+    return path[: path.index("/queues/")]
+
+
+def _dry_run_view(call: RestCall, kind: str, count: int) -> TaskView:
+    return TaskView(kind=kind, queue=call.args[0], state="dry_run", done=0, total=count)
+
+
+def _chosen(call: RestCall, only_dead: bool = True) -> Filter:
+    """Dead letters only: whoever takes a working queue for a dead-letter queue must not lose what is in it.
+
+    Of what waits, unless the filter names another state: what is with consumers stays theirs.
+    """
+    wanted = call.body.filter
+    state = "ready" if wanted is None or wanted.state == "all" else wanted.state
+    return replace(make_filter(wanted, call.sent, state), dead_in=call.queue if only_dead else None)
+
+
+def redrive(call: RestCall) -> None:
+    body, broker, queue = call.body, call.broker, call.queue
+    broker.settings(queue)
+    to = None
+    if body.to is not None:
+        call.require_target(body.to)
+        to = call.qualified(body.to)
+        broker.settings(to)
+    check_rate(body.rate)
+    # To a queue that is named, whatever waits goes: nobody is sent where they did not say.
+    filter = _chosen(call, only_dead=body.to is None)
+    back = RedriveAuthorizer(call.may_fill)
+    if body.dry_run:
+        call.seek(
+            lambda: _dry_run_view(call, "redrive", sum(_would_redrive(broker, queue, to, filter, back)))
+        )
+        return
+    details = {"to": body.to, "rate": body.rate}
+    task = call.context.tasks.start(
+        "redrive",
+        call.account,
+        call.args[0],
+        lambda task: _redrive(call, to, filter, back, task),
+        details=details,
+    )
+    _answer_task(call, task)
+
+
+def _redrive(call: RestCall, to: str | None, filter: Filter, back: RedriveAuthorizer, task: Task) -> int:
+    done = call.broker.redrive(call.queue, to, filter, call.body.rate, task.progress, back.allowed)
+    if back.refused and not task.cancelling.is_set():
+        task.progress(done)
+        raise back.refusal(call.principal.user)
+    return done
+
+
+def _would_redrive(
+    broker: FullBroker, queue: str, to: str | None, filter: Filter, back: RedriveAuthorizer
+) -> Iterator[int]:
+    for part in broker.matching(queue, filter):
+        yield sum(
+            target is not None and target != queue and (to is not None or back.allowed(target))
+            for target in broker.redrive_targets(queue, part, to)
+        )
+
+
+def discard(call: RestCall) -> None:
+    body, broker, queue = call.body, call.broker, call.queue
+    broker.settings(queue)
+    filter = _chosen(call)
+    if body.dry_run:
+        call.seek(lambda: _dry_run_view(call, "discard", sum(map(len, broker.matching(queue, filter)))))
+        return
+    task = call.context.tasks.start(
+        "discard", call.account, call.args[0], lambda task: _discard(broker, queue, filter, task)
+    )
+    _answer_task(call, task)
+
+
+def _discard(broker: FullBroker, queue: str, filter: Filter, task: Task) -> int:
+    done = 0
+    for part in broker.matching(queue, filter):
+        for entry in part:
+            try:
+                broker.cancel(queue, broker.message_id(entry))
+            except (MessageNotFoundError, QueueInUse):
+                continue  # gone or taken since it was chosen
+            done += 1
+        broker.sync()
+        if not task.progress(done):
+            break
+    return done
+
+
+def replay(call: RestCall) -> None:
+    body, broker, queue = call.body, call.broker, call.queue
+    broker.settings(queue)
+    if body.since is not None and body.since_id is not None:
+        raise InvalidSetting("give either since or since_id, not both")
+    if body.since is None and body.since_id is None and body.filter is None:
+        raise Problem("invalid", "replay needs a point (since or since_id) or a filter")
+    check_rate(body.rate)
+    to = None
+    call.require_target(call.args[0] if body.to is None else body.to)
+    if body.to is not None:
+        to = call.qualified(body.to)
+        broker.settings(to)
+    since_ms = None if body.since is None else moment_ms(body.since, "since")
+    filter = None if body.filter is None else make_filter(body.filter, call.sent)
+
+    def work(progress: Any, dry_run: bool) -> int:
+        return broker.replay(
+            queue,
+            since_ms,
+            body.since_id,
+            to,
+            filter=filter,
+            rate=body.rate,
+            progress=progress,
+            dry_run=dry_run,
+            include_purged=body.include_purged,
+        )
+
+    if body.dry_run:
+        call.seek(lambda: _dry_run_view(call, "replay", work(None, True)))
+        return
+    details = {"to": body.to, "since": body.since, "since_id": body.since_id, "rate": body.rate}
+    task = call.context.tasks.start(
+        "replay", call.account, call.args[0], lambda task: work(task.progress, False), details=details
+    )
+    _answer_task(call, task)

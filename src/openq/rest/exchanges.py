@@ -1,0 +1,154 @@
+"""Exchanges and bindings: how one message reaches many queues."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..engine.routing import Binding, Exchange
+from ..errors import InvalidSetting
+from .call import RestCall
+from .messages import make_draft
+from .problems import Problem
+from .schemas import BindingList, BindingView, Changed, ExchangeList, ExchangeView, Id, Routed
+from .views import attributes_of
+
+_MAX_ARGUMENT_DEPTH = 16
+
+
+def _check_arguments(arguments: dict[str, Any], where: str = "arguments", depth: int = 0) -> None:
+    """What bindings are compared by: plain values, not too deep."""
+    if depth > _MAX_ARGUMENT_DEPTH:
+        raise InvalidSetting(f"{where} are nested too deeply")
+    for name, value in arguments.items():
+        if not isinstance(name, str):
+            raise InvalidSetting(f"{where}: the key {name!r} is not text")
+        _check_argument(value, f"{where}[{name!r}]", depth + 1)
+
+
+def _check_argument(value: Any, where: str, depth: int) -> None:
+    if isinstance(value, dict):
+        _check_arguments(value, where, depth)
+    elif isinstance(value, list):
+        if depth > _MAX_ARGUMENT_DEPTH:
+            raise InvalidSetting(f"{where} is nested too deeply")
+        for each in value:
+            _check_argument(each, where, depth + 1)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidSetting(f"{where} must be a finite number")
+    elif isinstance(value, int) and not isinstance(value, bool):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise InvalidSetting(f"{where} is too large a number")
+    elif value is not None and not isinstance(value, str | bool | bytes):
+        raise InvalidSetting(f"{where} must be text, a number, a list or a dict")
+
+
+def _view(call: RestCall, exchange: Exchange) -> ExchangeView:
+    return ExchangeView(
+        name=call.short_name(exchange.name),
+        kind=exchange.kind,
+        durable=exchange.durable,
+        auto_delete=exchange.auto_delete,
+        internal=exchange.internal,
+        alternate=None if exchange.alternate is None else call.short_name(exchange.alternate),
+        arguments=attributes_of(exchange.arguments, call.format),
+    )
+
+
+def list_exchanges(call: RestCall) -> None:
+    shown = [
+        _view(call, each)
+        for each in call.broker.exchanges()
+        if each.name and call.is_own(each.name) and call.may("peek", call.short_name(each.name))
+    ]
+    call.answer(ExchangeList(exchanges=sorted(shown, key=lambda each: each.name)))
+
+
+def show_exchange(call: RestCall) -> None:
+    call.answer(_view(call, call.broker.exchange(call.qualified(call.args[0], "exchange"))))
+
+
+def put_exchange(call: RestCall) -> None:
+    body = call.body
+    if body.alternate is not None:
+        call.require_target(body.alternate)
+    _check_arguments(body.arguments)
+    exchange = Exchange(
+        name=call.qualified(call.args[0], "exchange"),
+        kind=body.kind,
+        durable=body.durable,
+        auto_delete=body.auto_delete,
+        internal=body.internal,
+        alternate=call.queue_key_or_none(body.alternate, "exchange"),
+        arguments=body.arguments,
+    )
+    new = call.broker.declare_exchange(exchange)
+    call.after_commit(_view(call, call.broker.exchange(exchange.name)), 201 if new else 200)
+
+
+def delete_exchange(call: RestCall) -> None:
+    call.broker.delete_exchange(call.qualified(call.args[0], "exchange"), call.query.if_unused)
+    call.after_commit(Id(id=call.args[0]))
+
+
+def publish_to_exchange(call: RestCall) -> None:
+    name = call.qualified(call.args[0], "exchange")
+    if call.broker.exchange(name).internal:
+        raise InvalidSetting(f"exchange {call.args[0]!r} is internal: only other exchanges lead to it")
+    draft = make_draft(call.body, call.sent)
+    message_id, queues = call.broker.route(name, call.body.routing_key, draft)
+    call.after_commit(Routed(id=message_id, queues=[call.short_name(queue) for queue in queues]), 201)
+
+
+# -- bindings -----------------------------------------------------------------------------------
+
+
+def list_bindings(call: RestCall) -> None:
+    query = call.query
+    source = None if query.source is None else call.qualified(query.source, "exchange")
+    destination = None if query.destination is None else call.qualified(query.destination)
+    bindings = call.broker.bindings(source, destination)
+    call.answer(
+        BindingList(
+            bindings=[
+                BindingView(
+                    source=call.short_name(each.source),
+                    destination=call.short_name(each.destination),
+                    to_exchange=each.to_exchange,
+                    key=each.key,
+                    arguments=attributes_of(each.arguments, call.format),
+                )
+                for each in bindings
+                if call.is_own(each.source)
+                and call.may("peek", call.short_name(each.source), ())
+                and call.may("peek", call.short_name(each.destination), () if each.to_exchange else None)
+            ]
+        )
+    )
+
+
+def _binding(call: RestCall) -> Binding:
+    """Both ends must be the caller's to manage: a binding reads from one and writes to the other."""
+    body = call.body
+    call.require("manage", body.source, ())
+    call.require("manage", body.destination, () if body.to_exchange else None)
+    _check_arguments(body.arguments)
+    return Binding(
+        source=call.qualified(body.source, "exchange"),
+        destination=call.qualified(body.destination, "exchange" if body.to_exchange else "queue"),
+        to_exchange=body.to_exchange,
+        key=body.key,
+        arguments=body.arguments,
+    )
+
+
+def bind(call: RestCall) -> None:
+    new = call.broker.bind(_binding(call))
+    call.after_commit(Changed(changed=new), 201 if new else 200)
+
+
+def unbind(call: RestCall) -> None:
+    if not call.broker.unbind(_binding(call)):
+        raise Problem("binding_not_found", "there is no such binding")
+    call.after_commit(Changed(changed=True))

@@ -1,0 +1,201 @@
+"""What was: the journal's segments as files to copy, and past messages as they were published.
+
+A program that reads in parallel lists the segments, gives each worker one of them, and reads either its
+bytes and its index (the journal's own format) or, with `segment=`, the messages decoded.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+from msgspec import UNSET
+
+from ..broker.history import HistoryRange
+from ..broker.history import PastMessage as Past
+from ..errors import HistoryUnavailable
+from ..journal.file_journal import Journal
+from ..journal.format import BLOCK_BYTES, offset_of, segment_of
+from ..journal.interface import SegmentInfo
+from .call import RestCall, journal_of
+from .formats import JSON
+from .paging import MAX_ANSWER_BYTES, page
+from .payloads import form_of, show_json, show_msgpack
+from .problems import Problem
+from .schemas import PastMessages, PastMessageView, SegmentList, SegmentView
+from .values import iso, iso_or_none, moment_ms
+from .views import attributes_of, stored
+
+_OCTETS = b"application/octet-stream"
+_LINES = b"application/x-ndjson"
+MAX_PIECE = 16 << 20
+
+
+def _durable_bytes(journal: Journal, segment: SegmentInfo, durable_location: int) -> int:
+    """Only these may be shown: what comes after them may yet be lost."""
+    if segment_of(durable_location) == segment.number:
+        return min(segment.bytes, offset_of(durable_location) - BLOCK_BYTES)
+    return segment.bytes if segment_of(durable_location) > segment.number else 0
+
+
+def list_segments(call: RestCall) -> None:
+    journal = journal_of(call)
+    if journal is None:
+        call.answer(SegmentList(segments=[]))
+        return
+    durable_location = journal.durable_location
+    views = [
+        SegmentView(
+            number=each.number,
+            bytes=_durable_bytes(journal, each, durable_location),
+            first=iso_or_none(each.first_ms),
+            last=iso_or_none(each.last_ms),
+            sealed=each.sealed,
+        )
+        for each in journal.segments()
+        if each.number <= segment_of(durable_location)
+    ]
+    call.answer(SegmentList(segments=views))
+
+
+def _segment(call: RestCall) -> tuple[Journal, SegmentInfo]:
+    journal = journal_of(call)
+    text = call.args[0]
+    if journal is not None and text.isascii() and text.isdigit() and len(text) < 20:
+        for each in journal.segments():
+            if each.number == int(text):
+                return journal, each
+    raise HistoryUnavailable(f"segment {text[:40]} of the journal is not kept (any more)")
+
+
+def read_segment(call: RestCall) -> None:
+    journal, segment = _segment(call)
+    total = _durable_bytes(journal, segment, journal.durable_location)
+    asked = call.request.header(b"range")
+    start, end = 0, total
+    if asked is not None:
+        start, end = _range(asked, total)
+    elif total > MAX_PIECE:
+        raise Problem("invalid", f"{total} bytes; ask for them by Range, at most {MAX_PIECE} at a time")
+    end = min(end, start + MAX_PIECE)
+
+    def work() -> bytes:
+        try:
+            handle = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise HistoryUnavailable(f"segment {segment.number} is not kept any more") from None
+        try:
+            data = os.pread(handle, end - start, start)
+        finally:
+            os.close(handle)
+        # A file that was freed may have been used again for another segment meanwhile.
+        if all(each.number != segment.number for each in journal.segments()) or len(data) != end - start:
+            raise HistoryUnavailable(f"segment {segment.number} is not kept any more")
+        return data
+
+    def then(data: bytes) -> None:
+        headers = b"Accept-Ranges: bytes\r\n"
+        if asked is not None:
+            headers += b"Content-Range: bytes %d-%d/%d\r\n" % (start, end - 1, total)
+        call.request.answer(200 if asked is None else 206, data, _OCTETS, headers)
+
+    call.work(work, then)
+
+
+def _range(asked: bytes, total: int) -> tuple[int, int]:
+    """One range of bytes, as `bytes=0-99`, `bytes=100-` or `bytes=-100`."""
+    unit, _, text = asked.partition(b"=")
+    first, dash, last = text.strip().partition(b"-")
+    unsatisfiable = Problem(
+        "range_not_satisfiable", f"there are {total} bytes", b"Content-Range: bytes */%d\r\n" % total
+    )
+    digits = (first + last).isdigit() and len(first + last) < 40
+    if unit.strip() != b"bytes" or not dash or not digits:
+        raise unsatisfiable
+    if not first:
+        start, end = max(0, total - int(last)), total
+    else:
+        start, end = int(first), min(int(last) + 1, total) if last else total
+    if start >= end:
+        raise unsatisfiable
+    return start, end
+
+
+def read_index(call: RestCall) -> None:
+    """Rows of 32 bytes, little-endian: sequence u64, time in ms u64, queue u32, offset u32, length u32,
+    kind u8, flags u8, two bytes of nothing."""
+    journal, segment = _segment(call)
+    call.work(
+        lambda: journal.index(segment.number).rows, lambda rows: call.request.answer(200, rows, _OCTETS)
+    )
+
+
+def list_past(call: RestCall) -> None:
+    query, broker = call.query, call.broker
+    queue = call.qualified(query.queue)
+    span = HistoryRange(
+        since_ms=0 if query.since is None else moment_ms(_moment(query.since), "since"),
+        until_ms=None if query.until is None else moment_ms(_moment(query.until), "until"),
+        after_seq=query.after_seq,
+        segment=query.segment,
+        limit=query.limit,
+        max_bytes=MAX_ANSWER_BYTES,
+    )
+
+    def work() -> PastMessages:
+        broker.flush()
+        found = broker.past(queue, span)
+        return PastMessages(
+            messages=[_view(call, query.queue, each) for each in found],
+            next_seq=found[-1].seq if span.is_full(found) else UNSET,
+        )
+
+    call.answer_with(work)
+
+
+def _moment(text: str) -> str | float:
+    """In an address everything is text; epoch seconds are meant by digits alone."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _view(call: RestCall, queue: str, past: Past) -> PastMessageView:
+    show = show_json if call.format.is_json else show_msgpack
+    payload, encoding = show(
+        past.body, form_of(past.body, past.encoding, past.properties, call.format.is_json)
+    )
+    options = past.options
+    return PastMessageView(
+        seq=past.seq,
+        id=(options.id if options is not None else None) or call.broker.id_of(past.seq),
+        queue=queue,
+        time=iso(past.time_ms),
+        payload=payload,
+        payload_encoding=encoding,
+        message_type=None if options is None else options.type,
+        priority=0 if options is None else options.priority,
+        group=None if options is None else options.group,
+        attributes={} if past.properties is None else attributes_of(past.properties.attributes, call.format),
+    )
+
+
+def export(call: RestCall) -> None:
+    """The persistence form, one JSON document per line; `OpenQ-Next` says where the next page begins."""
+    query, broker = call.query, call.broker
+    queue = call.qualified(query.queue)
+    encode = msgspec.json.Encoder().encode_lines
+
+    def work() -> tuple[bytes, str | None]:
+        entries, following = page(broker, queue, "all", query.after, query.limit)
+        held = broker.leases_of(queue, [entry.seq for entry, _ in entries])
+        lines = [stored(broker, queue, entry, JSON, state, held.get(entry.seq)) for entry, state in entries]
+        return encode(lines), following
+
+    def then(result: tuple[bytes, str | None]) -> None:
+        data, following = result
+        headers = b"" if following is None else f"OpenQ-Next: {following}\r\n".encode()
+        call.request.answer(200, data, _LINES, headers)
+
+    call.work(work, then)

@@ -1,0 +1,215 @@
+"""Queues: list, create, change, delete, purge, pause; what is in them in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from ..config import declared_settings
+from ..errors import QueueExists, QueueInUse, QueueNotFound
+from ..model import FOREVER_MS, QueueSettings, RetryPolicy, settings_difference
+from .call import RestCall
+from .schemas import Lease, Leases, NewQueue, QueueChange, QueueList, QueueView, RemovedMessages, Retry
+from .values import iso, iso_or_none, span_ms
+from .views import settings_view, stats_view
+
+# The name on the wire -> the name in QueueSettings.
+_DURATIONS = {
+    "visibility_timeout": "visibility_ms",
+    "delay": "delay_ms",
+    "retention": "retention_ms",
+    "message_ttl": "ttl_ms",
+    "dedup_window": "dedup_window_ms",
+    "history": "history_ms",
+}
+_AS_THEY_ARE = (
+    *("max_receives", "dead_letter_key", "dead_letter_expired", "max_length", "max_bytes", "max_body"),
+    *("exhausted", "overflow", "max_priority", "fifo", "dedup_by_content", "dedup_per_group"),
+    *("paused", "relaxed"),
+)
+
+
+def named_settings(call: RestCall, change: QueueChange) -> dict[str, Any]:
+    """What the client named, under the names of `QueueSettings`."""
+    named: dict[str, Any] = {}
+    for name, target in _DURATIONS.items():
+        value = getattr(change, name)
+        if value is not UNSET:
+            endless = None if name == "message_ttl" else FOREVER_MS
+            named[target] = endless if value is None else span_ms(value, name)
+    for name in _AS_THEY_ARE:
+        value = getattr(change, name)
+        if value is not UNSET:
+            named[name] = value
+    if change.retry is not UNSET:
+        named["retry"] = _retry(change.retry)
+    if change.dlq is not UNSET:
+        if change.dlq is not None:
+            call.require_target(change.dlq)
+        named["dead_letter"] = call.queue_key_or_none(change.dlq)
+        if change.dlq is None and change.max_receives is UNSET:
+            named["max_receives"] = None
+    if change.dead_letter_exchange is not UNSET:
+        if change.dead_letter_exchange is not None:
+            call.require_target(change.dead_letter_exchange)
+        named["dead_letter_exchange"] = call.queue_key_or_none(change.dead_letter_exchange, "exchange")
+    return named
+
+
+def _retry(value: Retry | str | None) -> RetryPolicy:
+    if value is None:
+        return RetryPolicy()
+    if isinstance(value, str):
+        return RetryPolicy.named(value)
+    return RetryPolicy(
+        value.kind,
+        span_ms(value.base, "retry.base"),
+        value.factor,
+        span_ms(value.max, "retry.max"),
+        value.jitter,
+        value.on_expiry,
+    )
+
+
+def _stored(call: RestCall, queue: str) -> QueueSettings | None:
+    try:
+        return call.broker.settings(queue)
+    except QueueNotFound:
+        return None
+
+
+def _view(call: RestCall, queue: str) -> QueueView:
+    return QueueView(
+        name=call.short_name(queue),
+        settings=settings_view(call.broker.settings(queue)),
+        stats=stats_view(call.broker.stats(queue)),
+    )
+
+
+def list_queues(call: RestCall) -> None:
+    query = call.query
+    names = sorted(
+        call.short_name(queue_key)
+        for queue_key in call.broker.queues()
+        if call.is_own(queue_key) and call.short_name(queue_key).startswith(query.prefix)
+    )
+    visible = (name for name in names if name > query.after and call.may("peek", name))
+    views: list[QueueView] = []
+    following: str | None = None
+    for name in visible:
+        if len(views) == query.limit:
+            following = views[-1].name
+            break
+        views.append(_view(call, call.qualified(name)))
+    call.answer(QueueList(queues=views, next=UNSET if following is None else following))
+
+
+def put_queue(call: RestCall) -> None:
+    queue = call.queue
+    stored = _stored(call, queue)
+    if stored is None or not call.query.if_absent:
+        settings = declared_settings(stored, named_settings(call, call.body))
+        if settings != stored:
+            call.broker.declare(queue, settings, change=True)
+    _answer_made(call, queue, stored is None)
+
+
+def create_queue(call: RestCall) -> None:
+    """Again with the same settings it is the same queue; with others it is refused."""
+    body: NewQueue = call.body
+    call.require("manage", body.name)
+    queue = call.qualified(body.name)
+    stored = _stored(call, queue)
+    named = named_settings(call, body)
+    if stored is not None:
+        for name, value in named.items():
+            if getattr(stored, name) != value:
+                raise QueueExists(body.name, settings_difference(name, getattr(stored, name), value))
+    else:
+        call.broker.declare(queue, declared_settings(None, named))
+    _answer_made(call, queue, stored is None)
+
+
+def _answer_made(call: RestCall, queue: str, created: bool) -> None:
+    view = _view(call, queue)
+    view.created = created
+    call.after_commit(view, 201 if created else 200)
+
+
+def show_queue(call: RestCall) -> None:
+    call.answer(_view(call, call.queue))
+
+
+def change_queue(call: RestCall) -> None:
+    queue = call.queue
+    stored = call.broker.settings(queue)
+    settings = declared_settings(stored, named_settings(call, call.body))
+    if settings != stored:
+        call.broker.declare(queue, settings, change=True)
+    call.after_commit(_view(call, queue))
+
+
+def delete_queue(call: RestCall) -> None:
+    query = call.query
+    if query.dry_run:
+        would = _count(call, call.queue)
+        if query.if_empty and would:
+            raise QueueInUse(call.queue, f"it holds {would} messages")
+        call.answer(RemovedMessages(messages=would, dry_run=True))
+        return
+    count = call.broker.delete(call.queue, if_empty=query.if_empty, if_unused=query.if_unused)
+    call.after_commit(RemovedMessages(messages=count))
+
+
+def purge_queue(call: RestCall) -> None:
+    if call.query.dry_run:
+        call.answer(RemovedMessages(messages=_count(call, call.queue), dry_run=True))
+        return
+    call.after_commit(RemovedMessages(messages=call.broker.purge(call.queue)))
+
+
+def _count(call: RestCall, queue: str) -> int:
+    stats = call.broker.stats(queue)
+    return stats.ready + stats.delayed + stats.in_flight
+
+
+def pause_queue(call: RestCall) -> None:
+    _set_paused(call, True)
+
+
+def resume_queue(call: RestCall) -> None:
+    _set_paused(call, False)
+
+
+def _set_paused(call: RestCall, paused: bool) -> None:
+    queue = call.queue
+    stored = call.broker.settings(queue)
+    if stored.paused != paused:
+        call.broker.declare(queue, stored.with_(paused=paused), change=True)
+    call.after_commit(_view(call, queue))
+
+
+def show_stats(call: RestCall) -> None:
+    call.answer(stats_view(call.broker.stats(call.queue)))
+
+
+def list_leases(call: RestCall) -> None:
+    broker = call.broker
+    total = broker.stats(call.queue).in_flight
+    shown = broker.leases(call.queue, call.query.limit)
+    call.answer(
+        Leases(
+            messages=[
+                Lease(
+                    id=broker.message_id(each.entry),
+                    consumer=each.consumer,
+                    since=iso(each.delivered_ms),
+                    deadline=iso_or_none(each.until_ms),
+                    receive_count=each.count,
+                )
+                for each in shown
+            ],
+            total=total,
+        )
+    )

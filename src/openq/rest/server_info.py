@@ -1,0 +1,76 @@
+"""The server about itself: who is asking, what is running, whether it is well."""
+
+from __future__ import annotations
+
+from .._version import __version__
+from ..broker.damage import DamageReport
+from ..names import split_name
+from .call import RestCall
+from .schemas import DamageCleared, DamageList, DamageView, HealthView, ServerView, Whoami
+from .values import iso, seconds
+
+
+def whoami(call: RestCall) -> None:
+    principal = call.principal
+    call.answer(
+        Whoami(
+            user=principal.user,
+            account=principal.account,
+            is_root=principal.is_root,
+            open=call.context.guard.is_open,
+        )
+    )
+
+
+def show_server(call: RestCall) -> None:
+    context = call.context
+    health = context.broker.health()
+    call.answer(
+        ServerView(
+            version=__version__,
+            started=iso(context.started_ms),
+            uptime=seconds(context.now_ms() - context.started_ms),
+            storage=context.broker.storage,
+            queues=sum(map(call.is_own, context.broker.queues())),
+            healthy=health.ok,
+            id_prefix=context.broker.id_prefix,
+            detail=health.detail,
+        )
+    )
+
+
+def show_health(call: RestCall) -> None:
+    health = call.broker.health()
+    view = HealthView(
+        ok=health.ok,
+        status=health.status,
+        detail=health.detail,
+        disk_full=health.disk_full,
+        reasons=list(health.degraded),
+        hint=health.hint,
+    )
+    call.answer(view, 200 if health.ok else 503)
+
+
+def list_damage(call: RestCall) -> None:
+    call.answer(DamageList(damage=[_damage_view(each) for each in call.broker.damage.listed()]))
+
+
+def clear_damage(call: RestCall) -> None:
+    damage = call.broker.damage
+    call.answer_with(lambda: DamageCleared(cleared=damage.clear()))  # it writes a file: not on the loop
+
+
+def _damage_view(damage: DamageReport) -> DamageView:
+    account, queue = split_name(damage.queue) if damage.queue else (None, None)
+    return DamageView(
+        kind=damage.kind,
+        account=account,
+        queue=queue,
+        id=damage.message_id or None,
+        file=damage.file or None,
+        offset=damage.offset,
+        count=damage.count,
+        time=iso(damage.time_ms),
+        detail=damage.detail,
+    )

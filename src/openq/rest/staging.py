@@ -1,0 +1,126 @@
+"""Batches that a job sends in parts and publishes at once: upload, commit, abort.
+
+A part is packed rows (`openq.packed`). All of it may be sent again: a part replaces the one of its name, and
+a batch is published once however often it is committed. The work is done in threads: parts are large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..auth.policy import Rule
+from ..broker.staged_batches import Committed, StagedBatch, StagingJob
+from ..names import DEFAULT_ACCOUNT, owner_of, split_name
+from .call import RestCall
+from .problems import Problem
+from .schemas import BatchCommitted, Stage, StageAborted, StageList, StagePart
+from .values import iso
+
+_SEND_ACTIONS = ("SendMessage",)
+_MAX_DIGITS = 16
+
+
+def put_part(call: RestCall) -> None:
+    """On disk when it is answered; it counts once a commit names it."""
+    job, batch, part = _job(call), _batch(call), call.args[2]
+    staging, data = call.broker.staging, call.request.body
+    call.answer_with(lambda: StagePart(rows=staging.put(job, batch, part, bytes(data)), bytes=len(data)))
+
+
+def commit_batch(call: RestCall) -> None:
+    """All rows of the named parts, in that order, or none; a second commit of a batch changes nothing."""
+    job, batch, body = _job(call), _batch(call), call.body
+    if (body.dlq is not None) != (body.on_error == "dlq"):
+        raise Problem("invalid", "on_error dlq needs a queue as dlq, and a dlq needs on_error dlq")
+
+    def may_send(queue_key: str) -> None:
+        call.require("send", split_name(queue_key)[1], _SEND_ACTIONS)
+
+    def work() -> BatchCommitted:
+        done: Committed = call.broker.staging.commit(
+            *(job, batch, body.parts, body.rows),
+            queue=body.queue,
+            dead_letter=body.dlq,
+            may_send=may_send,
+        )
+        return BatchCommitted(published=done.published, rejected=done.rejected, repeated=done.repeated)
+
+    call.commit(job.key, work)
+
+
+def abort_batch(call: RestCall) -> None:
+    """Drop the parts; a batch that is committed stays so, and the answer says that."""
+    job, batch = _job(call), _batch(call)
+    call.commit(job.key, lambda: StageAborted(committed=not call.broker.staging.abort(job, batch)))
+
+
+def list_stages(call: RestCall) -> None:
+    owner, is_admin = _owner(call), _is_admin(call)
+
+    def is_shown(stage: StagedBatch) -> bool:
+        job = stage.job
+        return job.account == call.account and (is_admin or not job.owner or job.owner == owner)
+
+    stages = call.broker.staging.stages() if _may_send_anywhere(call) else []
+    call.answer(
+        StageList(
+            stages=[
+                Stage(
+                    job=each.job.name,
+                    batch=each.batch,
+                    parts=each.parts,
+                    bytes=each.bytes,
+                    updated=iso(each.touched_ms),
+                    committed=each.is_committed,
+                )
+                for each in stages
+                if is_shown(each)
+            ]
+        )
+    )
+
+
+# -- who asks, and for what ------------------------------------------------------------------------
+
+
+def _job(call: RestCall) -> StagingJob:
+    """Which queues the rows go to is known later, and asked for then; who sends nowhere stages nothing."""
+    if not _may_send_anywhere(call):
+        raise Problem("forbidden", f"{call.principal.user} may not send to any queue here")
+    return StagingJob(call.args[0], call.account, _owner(call), _is_admin(call))
+
+
+def _owner(call: RestCall) -> str:
+    """Where nobody has to sign in, everybody is the same. A limited token is somebody else than its user: its
+    rows would go wherever the one who commits them may send."""
+    if call.context.guard.is_open:
+        return ""
+    principal = call.principal
+    return principal.user if principal.scope is None else f"{principal.user}/{principal.token}"
+
+
+def _is_admin(call: RestCall) -> bool:
+    return call.context.guard.may(call.principal, "admin", DEFAULT_ACCOUNT, None)
+
+
+def _may_send_anywhere(call: RestCall) -> bool:
+    principal = call.principal
+    scope = principal.scope
+    return _allow_sending(principal.rules, call.account, principal.account) and (
+        scope is None or _allow_sending(scope, call.account, principal.account)
+    )
+
+
+def _allow_sending(rules: Sequence[Rule], account: str, own_account: str) -> bool:
+    meant = ("*", account, owner_of(account))
+    return any(
+        rule.effect == "allow" and "send" in rule.actions and (rule.account or own_account) in meant
+        for rule in rules
+    )
+
+
+def _batch(call: RestCall) -> int:
+    text = call.args[1]
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise Problem("invalid", f"a batch is a number, not {text[:40]!r}")
+    return int(text)

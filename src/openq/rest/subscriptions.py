@@ -1,0 +1,330 @@
+"""What readers of whole queues need: subscriptions, which read in batches; cursors, which hold the journal.
+
+Batches travel as packed rows (`openq.packed`); all else is JSON or msgpack as everywhere.
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from functools import partial
+
+from ..broker.batch_columns import KINDS, columns_of
+from ..broker.cursors import CursorNotFound, CursorState
+from ..broker.subscriptions import FormedBatch, KnownSubscription, SubscriptionNotFound, SubscriptionState
+from ..broker.waiters import Waiter
+from ..errors import OpenQError
+from ..model import Delivery
+from ..names import DEFAULT_ACCOUNT
+from ..packed import CONTENT_TYPE, pack
+from .call import RestCall
+from .history_tables import count_unsent, require_reply_capacity
+from .problems import Problem
+from .schemas import (
+    BatchAcked,
+    BatchFormed,
+    BatchLeases,
+    CursorList,
+    CursorView,
+    OpenBatch,
+    Returned,
+    SubscriptionList,
+    SubscriptionView,
+)
+from .values import iso, span_ms
+
+# -- subscriptions ------------------------------------------------------------------------------
+
+
+def _subscription(call: RestCall) -> KnownSubscription:
+    """One that the caller may know of; any other might as well not exist."""
+    name = call.qualified(call.args[0], "subscription")
+    known = call.broker.subscriptions.get(name)
+    if not call.is_own(known.queue) or not call.may(
+        "receive", call.short_name(known.queue), call.route.sqs_actions
+    ):
+        raise SubscriptionNotFound(name)
+    return known
+
+
+def _known(call: RestCall) -> KnownSubscription | None:
+    """The same for verbs that find nothing to do where there is nothing."""
+    if call.qualified(call.args[0], "subscription") not in call.broker.subscriptions:
+        return None
+    return _subscription(call)
+
+
+def list_subscriptions(call: RestCall) -> None:
+    def work() -> SubscriptionList:
+        states = [
+            _subscription_view(call, state)
+            for state in call.broker.subscriptions.states()
+            if call.is_own(state.name)
+            and call.is_own(state.queue)
+            and call.may("receive", call.short_name(state.queue), call.route.sqs_actions)
+        ]
+        return SubscriptionList(subscriptions=states)
+
+    call.answer_with(work)
+
+
+def _subscription_view(call: RestCall, state: SubscriptionState) -> SubscriptionView:
+    return SubscriptionView(
+        name=call.short_name(state.name),
+        queue=call.short_name(state.queue),
+        owner=state.owner,
+        lease_s=state.lease_ms / 1000,
+        first_open=state.batches[0].batch if state.batches else None,
+        messages=sum(batch.count for batch in state.batches),
+        batches=[
+            OpenBatch(
+                number=batch.batch, count=batch.count, bytes=batch.bytes, lease_until=iso(batch.until_ms)
+            )
+            for batch in state.batches
+        ],
+    )
+
+
+def form_batch(call: RestCall) -> None:
+    """The batch after `after`: the same one again as long as it is open, else what waits now becomes it.
+    Where nothing waits, `batch` is `after`. A new owner takes the subscription over."""
+    body = call.body
+    call.require("receive", body.queue, call.route.sqs_actions)
+    _known(call)  # that of somebody else is not taken over
+    BatchPoll(call).start()
+
+
+class BatchPoll:
+    """One request for a batch, which may wait for messages. Nothing is lent to it before there is a batch, so
+    a client that hangs up meanwhile takes nothing with it."""
+
+    def __init__(self, call: RestCall) -> None:
+        self._call = call
+        self._queue = call.qualified(call.body.queue)
+        self._waiter: Waiter | None = None
+        self._timer: TimerHandle | None = None
+        self._is_working = False
+        self._is_notified = False
+        self._is_over = False
+
+    def start(self) -> None:
+        call = self._call
+        if call.body.wait > 0:
+            self._waiter = Waiter(1, None, None, None, self._notify, notify_only=True)
+            self._timer = call.context.loop.call_later(call.body.wait, self.end)
+            call.context.long_polls.add(self)
+        self._try()
+
+    def _try(self) -> None:
+        call, body = self._call, self._call.body
+        self._is_working, self._is_notified = True, False
+        next_batch = partial(
+            call.broker.subscriptions.next_batch,
+            call.qualified(call.args[0], "subscription"),
+            self._queue,
+            body.after,
+            limit=body.limit,
+            max_bytes=body.max_bytes,
+            lease_ms=None if body.lease_s is None else span_ms(body.lease_s, "lease_s"),
+            owner=body.owner,
+            waiter=self._waiter,
+            maker=call.principal.arn,
+        )
+        call.context.run(next_batch, self._tried)
+
+    def _tried(self, formed: FormedBatch | None, error: BaseException | None) -> None:
+        call = self._call
+        self._is_working = False
+        if formed is None and error is None and not self._is_over and self._waiter is not None:
+            if self._is_notified:
+                self._try()
+            else:
+                call.request.on_gone = self.end
+                if call.request.gone:
+                    self.end()
+            return
+        self._finish()
+        if call.request.gone:
+            return
+        if error is not None:
+            call.fail(error)
+        elif formed is None:
+            call.answer(BatchFormed(batch=call.body.after, count=0, bytes=0))
+        else:
+            call.after_commit(
+                BatchFormed(
+                    batch=formed.batch,
+                    count=formed.count,
+                    bytes=formed.bytes,
+                    lease_until=iso(formed.until_ms),
+                )
+            )
+
+    def _notify(self, deliveries: list[Delivery]) -> None:
+        """The broker's lock is held; any thread."""
+        try:
+            self._call.context.loop.call_soon_threadsafe(self._notified)
+        except RuntimeError:
+            pass  # the loop is closed
+
+    def _notified(self) -> None:
+        if self._is_over:
+            return
+        if self._is_working:
+            self._is_notified = True
+        else:
+            self._call.request.on_gone = None
+            self._try()
+
+    def end(self) -> None:
+        """The time is up, the client is gone, or the server stops."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if not self._is_working:
+            self._tried(None, None)
+
+    def _finish(self) -> None:
+        call = self._call
+        self._is_over = True
+        call.request.on_gone = None
+        if self._timer is not None:
+            self._timer.cancel()
+        call.context.long_polls.discard(self)
+        if self._waiter is not None:
+            call.broker.remove_waiter(self._queue, self._waiter)
+
+
+def read_batch(call: RestCall) -> None:
+    """The rows of an open batch, the same every time, whole or in one of `parts` pieces. One that is gone is
+    empty, and the header `OpenQ-Expired: true` says so."""
+    known = _subscription(call)
+    name, text, query = known.name, call.args[1], call.query
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise Problem("invalid", f"a batch has a number, not {text[:40]!r}")
+
+    require_reply_capacity(call.context)
+
+    def work() -> tuple[bytes, bytes]:
+        rows = call.broker.subscriptions.rows(name, int(text), query.part, query.parts)
+        columns = columns_of(call.broker.id_prefix, known.queue, rows.deliveries, rows.entries)
+        headers = b"OpenQ-Expired: true\r\n" if rows.expired else b""
+        if rows.lost:
+            headers += b"OpenQ-Lost: %d\r\n" % rows.lost
+        return pack(columns, KINDS), headers
+
+    def answer(made: tuple[bytes, bytes]) -> None:
+        def committed(error: OpenQError | None) -> None:
+            if error is not None:
+                call.fail(error)
+            else:
+                call.request.answer(200, made[0], CONTENT_TYPE.encode(), made[1])
+                count_unsent(call.context, call.request)
+
+        # Reading may have made the lease longer: whoever has the rows may rely on that.
+        call.context.after_commit(committed)
+
+    call.work(work, answer)
+
+
+def ack_batches(call: RestCall) -> None:
+    """All batches up to `through` are done. Again is no mistake: what is done stays done."""
+    known, body = _known(call), call.body
+
+    def work() -> BatchAcked:
+        if known is None:
+            return BatchAcked(acked=0, lost=0)
+        acked, lost = call.broker.subscriptions.ack(known.name, body.through, body.owner)
+        return BatchAcked(acked=acked, lost=lost)
+
+    call.change(work)
+
+
+def extend_batches(call: RestCall) -> None:
+    """The leases of all open batches, counted from now: for a reader that takes its time."""
+    known, body = _known(call), call.body
+    lease_ms = None if body.lease_s is None else span_ms(body.lease_s, "lease_s")
+
+    def work() -> BatchLeases:
+        if known is None:
+            return BatchLeases(messages=0)
+        return BatchLeases(messages=call.broker.subscriptions.extend(known.name, body.owner, lease_ms))
+
+    call.change(work)
+
+
+def delete_subscription(call: RestCall) -> None:
+    """What its batches hold goes back to the queue, counted as a delivery."""
+    known = _subscription(call)
+    call.change(lambda: Returned(messages=call.broker.subscriptions.delete(known.name)))
+
+
+# -- cursors ------------------------------------------------------------------------------------
+
+
+def list_cursors(call: RestCall) -> None:
+    def work() -> CursorList:
+        cursors = call.broker.cursors
+        return CursorList(
+            cursors=[_cursor_view(state) for state in cursors.states()], holds_all=cursors.holds_all
+        )
+
+    call.answer_with(work)
+
+
+def _cursor_view(state: CursorState) -> CursorView:
+    cursor = state.cursor
+    return CursorView(
+        name=cursor.name,
+        position=cursor.position,
+        moved=iso(cursor.moved_ms),
+        owner=cursor.owner,
+        hold_bytes=cursor.hold_bytes,
+        hold_s=cursor.hold_s,
+        lag_bytes=state.lag_bytes,
+        lag_s=state.lag_s,
+        lost=state.lost is not None,
+        detail=state.lost or "",
+    )
+
+
+def put_cursor(call: RestCall) -> None:
+    """What is before `position` has been read; from there on the journal is kept, within the limits."""
+    body, name = call.body, call.args[0]
+    _require_own(call, name)
+
+    def work() -> CursorView:
+        return _cursor_view(
+            call.broker.cursors.put(
+                name,
+                body.position,
+                call.principal.user,
+                hold_bytes=body.hold_bytes,
+                hold_s=body.hold_s,
+            )
+        )
+
+    call.answer_with(work)
+
+
+def delete_cursor(call: RestCall) -> None:
+    """Nothing is kept for it any more."""
+    name = call.args[0]
+    if call.broker.cursors.get(name) is None:
+        raise CursorNotFound(name)
+    _require_own(call, name)
+
+    def work() -> CursorView:
+        known = [each for each in call.broker.cursors.states() if each.cursor.name == name]
+        call.broker.cursors.remove(name)
+        return _cursor_view(known[0])
+
+    call.answer_with(work)
+
+
+def _require_own(call: RestCall, name: str) -> None:
+    """Whoever moves or removes the cursor of somebody else takes history away from them."""
+    known = call.broker.cursors.get(name)
+    if known is None or known.owner == call.principal.user:
+        return
+    if not call.context.guard.may(call.principal, "admin", DEFAULT_ACCOUNT, None):
+        raise Problem("forbidden", f"cursor {name[:100]!r} belongs to {known.owner}")

@@ -1,0 +1,37 @@
+"""Long work, as long as it runs and for a while after: list, look, cancel."""
+
+from __future__ import annotations
+
+from ..server.tasks import Task
+from .call import RestCall
+from .problems import Problem
+from .schemas import TaskListView
+from .views import task_view
+
+
+def _task(call: RestCall, action: str) -> Task:
+    """One that the caller may know of; any other might as well not exist."""
+    task = call.context.tasks.get(call.args[0])
+    if task is None or task.account != call.account or not call.may(action, task.queue):
+        raise Problem("task_not_found", f"task {call.args[0][:100]!r} does not exist, or is not yours to see")
+    return task
+
+
+def list_tasks(call: RestCall) -> None:
+    tasks = [
+        task
+        for task in call.context.tasks.all()
+        if task.account == call.account
+        and any(call.may(action, task.queue, call.route.sqs_actions) for action in ("peek", "manage"))
+    ]
+    call.answer(TaskListView(tasks=[task_view(task) for task in tasks]))
+
+
+def show_task(call: RestCall) -> None:
+    call.answer(task_view(_task(call, "peek")))
+
+
+def cancel_task(call: RestCall) -> None:
+    task = _task(call, "manage")
+    task.cancel()
+    call.answer(task_view(task))

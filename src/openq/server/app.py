@@ -1,0 +1,684 @@
+"""The server: configuration -> broker -> doors -> listener; start, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import json
+import logging
+import os
+import resource
+import shlex
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal, NamedTuple, TextIO
+
+from .._version import __version__
+from ..amqp.definitions import apply_at_start
+from ..amqp.management import ManagementApi
+from ..amqp.server import AmqpServer
+from ..amqp.topology import Topology
+from ..auth.documents import SharedDocument
+from ..auth.guard import Guard, first_key, write_secret_file
+from ..auth.store import UserStore
+from ..broker.full_interface import FullBroker
+from ..config import DEFAULT_AMQP_PORT, KEYS, Config, declared_settings, flag_of
+from ..errors import InvalidSetting, OpenQError
+from ..local.broker import LocalBroker
+from ..names import split_name, split_namespace
+from ..rest.routes import RestHandler
+from ..sqs.handler import SqsHandler
+from .context import ServerContext
+from .health import HealthHandler
+from .http import HttpLimits, HttpRequest, Listener, new_loop
+from .memory import MemoryReclaimer, limit_arenas
+from .router import HttpRouter
+
+log = logging.getLogger("openq.server")
+
+REFRESH_S = 1.0  # how soon a change of users made by another process is noticed
+DISCONNECT_S = 3.0  # for connections to give back what they held, to a store that is waited for
+SWEEP_S = 60.0  # how often staged batches are looked through
+
+
+class NoCredentials(InvalidSetting):
+    code = "no_credentials"
+
+
+class PortTaken(InvalidSetting):
+    code = "port_taken"
+
+    def __init__(self, text: str, port: int, advice: str) -> None:
+        super().__init__(f"{text}; stop the other program, or {advice}")
+        self.port = port
+        self.advice = advice  # how to choose another port
+
+
+class Server:
+    """One process: one loop, one broker, one HTTP port."""
+
+    def __init__(self, config: Config, broker: FullBroker, loop: asyncio.AbstractEventLoop) -> None:
+        self.config = config
+        self.broker = broker
+        self.loop = loop
+        self.store = open_user_store(config, broker)
+        self.new_key: tuple[str, str, str] | None = None
+        if config.auth == "on" and not self.store.users():
+            self.new_key = first_key(self.store)
+        # Behind a proxy clients sign the name that they know, not the one that arrives here.
+        hosts = [host for host in config.hosts if host != "*" and not host.startswith(".")]
+        self.guard = Guard(self.store, time.time, accepted_hosts=hosts, region=config.region)
+        self._require_auth()
+        self.context = ServerContext(broker, loop, config, self.guard)
+        sqs = SqsHandler(self.context)
+        rest = RestHandler(self.context)
+        health = HealthHandler(self.context)
+        self.topology = Topology(self.context)
+        self.amqp = AmqpServer(self.context, self.topology)
+        self.context.amqp = self.amqp
+        self.router = HttpRouter(self.context, sqs.handle)
+        self.router.add("/api/v1/", rest.handle)
+        self.management = ManagementApi(self.context, self.topology)
+        self.router.add("/api/", self.management.handle)
+        self.router.add("/openapi.json", rest.handle)
+        self.router.add("/_aws/sqs/messages", sqs.peek)
+        self.router.add("/_aws/sqs/messages/", sqs.peek)
+        for path in ("/livez", "/readyz", "/healthz", "/metrics"):
+            self.router.add(path, health.handle)
+        self.listener = Listener(
+            self._enter if broker.waits else self.router.handle,
+            HttpLimits(
+                request_bytes=config.max_request_bytes,
+                connections=config.max_connections,
+                head_s=config.header_timeout_s,
+                body_s=config.body_timeout_s,
+                idle_s=config.idle_timeout_s,
+            ),
+            self.context.buffers,
+            self.context.admission,
+        )
+        self.context.listener = self.listener
+        self.url = ""
+        self.amqp_url = ""
+        self.amqps_url = ""
+        self._listening: asyncio.AbstractServer | None = None
+        self._amqp_listening: list[asyncio.AbstractServer] = []
+        self._refresher: asyncio.TimerHandle | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._was_open = self.guard.is_open
+        self._reading_users = False
+        self._tls_context: ssl.SSLContext | None = None
+        self._amqps_context: ssl.SSLContext | None = None
+        self._reclaimer = MemoryReclaimer(self._activity, self._in_thread, clear_caches=self._clear_caches)
+
+    def _activity(self) -> object:
+        """Differs from what it was if a client did anything meanwhile."""
+        heard = max((each.last_received_s for each in self.amqp.open_connections), default=0.0)
+        return self.listener.requests, len(self.listener.connections), len(self.amqp.open_connections), heard
+
+    def _clear_caches(self) -> None:
+        if self.broker.journal is not None:
+            self.broker.journal.clear_cache()
+
+    def _in_thread(self, work: Callable[[], object]) -> None:
+        self.context.run(work, lambda result, error: None)
+
+    def _enter(self, request: HttpRequest) -> None:
+        """A request whose handler may wait for the store; whatever happens to it, there is an answer."""
+        self.context.enter(request.later, self.router.handle, request)
+
+    def _require_auth(self) -> None:
+        config = self.config
+        if self.guard.is_open and not config.is_loopback and not config.insecure:
+            data = "" if config.memory else f" --data {config.data}"
+            if config.store is not None:
+                data = " --store URL"
+            raise NoCredentials(
+                f"{config.host} can be reached from other machines and nobody has to sign in; "
+                f"`openq user add admin --role admin{data}` makes a user, `--auth on` makes a first key, "
+                "`--insecure` listens anyway"
+            )
+
+    def _warn_hidden_regions(self) -> None:
+        """Queues of a region that has become the server's own are not those of its own region."""
+        region = self.config.region
+        namespaces = {
+            split_name(queue_key)[0] for queue_key in self.broker.queues() if queue_key.startswith("@")
+        }
+        hidden = sorted(each for each in namespaces if split_namespace(each)[0] == region)
+        if hidden:
+            log.warning(
+                "SQS does not show the queues of %s: they were made when %s was not the server's own region. "
+                "AMQP has them in vhosts of these names, REST and the command line in accounts (--account)",
+                *(", ".join(hidden[:10]), region),
+            )
+
+    async def start(self) -> None:
+        self._declare_queues()
+        self._warn_hidden_regions()
+        config = self.config
+        self._tls_context = context = tls_context(config)
+        try:
+            self._listening = await self.loop.create_server(
+                self.listener.make, config.host.strip("[]"), config.port, ssl=context, backlog=4096
+            )
+        except OSError as error:
+            raise self._cannot_listen("port", config.port, "", error) from error
+        self.listener.start(self.loop)
+        self.url = f"{config.scheme}://{self._address_of(self._listening)}"
+        await self._start_amqp(context)
+        self.management.ports = {
+            protocol: int(url.rpartition(":")[2])
+            for protocol, url in (("http", self.url), ("amqp", self.amqp_url), ("amqp/ssl", self.amqps_url))
+            if url
+        }
+        self.broker.announce_url(self.url)
+        self._refresh()
+        self._sweep()
+        self._reclaimer.start(self.loop)
+
+    def _address_of(self, listening: asyncio.AbstractServer) -> str:
+        """As a client on this machine reaches it."""
+        port = listening.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        host = self.config.host.strip("[]")
+        shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return f"{f'[{shown}]' if ':' in shown else shown}:{port}"
+
+    async def _start_amqp(self, context: ssl.SSLContext | None) -> None:
+        config = self.config
+        self.topology.startup()
+        if config.definitions is not None:
+            report = apply_at_start(self.topology, self.store, config.definitions)
+            for line in (*report.not_converted, *report.hints):
+                log.warning("%s: %s", config.definitions, line)
+        self.amqp.start()
+        if config.amqp_port is not None:
+            self.amqp_url = f"amqp://{await self._listen_amqp('amqp_port', config.amqp_port, None)}"
+        if config.amqps_port is not None:
+            self._amqps_context = client_context(config, context)
+            found = await self._listen_amqp("amqps_port", config.amqps_port, self._amqps_context)
+            self.amqps_url = f"amqps://{found}"
+
+    async def _listen_amqp(
+        self, key: str, port: int | Literal["auto"], context: ssl.SSLContext | None
+    ) -> str:
+        """Listen, and return the address."""
+        config = self.config
+        wanted = DEFAULT_AMQP_PORT if port == "auto" else port
+        try:
+            listening = await self.loop.create_server(
+                self.amqp.protocol, config.host.strip("[]"), wanted, ssl=context, backlog=4096
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and port == "auto":
+                log.info("port %d is taken: AMQP is served on a free one", wanted)
+                return await self._listen_amqp(key, 0, context)
+            raise self._cannot_listen(key, wanted, " for AMQP", error) from error
+        self._amqp_listening.append(listening)
+        return self._address_of(listening)
+
+    def _cannot_listen(self, key: str, port: int, what_for: str, error: OSError) -> InvalidSetting:
+        text = f"cannot listen on {self.config.host} port {port}{what_for}: {error.strerror or error}"
+        if error.errno != errno.EADDRINUSE:
+            return InvalidSetting(f"{text}; choose --host, an address of this machine")
+        choices = (
+            "auto or 0 picks a free one, off serves none" if key == "amqp_port" else "0 picks a free one"
+        )
+        return PortTaken(text, port, f"choose another with {flag_of(key)} ({choices})")
+
+    def _declare_queues(self) -> None:
+        for name, named in self.config.queues.items():
+            stored = self.broker.settings(name) if name in self.broker.queues() else None
+            settings = declared_settings(stored, named)
+            if settings != stored:
+                self.broker.declare(name, settings, change=stored is not None)
+                log.info("queue %r: %s as configured", name, "created" if stored is None else "changed")
+        self.broker.sync()
+
+    def _refresh(self) -> None:
+        """Read the users again, now and every second: another process may have changed them."""
+        self._read_users()
+        if not self.listener.draining:
+            self._refresher = self.loop.call_later(REFRESH_S, self._refresh)
+
+    def _read_users(self) -> None:
+        if self.broker.is_shared:
+            if not self._reading_users:  # one read at a time: the store may be slow or unreachable
+                self._reading_users = True
+                self.context.run(self._read_shared_users, self._refreshed)
+            return
+        self._refreshed(None, self._read_local_users())
+
+    def _read_local_users(self) -> OpenQError | None:
+        """Of the data directory. What kept the users from being read."""
+        try:
+            self.guard.refresh()
+        except OpenQError as error:
+            return error
+        return None
+
+    def _read_shared_users(self) -> None:
+        self.guard.refresh()
+        self.topology.policies.refresh()
+
+    def _refreshed(self, _: None, error: BaseException | None) -> None:
+        self._reading_users = False
+        if error is not None:
+            log.error("users: %s; those known before stay in force", error)
+        if self.guard.is_open != self._was_open:
+            self._was_open = self.guard.is_open
+            self.router.forget_hosts()
+
+    def reload(self, config: Config) -> None:
+        """Apply what can change while the server runs: log level, certificates, users.
+
+        Certificates are checked first, so a file that cannot be used changes nothing. Connections that are
+        open keep the certificate they began with.
+        """
+        if tls_context(config) is not None:
+            for context in filter(None, (self._tls_context, self._amqps_context)):
+                load_certificate(context, config)
+        logging.getLogger("openq").setLevel(config.log_level.upper())
+
+        def read(_: None, error: BaseException | None) -> None:
+            self._refreshed(None, error)
+            self._report_reload(config, with_users=error is None)
+
+        if self.broker.is_shared:
+            self.context.run(self._read_shared_users, read)
+        else:
+            read(None, self._read_local_users())
+
+    def _report_reload(self, config: Config, *, with_users: bool) -> None:
+        pending = restart_needed(self.config, config)
+        log.info(
+            "reloaded: log level %s%s%s%s",
+            config.log_level,
+            ", users" if with_users else "",
+            ", certificate" if self._tls_context is not None and config.tls_cert is not None else "",
+            f"; a restart is needed for {', '.join(pending)}" if pending else "",
+        )
+
+    def _sweep(self) -> None:
+        """Staged batches: what was promised before a restart is published, what nobody commits goes."""
+        self.context.run(self.broker.staging.sweep, self._swept)
+
+    def _swept(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            log.error("staged batches", exc_info=error)
+        if not self.listener.draining:
+            self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+
+    async def drain(self) -> int:
+        """Let what is running end, then make everything safe. How many messages are kept."""
+        self._reclaimer.stop()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._refresher is not None:
+            self._refresher.cancel()
+        if self._listening is not None:
+            self._listening.close()
+        for listening in self._amqp_listening:
+            listening.close()
+        self.listener.drain()
+        self.amqp.drain()
+        end = self.loop.time() + self.config.drain_timeout_s
+        while True:
+            for poll in list(
+                self.context.long_polls
+            ):  # one may have been on its way, behind a question to the store
+                poll.end()
+            if not (self.listener.connections or self.amqp.open_connections) or self.loop.time() >= end:
+                break
+            await asyncio.sleep(0.01)
+        self.listener.stop()
+        self.amqp.stop()
+        if self.broker.waits:
+            await self._wait_for_disconnects()
+        self.context.close()
+        return await self.loop.run_in_executor(None, self._close)
+
+    async def _wait_for_disconnects(self) -> None:
+        """Connections that are cut off give back what they held; the store may take its time for that."""
+        end = self.loop.time() + DISCONNECT_S
+        while (self.amqp.open_connections or self.amqp.closing_connections) and self.loop.time() < end:
+            await asyncio.sleep(0.01)
+
+    def _close(self) -> int:
+        """In a thread: the store may have to be waited for. How many messages are kept."""
+        self.topology.peers.leave()
+        count = 0
+        with suppress(OpenQError):
+            for name in self.broker.queues():
+                with suppress(OpenQError):
+                    stats = self.broker.stats(name)
+                    count += stats.ready + stats.delayed + stats.in_flight
+        self.broker.close()
+        return count
+
+
+def tls_context(config: Config) -> ssl.SSLContext | None:
+    if config.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_certificate(context, config)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, config: Config) -> None:
+    """Connections that begin from now on are served with the certificate of `config`."""
+    assert config.tls_cert is not None
+    try:
+        # The password is asked for by nobody: a prompt of OpenSSL would stop the server.
+        context.load_cert_chain(config.tls_cert, config.tls_key, password="")
+    except OSError as error:  # an ssl.SSLError is one too
+        raise InvalidSetting(certificate_problem(config.tls_cert, config.tls_key, error)) from error
+
+
+def certificate_problem(cert: str, key: str | None, error: OSError) -> str:
+    """Why a certificate cannot be used, by the file that is at fault and without OpenSSL's own words."""
+    for what, path in (("certificate", cert), ("key", key)):
+        if path is not None and (reason := unreadable(path)) is not None:
+            return f"cannot read the {what} {path}: {reason}"
+    pair = f"the certificate {cert}" + ("" if key is None else f" and the key {key}")
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return f"cannot use {pair}: they do not belong together"
+    return f"cannot use {pair}: PEM is wanted, the key without a password" + (
+        " and in the same file" if key is None else ""
+    )
+
+
+def unreadable(path: str) -> str | None:
+    """The system's reason why a file cannot be read; None if it can."""
+    try:
+        with open(path, "rb") as file:
+            file.read(1)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+RELOADABLE_KEYS = ("log_level", "tls_cert", "tls_key")
+
+
+def restart_needed(running: Config, wanted: Config) -> list[str]:
+    """The keys whose new values only a restart applies."""
+    keys = [key for key in KEYS if key not in RELOADABLE_KEYS]
+    # Files may appear or vanish behind the same names; TLS itself cannot be switched on or off.
+    changed = [key for key in keys if getattr(running, key) != getattr(wanted, key)]
+    if (running.tls_cert is None) != (wanted.tls_cert is None):
+        changed.append("tls_cert")
+    if running.queues != wanted.queues:
+        changed.append("queues")
+    return changed
+
+
+def client_context(config: Config, context: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """The same certificate, and those of clients looked at, where there is an authority to judge them by."""
+    if config.tls_ca is None:
+        return context
+    own = tls_context(config)
+    assert own is not None
+    try:
+        own.load_verify_locations(config.tls_ca)
+    except OSError as error:
+        reason = unreadable(config.tls_ca) or "certificates in PEM are wanted"
+        raise InvalidSetting(f"cannot use the authorities {config.tls_ca}: {reason}") from error
+    own.verify_mode = ssl.CERT_OPTIONAL
+    return own
+
+
+def raise_file_limit() -> None:
+    """Each connection is a file; the soft limit is often 1,024 where the hard one is much more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or soft < hard:
+        wanted = 1 << 20 if hard == resource.RLIM_INFINITY else hard
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def set_up_logging(config: Config) -> None:
+    kind = config.log_format
+    if kind == "auto":
+        kind = "text" if sys.stderr.isatty() else "json"
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if kind == "json" else text)
+    root = logging.getLogger("openq")
+    root.handlers[:] = [handler]
+    root.propagate = False
+    root.setLevel(config.log_level.upper())
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: whatever a client put into a name cannot break out of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "logger": record.name,
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def banner(server: Server, out: TextIO) -> None:
+    config, url = server.config, server.url
+    where = f"everything acknowledged is in {config.data}"
+    if config.path is None:
+        where = server.broker.place
+    lines = [
+        f"OpenQ {__version__} is ready: {where}",
+        f"  SQS        {url}",
+        f"  REST       {url}/api/v1/queues   (description: {url}/openapi.json)",
+        f"  AMQP       {_amqp_line(server)}",
+        f"  metrics    {url}/metrics   health: {url}/readyz",
+    ]
+    if config.relaxed:
+        lines.append("  RELAXED    answers come before the sync: up to 50 ms of them are lost in a power cut")
+    if server.new_key is not None:
+        user, key, secret = server.new_key
+        lines += [
+            f"  first key of user {user}, shown this once"
+            + ("" if config.path is None else f" and kept in {os.path.join(config.path, 'first-key')}"),
+            f"    AWS_ACCESS_KEY_ID={key}",
+            f"    AWS_SECRET_ACCESS_KEY={secret}",
+        ]
+    elif server.guard.is_open:
+        lines.append("  sign-in    not needed: no users exist" + (" (INSECURE)" if config.insecure else ""))
+    else:
+        lines.append("  sign-in    needed: users exist (`openq user ls`)")
+    lines += ["Try:", *_example_lines(server), "Ctrl-C stops it."]
+    print("\n".join(lines), file=out, flush=True)
+
+
+def _amqp_line(server: Server) -> str:
+    urls = [url for url in (server.amqp_url, server.amqps_url) if url]
+    if not urls:
+        return "not served (--amqp-port)"
+    user = "   (user guest, password guest)" if server.guard.is_open else ""
+    return " and ".join(urls) + user
+
+
+def _example_lines(server: Server) -> list[str]:
+    """To copy into another terminal; they work as they stand."""
+    url, region = server.url, server.config.region
+    sign_in, keys = "", ""
+    if not server.guard.is_open:
+        sign_in = " -H 'Authorization: Bearer TOKEN'"  # `openq token create`
+    else:
+        keys = "AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test "
+    python = f"import boto3; print(boto3.client('sqs', '{region}', endpoint_url='{url}').list_queues())"
+    pika = []
+    if server.amqp_url and server.guard.is_open:
+        opened = f"pika.BlockingConnection(pika.URLParameters('{server.amqp_url}')).channel()"
+        pika = [f"  python -c \"import pika; print({opened}.queue_declare('hello', passive=True))\""]
+    return [
+        *_activate_command(),
+        f"  curl -X PUT {url}/api/v1/queues/hello{sign_in}",
+        f'  curl {url}/api/v1/queues/hello/messages --json \'{{"payload": "hi"}}\'{sign_in}',
+        f"  {keys}aws sqs list-queues --endpoint-url {url} --region {region}",
+        f'  {keys}python -c "{python}"',
+        *pika,
+    ]
+
+
+def _activate_command() -> list[str]:
+    """Where `openq` and what the lines import are, if not everywhere."""
+    script = os.path.join(sys.prefix, "bin", "activate")
+    if sys.prefix == sys.base_prefix or not os.path.exists(script):
+        return []
+    near = os.path.relpath(script)
+    return [f"  . {shlex.quote(script if near.startswith(os.pardir) else near)}"]
+
+
+def ready_line(server: Server) -> str:
+    """What `openq serve --json` prints when it is ready: what a program needs to connect."""
+    config = server.config
+    line: dict[str, object] = {
+        "event": "ready",
+        "version": __version__,
+        "pid": os.getpid(),
+        "url": server.url,
+        "port": _port_of(server.url),
+        "amqp_url": server.amqp_url or None,
+        "amqp_port": _port_of(server.amqp_url),
+        "amqps_url": server.amqps_url or None,
+        "amqps_port": _port_of(server.amqps_url),
+        "store": "redis" if config.store is not None else "memory" if config.memory else "journal",
+        "data": None if config.path is None else os.path.abspath(config.path),
+        "sign_in": not server.guard.is_open,
+    }
+    if server.new_key is not None:
+        user, key, secret = server.new_key
+        line["first_key"] = {"user": user, "access_key_id": key, "secret_access_key": secret}
+    return json.dumps(line, ensure_ascii=False)
+
+
+def _port_of(url: str) -> int | None:
+    return int(url.rpartition(":")[2]) if url else None
+
+
+async def _serve(server: Server, out: TextIO, options: RunOptions) -> int:
+    """From the first request to the last. How many messages are kept.
+
+    All of it in one run of the loop: a signal that comes between two runs is lost.
+    """
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        server.loop.add_signal_handler(number, stopping.set)
+    server.loop.add_signal_handler(signal.SIGHUP, _reload, server, options.reload)
+    await server.start()
+    # What is there now stays: the collector need not look at it again and again. Connections leave no cycles
+    # behind, so it is called rarely; `Reclaimer` sees to those that there are all the same.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+    if options.as_json:
+        print(ready_line(server), file=out, flush=True)
+    else:
+        banner(server, out)
+    if options.ready is not None:
+        options.ready(server)
+    await stopping.wait()
+    if options.as_json:
+        print(json.dumps({"event": "stopping"}), file=out, flush=True)
+    else:
+        print("stopping: no new requests; those that run may end", file=out, flush=True)
+    return await server.drain()
+
+
+def _reload(server: Server, read: Callable[[], Config] | None) -> None:
+    """SIGHUP. Whatever is wrong with the new configuration, the server goes on with the one it has."""
+    try:
+        server.reload(server.config if read is None else read())
+    except (OpenQError, OSError) as error:
+        log.error("not reloaded: %s; nothing was changed", error)
+    except Exception:
+        log.exception("not reloaded")
+
+
+def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -> FullBroker:
+    """The broker that the configuration speaks of."""
+    if config.store is None:
+        return LocalBroker(
+            config.path,
+            segment_bytes=config.segment_bytes,
+            history_bytes=config.history_bytes,
+            relaxed=config.relaxed,
+        )
+    try:
+        from ..redis.broker import RedisBroker
+    except ModuleNotFoundError as error:
+        if error.name not in ("redis", "hiredis", "greenlet"):
+            raise
+        raise InvalidSetting('messages in Redis need more: pip install "openq[redis]"') from None
+    return RedisBroker(config.store, profile=config.profile, loop=loop)
+
+
+def open_user_store(config: Config, broker: FullBroker) -> UserStore:
+    """Those of all servers that share the store, or those in the data directory."""
+    if broker.is_shared:
+        return UserStore(place=SharedDocument(broker, "users", "the document of users in Redis"))
+    return UserStore(None if config.path is None else os.path.join(config.path, "users.json"))
+
+
+class RunOptions(NamedTuple):
+    as_json: bool = False  # what is printed is for programs
+    ready: Callable[[Server], None] | None = None  # called once the server accepts requests
+    reload: Callable[[], Config] | None = None  # reads the configuration again, for SIGHUP
+
+
+def run(
+    config: Config,
+    out: TextIO | None = None,
+    ready: Callable[[Server], None] | None = None,
+    *,
+    as_json: bool = False,
+    reload: Callable[[], Config] | None = None,
+) -> int:
+    """Serve until SIGTERM or Ctrl-C. The exit code."""
+    out = out or sys.stdout
+    set_up_logging(config)
+    # Until the loop takes it over: a SIGHUP during the start must not end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    raise_file_limit()
+    limit_arenas()
+    loop = new_loop()
+    broker = open_broker(config, loop)
+    try:
+        server = Server(config, broker, loop)
+        if server.new_key is not None and config.path is not None:
+            text = "AWS_ACCESS_KEY_ID={1}\nAWS_SECRET_ACCESS_KEY={2}\n".format(*server.new_key)
+            write_secret_file(os.path.join(config.path, "first-key"), text)
+        count = loop.run_until_complete(_serve(server, out, RunOptions(as_json, ready, reload)))
+        if as_json:
+            print(json.dumps({"event": "stopped", "messages": count}), file=out, flush=True)
+        else:
+            print(stop_message(config, count), file=out, flush=True)
+        return 0
+    finally:
+        broker.close()
+        with suppress(Exception):
+            loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def stop_message(config: Config, count: int) -> str:
+    kept = "1 message" if count == 1 else f"{count} messages"
+    be = ("is", "was") if count == 1 else ("are", "were")
+    if config.store is not None:
+        return f"stopped; {kept} {be[0]} in Redis"
+    if config.memory:
+        return f"stopped; {kept} {be[1]} in memory and {be[0]} gone"
+    return f"stopped; {kept} {be[0]} safe on disk in {config.data}"

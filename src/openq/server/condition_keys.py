@@ -1,0 +1,51 @@
+"""What is known of a request, under the names by which the conditions of a queue's policy ask for it.
+
+One list for all doors: a condition must not hold at one and fail at another.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from ..auth.guard import Principal
+from .http import HttpRequest
+
+
+def request_condition_keys(
+    request: HttpRequest, principal: Principal, region: str, now_ms: int
+) -> dict[str, str]:
+    """What an HTTP request tells."""
+    keys = connection_condition_keys(request.is_tls, request.peer, principal, region, now_ms)
+    for key, header in (("aws:UserAgent", b"user-agent"), ("aws:Referer", b"referer")):
+        value = request.header(header)
+        if value is not None:
+            keys[key] = value.decode("latin-1")
+    return keys
+
+
+def connection_condition_keys(
+    is_tls: bool, peer: str, principal: Principal, region: str, now_ms: int
+) -> dict[str, str]:
+    """A fact that cannot be told is left out: `security.policy` knows which may rightly be missing."""
+    moment = datetime.fromtimestamp(now_ms / 1000, UTC)
+    keys = {
+        "aws:SecureTransport": "true" if is_tls else "false",
+        "aws:CurrentTime": moment.isoformat(timespec="milliseconds"),
+        "aws:EpochTime": str(now_ms // 1000),
+        "aws:RequestedRegion": region,
+        "aws:ViaAWSService": "false",
+        "aws:PrincipalIsAWSService": "false",
+    }
+    if peer:
+        keys["aws:SourceIp"] = peer
+    if principal.is_anonymous:
+        keys["aws:PrincipalType"] = keys["aws:userid"] = "Anonymous"
+        return keys
+    keys["aws:PrincipalArn"] = principal.arn
+    keys["aws:PrincipalAccount"] = principal.account
+    keys["aws:PrincipalType"] = "Account" if principal.is_root else "User"
+    if principal.is_root:
+        keys["aws:userid"] = principal.account
+    else:
+        keys["aws:username"] = principal.user
+    return keys

@@ -1,0 +1,280 @@
+"""What every door shares: the broker, the loop, who may do what, and the wait for the disk.
+
+A verb of some brokers suspends whoever calls it until the store answers, and other requests go on meanwhile.
+So whatever a door does on the loop begins with `enter`, which is a plain call for all other brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sized
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
+
+from ..auth.guard import Guard
+from ..broker.full_interface import FullBroker
+from ..config import Config
+from ..errors import Closed, JournalFailed, OpenQError
+from ..local.broker import LocalBroker
+from .admission import Admission
+from .buffers import BufferLimit, buffer_bytes
+from .http import HttpRequest, Listener
+from .tasks import TaskList
+
+log = logging.getLogger("openq.server")
+
+
+class LongPoll(Protocol):
+    def end(self) -> None: ...
+
+
+class AmqpView(Protocol):
+    """The AMQP door, as other doors see it."""
+
+    @property
+    def open_connections(self) -> Sized: ...
+    @property
+    def errors(self) -> Mapping[int, int]: ...
+    def close_connections(self, is_meant: Callable[[dict[str, Any]], bool], reason: str) -> None: ...
+    def connections(self) -> list[dict[str, Any]]: ...
+    def channels(self) -> list[dict[str, Any]]: ...
+    def consumers(self) -> list[dict[str, Any]]: ...
+    def consumers_of(self, queue_key: str) -> int: ...
+
+
+T = TypeVar("T")
+Callback = Callable[[OpenQError | None], None]
+
+Then = Callable[[T | None, BaseException | None], None]
+
+WORK_THREADS = 4  # threads for what must not stand in the way of the loop
+AUTH_THREADS = 2  # for passwords, which take long on purpose
+SCAN_THREADS = 4  # for what goes through a whole queue
+MAX_SCANS = 16
+COMMIT_THREADS = 3  # for staged batches
+MAX_COMMITS = 32
+MAX_COMMITS_OF_JOB = 4
+
+
+class TooManySearches(OpenQError):
+    code = "too_many_searches"
+
+    def __init__(self) -> None:
+        super().__init__(f"{MAX_SCANS} searches are running or waiting; try again when one is done")
+
+
+class TooManyCommits(OpenQError):
+    code = "too_many_commits"
+
+    def __init__(self) -> None:
+        super().__init__("too many commits are running or waiting; try again when one is done")
+
+
+class ServerContext:
+    def __init__(
+        self, broker: FullBroker, loop: asyncio.AbstractEventLoop, config: Config, guard: Guard
+    ) -> None:
+        self.broker = broker
+        self.loop = loop
+        self.config = config
+        self.guard = guard
+        self.enter: Callable[..., None] = _call
+        # With `at`, what a journal holds there and before is enough. See `Commits.after`.
+        self.after_commit: Callable[..., None] = _call_now
+        if broker.waits:
+            from ..redis.net.greenlets import in_greenlet, spawn
+
+            self.enter, self._may_wait = spawn, in_greenlet
+            if broker.is_durable:
+                self.after_commit = self._after_durable
+        elif broker.is_durable:
+            self.after_commit = CommitNotifier(cast(LocalBroker, broker), loop).after
+        self.buffers = BufferLimit(buffer_bytes(config))
+        self.admission = Admission(config.max_connections)
+        self.now_ms = broker.now_ms
+        self.tasks = TaskList(broker.now_ms)
+        self.started_ms = broker.now_ms()
+        self._threads = ThreadPoolExecutor(WORK_THREADS, thread_name_prefix="openq-work")
+        self._auth_threads = ThreadPoolExecutor(AUTH_THREADS, thread_name_prefix="openq-check")
+        self._scan_threads = ThreadPoolExecutor(SCAN_THREADS, thread_name_prefix="openq-seek")
+        self._scans = 0
+        self._commit_threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="openq-commit")
+        self._commits: dict[str, deque[Callable[[], None]]] = {}  # by job: what waits for the one that runs
+        self.listener: Listener | None = None  # set by the server, for those who count connections
+        self.amqp: AmqpView | None = None  # set by the server, for those who show who is connected
+        self.long_polls: set[LongPoll] = set()  # who waits for messages, to be told when the server stops
+
+    def _after_durable(self, callback: Callback, at: int | None = None) -> None:
+        """As `Commits.after`, where the broker itself knows what this piece of work wrote."""
+
+        def safe(error: OpenQError | None) -> None:
+            # At once, if there was nothing to wait for: then who asked goes on only after the answer.
+            (_call if self._may_wait() else self.enter)(callback, error)
+
+        self.broker.after_durable(safe)
+
+    def run(self, work: Callable[[], T], then: Then[T]) -> None:
+        """`work` in a thread, `then` on the loop."""
+        self._submit(self._threads, work, then)
+
+    def check(self, work: Callable[[], T], then: Then[T]) -> None:
+        """The same for signing in: nobody waits at the door behind what is done inside, nor the other way."""
+        self._submit(self._auth_threads, work, then)
+
+    def seek(self, work: Callable[[], T], then: Then[T]) -> None:
+        """The same for what may take seconds. Called on the loop; raises TooManySearches."""
+        if self._scans >= MAX_SCANS:
+            raise TooManySearches()
+        self._scans += 1
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            self._scans -= 1
+            then(result, error)
+
+        self._submit(self._scan_threads, work, done)
+
+    def commit(
+        self, job: str, work: Callable[[], T], then: Then[T], is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        """The same for staged batches: those of a job one after the other, and without a thread until it is
+        their turn; nothing is done then for who is gone. Called on the loop; raises TooManyCommits."""
+        waiting = self._commits.get(job)
+        count = sum(1 + len(each) for each in self._commits.values())
+        if count >= MAX_COMMITS or (waiting is not None and len(waiting) + 1 >= MAX_COMMITS_OF_JOB):
+            raise TooManyCommits()
+
+        def start() -> None:
+            if is_wanted():
+                self._submit(self._commit_threads, work, done)
+            else:
+                go_on()
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            try:
+                then(result, error)
+            finally:
+                go_on()
+
+        def go_on() -> None:
+            if self._commits.get(job):
+                self._commits[job].popleft()()
+            else:
+                self._commits.pop(job, None)
+
+        if waiting is None:
+            self._commits[job] = deque()
+            start()
+        else:
+            waiting.append(start)
+
+    def _submit(self, threads: ThreadPoolExecutor, work: Callable[[], T], then: Then[T]) -> None:
+        def do() -> None:
+            result: T | None = None
+            failure: BaseException | None = None
+            try:
+                result = work()
+            except BaseException as error:
+                failure = error
+            try:
+                self.loop.call_soon_threadsafe(self.enter, then, result, failure)
+            except RuntimeError:
+                pass
+
+        threads.submit(do)
+
+    def close(self) -> None:
+        self.tasks.cancel_all()
+        self._commits.clear()
+        for threads in (self._threads, self._auth_threads, self._scan_threads, self._commit_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+class CommitNotifier:
+    """The wait for a journal. One list per group commit, and one wake-up of the loop for all of it."""
+
+    def __init__(self, broker: LocalBroker, loop: asyncio.AbstractEventLoop) -> None:
+        assert broker.journal is not None
+        self._journal = broker.journal
+        self._lock = broker.lock
+        self._loop = loop
+        self._group = -1
+        self._callbacks: list[Callback] = []
+        self._flushing = False
+
+    def after(self, callback: Callback, at: int | None = None) -> None:
+        """On the loop, once everything done so far is on disk, or with the error that keeps it from that.
+
+        With `at`, what is stored there and before is enough: it may be in the commit that is under way.
+        The journal is asked to write when the present tick of the loop is over, so that its requests share
+        a commit.
+        """
+        journal = self._journal
+        with self._lock:
+            error = journal.error
+            awaited = journal.end_location - 1 if at is None else at
+            if error is None and awaited >= journal.durable_location:
+                if at is not None and journal.after_commit_of(at, partial(self._committed, [callback])):
+                    return
+                if journal.group != self._group:
+                    callbacks: list[Callback] = []
+                    journal.after_commit(partial(self._committed, callbacks))
+                    self._group, self._callbacks = journal.group, callbacks
+                self._callbacks.append(callback)
+                if not self._flushing:
+                    self._flushing = True
+                    self._loop.call_soon(self._flush)
+                return
+        callback(error)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._journal.flush()
+
+    def _committed(self, callbacks: list[Callback]) -> None:
+        """In the thread that wrote. Whether it failed is known for sure only here: the next group may."""
+        try:
+            self._loop.call_soon_threadsafe(_notify, callbacks, self._journal.error)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+
+def _call(work: Callable[..., object], *arguments: Any) -> None:
+    work(*arguments)
+
+
+def _call_now(callback: Callback, at: int | None = None) -> None:
+    """Where answers wait for nothing."""
+    callback(None)
+
+
+def _notify(callbacks: list[Callback], error: OpenQError | None) -> None:
+    if error is not None:
+        error = JournalFailed(error.reason) if isinstance(error, JournalFailed) else Closed()
+    for callback in callbacks:
+        try:
+            callback(error)
+        except Exception:
+            # One answer that cannot be given must not take those of all others with it.
+            log.exception("an answer failed")
+
+
+def unless_gone(
+    request: HttpRequest, then: Callable[[T], None], fail: Callable[[Exception], None]
+) -> Then[T]:
+    """`then` with what came of some work, `fail` with what went wrong, there too; nothing if nobody is there
+    any more to hear it."""
+
+    def finished(result: T | None, error: BaseException | None) -> None:
+        if request.gone:
+            return
+        try:
+            if error is not None:
+                raise error
+            then(result)  # type: ignore[arg-type]
+        except Exception as problem:
+            fail(problem)
+
+    return finished

@@ -1,0 +1,864 @@
+"""HTTP/1.1 for every door: one `asyncio.Protocol` on httptools, no task and no future per request.
+
+A handler is a plain function. It gets a whole `Request` and answers it once, at once or later. Requests
+of one connection are handled one after the other, so pipelined answers keep their order. What is too
+large, too slow or ambiguous is refused before memory is spent on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import cast
+
+import httptools
+
+from .admission import MAX_LINGERING, Admission
+from .buffers import SMALL, BufferLimit
+
+log = logging.getLogger("openq.http")
+
+MAX_HEADERS = 100
+MAX_HEAD_BYTES = 64 << 10
+MAX_PIPELINED = 64
+LINGER_S = 5.0  # for who is still sending what is refused already
+LINGER_BYTES = 64 << 20
+LARGE_BODY = 64 << 10  # one such that waits for its turn is enough
+WRITE_HIGH = 512 << 10
+CHUNK_BYTES = 256 << 10  # of an answer that is written in one turn of the loop
+# A body may take this long in all, besides the timeout: nobody needs an hour for a kilobyte.
+MIN_BYTES_PER_S = 10_000
+_TEXT = b"text/plain; charset=utf-8"
+_RETRY_AFTER = b"Retry-After: 1\r\n"
+
+STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
+# Two of them would leave open which one counts.
+_SINGLE_HEADERS = frozenset(
+    (b"host", b"authorization", b"content-type", b"x-amz-target", b"x-amz-date", b"origin")
+)
+_UPGRADE_HEADERS = frozenset((b"upgrade", b"connection", b"http2-settings"))
+_UNCACHEABLE_HEADERS = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
+_NONE: list[tuple[bytes, bytes]] = []  # never changed
+_SLASH = ord("/")
+MAX_CACHED_HEADS = 4  # heads a connection remembers
+MAX_CACHED_HEAD_BYTES = 4 << 10  # of each
+MAX_CACHE_TRIES = 16
+
+Handler = Callable[["HttpRequest"], None]
+
+
+class HttpRequest:
+    """One request, whole. The handler answers it exactly once, on the loop."""
+
+    __slots__ = (
+        "_connection",
+        "body",
+        "fields",
+        "gone",
+        "keep_alive",
+        "method",
+        "on_gone",
+        "repeated",
+        "target",
+    )
+
+    def __init__(
+        self,
+        connection: HttpConnection,
+        method: str,
+        target: bytes,
+        fields: dict[bytes, bytes],
+        repeated: list[tuple[bytes, bytes]],
+        body: bytes,
+        keep_alive: bool,
+    ) -> None:
+        self._connection = connection
+        self.method = method
+        self.target = target  # as on the wire: signatures are over these bytes
+        self.fields = fields  # headers by their names in lower case; of several, the first
+        self.repeated = repeated
+        self.body = body
+        self.keep_alive = keep_alive
+        self.gone = False  # the client hung up; an answer goes nowhere
+        self.on_gone: Callable[[], None] | None = None
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """All of them; those of one name in their order."""
+        return [*self.fields.items(), *self.repeated]
+
+    def header(self, name: bytes) -> bytes | None:
+        return self.fields.get(name)
+
+    @property
+    def path(self) -> str:
+        """Not decoded: what is encoded in it means something else than itself."""
+        return self.target.partition(b"?")[0].decode("latin-1")
+
+    @property
+    def query(self) -> str:
+        return self.target.partition(b"?")[2].decode("latin-1")
+
+    @property
+    def peer(self) -> str:
+        return self._connection.peer
+
+    @property
+    def is_tls(self) -> bool:
+        return self._connection.is_tls
+
+    def answer(self, status: int, body: bytes, content_type: bytes, headers: bytes = b"") -> None:
+        """`headers` are further lines, each with its CRLF."""
+        self._connection.answer(self, status, body, content_type, headers)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that its connection could not pass on yet."""
+        return self._connection.unsent
+
+    def later(self, work: Callable[..., None], *arguments: object) -> bool:
+        """Do what answers this request after its handler has returned. Whatever goes wrong, there is an
+        answer; False says that something did."""
+        try:
+            work(*arguments)
+        except Exception:
+            log.exception("an answer failed: %s %.200r", self.method, self.target.partition(b"?")[0])
+            self._connection.fail(self)
+            return False
+        return True
+
+
+class CachedHead:
+    """The head of a whole request, byte for byte, and what it says."""
+
+    __slots__ = ("fields", "head", "method", "size", "target")
+
+    def __init__(self, head: bytes, request: HttpRequest) -> None:
+        self.head = head
+        self.size = len(head)
+        self.method = request.method
+        self.target = request.target
+        self.fields = request.fields
+
+
+_NO_PARSER = httptools.HttpRequestParser(object())
+
+
+class _RequestRejected(Exception):
+    """Raised inside a callback to stop the parser; the connection knows the rest."""
+
+
+class HttpLimits:
+    """What a listener grants its clients. Seconds and bytes."""
+
+    __slots__ = ("body_s", "connections", "head_s", "idle_s", "request_bytes")
+
+    def __init__(
+        self,
+        *,
+        request_bytes: int = 20 << 20,
+        connections: int = 20_000,
+        head_s: float = 10.0,
+        body_s: float = 30.0,
+        idle_s: float = 120.0,
+    ) -> None:
+        self.request_bytes = request_bytes
+        self.connections = connections
+        self.head_s = head_s
+        self.body_s = body_s
+        self.idle_s = idle_s
+
+
+class Listener:
+    """Everything that the connections of one server share: the handler, limits, a coarse clock."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: HttpLimits | None = None,
+        buffers: BufferLimit | None = None,
+        admission: Admission | None = None,
+    ) -> None:
+        self.handler = handler
+        self.limits = limits or HttpLimits()
+        self.buffers = buffers or BufferLimit()
+        self.admission = admission or Admission(self.limits.connections)
+        self.connections: set[HttpConnection] = set()
+        self.lingering: set[HttpConnection] = set()  # refused, and told so
+        self.draining = False
+        self.requests = 0
+        self.now = time.monotonic()
+        self.date = b""
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweep(loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Once a second: the clock, the Date header, and whoever is too slow."""
+        self.now = now = time.monotonic()
+        self.date = b"Date: " + formatdate(usegmt=True).encode() + b"\r\n"
+        late = [each for each in (*self.connections, *self.lingering) if 0 < each.deadline < now]
+        for connection in late:
+            connection.time_out()
+        for connection in list(self.connections):
+            if connection.unsent > SMALL:
+                connection.report()
+        self._sweeper = loop.call_later(1.0, self._sweep, loop)
+
+    def make(self) -> HttpConnection:
+        return HttpConnection(self)
+
+    def drain(self) -> None:
+        """No more requests than those that are here. Idle connections are closed at once."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.close_if_idle()
+
+    def stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for connection in (*self.connections, *self.lingering):
+            connection.abort()
+
+
+class HttpConnection(asyncio.Protocol):
+    __slots__ = (
+        "_after_head",
+        "_answer",
+        "_body",
+        "_body_size",
+        "_cache_tries",
+        "_cached_heads",
+        "_chunk",
+        "_closing",
+        "_current",
+        "_deadline_for_head",
+        "_fields",
+        "_first",
+        "_head_size",
+        "_held",
+        "_in_head",
+        "_in_message",
+        "_is_closing_after",
+        "_linger",
+        "_listener",
+        "_more",
+        "_parser",
+        "_paused",
+        "_pumping",
+        "_queued",
+        "_refusal",
+        "_repeated",
+        "_size",
+        "_stalled",
+        "_target",
+        "_transport",
+        "_upgrade_head",
+        "_waiting",
+        "_written",
+        "deadline",
+        "is_tls",
+        "peer",
+    )
+
+    protocol = "http"
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        # The request that is coming in.
+        self._target = b""
+        self._fields: dict[bytes, bytes] = {}
+        self._repeated: list[tuple[bytes, bytes]] = []
+        self._body = b""
+        self._more: bytearray | None = None  # the body, if it comes in several pieces
+        self._body_size = 0
+        self._size = 0  # as its head says
+        self._head_size = 0
+        self._after_head = 0
+        self._held = 0
+        self._stalled = False
+        self._chunk = 0  # how much the transport gave last
+        self._first = b""  # what it gave, if a request begins there
+        self._cached_heads: dict[int, CachedHead] = {}  # by the length of the whole request
+        self._cache_tries = 0
+        self._in_head = False
+        self._in_message = False
+        self._deadline_for_head: bool | None = None  # what has a deadline: True the head, False the body
+        self._upgrade_head = b""
+        # Those that are being handled.
+        self._current: HttpRequest | None = None
+        self._waiting: deque[HttpRequest] = deque()
+        self._queued = 0  # bytes of their bodies
+        # An answer of which only the first pieces are written.
+        self._answer: memoryview | None = None
+        self._written = 0
+        self._is_closing_after = False
+        self._pumping = False
+        self._paused = False
+        self._closing = False
+        self._refusal: tuple[int, str] | None = None
+        self._linger = 0  # so many bytes more are taken, and dropped
+        self.deadline = 0.0  # of the listener's clock; 0 = none
+        self.peer = ""
+        self.is_tls = False
+
+    # -- from the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        listener = self._listener
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.is_tls = transport.get_extra_info("sslcontext") is not None
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_HIGH // 4)
+        if listener.draining:
+            self._refuse(503, "shutting down")
+            return
+        if not listener.admission.enter("http"):
+            self._reject_connection()
+            return
+        listener.connections.add(self)
+        self.deadline = listener.now + listener.limits.idle_s
+
+    def _reject_connection(self) -> None:
+        """A 503 that the client can read, also if it is still sending; only so many at a time."""
+        listener = self._listener
+        assert self._transport is not None
+        if listener.admission.lingering >= MAX_LINGERING:
+            self._closing = True
+            self._transport.abort()
+            return
+        listener.admission.lingering += 1
+        listener.lingering.add(self)
+        self._refuse(503, "too many connections; try again later", linger=True)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        listener = self._listener
+        if self in listener.connections:
+            listener.connections.discard(self)
+            listener.admission.leave()
+        elif self in listener.lingering:
+            listener.lingering.discard(self)
+            listener.admission.lingering -= 1
+        self._closing = True
+        self.deadline = 0.0
+        # The parser, the transport and this point at each other: half a request, or half an answer, must not
+        # wait for the collector.
+        self._parser = _NO_PARSER
+        self._transport = None
+        self._forget()
+        self._client_gone()
+
+    def _forget(self) -> None:
+        """What was kept for a request that never becomes whole, and for answers that nobody reads."""
+        self._waiting.clear()
+        self._queued = 0
+        self._fields, self._cached_heads = {}, {}
+        self._first = self._upgrade_head = b""
+        self._body, self._more = b"", None
+        self._answer = None
+        if self._held:
+            self._held = 0
+            self._listener.buffers.hold(self, 0)
+
+    def eof_received(self) -> bool:
+        """The client sends no more. True: the connection stays, for what is still to be answered."""
+        current = self._current
+        if self._answer is not None and not self.is_tls:
+            if self._waiting:
+                self._waiting[-1].keep_alive = False
+            else:
+                self._is_closing_after = True
+            return True
+        if current is None or current.on_gone is not None or self.is_tls or self._closing:
+            # Whoever waits for messages is told now, not when the transport is closed a moment later: an
+            # answer in between would be lost, and with it the messages that a long poll was served.
+            self._client_gone()
+            return False
+        # Some clients close their half once they have asked, and read the answer then.
+        last = self._waiting[-1] if self._waiting else current
+        last.keep_alive = False
+        return True
+
+    def _client_gone(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            current.gone = True
+            if current.on_gone is not None:
+                current.on_gone()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            if self._linger:
+                self._linger -= len(data)
+                if self._linger <= 0:
+                    self._close()
+            return
+        size = len(data)
+        known = self._cached_heads.get(size)
+        if known is not None and not self._in_message and data.startswith(known.head):
+            # The same bytes as before, and a body as long: what the parser found then is so again.
+            self._cache_tries = 0
+            self._enqueue(
+                HttpRequest(self, known.method, known.target, known.fields, _NONE, data[known.size :], True)
+            )
+            return
+        self._chunk = size
+        self._first = b"" if self._in_message else data
+        if self._in_message:
+            data = self._limit_head(data)
+        self._feed(data)
+        if self._in_message and not self._closing:
+            self.report()
+            if self._current is None:
+                self._set_deadline()
+
+    def report(self) -> None:
+        """How much is kept here for this client. All connections together have a ceiling: nobody has to sign
+        in to send the first half of a request, and nobody has to read an answer."""
+        size = self._queued
+        if self._in_message:
+            size += self._body_size + self._head_size + (self._chunk if self._in_head else 0)
+        unsent = self.unsent
+        if unsent > SMALL:
+            size += unsent
+        if size != self._held:
+            self._held = size
+            self._listener.buffers.hold(self, size)
+
+    def shed(self) -> None:
+        """Of all connections this one makes the server hold most, and that is too much."""
+        self._held = 0
+        if self._paused or self._closing:
+            self.abort()
+        else:
+            self._refuse(503, "clients make this server hold too many bytes; try again later", _RETRY_AFTER)
+            self._body, self._more = b"", None
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._ignore_upgrade(memoryview(data)[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError as error:
+            if self._refusal is None:
+                log.error("a callback of the parser failed", exc_info=error)
+                self._refusal = (500, "internal error")
+            self._refuse(*self._refusal)
+        except httptools.HttpParserError as error:
+            self._refuse(400, f"not a valid HTTP request: {error}")
+
+    def _ignore_upgrade(self, rest: memoryview) -> None:
+        """An offer to speak something else, which a server may decline (Java's client makes one). The parser
+        stops after the head; another one goes on, as if the offer had not been there."""
+        while True:
+            self._parser = httptools.HttpRequestParser(self)
+            head, self._upgrade_head = self._upgrade_head, b""
+            try:
+                self._parser.feed_data(head)
+                self._parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+
+    def _limit_head(self, data: bytes) -> bytes:
+        """What of `data` the parser may still be given: it would collect one endless header for ever."""
+        if not self._in_head:
+            # The body has its own limit; here it is chunks of nothing, and what stands after the last.
+            if not self._size and self._after_head > MAX_HEAD_BYTES + 16 * self._body_size:
+                self._refuse(431, "more around the chunks than in them")
+                return b""
+            self._after_head += len(data)
+            return data
+        room = MAX_HEAD_BYTES - self._head_size
+        self._head_size += len(data)
+        if len(data) <= room:
+            return data
+        # Only the head is to be short, and it may end in here: a large body follows many a small head.
+        self._feed(data[:room])
+        if self._in_head and self._head_size > MAX_HEAD_BYTES:
+            self._refuse(431, f"the head of a request has at most {MAX_HEAD_BYTES} bytes")
+        return b"" if self._closing else data[room:]
+
+    def _set_deadline(self) -> None:
+        """Part of a request is here. The rest has its time, once for the head and once for the body."""
+        if self._deadline_for_head is not self._in_head:
+            self._deadline_for_head = self._in_head
+            limits = self._listener.limits
+            left_s = limits.head_s if self._in_head else limits.body_s + self._size / MIN_BYTES_PER_S
+            self.deadline = self._listener.now + left_s
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: no more of its requests until it does."""
+        self._paused = True
+        self.deadline = self._listener.now + self._listener.limits.body_s
+        assert self._transport is not None
+        self._transport.pause_reading()
+        self.report()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        assert self._transport is not None
+        if self._answer is not None:
+            self._write_more()
+            return
+        self.report()
+        if not self._closing:
+            if not self._stalled:
+                self._transport.resume_reading()
+            self._set_idle_deadline()
+            self._pump()
+
+    # -- from the parser
+
+    def on_message_begin(self) -> None:
+        self._fields = {}
+        self._target = b""
+        self._body = b""
+        self._body_size = self._head_size = self._after_head = 0
+        self._in_head = self._in_message = True
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        fields = self._fields
+        name = name.lower()
+        if name in fields or not self._in_head:
+            self._unusual_header(name, value)
+        else:
+            fields[name] = value
+
+    def _unusual_header(self, name: bytes, value: bytes) -> None:
+        if name in _SINGLE_HEADERS and self._in_head:
+            self._reject(400, f"more than one header {name.decode()}")
+        self._head_size += len(name) + len(value) + 4
+        if len(self._repeated) >= MAX_HEADERS or self._head_size > MAX_HEAD_BYTES:
+            self._reject(431, f"more than {MAX_HEADERS} headers")
+        # A trailer is dropped: nothing that comes after the body may change what the head said.
+        if self._in_head:
+            self._repeated.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        fields = self._fields
+        version = self._parser.get_http_version()
+        if (
+            version != "1.1"
+            or b"host" not in fields
+            or b"transfer-encoding" in fields
+            or b"expect" in fields
+            or b"upgrade" in fields
+            or self._chunk > MAX_HEAD_BYTES
+            or len(fields) > MAX_HEADERS
+            or self._target[0] != _SLASH
+        ):
+            self._check_unusual(version)
+        self._size = size = int(fields.get(b"content-length", 0))
+        if size > self._listener.limits.request_bytes:
+            self._reject(413, f"a request body has at most {self._listener.limits.request_bytes} bytes")
+
+    def _check_unusual(self, version: str) -> None:
+        fields, parser = self._fields, self._parser
+        if len(fields) > MAX_HEADERS:
+            self._reject(431, f"more than {MAX_HEADERS} headers")
+        if len(self._target) + sum(map(len, fields)) + sum(map(len, fields.values())) > MAX_HEAD_BYTES:
+            self._reject(431, f"the head of a request has at most {MAX_HEAD_BYTES} bytes")
+        if parser.get_method() == b"CONNECT":
+            self._reject(501, "this is no proxy")
+        if version not in ("1.0", "1.1"):
+            self._reject(505, "HTTP/1.1 is spoken here")
+        if b"upgrade" in fields and parser.should_upgrade():
+            lines = b"".join(
+                b"%b: %b\r\n" % each for each in fields.items() if each[0] not in _UPGRADE_HEADERS
+            )
+            line = b"%b %b HTTP/%b\r\n" % (parser.get_method(), self._target, version.encode())
+            self._upgrade_head = b"%b%b\r\n" % (line, lines)
+            return
+        if version == "1.1" and b"host" not in fields:
+            self._reject(400, "exactly one Host header is needed")
+        encoding = fields.get(b"transfer-encoding")
+        if encoding is not None:
+            if version == "1.0":
+                self._reject(400, "HTTP/1.0 has no transfer encodings")
+            if encoding.strip().lower() != b"chunked":
+                self._reject(501, "the only transfer encoding is chunked")
+        size = int(fields.get(b"content-length", 0))
+        if b"expect" in fields and (size or encoding is not None):
+            if fields[b"expect"].lower() != b"100-continue":
+                self._reject(417, "the only expectation is 100-continue")
+            # Not while an answer to an earlier request is due: that comes first. Nor for a body that is
+            # too large: that is refused in a moment.
+            is_free = self._current is None and self._answer is None
+            if is_free and version == "1.1" and size <= self._listener.limits.request_bytes:
+                assert self._transport is not None
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, data: bytes) -> None:
+        self._body_size += len(data)
+        if self._body_size > self._listener.limits.request_bytes:
+            self._reject(413, f"a request body has at most {self._listener.limits.request_bytes} bytes")
+        if self._more is not None:
+            self._more += data
+        elif self._body:
+            # Not a list of parts: two bytes each, they would cost thirty times what they hold.
+            self._more = bytearray(self._body)
+            self._more += data
+        else:
+            self._body = data
+
+    def on_message_complete(self) -> None:
+        if self._upgrade_head:
+            return  # begins anew, without the offer
+        self._in_message = False
+        self._deadline_for_head = None
+        if self._held:
+            self.report()
+        body = self._body
+        if self._more is not None:
+            body = bytes(self._more)
+            self._more = None
+        repeated: list[tuple[bytes, bytes]] = _NONE
+        if self._repeated:
+            repeated, self._repeated = self._repeated, []
+        parser = self._parser
+        request = HttpRequest(
+            self,
+            METHODS.get(parser.get_method()) or parser.get_method().decode("ascii"),
+            self._target,
+            self._fields,
+            repeated,
+            body,
+            parser.should_keep_alive(),
+        )
+        if self._first and request.keep_alive and not repeated:
+            self._cache_head(request)
+        self._enqueue(request)
+
+    def _cache_head(self, request: HttpRequest) -> None:
+        """Most clients send the same head again and again: it need not be read again.
+
+        Those that sign each request never do; after some tries they are not looked at any more.
+        """
+        data, self._first = self._first, b""
+        if self._cache_tries == MAX_CACHE_TRIES:
+            self._cached_heads = {}
+            return
+        self._cache_tries += 1
+        size = len(data) - len(request.body)
+        if size > MAX_CACHED_HEAD_BYTES:
+            return  # a connection must not keep a quarter of a megabyte of heads
+        whole = data.find(b"\r\n\r\n") + 4 == size and len(request.body) == self._size
+        if whole and _UNCACHEABLE_HEADERS.isdisjoint(request.fields):
+            if len(self._cached_heads) == MAX_CACHED_HEADS:
+                self._cached_heads = {}
+            self._cached_heads[len(data)] = CachedHead(data[:size], request)
+
+    def _enqueue(self, request: HttpRequest) -> None:
+        if self._current is None and self._answer is None and not self._pumping and not self._paused:
+            self._start(request)
+            return
+        self._waiting.append(request)
+        self._queued += len(request.body)
+        if self._queued > SMALL:
+            self.report()
+        if len(self._waiting) == MAX_PIPELINED or len(request.body) > LARGE_BODY:
+            assert self._transport is not None
+            self._stalled = True
+            self._transport.pause_reading()
+
+    def _reject(self, status: int, text: str) -> None:
+        self._refusal = (status, text)
+        raise _RequestRejected
+
+    # -- handling
+
+    def _start(self, request: HttpRequest) -> None:
+        self._current = request
+        self.deadline = 0.0
+        listener = self._listener
+        listener.requests += 1
+        try:
+            listener.handler(request)
+        except Exception:
+            log.exception("a request failed: %s %r", request.method, request.path[:200])
+            if self._current is request:
+                request.answer(500, b"internal error; the log says more\n", _TEXT)
+
+    def fail(self, request: HttpRequest) -> None:
+        if self._current is request:
+            request.answer(500, b"internal error; the log says more\n", _TEXT)
+
+    def _pump(self) -> None:
+        """Those that came while another was being handled; in a loop, not by recursion."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while (
+                self._waiting
+                and self._current is None
+                and self._answer is None
+                and not self._paused
+                and not self._closing
+            ):
+                if self._stalled and len(self._waiting) == 1 and self._transport is not None:
+                    self._stalled = False
+                    self._transport.resume_reading()
+                request = self._waiting.popleft()
+                self._queued -= len(request.body)
+                if self._held:
+                    self.report()
+                self._start(request)
+        finally:
+            self._pumping = False
+
+    def answer(
+        self, request: HttpRequest, status: int, body: bytes, content_type: bytes, headers: bytes
+    ) -> None:
+        if request.gone or self._closing:
+            return
+        assert self._current is request, "a request is answered once, and in its turn"
+        self._current = None
+        transport = self._transport
+        assert transport is not None
+        listener = self._listener
+        keep = request.keep_alive and not listener.draining
+        if not keep:
+            headers += b"Connection: close\r\n"
+        size = len(body)
+        if request.method == "HEAD":
+            body = b""
+        elif size > CHUNK_BYTES:
+            head = b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n"
+            self._answer, self._written, self._is_closing_after = memoryview(body), 0, not keep
+            transport.write(head % (STATUS[status], content_type, size, listener.date, headers))
+            self.report()
+            self._write_more()
+            return
+        transport.write(
+            b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n%b"
+            % (STATUS[status], content_type, size, listener.date, headers, body)
+        )
+        if not keep:
+            self._close()
+            return
+        if not self._paused:
+            self._set_idle_deadline()
+        if self._waiting:
+            self._pump()
+
+    def _write_more(self) -> None:
+        """One piece of a large answer per turn of the loop, and no more than the client takes."""
+        answer, transport = self._answer, self._transport
+        if answer is None or transport is None or self._paused:
+            return  # `resume_writing` goes on
+        end = self._written + CHUNK_BYTES
+        transport.write(answer[self._written : end])
+        self._written = end
+        if end < len(answer):
+            asyncio.get_running_loop().call_soon(self._write_more)
+            return
+        self._answer = None
+        if self._held:
+            self.report()
+        if self._is_closing_after or (self._listener.draining and not self._waiting):
+            self._close()
+            return
+        if not self._paused:
+            if not self._stalled:
+                transport.resume_reading()
+            self._set_idle_deadline()
+            self._pump()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that the client has not taken."""
+        # A transport that is closing still sends what it has; one that is gone has nothing.
+        transport = self._transport
+        if transport is None:
+            return 0
+        rest = 0 if self._answer is None else len(self._answer) - self._written
+        return transport.get_write_buffer_size() + rest
+
+    def _set_idle_deadline(self) -> None:
+        if self._current is None:
+            if self._in_message:
+                self._set_deadline()
+            else:
+                self.deadline = self._listener.now + self._listener.limits.idle_s
+
+    # -- the end
+
+    def _refuse(self, status: int, text: str, headers: bytes = b"", *, linger: bool = False) -> None:
+        """An answer for what is not a request; afterwards nothing on this connection can be trusted."""
+        if self._closing or self._transport is None:
+            return
+        body = f"{text}\n".encode("utf-8", "backslashreplace")
+        if self._current is None and not self._waiting and self._answer is None:
+            self._transport.write(
+                b"%bContent-Type: %b\r\nContent-Length: %d\r\n%bConnection: close\r\n\r\n%b"
+                % (STATUS[status], _TEXT, len(body), headers, body)
+            )
+        if status == 413 or linger:
+            # Who has not sent all would be cut off before it reads this.
+            self._closing, self._linger = True, LINGER_BYTES
+            self._forget()
+            self.deadline = self._listener.now + LINGER_S
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._closing = True
+        self._waiting.clear()
+        self._queued = 0
+        if self._transport is not None:
+            # What is written goes out first; a client that does not take it is cut off in time.
+            self.deadline = self._listener.now + self._listener.limits.body_s
+            if self._answer is None:
+                self._transport.close()
+            else:
+                self._is_closing_after = True
+
+    def time_out(self) -> None:
+        if self._closing or self._paused:
+            self.abort()
+        elif self._in_message:
+            self._refuse(408, "the request took too long")
+        else:
+            self._close()
+
+    def close_if_idle(self) -> None:
+        if self._current is None and not self._waiting and self._answer is None:
+            self._close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def host_of(request: HttpRequest) -> str:
+    """The Host header as text; empty for HTTP/1.0 clients without one."""
+    value = request.header(b"host")
+    return "" if value is None else value.decode("latin-1").strip()
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where there is a wheel of it: nearly twice the requests per second."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

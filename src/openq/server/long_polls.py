@@ -1,0 +1,222 @@
+"""Waiting for messages on the loop: long polls of every door.
+
+What a client was served is either shown to it or given back: a client that hangs up while it waits takes
+no message with it.
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from collections.abc import Callable, Iterable, Sequence
+
+from ..broker.full_interface import FullBroker
+from ..broker.waiters import Waiter
+from ..errors import OpenQError
+from ..model import Delivery, Entry
+from .context import ServerContext
+from .http import HttpRequest
+
+Then = Callable[[list[Delivery], OpenQError | None], None]
+
+UNCHECKED_COUNT = 10  # so many are taken without a look at how large they are
+
+
+def count_fitting(entries: Sequence[Entry], max_bytes: int) -> int:
+    """How many of these one answer carries, at least one."""
+    size = 0
+    for count, entry in enumerate(entries):
+        size += entry.size
+        if size > max_bytes and count:
+            return count
+    return len(entries)
+
+
+def estimate_fitting(broker: FullBroker, queue: str, limit: int, max_bytes: int) -> int:
+    """The same before they are taken out of the queue, going by the mean size of what waits."""
+    if limit <= UNCHECKED_COUNT:
+        return limit
+    count, size = broker.waiting(queue)
+    return min(limit, max(1, max_bytes * max(count, 1) // size)) if size > max_bytes else limit
+
+
+def receive(
+    context: ServerContext,
+    request: HttpRequest,
+    queue: str,
+    limit: int,
+    lease_ms: int | None,
+    consumer: str | None,
+    types: Iterable[str] | None,
+    wait_s: float,
+    then: Then,
+    max_bytes: int,
+) -> None:
+    """Messages as soon as there are any, nothing when the time is up. `queue` is the engine's name.
+
+    `then` is called once, on the loop, with deliveries that may be shown. Their bodies have at most
+    `max_bytes`, unless it is one message; no others are leased. Raises what the broker raises.
+    """
+    broker = context.broker
+    if broker.waits:
+        # Messages may be on their way from now on: a client that hangs up is one that leaves.
+        request.on_gone = _ignore
+    limit = estimate_fitting(broker, queue, limit, max_bytes)
+    deliveries = broker.receive(queue, limit, lease_ms, consumer, types)
+
+    def again() -> None:
+        try:
+            receive(context, request, queue, limit, lease_ms, consumer, types, wait_s, then, max_bytes)
+        except OpenQError as error:
+            request.later(then, [], error)
+
+    if deliveries or wait_s <= 0:
+        load_and_answer(context, request, queue, deliveries, then, max_bytes, again)
+    else:
+        waiter = Waiter(limit, lease_ms, consumer, types, _unset_deliver)
+        MessagePoll(context, request, queue, waiter, then, max_bytes, again).start(wait_s)
+
+
+def load_and_answer(
+    context: ServerContext,
+    request: HttpRequest,
+    queue: str,
+    deliveries: list[Delivery],
+    then: Then,
+    max_bytes: int,
+    again: Callable[[], None] | None = None,
+) -> None:
+    """Bodies from disk, and no message before its publish is durable.
+
+    `again` is called instead of `then` if not one of them can be read: what stands behind them is next.
+    """
+    broker = context.broker
+    if len(deliveries) > 1 and sum([each.entry.size for each in deliveries]) > max_bytes:
+        count = count_fitting([each.entry for each in deliveries], max_bytes)
+        deliveries, rest = deliveries[:count], deliveries[count:]
+        release_deliveries(context, queue, rest)
+
+    def loaded(error: OpenQError | None = None) -> None:
+        if request.gone:
+            release_deliveries(context, queue, deliveries)
+            return
+        readable: list[Delivery] = []
+        if error is None:
+            try:
+                readable = broker.load(deliveries)
+            except OpenQError as failure:
+                error = failure
+        if error is not None:
+            # Nobody has seen them, and a client that gets an error does not know of them.
+            release_deliveries(context, queue, deliveries)
+            request.later(then, [], error)
+        elif deliveries and not readable and again is not None:
+            again()
+        elif not request.later(then, readable, None):
+            release_deliveries(context, queue, readable)
+
+    if broker.is_loaded(deliveries):
+        loaded()
+    else:
+        # It holds messages now: a client that hangs up meanwhile is one that leaves, not one that listens.
+        request.on_gone = _ignore
+        context.after_commit(loaded, broker.commit_location(deliveries))
+
+
+def release_deliveries(context: ServerContext, queue: str, deliveries: list[Delivery]) -> None:
+    try:
+        context.broker.release(queue, [(each.entry.seq, each.number) for each in deliveries])
+    except OpenQError:
+        pass  # the queue is gone, or the broker is: nothing is held any more
+
+
+def _ignore() -> None:
+    """`loaded` sees that the request is gone."""
+
+
+def _unset_deliver(deliveries: list[Delivery]) -> None:
+    raise AssertionError("replaced before anybody is served")
+
+
+class MessagePoll:
+    """One request that stands in line."""
+
+    __slots__ = (
+        "_again",
+        "_context",
+        "_max_bytes",
+        "_over",
+        "_queue",
+        "_request",
+        "_then",
+        "_timer",
+        "_waiter",
+    )
+
+    def __init__(
+        self,
+        context: ServerContext,
+        request: HttpRequest,
+        queue: str,
+        waiter: Waiter,
+        then: Then,
+        max_bytes: int,
+        again: Callable[[], None],
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._again = again
+        self._context = context
+        self._request = request
+        self._queue = queue
+        self._waiter = waiter
+        self._then = then
+        self._timer: TimerHandle | None = None
+        self._over = False
+
+    def start(self, wait_s: float) -> None:
+        context = self._context
+        self._waiter.deliver = self._deliver
+        deliveries = context.broker.add_waiter(self._queue, self._waiter)
+        if deliveries is not None:
+            self._over = True
+            load_and_answer(
+                context, self._request, self._queue, deliveries, self._then, self._max_bytes, self._again
+            )
+            return
+        if self._over:
+            return  # served before the line was reached, by a broker that waits
+        self._timer = context.loop.call_later(wait_s, self.end)
+        self._request.on_gone = self.end
+        context.long_polls.add(self)
+        if self._request.gone:
+            self._end()
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        """The broker's lock is held; any thread."""
+        try:
+            self._context.loop.call_soon_threadsafe(self._context.enter, self._served, deliveries)
+        except RuntimeError:
+            pass  # the loop is closed; the leases end by themselves
+
+    def _served(self, deliveries: list[Delivery]) -> None:
+        self._finish()
+        load_and_answer(
+            self._context, self._request, self._queue, deliveries, self._then, self._max_bytes, self._again
+        )
+
+    def end(self) -> None:
+        """The time is up, the client is gone, or the server stops."""
+        self._context.enter(self._end)
+
+    def _end(self) -> None:
+        if self._over or not self._context.broker.remove_waiter(self._queue, self._waiter):
+            return  # served in this very moment: `_served` is on its way
+        self._finish()
+        if not self._request.gone:
+            self._request.later(self._then, [], None)
+
+    def _finish(self) -> None:
+        self._over = True
+        self._request.on_gone = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._context.long_polls.discard(self)

@@ -1,0 +1,120 @@
+"""Which door a request goes to, and which requests go to none.
+
+A browser must not be able to reach a server on somebody's own machine from a foreign page: requests
+that carry a foreign `Origin`, and hosts that this server is not known by, are refused here for all doors.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from .context import ServerContext
+from .http import Handler, HttpRequest
+
+_TEXT = b"text/plain; charset=utf-8"
+_MAX_CACHED_HOSTS = 1_000
+# The last two are what containers call the machine they run on, and what a public name for it is.
+_LOCAL_NAMES = frozenset(
+    ("localhost", "queue.amazonaws.com", "host.docker.internal", "localhost.localstack.cloud")
+)
+_MAX_HOST_BYTES = 300  # and its port
+_QUEUE_PATH = re.compile(r"/[0-9]{12}/[^/]+/?\Z")  # the address of a queue in SQS
+
+
+class HttpRouter:
+    def __init__(self, context: ServerContext, fallback: Handler) -> None:
+        self._context = context
+        self._exact: dict[str, Handler] = {}
+        self._prefixes: list[tuple[str, Handler]] = []
+        self._fallback = fallback
+        self._accepted_hosts: set[bytes] = set()
+
+    def add(self, path: str, handler: Handler) -> None:
+        """A path, or everything below it if it ends with a slash."""
+        if path.endswith("/"):
+            self._prefixes.append((path, handler))
+        else:
+            self._exact[path] = handler
+
+    def handle(self, request: HttpRequest) -> None:
+        fields = request.fields
+        host = fields.get(b"host", b"")
+        if host not in self._accepted_hosts and not self._accepts(host):
+            text = f"this server is not known as {host.decode('latin-1')!r}; allow it with --hosts NAME\n"
+            request.answer(421, text.encode(), _TEXT)
+            return
+        if b"origin" in fields and not _same_origin(fields[b"origin"], host):
+            request.answer(403, b"requests from pages of other origins are refused\n", _TEXT)
+            return
+        # Images and links of a foreign page carry no Origin, but browsers say whose page it is.
+        page = fields.get(b"sec-fetch-site", b"none")
+        if page not in (b"same-origin", b"none") and self._context.guard.is_open:
+            request.answer(403, b"requests from pages of other origins are refused\n", _TEXT)
+            return
+        if request.target == b"/":
+            self._fallback(request)
+            return
+        path = request.path
+        handler = self._exact.get(path)
+        if handler is None:
+            for prefix, each in self._prefixes:
+                if path.startswith(prefix):
+                    handler = each
+                    break
+            else:
+                handler = self._fallback if _may_be_sqs(request, path) else _not_found
+        handler(request)
+
+    def _accepts(self, host: bytes) -> bool:
+        try:
+            text = urlsplit("//" + host.decode("ascii")).hostname or "" if host else "localhost"
+        except ValueError:
+            return False  # no name at all
+        # With users every request proves who sends it. Without, only the name tells a page that had its
+        # own name point here (DNS rebinding) from a program on this machine.
+        known = not self._context.guard.is_open or _is_local_name(text, self._context.config.hosts)
+        if known and len(self._accepted_hosts) < _MAX_CACHED_HOSTS and len(host) <= _MAX_HOST_BYTES:
+            self._accepted_hosts.add(host)
+        return known
+
+    def forget_hosts(self) -> None:
+        """Whether sign-in is needed may have changed."""
+        self._accepted_hosts.clear()
+
+
+def _may_be_sqs(request: HttpRequest, path: str) -> bool:
+    """AWS's clients post; older ones get `/ACCOUNT/QUEUE?Action=...`. A browser asks for other things."""
+    return (
+        request.method not in ("GET", "HEAD")
+        or "Action=" in request.query
+        or _QUEUE_PATH.search(path) is not None
+    )
+
+
+def _not_found(request: HttpRequest) -> None:
+    text = "there is nothing here; the REST API is below /api/v1/, described in /openapi.json\n"
+    request.answer(404, text.encode(), _TEXT)
+
+
+def _is_local_name(name: str, more: tuple[str, ...]) -> bool:
+    if name in _LOCAL_NAMES or name in more or name.endswith((".localhost", ".localhost.localstack.cloud")):
+        return True
+    # As AWS's clients build them; nobody else can have such a name point here.
+    if (name.endswith(".amazonaws.com") and name.startswith("sqs.")) or name.endswith(".queue.amazonaws.com"):
+        return True
+    if any(name.endswith(each) for each in more if each.startswith(".")) or "*" in more:
+        return True
+    # Names of one word cannot be anybody's on the internet: containers and machines in a house.
+    if name and "." not in name and ":" not in name:
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _same_origin(origin: bytes, host: bytes) -> bool:
+    return origin.partition(b"://")[2] == host

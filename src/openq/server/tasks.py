@@ -1,0 +1,158 @@
+"""Long work in the server: it has an id, tells how far it is, and can be cancelled.
+
+The one who asked may hang up; the work goes on, and its outcome is kept for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+
+from ..errors import OpenQError, public_text
+
+log = logging.getLogger("openq.tasks")
+
+MAX_KEPT = 1_000  # ended tasks that can still be asked for
+MAX_RUNNING = 32
+MAX_RUNNING_OF_ACCOUNT = 8  # so that one account does not keep all others from theirs
+
+RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
+
+
+class Task:
+    """One piece of work. `done` counts messages; `total` is what is expected, where that is known."""
+
+    def __init__(
+        self,
+        id: str,
+        kind: str,
+        account: str,
+        queue: str,
+        total: int | None,
+        details: Mapping[str, object],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.id = id
+        self.kind = kind
+        self.account = account
+        self.queue = queue  # as its door names it
+        self.total = total
+        self.details = dict(details)
+        self.state = RUNNING
+        self.done = 0
+        self.error: str | None = None
+        self.code: str | None = None  # of the error, for programs
+        self.result: dict[str, object] = {}
+        self._now_ms = now_ms
+        self.started_ms = now_ms()
+        self.ended_ms: int | None = None
+        self.cancelling = threading.Event()
+
+    def progress(self, done: int) -> bool:
+        """Called by the work; False asks it to stop."""
+        self.done = done
+        return not self.cancelling.is_set()
+
+    def cancel(self) -> bool:
+        """False if it was over already."""
+        if self.state != RUNNING:
+            return False
+        self.cancelling.set()
+        return True
+
+    def run(self, work: Callable[[Task], object]) -> None:
+        try:
+            result = work(self)
+            if isinstance(result, int):
+                self.done = result
+            elif isinstance(result, dict):
+                self.result = result
+            self.state = CANCELLED if self.cancelling.is_set() else DONE
+        except OpenQError as error:
+            self.error, self.code, self.state = public_text(error), error.code, FAILED
+        except Exception:
+            log.exception("task %s (%s) failed", self.id, self.kind)
+            self.error, self.state = "internal error; the log of the server says more", FAILED
+        finally:
+            self.ended_ms = self._now_ms()
+
+
+class NotAllowed(OpenQError):
+    code = "forbidden"
+
+
+class RedriveAuthorizer:
+    """Which queues a redrive may return letters to, by what its caller may do; and which it met but may not.
+
+    Each queue is asked about once: a task ends with the rights that it began with.
+    """
+
+    def __init__(self, may_fill: Callable[[str], bool]) -> None:
+        self._may_fill = may_fill
+        self._known: dict[str, bool] = {}
+
+    def allowed(self, queue_key: str) -> bool:
+        known = self._known.get(queue_key)
+        if known is None:
+            known = self._known[queue_key] = self._may_fill(queue_key)
+        return known
+
+    @property
+    def refused(self) -> bool:
+        return not all(self._known.values())
+
+    def refusal(self, user: str) -> NotAllowed:
+        # Not which: who may not send to a queue need not learn its name.
+        return NotAllowed(f"{user} may not send to all queues that these letters died in; theirs stayed")
+
+
+class TooManyTasks(OpenQError):
+    code = "too_many_tasks"
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} tasks are running; wait until one is done, or cancel one")
+
+
+class TaskList:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._tasks: dict[str, Task] = {}
+        self._lock = threading.Lock()
+
+    def start(
+        self,
+        kind: str,
+        account: str,
+        queue: str,
+        work: Callable[[Task], object],
+        total: int | None = None,
+        details: Mapping[str, object] | None = None,
+    ) -> Task:
+        """`work` runs in a thread of its own; what it returns is the count or the result."""
+        task = Task(os.urandom(8).hex(), kind, account, queue, total, details or {}, self._now_ms)
+        with self._lock:
+            running = [each.account for each in self._tasks.values() if each.state == RUNNING]
+            if len(running) >= MAX_RUNNING:
+                raise TooManyTasks(MAX_RUNNING)
+            if running.count(account) >= MAX_RUNNING_OF_ACCOUNT:
+                raise TooManyTasks(MAX_RUNNING_OF_ACCOUNT)
+            ended = [each for each in self._tasks.values() if each.state != RUNNING]
+            for old in ended[: max(0, len(ended) - MAX_KEPT)]:
+                del self._tasks[old.id]
+            self._tasks[task.id] = task
+        threading.Thread(target=task.run, args=(work,), name=f"openq-{kind}", daemon=True).start()
+        return task
+
+    def get(self, id: str) -> Task | None:
+        return self._tasks.get(id)
+
+    def all(self) -> list[Task]:
+        """The newest last."""
+        with self._lock:
+            return list(self._tasks.values())
+
+    def cancel_all(self) -> None:
+        for task in self.all():
+            task.cancel()

@@ -1,0 +1,288 @@
+"""One SQS request on its way: who asks, which queue, and under which names queues are shown."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from ..auth.guard import Principal
+from ..broker.full_interface import KnownQueue
+from ..errors import QueueNotFound
+from ..model import QueueSettings
+from ..names import DEFAULT_ACCOUNT, arn_of, namespace_of, qualified_name, split_name, split_namespace
+from ..server.condition_keys import request_condition_keys
+from ..server.context import ServerContext
+from ..server.http import HttpRequest, host_of
+from . import errors
+from .limits import SqsLimits, limits_of
+from .queue_attributes import POLICY, max_message_size, wait_s
+from .recent_queues import RecentQueues
+from .regions import Regions, host_in, region_of_host
+
+_MAX_CACHED = 10_000
+_MAX_URL = 1_000
+_MAX_HINTS = 100
+
+log = logging.getLogger("openq.sqs")
+
+
+class SqsQueue:
+    """A queue as SQS sees it; made anew when the queue or its settings change."""
+
+    __slots__ = (
+        "account",
+        "arn",
+        "fifo",
+        "limits",
+        "max_bytes",
+        "name",
+        "namespace",
+        "number",
+        "policy",
+        "queue",
+        "queue_key",
+        "region",
+        "settings",
+        "wait_s",
+    )
+
+    def __init__(
+        self, queue_key: str, queue: KnownQueue, resolver: QueueResolver, context: ServerContext
+    ) -> None:
+        settings = queue.settings
+        self.queue_key = queue_key
+        self.namespace, self.name = split_name(queue_key)
+        self.region, self.account = split_namespace(self.namespace)  # None: the server's own region
+        self.queue = queue
+        self.settings: QueueSettings = settings
+        self.number = queue.number
+        self.fifo = settings.fifo
+        self.limits: SqsLimits = limits_of(settings, context.config)
+        self.max_bytes = max_message_size(settings, self.limits)
+        self.wait_s = wait_s(settings)
+        self.arn = resolver.arn_of(queue_key)
+        self.policy: str | None = settings.notes.get(POLICY)
+
+
+class QueueAddress(NamedTuple):
+    """What a queue URL says of its queue."""
+
+    name: str
+    account: str  # empty: that of the caller
+    region: str | None  # None: the server's own
+    has_region: bool  # else the region of the request counts
+    claimed_account: str = ""  # an account that is no number: only its own users can mean it
+
+
+def _is_number(account: str) -> bool:
+    return account.isascii() and account.isdigit()
+
+
+class QueueResolver:
+    """Queues by their URLs and ARNs, in the forms that clients build. One per server."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self.regions = Regions(context.config.region)
+        self._urls: dict[str, QueueAddress] = {}
+        self._hinted: set[str] = set()
+        self._views: dict[str, SqsQueue] = {}
+        self.deleted = RecentQueues()
+        self.purged = RecentQueues()
+
+    split = staticmethod(split_name)
+
+    def arn_of(self, queue_key: str) -> str:
+        return arn_of(*split_name(queue_key), self.regions.own)
+
+    def key_of_arn(self, arn: str) -> str | None:
+        """The engine's name of the queue that an ARN means; None if it is no ARN of SQS."""
+        parts = arn.split(":")
+        if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs" or not parts[5]:
+            return None
+        if not self.regions.is_known(parts[3]) or split_namespace(parts[4])[0] is not None:
+            return None  # the region is told once, before the account
+        return qualified_name(namespace_of(parts[4], self.regions.key_of(parts[3])), parts[5])
+
+    def url_of(self, queue_key: str, host_url: str) -> str:
+        """With the host that the client used. A host that does not tell the region has it in the path, so
+        that a URL is of one queue alone, whoever calls it."""
+        namespace, name = split_name(queue_key)
+        region, account = split_namespace(namespace)
+        if self._context.config.queue_urls == "path" and region != self.regions.of_host(host_in(host_url)):
+            return f"{host_url}/queue/{self.regions.name_of(region)}/{account}/{name}"
+        return f"{host_url}/{account}/{name}"
+
+    def key_of_url(self, url: str, account: str, region: str | None) -> str:
+        """The engine's name for `.../ACCOUNT/NAME`; `account` and `region` are those of the caller.
+
+        A URL that tells no region means the caller's, as on other servers; if that has no such queue, the
+        server's own region, whose URLs these are.
+        """
+        address = self._urls.get(url)
+        if address is None:
+            address = self._parse_url(url)
+            # A queue's name is short: longer URLs are nobody's, and would fill the memory.
+            if len(url) <= _MAX_URL:
+                if len(self._urls) >= _MAX_CACHED:
+                    self._urls.clear()
+                self._urls[url] = address
+        if address.claimed_account and address.claimed_account not in (
+            account,
+            namespace_of(account, region),
+        ):
+            raise errors.invalid_address(url[:_MAX_URL])
+        account = address.account or account or DEFAULT_ACCOUNT
+        if region is not None and not address.has_region:
+            queue_key = qualified_name(namespace_of(account, region), address.name)
+            if self.exists(queue_key):
+                return queue_key
+        return qualified_name(namespace_of(account, address.region), address.name)
+
+    def _parse_url(self, url: str) -> QueueAddress:
+        try:
+            parts = [unquote(part) for part in urlsplit(url).path.split("/") if part]
+        except ValueError:
+            parts = []  # brackets that belong to no address
+        if not parts:
+            raise errors.queue_does_not_exist()
+        *where, name = parts
+        told = region_of_host(host_in(url))
+        account = claimed = ""
+        if (
+            len(where) == 3
+            and where[0] == "queue"
+            and self.regions.is_known(where[1])
+            and _is_number(where[2])
+        ):
+            _, told, account = where
+        elif len(where) == 1 and _is_number(where[0]):
+            account = where[0]
+        elif len(where) == 1 and (named := split_namespace(where[0]))[0] is not None:
+            told, account = named
+        elif where and where != ["queue"]:  # `/queue/NAME` and a bare `/NAME` are URLs of other servers
+            # Never the caller's queue of that name: the caller meant another one.
+            claimed = "/".join(where)
+        region = None if told is None else self.regions.key_of(told)
+        return QueueAddress(name, account, region, told is not None, claimed)
+
+    def hint_region(self, queue_key: str, region: str | None) -> None:
+        """Log, once a region, that a queue which was not found there is in the server's own region."""
+        if region is None or region in self._hinted or len(self._hinted) >= _MAX_HINTS:
+            return
+        namespace, name = split_name(queue_key)
+        if self.exists(qualified_name(split_namespace(namespace)[1], name)):
+            self._hinted.add(region)
+            log.info(
+                "a client in region %s looks for the queue %r of region %s: each region has its own queues. "
+                "Create it there, give the client region %s, or start the server with --region %s",
+                *(region, name, self.regions.own, self.regions.own, region),
+            )
+
+    def exists(self, queue_key: str) -> bool:
+        try:
+            self._context.broker.get_queue(queue_key)
+        except QueueNotFound:
+            return False
+        return True
+
+    def view(self, queue_key: str) -> SqsQueue:
+        """Raises QueueDoesNotExist."""
+        try:
+            queue = self._context.broker.get_queue(queue_key)
+        except QueueNotFound:
+            self._views.pop(queue_key, None)
+            raise errors.queue_does_not_exist() from None
+        view = self._views.get(queue_key)
+        if view is None or view.queue is not queue or view.settings is not queue.settings:
+            if len(self._views) >= _MAX_CACHED:
+                self._views.clear()
+            view = self._views[queue_key] = SqsQueue(queue_key, queue, self, self._context)
+        return view
+
+
+class SqsCall:
+    """One action of one caller."""
+
+    __slots__ = ("context", "http", "principal", "region_key", "resolver")
+
+    def __init__(
+        self,
+        context: ServerContext,
+        resolver: QueueResolver,
+        http: HttpRequest,
+        principal: Principal,
+        region: str | None = None,
+    ) -> None:
+        self.context = context
+        self.resolver = resolver
+        self.http = http
+        self.principal = principal
+        self.region_key = region  # None: the server's own
+
+    @property
+    def account(self) -> str:
+        return self.principal.account
+
+    @property
+    def region(self) -> str:
+        return self.resolver.regions.name_of(self.region_key)
+
+    @property
+    def namespace(self) -> str:
+        return namespace_of(self.account, self.region_key)
+
+    @property
+    def now_ms(self) -> int:
+        return self.context.now_ms()
+
+    @property
+    def host_url(self) -> str:
+        scheme = "https" if self.http.is_tls else "http"
+        return f"{scheme}://{host_of(self.http) or 'localhost'}"
+
+    def queue(self, queue_url: str) -> SqsQueue:
+        return self.resolver.view(self.key_of_url(queue_url))
+
+    def key_of_url(self, queue_url: str) -> str:
+        return self.resolver.key_of_url(queue_url, self.account, self.region_key)
+
+    def queue_key(self, name: str, account: str | None = None) -> str:
+        return qualified_name(
+            namespace_of(self.account if account is None else account, self.region_key), name
+        )
+
+    def url_of(self, queue_key: str) -> str:
+        return self.resolver.url_of(queue_key, self.host_url)
+
+    def arn_of(self, queue_key: str) -> str:
+        return self.resolver.arn_of(queue_key)
+
+    def may_fill(self, queue_key: str) -> bool:
+        """Whether the caller may direct messages to this queue: it sends to it, or manages it.
+
+        Asked before the queue is looked up: whoever may not use it must not learn whether it exists.
+        """
+        namespace, name = self.resolver.split(queue_key)
+        try:
+            view: SqsQueue | None = self.resolver.view(queue_key)
+        except errors.SqsError:
+            view = None
+        policy = None if view is None else view.policy
+        return any(
+            self.context.guard.may(
+                *(self.principal, action, namespace, name),
+                policy=policy,
+                sqs_action="sqs:SendMessage",
+                resource_arn=self.arn_of(queue_key),
+                condition_keys=None if view is None or policy is None else self.condition_keys(view),
+            )
+            for action in ("send", "manage")
+        )
+
+    def condition_keys(self, view: SqsQueue) -> Mapping[str, str]:
+        """What the conditions of a queue's policy may ask about a request."""
+        region = self.resolver.regions.name_of(view.region)
+        return request_condition_keys(self.http, self.principal, region, self.now_ms)

@@ -1,0 +1,879 @@
+"""Scripted AMQP dialogues: what a client says frame by frame, and what a broker answers.
+
+The answers in `dialogues.json` were recorded from RabbitMQ; the tests hold OpenQ to them. The codec here is
+written for these tests alone: a mistake in OpenQ's own codec must not hide itself.
+
+    python -m tests.amqp.dialogue --record --port 5672   # record anew from a RabbitMQ, guest/guest
+    python -m tests.amqp.dialogue --show                 # the whole record, for reading
+    python -m tests.amqp.dialogue --compare --port 5672  # how a running broker differs
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RECORD = Path(__file__).with_name("dialogues.json")
+PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
+FRAME_END = 0xCE
+FRAME_MAX = 131_072
+# How long a broker may take before an answer counts as missing, and how long silence means "that was all".
+TIMEOUT_S = 4.0
+FIRST_ANSWER_S = 0.5
+SILENCE_S = 0.12
+
+_METHODS = """
+10,10 connection.start version_major:octet version_minor:octet server_properties:table mechanisms:long_string locales:long_string
+10,11 connection.start-ok client_properties:table mechanism:string response:long_string locale:string
+10,20 connection.secure challenge:long_string
+10,21 connection.secure-ok response:long_string
+10,30 connection.tune channel_max:short frame_max:long heartbeat:short
+10,31 connection.tune-ok channel_max:short frame_max:long heartbeat:short
+10,40 connection.open virtual_host:string reserved1:string reserved2:bit
+10,41 connection.open-ok reserved1:string
+10,50 connection.close reply_code:short reply_text:string class_id:short method_id:short
+10,51 connection.close-ok
+10,60 connection.blocked reason:string
+10,61 connection.unblocked
+10,70 connection.update-secret new_secret:long_string reason:string
+10,71 connection.update-secret-ok
+20,10 channel.open reserved1:string
+20,11 channel.open-ok reserved1:long_string
+20,20 channel.flow active:bit
+20,21 channel.flow-ok active:bit
+20,40 channel.close reply_code:short reply_text:string class_id:short method_id:short
+20,41 channel.close-ok
+30,10 access.request realm:string exclusive:bit passive:bit active:bit write:bit read:bit
+30,11 access.request-ok ticket:short
+40,10 exchange.declare reserved1:short exchange:string type:string passive:bit durable:bit auto_delete:bit internal:bit no_wait:bit arguments:table
+40,11 exchange.declare-ok
+40,20 exchange.delete reserved1:short exchange:string if_unused:bit no_wait:bit
+40,21 exchange.delete-ok
+40,30 exchange.bind reserved1:short destination:string source:string routing_key:string no_wait:bit arguments:table
+40,31 exchange.bind-ok
+40,40 exchange.unbind reserved1:short destination:string source:string routing_key:string no_wait:bit arguments:table
+40,51 exchange.unbind-ok
+50,10 queue.declare reserved1:short queue:string passive:bit durable:bit exclusive:bit auto_delete:bit no_wait:bit arguments:table
+50,11 queue.declare-ok queue:string message_count:long consumer_count:long
+50,20 queue.bind reserved1:short queue:string exchange:string routing_key:string no_wait:bit arguments:table
+50,21 queue.bind-ok
+50,30 queue.purge reserved1:short queue:string no_wait:bit
+50,31 queue.purge-ok message_count:long
+50,40 queue.delete reserved1:short queue:string if_unused:bit if_empty:bit no_wait:bit
+50,41 queue.delete-ok message_count:long
+50,50 queue.unbind reserved1:short queue:string exchange:string routing_key:string arguments:table
+50,51 queue.unbind-ok
+60,10 basic.qos prefetch_size:long prefetch_count:short global:bit
+60,11 basic.qos-ok
+60,20 basic.consume reserved1:short queue:string consumer_tag:string no_local:bit no_ack:bit exclusive:bit no_wait:bit arguments:table
+60,21 basic.consume-ok consumer_tag:string
+60,30 basic.cancel consumer_tag:string no_wait:bit
+60,31 basic.cancel-ok consumer_tag:string
+60,40 basic.publish reserved1:short exchange:string routing_key:string mandatory:bit immediate:bit
+60,50 basic.return reply_code:short reply_text:string exchange:string routing_key:string
+60,60 basic.deliver consumer_tag:string delivery_tag:longlong redelivered:bit exchange:string routing_key:string
+60,70 basic.get reserved1:short queue:string no_ack:bit
+60,71 basic.get-ok delivery_tag:longlong redelivered:bit exchange:string routing_key:string message_count:long
+60,72 basic.get-empty cluster_id:string
+60,80 basic.ack delivery_tag:longlong multiple:bit
+60,90 basic.reject delivery_tag:longlong requeue:bit
+60,100 basic.recover-async requeue:bit
+60,110 basic.recover requeue:bit
+60,111 basic.recover-ok
+60,120 basic.nack delivery_tag:longlong multiple:bit requeue:bit
+85,10 confirm.select no_wait:bit
+85,11 confirm.select-ok
+90,10 tx.select
+90,11 tx.select-ok
+90,20 tx.commit
+90,21 tx.commit-ok
+90,30 tx.rollback
+90,31 tx.rollback-ok
+"""  # noqa: E501
+_PROPERTIES = (
+    ("content_type", "string"),
+    ("content_encoding", "string"),
+    ("headers", "table"),
+    ("delivery_mode", "octet"),
+    ("priority", "octet"),
+    ("correlation_id", "string"),
+    ("reply_to", "string"),
+    ("expiration", "string"),
+    ("message_id", "string"),
+    ("timestamp", "longlong"),
+    ("type", "string"),
+    ("user_id", "string"),
+    ("app_id", "string"),
+    ("cluster_id", "string"),
+)
+_WITH_CONTENT = ("basic.return", "basic.deliver", "basic.get-ok")
+_NUMBERS = {"octet": ">B", "short": ">H", "long": ">I", "longlong": ">Q"}
+_TABLE_NUMBERS = {
+    "b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "f": ">f", "d": ">d",
+    "T": ">Q",
+}  # fmt: skip
+
+
+class _Method(NamedTuple):
+    id: tuple[int, int]
+    name: str
+    fields: tuple[tuple[str, str], ...]
+
+
+def _methods() -> Iterator[_Method]:
+    for line in _METHODS.strip().splitlines():
+        numbers, name, *fields = line.split()
+        class_id, method_id = numbers.split(",")
+        pairs = (field.split(":") for field in fields)
+        yield _Method((int(class_id), int(method_id)), name, tuple((name, kind) for name, kind in pairs))
+
+
+METHODS_BY_NAME = {method.name: method for method in _methods()}
+_BY_ID = {method.id: method for method in METHODS_BY_NAME.values()}
+
+
+# Values in tables: text, booleans, lists, tables and 32-bit integers are themselves; any other type is
+# {"!x": value} with its letter on the wire.
+
+
+def _encode_value(value: Any) -> bytes:
+    if isinstance(value, bool):
+        return b"t" + bytes([value])
+    if isinstance(value, int):
+        return b"I" + struct.pack(">i", value)
+    if isinstance(value, str):
+        raw = value.encode()
+        return b"S" + struct.pack(">I", len(raw)) + raw
+    if isinstance(value, list):
+        raw = b"".join(_encode_value(item) for item in value)
+        return b"A" + struct.pack(">I", len(raw)) + raw
+    if isinstance(value, dict):
+        if len(value) == 1 and (key := next(iter(value))).startswith("!"):
+            return _encode_typed(key[1], value[key])
+        return b"F" + _encode_table(value)
+    raise TypeError(value)
+
+
+def _encode_typed(letter: str, value: Any) -> bytes:
+    tag = letter.encode()
+    if letter in _TABLE_NUMBERS:
+        return tag + struct.pack(_TABLE_NUMBERS[letter], value)
+    if letter == "V":
+        return tag
+    if letter == "x":
+        raw = bytes.fromhex(value)
+        return tag + struct.pack(">I", len(raw)) + raw
+    if letter == "D":
+        return tag + struct.pack(">BI", *value)
+    raise TypeError(letter)
+
+
+def _encode_table(table: dict[str, Any]) -> bytes:
+    raw = b"".join(
+        bytes([len(name.encode())]) + name.encode() + _encode_value(value) for name, value in table.items()
+    )
+    return struct.pack(">I", len(raw)) + raw
+
+
+class _Cursor:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        piece = self.data[self.at : self.at + size]
+        assert len(piece) == size, f"{size} bytes wanted at {self.at} of {self.data!r}"
+        self.at += size
+        return piece
+
+    def number(self, form: str) -> Any:
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def string(self) -> str:
+        return self.take(self.number(">B")).decode()
+
+    def long_string(self) -> str:
+        return _readable(self.take(self.number(">I")))
+
+    def table(self) -> dict[str, Any]:
+        inner = _Cursor(self.take(self.number(">I")))
+        table = {}
+        while inner.at < len(inner.data):
+            name = inner.string()
+            table[name] = inner.value()
+        return table
+
+    def value(self) -> Any:
+        letter = self.take(1).decode("latin-1")
+        if letter == "t":
+            return self.number(">B") != 0
+        if letter == "S":
+            return self.long_string()
+        if letter == "F":
+            return self.table()
+        if letter == "A":
+            inner = _Cursor(self.take(self.number(">I")))
+            items = []
+            while inner.at < len(inner.data):
+                items.append(inner.value())
+            return items
+        if letter == "I":
+            return self.number(">i")
+        if letter in _TABLE_NUMBERS:
+            return {f"!{letter}": self.number(_TABLE_NUMBERS[letter])}
+        if letter == "V":
+            return {"!V": None}
+        if letter == "x":
+            return {"!x": self.take(self.number(">I")).hex()}
+        if letter == "D":
+            return {"!D": list(struct.unpack(">BI", self.take(5)))}
+        raise AssertionError(f"type {letter!r} in a table")
+
+
+def _readable(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def encode_method(name: str, fields: dict[str, Any]) -> bytes:
+    method = METHODS_BY_NAME[name]
+    unknown = set(fields) - {field for field, _ in method.fields}
+    assert not unknown, f"{name} has no {unknown}"
+    out = bytearray(struct.pack(">HH", *method.id))
+    bits: list[bool] = []
+    for field, kind in method.fields:
+        if kind == "bit":
+            bits.append(bool(fields.get(field)))
+            continue
+        out += _packed(bits)
+        out += _encode_field(kind, fields.get(field))
+    return bytes(out + _packed(bits))
+
+
+def _packed(bits: list[bool]) -> bytes:
+    if not bits:
+        return b""
+    octet = sum(1 << place for place, bit in enumerate(bits) if bit)
+    bits.clear()
+    return bytes([octet])
+
+
+def _encode_field(kind: str, value: Any) -> bytes:
+    if kind in _NUMBERS:
+        return struct.pack(_NUMBERS[kind], value or 0)
+    if kind == "table":
+        return _encode_table(value or {})
+    raw = (value or "").encode()
+    return (bytes([len(raw)]) if kind == "string" else struct.pack(">I", len(raw))) + raw
+
+
+def decode_method(payload: bytes) -> tuple[str, dict[str, Any]]:
+    cursor = _Cursor(payload)
+    method = _BY_ID[(cursor.number(">H"), cursor.number(">H"))]
+    fields: dict[str, Any] = {}
+    place = 8
+    octet = 0
+    for field, kind in method.fields:
+        if kind == "bit":
+            if place > 7:
+                octet, place = cursor.number(">B"), 0
+            fields[field] = bool(octet >> place & 1)
+            place += 1
+            continue
+        place = 8
+        fields[field] = _decode_field(cursor, kind)
+    assert cursor.at == len(payload), f"{method.name} is followed by {payload[cursor.at :]!r}"
+    return method.name, {field: value for field, value in fields.items() if not field.startswith("reserved")}
+
+
+def _decode_field(cursor: _Cursor, kind: str) -> Any:
+    if kind in _NUMBERS:
+        return cursor.number(_NUMBERS[kind])
+    return getattr(cursor, kind)()
+
+
+def encode_properties(properties: dict[str, Any]) -> bytes:
+    flags = 0
+    out = b""
+    for place, (name, kind) in enumerate(_PROPERTIES):
+        if name in properties:
+            flags |= 1 << (15 - place)
+            out += _encode_field(kind, properties[name])
+    return struct.pack(">H", flags) + out
+
+
+def decode_properties(wire: bytes) -> dict[str, Any]:
+    cursor = _Cursor(wire)
+    flags = cursor.number(">H")
+    properties = {
+        name: _decode_field(cursor, kind)
+        for place, (name, kind) in enumerate(_PROPERTIES)
+        if flags >> (15 - place) & 1
+    }
+    assert cursor.at == len(wire), f"properties are followed by {wire[cursor.at :]!r}"
+    return properties
+
+
+def frame(kind: int, channel: int, payload: bytes) -> bytes:
+    return struct.pack(">BHI", kind, channel, len(payload)) + payload + bytes([FRAME_END])
+
+
+def content(channel: int, properties: dict[str, Any], body: bytes) -> bytes:
+    header = struct.pack(">HHQ", 60, 0, len(body)) + encode_properties(properties)
+    room = FRAME_MAX - 8
+    bodies = b"".join(frame(BODY, channel, body[at : at + room]) for at in range(0, len(body), room))
+    return frame(HEADER, channel, header) + bodies
+
+
+# What a script says
+
+
+class ClientMessage(NamedTuple):
+    """One thing the client sends: a method (with its content), or plain bytes.
+
+    `on` is the connection's letter and the channel. A connection is opened when it is first named, a channel
+    too; one whose letter is from `r` on is raw: nothing is opened by itself."""
+
+    on: str
+    method: str = ""
+    fields: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    properties: dict[str, Any] | None = None
+    body: bytes = b""
+    raw: bytes | None = None
+
+    @property
+    def connection(self) -> str:
+        return self.on[0]
+
+    @property
+    def channel(self) -> int:
+        return int(self.on[1:] or 0)
+
+    def as_text(self) -> str:
+        if self.raw is not None:
+            return f"{self.on} bytes {self.raw.hex()[:80]}"
+        if self.method in ("connect", "drop"):
+            return f"{self.on} {self.method}"
+        fields = " ".join(f"{name}={json.dumps(value)}" for name, value in self.fields.items())
+        text = f"{self.on} {self.method} {fields}".rstrip()
+        if self.properties is not None:
+            body = repr(self.body)[1:] if len(self.body) < 60 else f"({len(self.body)} bytes)"
+            text += f" {json.dumps(self.properties)} {body}"
+        return text
+
+
+class DialogueStep(NamedTuple):
+    """Things said in one go; then all answers are awaited.
+
+    `settle`: while recording, how long to listen before it is quiet for good. `unordered`: the order of the
+    answers is the broker's free choice. `again`: the answers come true in a while; asking changes nothing."""
+
+    says: tuple[ClientMessage, ...]
+    settle: float = 0.0
+    unordered: bool = False
+    again: bool = False
+
+
+class Script(NamedTuple):
+    name: str
+    steps: tuple[DialogueStep, ...]
+    options: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+
+Answer = list[Any]
+
+
+# Talking
+
+
+class ConnectionEnded(Exception):
+    pass
+
+
+class DialogueConnection:
+    """One socket. `answers` come decoded; closes are confirmed as a good client does."""
+
+    def __init__(self, letter: str, host: str, port: int) -> None:
+        self.letter = letter
+        self.socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.buffer = b""
+        self.open_channels: set[int] = set()
+        self.ended = False
+        self.said_goodbye = False
+        self._contents: dict[int, tuple[Answer, int, bytearray]] = {}
+
+    def send(self, data: bytes) -> None:
+        try:
+            self.socket.sendall(data)
+        except OSError:
+            pass  # what the broker said before it hung up is still to be read
+
+    def read(self, timeout_s: float) -> list[Answer]:
+        """What one read of the socket completes; nothing if the time is over."""
+        self.socket.settimeout(max(timeout_s, 0.001))
+        try:
+            data = self.socket.recv(1 << 20)
+        except TimeoutError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self._end()
+            return [[self.letter, "eof"]]
+        self.buffer += data
+        answers: list[Answer] = []
+        for piece in self._frames():
+            answer = self._take(*piece)
+            if answer is not None:
+                answers.append(answer)
+        return answers
+
+    def _end(self) -> None:
+        self.ended = True
+        self.open_channels.clear()
+
+    def hangs_up(self) -> bool:
+        """After the goodbye: does the broker end the TCP connection?"""
+        self.socket.settimeout(TIMEOUT_S)
+        try:
+            while self.socket.recv(1 << 16):
+                pass
+        except TimeoutError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def _frames(self) -> Iterator[tuple[int, int, bytes]]:
+        """The whole frames that have come. The buffer is cut once, after the last of them."""
+        data, self.buffer = self.buffer, b""
+        at = 0
+        while len(data) >= at + 7:
+            if data.startswith(b"AMQP", at) and len(data) >= at + 8:
+                yield 0, 0, data[at : at + 8]
+                at += 8
+                continue
+            kind, channel, size = struct.unpack_from(">BHI", data, at)
+            end = at + 7 + size
+            if len(data) <= end:
+                break
+            assert data[end] == FRAME_END
+            yield kind, channel, data[at + 7 : end]
+            at = end + 1
+        self.buffer = data[at:]
+
+    def _take(self, kind: int, channel: int, payload: bytes) -> Answer | None:
+        where = f"{self.letter}{channel or ''}"
+        if kind == 0:
+            return [where, "protocol-header", {"bytes": payload.hex()}]
+        if kind == HEARTBEAT:
+            return [where, "heartbeat", {}]
+        if kind == METHOD:
+            name, fields = decode_method(payload)
+            answer: Answer = [where, name, fields]
+            if name in _WITH_CONTENT:
+                self._contents[channel] = (answer, -1, bytearray())
+                return None
+            self._react(channel, name)
+            return answer
+        answer, size, body = self._contents[channel]
+        if kind == HEADER:
+            size = struct.unpack(">Q", payload[4:12])[0]
+            answer.append(decode_properties(payload[12:]))
+            self._contents[channel] = (answer, size, body)
+        else:
+            body += payload
+        if len(body) < size:
+            return None
+        del self._contents[channel]
+        answer.append(_readable(bytes(body)) if size < 100 else f"({size} bytes)")
+        return answer
+
+    def _react(self, channel: int, name: str) -> None:
+        if name == "channel.close":
+            self.send(frame(METHOD, channel, encode_method("channel.close-ok", {})))
+        elif name == "connection.close":
+            self.send(frame(METHOD, 0, encode_method("connection.close-ok", {})))
+        if name in ("connection.close", "connection.close-ok"):
+            # Who asked for the end may be left to hang up himself: RabbitMQ does so.
+            self.said_goodbye = name == "connection.close"
+            self._end()
+        elif name in ("channel.close", "channel.close-ok"):
+            self.open_channels.discard(channel)
+        elif name == "channel.open-ok":
+            self.open_channels.add(channel)
+
+    def ask(self, channel: int, method: str, fields: dict[str, Any], reply: str) -> Answer:
+        self.send(frame(METHOD, channel, encode_method(method, fields)))
+        return self.await_method(reply)
+
+    def await_method(self, name: str) -> Answer:
+        end = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < end:
+            for answer in self.read(end - time.monotonic()):
+                if answer[1] == name:
+                    return answer
+                if answer[1] in ("eof", "connection.close", "channel.close"):
+                    raise ConnectionEnded(f"{name} expected, {answer} came")
+        raise ConnectionEnded(f"{name} did not come")
+
+    def open(self, options: dict[str, Any]) -> None:
+        user = options.get("user", "guest")
+        self.send(PROTOCOL_HEADER)
+        self.await_method("connection.start")
+        capabilities = options.get("capabilities", CAPABILITIES)
+        self.ask(
+            0,
+            "connection.start-ok",
+            {
+                "client_properties": {"capabilities": capabilities},
+                "mechanism": "PLAIN",
+                "response": f"\0{user}\0{options.get('password', user)}",
+                "locale": "en_US",
+            },
+            "connection.tune",
+        )
+        tune = {"channel_max": 2047, "frame_max": FRAME_MAX, "heartbeat": 0}
+        self.send(frame(METHOD, 0, encode_method("connection.tune-ok", tune)))
+        self.ask(0, "connection.open", {"virtual_host": options.get("vhost", "/")}, "connection.open-ok")
+
+    def open_channel(self, channel: int) -> None:
+        self.ask(channel, "channel.open", {}, "channel.open-ok")
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+CAPABILITIES = {
+    "authentication_failure_close": True,
+    "basic.nack": True,
+    "connection.blocked": True,
+    "consumer_cancel_notify": True,
+    "exchange_exchange_bindings": True,
+    "per_consumer_qos": True,
+    "publisher_confirms": True,
+}
+
+
+class DialoguePlayer:
+    """One script being played against a broker."""
+
+    def __init__(self, script: Script, port: int, host: str = "127.0.0.1") -> None:
+        self.script = script
+        self.host, self.port = host, port
+        self.connections: dict[str, DialogueConnection] = {}
+        self._replaced: list[
+            DialogueConnection
+        ] = []  # ended ones whose letter speaks again on a new connection
+        self._names: dict[str, str] = {}  # generated name -> what the record calls it
+
+    def __enter__(self) -> DialoguePlayer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in (*self._replaced, *self.connections.values()):
+            connection.close()
+        self._sweep()
+
+    def play(self, step: DialogueStep, awaited: Sequence[Answer] | None) -> list[Answer]:
+        """Say it and gather answers: as many as `awaited`, or until it is quiet."""
+        for say in step.says:
+            self._say(say)
+        if awaited is None:
+            return self._listen_until_quiet(step.settle)
+        return self._listen_for(awaited)
+
+    def rest(self) -> list[Answer]:
+        """What came beyond the last step: everything before the answer to one more question."""
+        extra: list[Answer] = []
+        for connection in (*self._replaced, *self.connections.values()):
+            if connection.said_goodbye and not connection.hangs_up():
+                extra.append([connection.letter, "did not hang up"])
+            if connection.ended or connection.letter >= "r":
+                continue
+            connection.send(frame(METHOD, 2000, encode_method("channel.open", {})))
+            end = time.monotonic() + TIMEOUT_S
+            while not connection.ended and time.monotonic() < end:
+                came = connection.read(end - time.monotonic())
+                if any(answer[0] == f"{connection.letter}2000" for answer in came):
+                    extra += [answer for answer in came if not answer[0].endswith("2000")]
+                    break
+                extra += came
+        return [self._normal(answer) for answer in extra]
+
+    def _say(self, say: ClientMessage) -> None:
+        connection = self._connection(say)
+        if say.method == "connect":
+            return
+        if say.method == "drop":
+            connection.close()
+            connection.ended = True
+            del self.connections[say.connection]
+            return
+        if say.raw is not None:
+            connection.send(say.raw)
+            return
+        raw_talk = say.connection >= "r"
+        if say.channel and not raw_talk and say.channel not in connection.open_channels:
+            if say.method == "channel.open":
+                pass
+            elif connection.ended:
+                raise ConnectionEnded(f"{say.as_text()}: the connection has ended")
+            else:
+                connection.open_channel(say.channel)
+        fields = {name: self._filled(value) for name, value in say.fields.items()}
+        data = frame(METHOD, say.channel, encode_method(say.method, fields))
+        if say.properties is not None:
+            properties = {name: self._filled(value) for name, value in say.properties.items()}
+            data += content(say.channel, properties, say.body)
+        connection.send(data)
+
+    def _connection(self, say: ClientMessage) -> DialogueConnection:
+        connection = self.connections.get(say.connection)
+        if connection is None or (connection.ended and say.connection < "r"):
+            if connection is not None:
+                self._replaced.append(connection)
+            connection = DialogueConnection(say.connection, self.host, self.port)
+            self.connections[say.connection] = connection
+            if say.connection < "r":
+                connection.open(self.script.options.get(say.connection, {}))
+                if say.channel and say.method != "channel.open":
+                    connection.open_channel(say.channel)
+        return connection
+
+    def _listen_until_quiet(self, settle: float) -> list[Answer]:
+        answers: list[Answer] = []
+        start = time.monotonic()
+        last = start
+        while True:
+            now = time.monotonic()
+            quiet_enough = now - last > SILENCE_S if answers else now - start > FIRST_ANSWER_S
+            if quiet_enough and now - start > settle:
+                return [self._normal(answer) for answer in answers]
+            for connection in self._living():
+                came = connection.read(0.01)
+                if came:
+                    answers += came
+                    last = time.monotonic()
+            if not self._living():
+                return [self._normal(answer) for answer in answers]
+
+    def _listen_for(self, awaited: Sequence[Answer]) -> list[Answer]:
+        answers: list[Answer] = []
+        end = time.monotonic() + TIMEOUT_S
+        wanted = [answer[0][0] for answer in awaited]
+        while time.monotonic() < end:
+            got = [answer[0][0] for answer in answers]
+            missing = [letter for letter in set(wanted) if got.count(letter) < wanted.count(letter)]
+            listening = [connection for connection in self._living() if connection.letter in missing]
+            if not listening:
+                break
+            for connection in listening:
+                answers += connection.read(0.05 if len(listening) > 1 else end - time.monotonic())
+        return [self._normal(answer) for answer in answers]
+
+    def _living(self) -> list[DialogueConnection]:
+        return [connection for connection in self.connections.values() if not connection.ended]
+
+    # Names that the broker makes up are called $gen1, $tag1, ... in record and script.
+
+    def _filled(self, value: Any) -> Any:
+        if isinstance(value, str) and value.startswith("$"):
+            return next((made for made, name in self._names.items() if name == value), value)
+        return value
+
+    def _normal(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return _GENERATED.sub(self._called, value)
+        if isinstance(value, list):
+            if len(value) > 1 and value[1] == "connection.start":
+                return [value[0], value[1], _start(value[2])]
+            return [self._normal(item) for item in value]
+        if isinstance(value, dict):
+            if set(value) == {"!T"} and abs(value["!T"] - time.time()) < 3600:
+                return {"!T": "now"}
+            return {name: self._normal(item) for name, item in value.items()}
+        return value
+
+    def _called(self, match: re.Match[str]) -> str:
+        made = match[0]
+        if made not in self._names:
+            kind = {"gen": "$gen", "ctag": "$tag"}.get(match[1], "$reply")
+            number = 1 + sum(name.startswith(kind) for name in self._names.values())
+            self._names[made] = f"{kind}{number}"
+        return self._names[made]
+
+    def _sweep(self) -> None:
+        """Take away what the script declared: the next one starts with nothing."""
+        queues, exchanges = set(), set()
+        for say in (say for step in self.script.steps for say in step.says):
+            if say.method == "queue.declare":
+                queues.add(say.fields.get("queue", ""))
+            elif say.method == "exchange.declare":
+                exchanges.add(say.fields.get("exchange", ""))
+        queues |= {made for made, name in self._names.items() if name.startswith("$gen")}
+        if not queues and not exchanges:
+            return
+        sweeper = DialogueConnection("z", self.host, self.port)
+        try:
+            sweeper.open({})
+            for kind, names in (("queue", queues), ("exchange", exchanges)):
+                for name in sorted(names):
+                    if not name or (name.startswith("amq.") and kind == "exchange") or len(name) > 200:
+                        continue
+                    try:
+                        sweeper.open_channel(1)
+                        sweeper.ask(1, f"{kind}.delete", {kind: name}, f"{kind}.delete-ok")
+                        sweeper.ask(1, "channel.close", {}, "channel.close-ok")
+                    except ConnectionEnded:
+                        if sweeper.ended:
+                            return
+        finally:
+            sweeper.close()
+
+
+_GENERATED = re.compile(r"amq\.(gen|ctag)-[A-Za-z0-9_-]{22,}|amq\.rabbitmq\.reply-to\.[A-Za-z0-9+/=_.-]+")
+
+
+def _start(fields: dict[str, Any]) -> dict[str, Any]:
+    """Who the broker is differs; what it can does not."""
+    properties = fields["server_properties"]
+    return {
+        "version": [fields["version_major"], fields["version_minor"]],
+        "capabilities": properties["capabilities"],
+        "mechanisms": sorted(fields["mechanisms"].split()),
+        "locales": fields["locales"],
+    }
+
+
+def same(recorded: Sequence[Answer], answers: Sequence[Answer], unordered: bool) -> bool:
+    """Frames of one channel come in order; which channel hears first is chance."""
+
+    def by_channel(given: Iterable[Answer]) -> list[Answer]:
+        if unordered:
+            return sorted(given, key=lambda answer: json.dumps(answer, sort_keys=True))
+        return sorted(given, key=lambda answer: str(answer[0]))
+
+    return by_channel(recorded) == by_channel(answers)
+
+
+# Recording and comparing
+
+
+def record(script: Script, port: int) -> list[list[Answer]]:
+    answers = []
+    with DialoguePlayer(script, port) as stage:
+        for step in script.steps:
+            if step.again:
+                time.sleep(step.settle)
+            answers.append(stage.play(step, None))
+    return answers
+
+
+def compare(
+    script: Script, recorded: Sequence[Sequence[Answer]], port: int, patient: bool = False
+) -> list[str]:
+    """How a broker differs from the record; it stops at the first step that does.
+
+    `patient`: wait for quiet after each step. RabbitMQ needs it: its queues are processes of their own."""
+    said: list[str] = []
+    with DialoguePlayer(script, port) as stage:
+        for step, expected in zip(script.steps, recorded, strict=True):
+            said += [f"  > {say.as_text()}" for say in step.says]
+            end = time.monotonic() + TIMEOUT_S
+            try:
+                answers = stage.play(step, None if patient else expected)
+                while step.again and not same(expected, answers, step.unordered) and time.monotonic() < end:
+                    time.sleep(0.01)
+                    answers = stage.play(step, expected)
+            except ConnectionEnded as ended:
+                return [*said, f"  ! {ended}"]
+            if not same(expected, answers, step.unordered):
+                return [*said, *_difference(expected, answers)]
+            said += [f"  < {json.dumps(answer)}" for answer in answers]
+        extra = stage.rest()
+        return [*said, *_difference([], extra)] if extra else []
+
+
+def _difference(expected: Sequence[Answer], answers: Sequence[Answer]) -> list[str]:
+    return [
+        *(f"  - {json.dumps(answer)}" for answer in expected if answer not in answers),
+        *(f"  + {json.dumps(answer)}" for answer in answers if answer not in expected),
+        *(["  ! the same frames in another order"] if all(a in expected for a in answers) else []),
+    ]
+
+
+def load() -> dict[str, list[list[Answer]]]:
+    read: dict[str, list[list[Answer]]] = json.loads(RECORD.read_text())
+    return read
+
+
+def save(records: dict[str, list[list[Answer]]]) -> None:
+    """One line per step: a change of one answer is one line of difference."""
+    scripts = []
+    for name, steps in records.items():
+        lines = ",\n".join("    " + json.dumps(step) for step in steps)
+        scripts.append(f"  {json.dumps(name)}: [\n{lines}\n  ]")
+    RECORD.write_text("{\n" + ",\n".join(scripts) + "\n}\n")
+
+
+def script_as_text(script: Script, recorded: Sequence[Sequence[Answer]]) -> Iterator[str]:
+    yield f"### {script.name}"
+    for step, answers in zip(script.steps, recorded, strict=True):
+        for say in step.says:
+            yield f"> {say.as_text()}"
+        for answer in answers:
+            where, name, *more = answer
+            fields = " ".join(
+                f"{key}={json.dumps(value)}" for key, value in (more[0] if more else {}).items()
+            )
+            yield f"< {where} {name} {fields} {' '.join(json.dumps(item) for item in more[1:])}".rstrip()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    from tests.amqp.scripts import SCRIPTS
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--port", type=int, default=5672)
+    parser.add_argument("--patient", action="store_true", help="with --compare: for a RabbitMQ")
+    parser.add_argument("--only", default="", help="scripts whose name contains this")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--record", action="store_true")
+    what.add_argument("--show", action="store_true")
+    what.add_argument("--compare", action="store_true")
+    given = parser.parse_args(arguments)
+    records = load() if RECORD.exists() else {}
+    chosen = [script for script in SCRIPTS if given.only in script.name]
+    differing = 0
+    for script in chosen:
+        if given.record:
+            try:
+                records[script.name] = record(script, given.port)
+            except Exception as error:
+                print(f"### {script.name}: {error!r}")
+        elif given.show:
+            print("\n".join(script_as_text(script, records[script.name])))
+        elif lines := compare(script, records[script.name], given.port, given.patient):
+            differing += 1
+            print("\n".join([f"### {script.name}", *lines]))
+    if given.record:
+        save({script.name: records[script.name] for script in SCRIPTS if script.name in records})
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

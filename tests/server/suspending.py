@@ -1,0 +1,75 @@
+"""A broker whose every verb lets others go first, as one that waits for a store far away.
+
+What it keeps it keeps in this process, so whatever a door does wrong with a broker that waits shows without
+a Redis: each verb suspends its caller before it acts and again before it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from openq.errors import OpenQError
+from openq.local.broker import LocalBroker
+from openq.redis.net import greenlets
+
+VERBS = (
+    *("declare", "delete", "settings", "stats", "purge", "ready_count", "in_flight"),
+    *("publish", "publish_many", "publish_each", "publish_body", "publish_bodies", "publish_stamped"),
+    *("route", "route_to", "receive", "attend", "leave"),
+    *("ack", "ack_one", "ack_late", "nack", "nack_many", "reject", "reject_many", "release"),
+    *("extend", "extend_late"),
+    *("peek", "entries", "find", "status", "lease", "lease_of", "leases", "leases_of", "deliveries"),
+    *("why", "timeline", "cancel", "edit", "move", "reschedule"),
+    *("declare_exchange", "change_exchange", "delete_exchange", "bind", "unbind"),
+)
+_chooser = random.Random(7)
+
+
+def _yield_to_other_tasks() -> None:
+    for _ in range(_chooser.choice((0, 1, 1, 2, 5))):
+        loop = asyncio.get_running_loop()
+        greenlets.wait(lambda callback, loop=loop: loop.call_soon(callback, None))  # type: ignore[misc]
+
+
+def _suspending(verb: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(verb)
+    def hesitate(*given: Any, **more: Any) -> Any:
+        if not greenlets.in_greenlet():
+            _require_greenlet(verb.__name__)
+            return verb(*given, **more)
+        _yield_to_other_tasks()
+        try:
+            return verb(*given, **more)
+        finally:
+            _yield_to_other_tasks()
+
+    return hesitate
+
+
+def _require_greenlet(name: str) -> None:
+    """On a loop that runs, a verb outside of `context.enter` would block everybody."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return  # a thread, or before and after the loop
+    if SuspendingBroker.is_strict:
+        raise AssertionError(f"{name} was called on the loop by something that cannot wait")
+
+
+class SuspendingBroker(LocalBroker):
+    waits = True
+    is_strict = False  # set when the server has started
+
+    def after_durable(self, callback: Callable[[OpenQError | None], None]) -> None:
+        loop = asyncio.get_running_loop()
+        journal = self.journal
+        assert journal is not None
+        self.after_commit(lambda: loop.call_soon_threadsafe(callback, journal.error))
+
+
+for _name in VERBS:
+    setattr(SuspendingBroker, _name, _suspending(getattr(LocalBroker, _name)))
