@@ -1,14 +1,15 @@
 """What the documents show is true: their snippets run, and so do the examples.
 
 Of README.md and docs/*.md, every ```python block runs, a file's blocks in order in one namespace, and
-every line of a ```console block that starts with `$ openq `. All in one temporary folder per file.
-A document that names one of the server's default addresses is run with a server there.
+every line of a ```console block that starts with `$ openq ` or `$ curl `.
+All in one temporary folder per file. A document that names a default address of the server gets a server.
 A block is left out by an HTML comment just before it: `<!-- not run: needs a server -->`.
 """
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +71,7 @@ def commands(body: list[str], first_line: int) -> list[Step]:
     found: list[Step] = []
     rest = iter(enumerate(body, first_line))
     for number, line in rest:
-        if line.startswith("$ openq "):
+        if line.startswith(("$ openq ", "$ curl ")):
             command = line.removeprefix("$ ")
             while command.endswith("\\"):
                 command += "\n" + next(rest, (0, ""))[1]
@@ -81,7 +82,7 @@ def commands(body: list[str], first_line: int) -> list[Step]:
 # Runs in a process of its own, so that a snippet that hangs can be ended and threads do not pile up here.
 # The blank lines in front make a traceback name the document's own line.
 RUNNER = """
-import json, os, subprocess, sys
+import json, os, shutil, subprocess, sys
 name, steps = json.load(sys.stdin)
 # For the commands only: the library would take it for the place of its queues.
 url = os.environ.pop("SERVER_URL", None)
@@ -91,6 +92,10 @@ for line, language, text in steps:
     if language == "python":
         exec(compile("\\n" * (line - 1) + text, name, "exec"), namespace)
     else:
+        if text.startswith("curl "):
+            if shutil.which("curl") is None:
+                continue  # the test below is skipped then, and says so
+            text = text.replace("curl ", "curl -sS --fail-with-body ", 1)
         done = subprocess.run(text, shell=True, stdin=subprocess.DEVNULL, env=commands)
         if done.returncode:
             sys.exit(f"{name}:{line}: exit code {done.returncode}: {text}")
@@ -134,6 +139,14 @@ def run_document(name: str, text: str, folder: Path) -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_a_document_s_snippets_run(path: Path, tmp_path: Path) -> None:
     run_document(path.name, path.read_text(), tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed: its snippets do not run")
+def test_a_curl_that_gets_an_error_is_seen(tmp_path: Path) -> None:
+    text = f"```console\n$ curl -X POST {SERVER}/api/v1/queues/none/receive --json '{{}}'\n```\n"
+
+    with pytest.raises(AssertionError, match=r"doc.md:2: exit code"):
+        run_document("doc.md", text, tmp_path)
 
 
 # The reader of documents itself.
