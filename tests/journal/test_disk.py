@@ -244,11 +244,11 @@ def test_a_mistake_of_ours_in_the_keeper_is_survived(tmp_path: Path) -> None:
     broken = [True]
 
     class Careless(file_journal.Journal):
-        def _keep(self) -> float | None:
+        def _prepare_segments(self) -> float | None:
             if broken:
                 broken.pop()
                 raise ZeroDivisionError
-            return super()._keep()
+            return super()._prepare_segments()
 
     journal = Careless(tmp_path, reserve_bytes=0, rows_of=lambda record, offset: b"")
     eventually(lambda: journal._pool.spares)

@@ -1,4 +1,4 @@
-"""FileJournal as its users see it: append, wait, read, replay, close."""
+"""Journal as its users see it: append, wait, read, replay, close."""
 
 from __future__ import annotations
 

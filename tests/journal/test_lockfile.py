@@ -16,8 +16,8 @@ from tests.journal.helpers import contents, put, small
 
 HOLD = """
 import sys
-from openq.journal.file_journal import FileJournal
-journal = FileJournal(sys.argv[1])
+from openq.journal.file_journal import Journal
+journal = Journal(sys.argv[1])
 journal.announce("http://127.0.0.1:9324")
 print("open", flush=True)
 sys.stdin.read()

@@ -1,4 +1,4 @@
-"""FileJournal: segments in a folder, recovery, reading, retention, one process per folder."""
+"""Journal: segments in a folder, recovery, reading, retention, one process per folder."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _fitting(spares: Iterable[SpareSegment], size: int) -> list[SpareSegment]:
 
 
 class GroupCommitWriter:
-    """The writing half of FileJournal, which opens the files and reads them."""
+    """The writing half of Journal, which opens the files and reads them."""
 
     def __init__(
         self,

@@ -7,9 +7,9 @@ lie in DATA/pipeline/staged until somebody commits the batch with the list of th
     2. the promise: `commit.json`. From here on the batch will be published, whatever happens to this process
     3. chunk by chunk, each in one block of the journal together with a mark of how far the batch is
 
-So a chunk and its mark (`engine/progress.py`) are both on disk or neither is; after a crash the marks say where
-to go on, and that a batch is done. The batches of a job are numbered and only grow. A batch of one chunk is
-one atomic append and needs no promise.
+A chunk and its progress record (`engine/progress.py`) are both on disk or neither is. After a crash the progress
+says where to resume and whether a batch is done. Batch numbers of a job only grow. A batch of one chunk is one
+atomic append and needs no plan.
 """
 
 from __future__ import annotations
