@@ -1,7 +1,7 @@
 """A process that uses queues in Redis, and writes down every call and every answer.
 
-Run as `python -m tests.crash.redis_client OPTIONS` with the options as JSON. Its actors are threads that share
-one broker; they go on whatever happens, with the same broker, until standard input ends.
+Run as `python -m tests.crash.redis_client OPTIONS` with the options as JSON. Its actors are threads that
+share one broker; they go on whatever happens, with the same broker, until standard input ends.
 """
 
 from __future__ import annotations

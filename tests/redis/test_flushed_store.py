@@ -284,7 +284,8 @@ def test_the_library_for_asyncio_goes_on(redis_server: Server) -> None:
 
 
 def test_servers_go_on_at_every_protocol_and_who_waits_is_served(
-    redis_server: Server, open_server: OpenServer
+    redis_server: Server,
+    open_server: OpenServer,  # noqa: F811
 ) -> None:
     one, two = open_server(), open_server()
     url = one.sqs.create_queue(QueueName="jobs")["QueueUrl"]
