@@ -15,7 +15,7 @@ from tests.serving import Served, free_port, served
 
 from .helpers import run_in_process
 
-EXPORTED = Path(__file__).parent.parent / "protocols" / "amqp" / "rabbitmq_definitions.json"
+EXPORTED = Path(__file__).parent.parent / "amqp" / "rabbitmq_definitions.json"
 IMPORT = ("import", "rabbitmq-definitions")
 EXPORT = ("export", "rabbitmq-definitions")
 
