@@ -22,7 +22,7 @@ LAYERS = [
     ["errors", "_version", "clock", "names"],
     ["amqp_fields", "packed"],
     ["model"],
-    ["engine", "auth", "metrics", "observe", "config"],
+    ["engine", "auth", "metrics", "config"],
     ["journal"],
     ["history"],
     ["broker"],

@@ -1,1 +1,0 @@
-"""What can be seen from outside: counters in the text format of Prometheus."""
