@@ -124,8 +124,8 @@ def spy(path, *args, **more):
         modes.append(os.fstat(fd).st_mode & 0o777)
     return fd
 os.open = spy
-from openq.auth.store import Store
-Store({str(file)!r}).add_user("alice")
+from openq.auth.store import UserStore
+UserStore({str(file)!r}).add_user("alice")
 print(*map(oct, modes))
 """
     done = subprocess.run(
@@ -146,8 +146,8 @@ def deadly(*args):
         real(args[0], bytes(args[1])[:10])
     os.kill(os.getpid(), signal.SIGKILL)
 os.{call} = deadly
-from openq.auth.store import Store
-Store({str(file)!r}).add_user("bob")
+from openq.auth.store import UserStore
+UserStore({str(file)!r}).add_user("bob")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
     assert done.returncode == -signal.SIGKILL

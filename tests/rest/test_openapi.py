@@ -16,9 +16,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from openq.rest.handler import ROUTES
 from openq.rest.openapi import document
 from openq.rest.problems import PROBLEMS
-from openq.rest.routes import TABLE
 from tests.rest.helpers import Client
 from tests.serving import Served, served
 
@@ -41,13 +41,13 @@ def as_they_are(context: Any, value: Any) -> bytes:
 
 OPERATIONS = {
     f"{operation.method.upper()} {operation.path}": operation
-    for result in schemathesis.openapi.from_dict(document(TABLE)).get_all_operations()
+    for result in schemathesis.openapi.from_dict(document(ROUTES)).get_all_operations()
     for operation in [result.ok()]
 }
 
 
 def test_every_route_is_described_with_its_permission() -> None:
-    described = document(TABLE)
+    described = document(ROUTES)
     rows = {
         (method.upper(), path, operation["x-openq-permission"])
         for path, operations in described["paths"].items()
@@ -55,12 +55,12 @@ def test_every_route_is_described_with_its_permission() -> None:
     }
 
     assert described["openapi"] == "3.1.0"
-    assert rows == {(route.method, f"/api/v1/{route.path}", route.permission) for route in TABLE}
-    assert len(OPERATIONS) == len(TABLE)
+    assert rows == {(route.method, f"/api/v1/{route.path}", route.permission) for route in ROUTES}
+    assert len(OPERATIONS) == len(ROUTES)
 
 
 def test_operations_have_names_of_their_own() -> None:
-    names = [route.handler.__name__ for route in TABLE]
+    names = [route.handler.__name__ for route in ROUTES]
 
     assert len(set(names)) == len(names)
 
@@ -76,7 +76,7 @@ def test_the_description_is_public(client: Client) -> None:
     answer = client.send("GET", "/openapi.json")
 
     assert answer.status == 200
-    assert answer.value == document(TABLE)
+    assert answer.value == document(ROUTES)
     assert client.send("POST", "/openapi.json").code == "method_not_allowed"
 
 

@@ -17,7 +17,8 @@ from openq.auth.policy import ROLES, Rule
 from openq.auth.store import UserStore
 from openq.local.broker import LocalBroker
 from openq.model import QueueSettings
-from openq.rest.routes import TABLE, Route
+from openq.rest.handler import ROUTES
+from openq.rest.routes import Route
 from tests.rest.helpers import Answer, Client
 from tests.serving import Served, served
 
@@ -95,18 +96,18 @@ BODIES: dict[str, Any] = {
     "POST pipeline/subscriptions/{name}/ack": {"through": 1},
     "PUT pipeline/cursors/{name}": {"position": 1 << 62},  # refused, but only after the permission
     "POST pipeline/stages/{job}/{batch}/commit": {"parts": [], "queue": QUEUE},
-    "POST keys": {"user": "nobody"},
-    "POST tokens": {"user": "nobody", "name": "x"},
+    "POST keys": {"user": "public"},
+    "POST tokens": {"user": "public", "name": "x"},
 }
 
 
 def ask(client: Client, route: Route, queue: str = QUEUE) -> Answer:
     """With everything valid, so that only the permission decides; nothing that the others need is removed."""
     path = route.path.replace("{queue}", queue).replace("{exchange}", queue)
-    if route.about == "body":
+    if route.scope == "body":
         path = path.replace("{name}", queue)
     path = "/" + re.sub(r"\{\w+\}", "unknown", path)
-    if route.about == "query":
+    if route.scope == "query":
         path += f"?queue={queue}"
     if route.path == "history/rows":
         path += "?piece=%7B%7D"
@@ -126,19 +127,19 @@ def allowed(route: Route, role: str, own: bool, account: str) -> bool:
     actions = {action for rule in ROLES[role] for action in rule.actions}
     if route.permission == "none":
         return True
-    if route.about == "server":
+    if route.scope == "server":
         return route.permission in actions and (account == HOME or role == "admin")
     return route.permission in actions and (own or role == "admin")
 
 
 def test_every_route_has_a_permission() -> None:
-    assert {route.permission for route in TABLE} <= {"send", "receive", "peek", "manage", "admin", "none"}
-    assert {route.path for route in TABLE if route.about == "nobody"} == {"health"}
-    open_to_all = {route.path for route in TABLE if route.permission == "none"}
+    assert {route.permission for route in ROUTES} <= {"send", "receive", "peek", "manage", "admin", "none"}
+    assert {route.path for route in ROUTES if route.scope == "public"} == {"health"}
+    open_to_all = {route.path for route in ROUTES if route.permission == "none"}
     assert open_to_all == {"health", "whoami", "server", "history/end"}
 
 
-@pytest.mark.parametrize("route", TABLE, ids=lambda route: f"{route.method} {route.path}")
+@pytest.mark.parametrize("route", list(ROUTES), ids=lambda route: f"{route.method} {route.path}")
 def test_a_route_lets_in_exactly_those_whom_the_table_lets_in(guarded: Guarded, route: Route) -> None:
     for (account, role), target in itertools.product(
         itertools.product((HOME, ABROAD), ROLES), (None, HOME, ABROAD)
@@ -152,7 +153,7 @@ def test_a_route_lets_in_exactly_those_whom_the_table_lets_in(guarded: Guarded, 
         assert answer.status != 401, who
         if route.path == "history/rows":
             assert answer.code == "invalid_setting", who  # no such piece; test_columns.py tells who sees what
-        elif route.about == "each":
+        elif route.scope == "each":
             assert answer.status == 200, who
             if route.path == "history/snapshot" and account == ABROAD and target != ABROAD:
                 continue  # the rows of "lent" are for them too
@@ -161,9 +162,9 @@ def test_a_route_lets_in_exactly_those_whom_the_table_lets_in(guarded: Guarded, 
             assert bool(visible) <= allowed(route, role, own, account), who
             if route.path in ("queues", "exchanges"):
                 assert bool(visible) is allowed(route, role, own, account), who
-        elif route.about == "task":
+        elif route.scope == "task":
             assert answer.code == "task_not_found", who
-        elif route.about == "subscription":
+        elif route.scope == "subscription":
             # Where there is none, nothing is to be done: whoever asks learns that and no more.
             does_nothing = route.path.endswith(("/ack", "/extend"))
             assert answer.status == 200 if does_nothing else answer.code == "subscription_not_found", who
@@ -171,14 +172,14 @@ def test_a_route_lets_in_exactly_those_whom_the_table_lets_in(guarded: Guarded, 
             assert (answer.status == 403) is not allowed(route, role, own, account), who
 
 
-@pytest.mark.parametrize("route", TABLE, ids=lambda route: f"{route.method} {route.path}")
+@pytest.mark.parametrize("route", list(ROUTES), ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_requires_authentication(guarded: Guarded, route: Route) -> None:
     wrong = Client(guarded.server.url, headers={"authorization": "Negotiate abc"})
 
     for client in (Client(guarded.server.url), wrong):
         answer = ask(client, route)
 
-        if route.about == "nobody":
+        if route.scope == "public":
             assert answer.status == 200
         else:
             assert (answer.status, answer.code) == (401, "unauthorized")
@@ -187,7 +188,7 @@ def test_every_route_requires_authentication(guarded: Guarded, route: Route) -> 
 
 @pytest.mark.parametrize(
     "route",
-    [route for route in TABLE if route.about == "queue"],
+    [route for route in ROUTES if route.scope == "queue"],
     ids=lambda route: f"{route.method} {route.path}",
 )
 def test_who_may_not_know_of_a_queue_does_not_learn_whether_it_exists(guarded: Guarded, route: Route) -> None:

@@ -13,7 +13,7 @@ from openq.auth.store import UserStore
 from openq.config import Config
 from openq.local.broker import LocalBroker
 from openq.model import DeadLetterEvent, DeliveryOptions, Draft, QueueSettings
-from openq.rest.routes import TABLE
+from openq.rest.handler import ROUTES
 from tests.rest.helpers import Client
 from tests.server.in_process import InProcessServer, in_process_server
 
@@ -70,8 +70,8 @@ def ended(client: Client, started: Any) -> dict[str, Any]:
 
 
 def test_every_route_about_a_queue_says_what_its_policy_is_asked() -> None:
-    for route in TABLE:
-        if route.get_queue not in ("server", "caller", "nobody"):
+    for route in ROUTES:
+        if route.get_queue not in ("server", "caller", "public"):
             assert set(route.sqs_actions) <= set(SQS_ACTIONS), route.path
             assert route.sqs_actions or route.path.startswith("exchanges"), route.path
 

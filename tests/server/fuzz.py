@@ -27,7 +27,8 @@ from openq.config import Config
 from openq.errors import OpenQError
 from openq.local.broker import LocalBroker
 from openq.model import QueueSettings
-from openq.rest.routes import TABLE, Route
+from openq.rest.handler import ROUTES
+from openq.rest.routes import Route
 from openq.server.app import Server
 from openq.server.http import HttpConnection, HttpRequest, Listener
 from openq.sqs.requests import REQUESTS
@@ -622,7 +623,7 @@ class ProtocolFuzzer:
 
     def __init__(self, server: FuzzServer) -> None:
         self.server = server
-        self._routes = [route for route in TABLE if not route.path.startswith(("users", "keys", "tokens"))]
+        self._routes = [route for route in ROUTES if not route.path.startswith(("users", "keys", "tokens"))]
         self.furnish()
 
     def furnish(self) -> None:
@@ -754,7 +755,7 @@ class SignIns:
         self._token = store.create_token("admin", "t")
         self.server.server.guard.refresh()
         self._makers = ProtocolFuzzer.__new__(ProtocolFuzzer)
-        self._makers._routes = list(TABLE)
+        self._makers._routes = list(ROUTES)
 
     def close(self) -> None:
         self.server.close()

@@ -12,12 +12,12 @@ from urllib.parse import parse_qsl
 
 from ..auth.errors import AuthenticationFailed, TooManyFailedLogins, UserStoreDamaged, UserStoreUnwritable
 from ..auth.guard import Principal
+from ..auth.policy import POLICY_NOTE
 from ..errors import Closed, JournalFailed, OpenQError, OutOfRoom, StoreError, public_text
 from ..names import DEFAULT_ACCOUNT, owner_of, qualified_name, split_name, split_namespace
 from ..server.condition_keys import request_condition_keys
 from ..server.context import unless_gone
 from ..server.http import HttpRequest
-from ..sqs.queue_attributes import POLICY
 from .arguments import account_of
 from .errors import ACCESS_REFUSED, CONNECTION_FORCED, INTERNAL_ERROR, NOT_FOUND, RESOURCE_ERROR, AmqpError
 from .publishing import DiskFull
@@ -152,7 +152,7 @@ class ManagementCall:
         policy: str | None = None
         if is_queue:
             try:
-                policy = self.context.broker.get_queue(queue_key).settings.notes.get(POLICY)
+                policy = self.context.broker.get_queue(queue_key).settings.notes.get(POLICY_NOTE)
             except OpenQError:
                 pass  # no such queue, so no policy
         if policy is None:

@@ -15,6 +15,7 @@ from .._version import __version__
 from ..amqp_fields import decode_table
 from ..auth.errors import LoginFailed
 from ..auth.guard import Principal
+from ..auth.policy import POLICY_NOTE
 from ..broker.interface import Receipt
 from ..errors import OpenQError, OutOfRoom, StoreError
 from ..model import Delivery
@@ -23,7 +24,6 @@ from ..server.admission import MAX_LINGERING
 from ..server.buffers import SMALL
 from ..server.condition_keys import connection_condition_keys
 from ..server.context import ServerContext
-from ..sqs.queue_attributes import POLICY
 from . import methods as m
 from .arguments import QueueDeclaration
 from .channel import AmqpChannel
@@ -274,7 +274,7 @@ class AmqpServer:
 
     def _policy(self, account: str, name: str) -> str | None:
         queue = self.context.broker.find_queue(qualified_name(account, name))
-        return None if queue is None else queue.settings.notes.get(POLICY)
+        return None if queue is None else queue.settings.notes.get(POLICY_NOTE)
 
     def may(self, connection: AmqpConnection, action: str, kind: str, name: str) -> bool:
         guard, account = self.context.guard, connection.account

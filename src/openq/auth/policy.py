@@ -94,7 +94,9 @@ POLICY_REPAIR_ACTIONS = frozenset(
     {"AddPermission", "GetQueueAttributes", "RemovePermission", "SetQueueAttributes"}
 )
 
-# AddPermission's own document: AWS writes the older version there.
+# The note of a queue's settings (`QueueSettings.notes`) that holds its policy.
+POLICY_NOTE = "sqs.Policy"
+# The version of documents that AddPermission makes; AWS writes the older one there.
 GENERATED_VERSION = "2008-10-17"
 MAX_STATEMENTS = 20
 MAX_POLICY_BYTES = 64 * 1024

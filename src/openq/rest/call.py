@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ..auth.guard import Principal
-from ..auth.policy import SQS_ACTION_OF
+from ..auth.policy import POLICY_NOTE, SQS_ACTION_OF
 from ..errors import NotOnThisStore, OpenQError
 from ..journal.file_journal import Journal
 from ..model import check_name
@@ -15,18 +15,13 @@ from ..names import DEFAULT_ACCOUNT, arn_of, qualified_name, split_name, split_n
 from ..server.condition_keys import request_condition_keys
 from ..server.context import ServerContext, unless_gone
 from ..server.http import HttpRequest
-from ..sqs.queue_attributes import POLICY
 from .formats import Format, encode_messages
 from .problems import CONTENT_TYPE, Problem, render
-
-if TYPE_CHECKING:
-    from .routes import Route
+from .routes import Route, SqsActions
 
 log = logging.getLogger("openq.rest")
 
 T = TypeVar("T")
-SqsActions = tuple[str, ...]  # operations of SQS, as the policies of queues name them
-
 _SEND_ACTIONS: SqsActions = ("SendMessage",)
 
 
@@ -99,7 +94,7 @@ class RestCall:
         policy: str | None = None
         if sqs_actions:
             try:
-                policy = self.broker.get_queue(qualified_name(account, name)).settings.notes.get(POLICY)
+                policy = self.broker.get_queue(qualified_name(account, name)).settings.notes.get(POLICY_NOTE)
             except OpenQError:
                 pass  # no such queue, so no policy
         if policy is None:

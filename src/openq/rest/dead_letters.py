@@ -20,7 +20,20 @@ from .call import RestCall
 from .messages import make_filter
 from .paging import page
 from .problems import Problem
-from .schemas import DeadGroup, DeadGroups, DeadLetters, DeadLetterView, DeadQueue, DeadQueues, TaskView
+from .routes import route
+from .schemas import (
+    DeadGroup,
+    DeadGroups,
+    DeadLetters,
+    DeadLetterView,
+    DeadPage,
+    DeadQueue,
+    DeadQueues,
+    Discard,
+    Redrive,
+    Replay,
+    TaskView,
+)
 from .values import iso, moment_ms, seconds
 from .views import is_dead, task_view
 
@@ -30,6 +43,15 @@ _GROUPING_S = 10.0
 _MAX_REASON = 500
 
 
+@route(
+    "GET",
+    "dead-letters",
+    permission="peek",
+    scope="each",
+    sqs_actions=("GetQueueAttributes",),
+    summary="Dead-letter queues",
+    reply=DeadQueues,
+)
 def list_dead_queues(call: RestCall) -> None:
     broker = call.broker
     sources: dict[str, list[str]] = {}
@@ -64,6 +86,15 @@ def reason_of(entry: Entry) -> str:
     return options.reason or (options.deaths[0][1] if options.deaths else "")
 
 
+@route(
+    "GET",
+    "queues/{queue}/dead-letters",
+    permission="peek",
+    sqs_actions=("ReceiveMessage",),
+    summary="Dead letters, with reasons",
+    reply=DeadLetters,
+    query=DeadPage,
+)
 def list_dead_letters(call: RestCall) -> None:
     query, broker, queue = call.query, call.broker, call.queue
 
@@ -110,6 +141,14 @@ def normalised(reason: str) -> str:
     return text.strip()
 
 
+@route(
+    "GET",
+    "queues/{queue}/dead-letters/groups",
+    permission="peek",
+    sqs_actions=("ReceiveMessage",),
+    summary="Dead letters by reason",
+    reply=DeadGroups,
+)
 def group_dead_letters(call: RestCall) -> None:
     broker, queue = call.broker, call.queue
     call.seek(lambda: group(call, broker, queue, _GROUPING_S))
@@ -181,6 +220,16 @@ def _chosen(call: RestCall, only_dead: bool = True) -> Filter:
     return replace(make_filter(wanted, call.sent, state), dead_in=call.queue if only_dead else None)
 
 
+@route(
+    "POST",
+    "queues/{queue}/redrive",
+    permission="manage",
+    sqs_actions=("StartMessageMoveTask",),
+    summary="Dead letters back to where they died",
+    request=Redrive,
+    reply=TaskView,
+    status=(202, 200),
+)
 def redrive(call: RestCall) -> None:
     body, broker, queue = call.body, call.broker, call.queue
     broker.settings(queue)
@@ -227,6 +276,16 @@ def _would_redrive(
         )
 
 
+@route(
+    "POST",
+    "queues/{queue}/discard",
+    permission="manage",
+    sqs_actions=("DeleteMessage", "PurgeQueue"),
+    summary="Remove messages for good",
+    request=Discard,
+    reply=TaskView,
+    status=(202, 200),
+)
 def discard(call: RestCall) -> None:
     body, broker, queue = call.body, call.broker, call.queue
     broker.settings(queue)
@@ -255,6 +314,16 @@ def _discard(broker: FullBroker, queue: str, filter: Filter, task: Task) -> int:
     return done
 
 
+@route(
+    "POST",
+    "queues/{queue}/replay",
+    permission="manage",
+    sqs_actions=("ReceiveMessage", "StartMessageMoveTask"),
+    summary="Publish past messages again",
+    request=Replay,
+    reply=TaskView,
+    status=(202, 200),
+)
 def replay(call: RestCall) -> None:
     body, broker, queue = call.body, call.broker, call.queue
     broker.settings(queue)

@@ -10,7 +10,21 @@ from ..errors import InvalidSetting
 from .call import RestCall
 from .messages import make_draft
 from .problems import Problem
-from .schemas import BindingList, BindingView, Changed, ExchangeList, ExchangeView, Id, Routed
+from .routes import route
+from .schemas import (
+    BindingChange,
+    BindingList,
+    BindingListing,
+    BindingView,
+    Changed,
+    ExchangeChange,
+    ExchangeList,
+    ExchangeView,
+    Id,
+    IfUnused,
+    Routed,
+    RoutedMessage,
+)
 from .views import attributes_of
 
 _MAX_ARGUMENT_DEPTH = 16
@@ -56,6 +70,7 @@ def _view(call: RestCall, exchange: Exchange) -> ExchangeView:
     )
 
 
+@route("GET", "exchanges", permission="peek", scope="each", summary="List exchanges", reply=ExchangeList)
 def list_exchanges(call: RestCall) -> None:
     shown = [
         _view(call, each)
@@ -65,10 +80,20 @@ def list_exchanges(call: RestCall) -> None:
     call.answer(ExchangeList(exchanges=sorted(shown, key=lambda each: each.name)))
 
 
+@route("GET", "exchanges/{exchange}", permission="peek", summary="An exchange", reply=ExchangeView)
 def show_exchange(call: RestCall) -> None:
     call.answer(_view(call, call.broker.exchange(call.qualified(call.args[0], "exchange"))))
 
 
+@route(
+    "PUT",
+    "exchanges/{exchange}",
+    permission="manage",
+    summary="Declare an exchange",
+    request=ExchangeChange,
+    reply=ExchangeView,
+    status=(200, 201),
+)
 def put_exchange(call: RestCall) -> None:
     body = call.body
     if body.alternate is not None:
@@ -87,11 +112,28 @@ def put_exchange(call: RestCall) -> None:
     call.after_commit(_view(call, call.broker.exchange(exchange.name)), 201 if new else 200)
 
 
+@route(
+    "DELETE",
+    "exchanges/{exchange}",
+    permission="manage",
+    summary="Delete an exchange",
+    reply=Id,
+    query=IfUnused,
+)
 def delete_exchange(call: RestCall) -> None:
     call.broker.delete_exchange(call.qualified(call.args[0], "exchange"), call.query.if_unused)
     call.after_commit(Id(id=call.args[0]))
 
 
+@route(
+    "POST",
+    "exchanges/{exchange}/publish",
+    permission="send",
+    summary="Publish through an exchange",
+    request=RoutedMessage,
+    reply=Routed,
+    status=(201,),
+)
 def publish_to_exchange(call: RestCall) -> None:
     name = call.qualified(call.args[0], "exchange")
     if call.broker.exchange(name).internal:
@@ -104,6 +146,16 @@ def publish_to_exchange(call: RestCall) -> None:
 # -- bindings -----------------------------------------------------------------------------------
 
 
+@route(
+    "GET",
+    "bindings",
+    permission="peek",
+    scope="each",
+    sqs_actions=("GetQueueAttributes",),
+    summary="List bindings",
+    reply=BindingList,
+    query=BindingListing,
+)
 def list_bindings(call: RestCall) -> None:
     query = call.query
     source = None if query.source is None else call.qualified(query.source, "exchange")
@@ -143,11 +195,32 @@ def _binding(call: RestCall) -> Binding:
     )
 
 
+@route(
+    "POST",
+    "bindings",
+    permission="manage",
+    scope="body",
+    sqs_actions=("SetQueueAttributes",),
+    summary="Bind",
+    request=BindingChange,
+    reply=Changed,
+    status=(200, 201),
+)
 def bind(call: RestCall) -> None:
     new = call.broker.bind(_binding(call))
     call.after_commit(Changed(changed=new), 201 if new else 200)
 
 
+@route(
+    "DELETE",
+    "bindings",
+    permission="manage",
+    scope="body",
+    sqs_actions=("SetQueueAttributes",),
+    summary="Unbind",
+    request=BindingChange,
+    reply=Changed,
+)
 def unbind(call: RestCall) -> None:
     if not call.broker.unbind(_binding(call)):
         raise Problem("binding_not_found", "there is no such binding")

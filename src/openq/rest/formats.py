@@ -94,7 +94,8 @@ def explain(error: msgspec.ValidationError, kind: Any) -> str:
     something else than usual."""
     text = str(error)
     if found := _WRONG_KIND.match(text):
-        return f"{_json_path(found)} must be {_kinds(found['kinds'])}, not {_received_kind(found['kinds'], found['got'])}"
+        received = _received_kind(found["kinds"], found["got"])
+        return f"{_json_path(found)} must be {_kinds(found['kinds'])}, not {received}"
     if found := _OUT_OF_RANGE.match(text):
         return f"{_json_path(found)} must be {_kinds(found['kinds'])} of {_range(found)}"
     if found := _MISSING_FIELD.match(text):

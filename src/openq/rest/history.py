@@ -22,7 +22,8 @@ from .formats import JSON
 from .paging import MAX_ANSWER_BYTES, page
 from .payloads import form_of, show_json, show_msgpack
 from .problems import Problem
-from .schemas import PastMessages, PastMessageView, SegmentList, SegmentView
+from .routes import route
+from .schemas import Export, PastMessages, PastMessageView, PastQuery, SegmentList, SegmentView
 from .values import iso, iso_or_none, moment_ms
 from .views import attributes_of, stored
 
@@ -38,6 +39,14 @@ def _durable_bytes(journal: Journal, segment: SegmentInfo, durable_location: int
     return segment.bytes if segment_of(durable_location) > segment.number else 0
 
 
+@route(
+    "GET",
+    "history/segments",
+    permission="admin",
+    scope="server",
+    summary="Segments of the journal",
+    reply=SegmentList,
+)
 def list_segments(call: RestCall) -> None:
     journal = journal_of(call)
     if journal is None:
@@ -68,6 +77,15 @@ def _segment(call: RestCall) -> tuple[Journal, SegmentInfo]:
     raise HistoryUnavailable(f"segment {text[:40]} of the journal is not kept (any more)")
 
 
+@route(
+    "GET",
+    "history/segments/{number}/data",
+    permission="admin",
+    scope="server",
+    summary="Bytes of a segment, as far as they are durable; by Range",
+    status=(200, 206),
+    media=("application/octet-stream",),
+)
 def read_segment(call: RestCall) -> None:
     journal, segment = _segment(call)
     total = _durable_bytes(journal, segment, journal.durable_location)
@@ -121,6 +139,14 @@ def _range(asked: bytes, total: int) -> tuple[int, int]:
     return start, end
 
 
+@route(
+    "GET",
+    "history/segments/{number}/index",
+    permission="admin",
+    scope="server",
+    summary="What is where in a segment, in rows of 32 bytes",
+    media=("application/octet-stream",),
+)
 def read_index(call: RestCall) -> None:
     """Rows of 32 bytes, little-endian: sequence u64, time in ms u64, queue u32, offset u32, length u32,
     kind u8, flags u8, two bytes of nothing."""
@@ -130,6 +156,16 @@ def read_index(call: RestCall) -> None:
     )
 
 
+@route(
+    "GET",
+    "history/messages",
+    permission="peek",
+    scope="query",
+    sqs_actions=("ReceiveMessage",),
+    summary="Past messages as they were published",
+    reply=PastMessages,
+    query=PastQuery,
+)
 def list_past(call: RestCall) -> None:
     query, broker = call.query, call.broker
     queue = call.qualified(query.queue)
@@ -181,6 +217,16 @@ def _view(call: RestCall, queue: str, past: Past) -> PastMessageView:
     )
 
 
+@route(
+    "GET",
+    "export",
+    permission="peek",
+    scope="query",
+    sqs_actions=("ReceiveMessage",),
+    summary="A queue as JSON lines, page by page",
+    query=Export,
+    media=("application/x-ndjson",),
+)
 def export(call: RestCall) -> None:
     """The persistence form, one JSON document per line; `OpenQ-Next` says where the next page begins."""
     query, broker = call.query, call.broker

@@ -27,7 +27,8 @@ from ..server.context import ServerContext, TooManySearches
 from ..server.http import HttpRequest
 from .call import RestCall, journal_of
 from .problems import Problem
-from .schemas import HistoryEnd
+from .routes import route
+from .schemas import EndQuery, HistoryEnd, HistorySnapshot, RowsQuery, SnapshotQuery
 from .values import iso
 
 log = logging.getLogger("openq.history")
@@ -77,6 +78,16 @@ def _object(text: str, what: str) -> Any:
         raise Problem("invalid", f"{what} must be a JSON object") from None
 
 
+@route(
+    "GET",
+    "history/snapshot",
+    permission="peek",
+    scope="each",
+    sqs_actions=("ReceiveMessage",),
+    summary="What there is of a selection, in pieces to be read",
+    reply=HistorySnapshot,
+    query=SnapshotQuery,
+)
 def show_snapshot(call: RestCall) -> None:
     if _is_on_redis(call.context):
         from . import history_streams
@@ -101,6 +112,16 @@ def show_snapshot(call: RestCall) -> None:
     call.context.after_commit(plan)
 
 
+@route(
+    "GET",
+    "history/rows",
+    permission="peek",
+    scope="each",
+    sqs_actions=("ReceiveMessage",),
+    summary="The rows of a piece, as an Arrow stream",
+    query=RowsQuery,
+    media=("application/vnd.apache.arrow.stream",),
+)
 def read_rows(call: RestCall) -> None:
     if _is_on_redis(call.context):
         from . import history_streams
@@ -116,6 +137,15 @@ def read_rows(call: RestCall) -> None:
 # -- how far it reaches
 
 
+@route(
+    "GET",
+    "history/end",
+    permission="none",
+    scope="caller",
+    summary="How far the history reaches; with after and wait, once there is more",
+    reply=HistoryEnd,
+    query=EndQuery,
+)
 def show_end(call: RestCall) -> None:
     if _is_on_redis(call.context):
         from . import history_streams

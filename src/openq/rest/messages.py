@@ -27,13 +27,20 @@ from .formats import MSGPACK, Format, join_messages
 from .paging import MAX_ANSWER_BYTES, page
 from .payloads import BINARIES, Body, read_json, read_msgpack
 from .problems import Problem, failure
+from .routes import route
 from .schemas import (
     MAX_BATCH,
+    AnyBatch,
+    Browse,
     Edit,
+    Extend,
     Id,
     MessageFilter,
     MessagePage,
     Messages,
+    MessageView,
+    MoveTarget,
+    Nack,
     NewMessage,
     NewMessages,
     Outcome,
@@ -42,6 +49,9 @@ from .schemas import (
     Reason,
     ReceiptFailure,
     Receipts,
+    Receive,
+    Restoring,
+    Search,
     SearchReply,
     Settled,
     Timeline,
@@ -135,6 +145,17 @@ def _refusal(error: OpenQError, call: RestCall, size: int) -> OpenQError | Probl
     return error
 
 
+@route(
+    "POST",
+    "queues/{queue}/messages",
+    permission="send",
+    sqs_actions=("SendMessage",),
+    summary="Publish a message",
+    request=NewMessage,
+    reply=Published,
+    query=Restoring,
+    status=(201,),
+)
 def publish(call: RestCall) -> None:
     past = _past(call, call.body) if _is_restoring(call) else None
     draft = make_draft(call.body, call.sent, past)
@@ -145,6 +166,18 @@ def publish(call: RestCall) -> None:
     call.after_commit(Published(id=message_id, duplicate=True if duplicate else UNSET), 201)
 
 
+@route(
+    "POST",
+    "queues/{queue}/messages/batch",
+    permission="send",
+    sqs_actions=("SendMessage",),
+    summary="Publish up to 1,000 messages",
+    request=AnyBatch,
+    reply=PublishedBatch,
+    query=Restoring,
+    status=(201,),
+    reads_itself=True,
+)
 def publish_batch(call: RestCall) -> None:
     """Plain bodies become one record; anything else goes one by one, each with its own outcome."""
     items = _read_batch(call)
@@ -288,6 +321,15 @@ def _outcome(call: RestCall, draft: Draft, result: tuple[str, bool] | OpenQError
 # -- out ----------------------------------------------------------------------------------------
 
 
+@route(
+    "POST",
+    "queues/{queue}/receive",
+    permission="receive",
+    sqs_actions=("ReceiveMessage",),
+    summary="Receive, waiting if need be",
+    request=Receive,
+    reply=Messages,
+)
 def receive(call: RestCall) -> None:
     body = call.body
     lease_ms = None
@@ -412,6 +454,15 @@ def _failed(text: str, error: OpenQError) -> ReceiptFailure:
     return ReceiptFailure(receipt_id=text, code=told.code, detail=told.detail)
 
 
+@route(
+    "POST",
+    "queues/{queue}/ack",
+    permission="receive",
+    sqs_actions=("DeleteMessage",),
+    summary="Finish deliveries",
+    request=Receipts,
+    reply=Settled,
+)
 def ack(call: RestCall) -> None:
     texts = _wanted_receipts(call.body)
     queue, prefix = call.queue, call.broker.id_prefix
@@ -439,6 +490,15 @@ def ack(call: RestCall) -> None:
     call.after_commit(Settled(count=len(texts) - len(failed), failed=failed))
 
 
+@route(
+    "POST",
+    "queues/{queue}/nack",
+    permission="receive",
+    sqs_actions=("ChangeMessageVisibility",),
+    summary="Give deliveries back, or reject them",
+    request=Nack,
+    reply=Settled,
+)
 def nack(call: RestCall) -> None:
     body, broker, queue = call.body, call.broker, call.queue
     delay_ms = None if body.delay is None else span_ms(body.delay, "delay")
@@ -454,6 +514,15 @@ def nack(call: RestCall) -> None:
         _settle_receipts(call, lambda receipt: broker.nack(queue, receipt, delay_ms, failure))
 
 
+@route(
+    "POST",
+    "queues/{queue}/extend",
+    permission="receive",
+    sqs_actions=("ChangeMessageVisibility",),
+    summary="Extend leases",
+    request=Extend,
+    reply=Settled,
+)
 def extend(call: RestCall) -> None:
     broker, queue = call.broker, call.queue
     lease_ms = span_ms(call.body.seconds, "seconds")
@@ -476,6 +545,15 @@ def _show_all(call: RestCall, queue: str, entries: Sequence[tuple[Entry, str]], 
     ]
 
 
+@route(
+    "GET",
+    "queues/{queue}/messages",
+    permission="peek",
+    sqs_actions=("ReceiveMessage",),
+    summary="Look, changing nothing",
+    reply=MessagePage,
+    query=Browse,
+)
 def browse(call: RestCall) -> None:
     query, broker, queue = call.query, call.broker, call.queue
     settles = call.may("receive", call.args[0])
@@ -517,6 +595,15 @@ def make_filter(wanted: MessageFilter | None, format: Format, state: str | None 
     )
 
 
+@route(
+    "POST",
+    "queues/{queue}/search",
+    permission="peek",
+    sqs_actions=("ReceiveMessage",),
+    summary="Search",
+    request=Search,
+    reply=SearchReply,
+)
 def search(call: RestCall) -> None:
     body, broker, queue = call.body, call.broker, call.queue
     filter = make_filter(body, call.sent)
@@ -534,6 +621,14 @@ def search(call: RestCall) -> None:
     call.seek(work)
 
 
+@route(
+    "GET",
+    "queues/{queue}/messages/{id}",
+    permission="peek",
+    sqs_actions=("ReceiveMessage",),
+    summary="One message",
+    reply=MessageView,
+)
 def show_message(call: RestCall) -> None:
     broker, queue, message_id = call.broker, call.queue, call.args[1]
     settles = call.may("receive", call.args[0])
@@ -555,6 +650,14 @@ def show_message(call: RestCall) -> None:
     call.answer_with(work)
 
 
+@route(
+    "GET",
+    "queues/{queue}/messages/{id}/timeline",
+    permission="peek",
+    sqs_actions=("ReceiveMessage",),
+    summary="What happened to it",
+    reply=Timeline,
+)
 def show_timeline(call: RestCall) -> None:
     broker, queue, message_id = call.broker, call.queue, call.args[1]
 
@@ -577,6 +680,14 @@ def show_timeline(call: RestCall) -> None:
     call.seek(work)
 
 
+@route(
+    "GET",
+    "queues/{queue}/messages/{id}/why",
+    permission="peek",
+    sqs_actions=("ReceiveMessage",),
+    summary="Why it is not being delivered",
+    reply=Reason,
+)
 def show_why(call: RestCall) -> None:
     broker, queue, message_id = call.broker, call.queue, call.args[1]
 
@@ -590,6 +701,15 @@ def show_why(call: RestCall) -> None:
 # -- mending ------------------------------------------------------------------------------------
 
 
+@route(
+    "PATCH",
+    "queues/{queue}/messages/{id}",
+    permission="manage",
+    sqs_actions=("SendMessage", "DeleteMessage", "PurgeQueue"),
+    summary="Another body, type, attributes or time",
+    request=Edit,
+    reply=Id,
+)
 def edit_message(call: RestCall) -> None:
     """Another body, type or attributes; another time. What is not named stays."""
     body, broker, queue, message_id = call.body, call.broker, call.queue, call.args[1]
@@ -635,11 +755,28 @@ def edit_message(call: RestCall) -> None:
     call.change(work)
 
 
+@route(
+    "DELETE",
+    "queues/{queue}/messages/{id}",
+    permission="manage",
+    sqs_actions=("DeleteMessage", "PurgeQueue"),
+    summary="Cancel",
+    reply=Id,
+)
 def cancel_message(call: RestCall) -> None:
     call.broker.cancel(call.queue, call.args[1])
     call.after_commit(Id(id=call.args[1]))
 
 
+@route(
+    "POST",
+    "queues/{queue}/messages/{id}/move",
+    permission="manage",
+    sqs_actions=("DeleteMessage", "StartMessageMoveTask"),
+    summary="Move to another queue",
+    request=MoveTarget,
+    reply=Id,
+)
 def move_message(call: RestCall) -> None:
     to = call.body.to
     call.require_target(to)

@@ -1,9 +1,9 @@
-"""The table of routes as an OpenAPI 3.1 document."""
+"""The routes of the REST API as an OpenAPI 3.1 document."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -30,14 +30,15 @@ _EXACTLY_ONE = {
 }
 
 
-def document(table: Sequence[Route]) -> dict[str, Any]:
-    types = [kind for route in table for kind in (route.request, route.reply) if kind is not None]
+def document(routes: Iterable[Route]) -> dict[str, Any]:
+    routes = list(routes)
+    types = [kind for route in routes for kind in (route.request, route.reply) if kind is not None]
     shapes, components = msgspec.json.schema_components([*types, ProblemDocument], ref_template=_REF)
     shape_of = {id(kind): shape for kind, shape in zip([*types, ProblemDocument], shapes, strict=True)}
     for name, fields in _EXACTLY_ONE.items():
         components[name]["oneOf"] = [{"required": [field]} for field in fields]
     paths: dict[str, dict[str, Any]] = {}
-    for route in table:
+    for route in routes:
         paths.setdefault(f"/api/v1/{route.path}", {})[route.method.lower()] = _operation(route, shape_of)
     return {
         "openapi": "3.1.0",
@@ -64,7 +65,7 @@ def _operation(route: Route, shape_of: dict[int, dict[str, Any]]) -> dict[str, A
     operation: dict[str, Any] = {
         "operationId": route.handler.__name__,
         "summary": route.summary,
-        "tags": [route.group],
+        "tags": [route.tag],
         "x-openq-permission": route.permission,
     }
     if route.handler.__doc__:
@@ -92,7 +93,7 @@ def _operation(route: Route, shape_of: dict[int, dict[str, Any]]) -> dict[str, A
         str(status): {"description": HTTPStatus(status).phrase, "content": content} for status in route.status
     }
     operation["responses"]["default"] = {"$ref": "#/components/responses/Problem"}
-    if route.about == "nobody":
+    if route.scope == "public":
         operation["security"] = []
     return operation
 

@@ -10,7 +10,23 @@ from ..config import declared_settings
 from ..errors import QueueExists, QueueInUse, QueueNotFound
 from ..model import FOREVER_MS, QueueSettings, RetryPolicy, settings_difference
 from .call import RestCall
-from .schemas import Lease, Leases, NewQueue, QueueChange, QueueList, QueueView, RemovedMessages, Retry
+from .routes import route
+from .schemas import (
+    DryRun,
+    Lease,
+    Leases,
+    Limited,
+    NewQueue,
+    QueueChange,
+    QueueDeletion,
+    QueueList,
+    QueueListing,
+    QueuePut,
+    QueueView,
+    RemovedMessages,
+    Retry,
+    Stats,
+)
 from .values import iso, iso_or_none, span_ms
 from .views import settings_view, stats_view
 
@@ -87,6 +103,16 @@ def _view(call: RestCall, queue: str) -> QueueView:
     )
 
 
+@route(
+    "GET",
+    "queues",
+    permission="peek",
+    scope="each",
+    sqs_actions=("GetQueueAttributes",),
+    summary="List queues",
+    reply=QueueList,
+    query=QueueListing,
+)
 def list_queues(call: RestCall) -> None:
     query = call.query
     names = sorted(
@@ -105,6 +131,17 @@ def list_queues(call: RestCall) -> None:
     call.answer(QueueList(queues=views, next=UNSET if following is None else following))
 
 
+@route(
+    "PUT",
+    "queues/{queue}",
+    permission="manage",
+    sqs_actions=("SetQueueAttributes",),
+    summary="Create or change a queue",
+    request=QueueChange,
+    reply=QueueView,
+    query=QueuePut,
+    status=(200, 201),
+)
 def put_queue(call: RestCall) -> None:
     queue = call.queue
     stored = _stored(call, queue)
@@ -115,6 +152,17 @@ def put_queue(call: RestCall) -> None:
     _answer_made(call, queue, stored is None)
 
 
+@route(
+    "POST",
+    "queues",
+    permission="manage",
+    scope="body",
+    sqs_actions=("CreateQueue",),
+    summary="Create a queue",
+    request=NewQueue,
+    reply=QueueView,
+    status=(200, 201),
+)
 def create_queue(call: RestCall) -> None:
     """Again with the same settings it is the same queue; with others it is refused."""
     body: NewQueue = call.body
@@ -137,10 +185,27 @@ def _answer_made(call: RestCall, queue: str, created: bool) -> None:
     call.after_commit(view, 201 if created else 200)
 
 
+@route(
+    "GET",
+    "queues/{queue}",
+    permission="peek",
+    sqs_actions=("GetQueueAttributes",),
+    summary="Settings and numbers",
+    reply=QueueView,
+)
 def show_queue(call: RestCall) -> None:
     call.answer(_view(call, call.queue))
 
 
+@route(
+    "PATCH",
+    "queues/{queue}",
+    permission="manage",
+    sqs_actions=("SetQueueAttributes",),
+    summary="Change some settings",
+    request=QueueChange,
+    reply=QueueView,
+)
 def change_queue(call: RestCall) -> None:
     queue = call.queue
     stored = call.broker.settings(queue)
@@ -150,6 +215,15 @@ def change_queue(call: RestCall) -> None:
     call.after_commit(_view(call, queue))
 
 
+@route(
+    "DELETE",
+    "queues/{queue}",
+    permission="manage",
+    sqs_actions=("DeleteQueue",),
+    summary="Delete a queue and all in it",
+    reply=RemovedMessages,
+    query=QueueDeletion,
+)
 def delete_queue(call: RestCall) -> None:
     query = call.query
     if query.dry_run:
@@ -162,6 +236,15 @@ def delete_queue(call: RestCall) -> None:
     call.after_commit(RemovedMessages(messages=count))
 
 
+@route(
+    "POST",
+    "queues/{queue}/purge",
+    permission="manage",
+    sqs_actions=("PurgeQueue",),
+    summary="Remove all messages",
+    reply=RemovedMessages,
+    query=DryRun,
+)
 def purge_queue(call: RestCall) -> None:
     if call.query.dry_run:
         call.answer(RemovedMessages(messages=_count(call, call.queue), dry_run=True))
@@ -174,10 +257,26 @@ def _count(call: RestCall, queue: str) -> int:
     return stats.ready + stats.delayed + stats.in_flight
 
 
+@route(
+    "POST",
+    "queues/{queue}/pause",
+    permission="manage",
+    sqs_actions=("SetQueueAttributes",),
+    summary="Hand out nothing",
+    reply=QueueView,
+)
 def pause_queue(call: RestCall) -> None:
     _set_paused(call, True)
 
 
+@route(
+    "POST",
+    "queues/{queue}/resume",
+    permission="manage",
+    sqs_actions=("SetQueueAttributes",),
+    summary="Hand out again",
+    reply=QueueView,
+)
 def resume_queue(call: RestCall) -> None:
     _set_paused(call, False)
 
@@ -190,10 +289,27 @@ def _set_paused(call: RestCall, paused: bool) -> None:
     call.after_commit(_view(call, queue))
 
 
+@route(
+    "GET",
+    "queues/{queue}/stats",
+    permission="peek",
+    sqs_actions=("GetQueueAttributes",),
+    summary="The queue in numbers",
+    reply=Stats,
+)
 def show_stats(call: RestCall) -> None:
     call.answer(stats_view(call.broker.stats(call.queue)))
 
 
+@route(
+    "GET",
+    "queues/{queue}/in-flight",
+    permission="peek",
+    sqs_actions=("ReceiveMessage",),
+    summary="What is with consumers",
+    reply=Leases,
+    query=Limited,
+)
 def list_leases(call: RestCall) -> None:
     broker = call.broker
     total = broker.stats(call.queue).in_flight

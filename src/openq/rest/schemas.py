@@ -244,6 +244,9 @@ class BatchOf(RequestBody, kw_only=True):
     messages: Annotated[list[str | NewMessage], Meta(max_length=MAX_BATCH)]
 
 
+AnyBatch = Annotated[list[str | NewMessage], Meta(max_length=MAX_BATCH)] | BatchOf
+
+
 class Published(ReplyBody, kw_only=True):
     id: str
     duplicate: bool | UnsetType = UNSET  # it was here already: the id is that of the earlier one

@@ -6,10 +6,12 @@ from .._version import __version__
 from ..broker.damage import DamageReport
 from ..names import split_name
 from .call import RestCall
+from .routes import route
 from .schemas import DamageCleared, DamageList, DamageView, HealthView, ServerView, Whoami
 from .values import iso, seconds
 
 
+@route("GET", "whoami", permission="none", scope="caller", summary="Who is asking", reply=Whoami)
 def whoami(call: RestCall) -> None:
     principal = call.principal
     call.answer(
@@ -22,6 +24,7 @@ def whoami(call: RestCall) -> None:
     )
 
 
+@route("GET", "server", permission="none", scope="caller", summary="What is running", reply=ServerView)
 def show_server(call: RestCall) -> None:
     context = call.context
     health = context.broker.health()
@@ -39,6 +42,15 @@ def show_server(call: RestCall) -> None:
     )
 
 
+@route(
+    "GET",
+    "health",
+    permission="none",
+    scope="public",
+    summary="Whether it is well",
+    reply=HealthView,
+    status=(200, 503),
+)
 def show_health(call: RestCall) -> None:
     health = call.broker.health()
     view = HealthView(
@@ -52,10 +64,26 @@ def show_health(call: RestCall) -> None:
     call.answer(view, 200 if health.ok else 503)
 
 
+@route(
+    "GET",
+    "damage",
+    permission="admin",
+    scope="server",
+    summary="What cannot be read any more: set aside, lost or found damaged",
+    reply=DamageList,
+)
 def list_damage(call: RestCall) -> None:
     call.answer(DamageList(damage=[_damage_view(each) for each in call.broker.damage.listed()]))
 
 
+@route(
+    "DELETE",
+    "damage",
+    permission="admin",
+    scope="server",
+    summary="Clear the list of damage, and with it the degraded health",
+    reply=DamageCleared,
+)
 def clear_damage(call: RestCall) -> None:
     damage = call.broker.damage
     call.answer_with(lambda: DamageCleared(cleared=damage.clear()))  # it writes a file: not on the loop

@@ -13,13 +13,24 @@ from ..broker.staged_batches import Committed, StagedBatch, StagingJob
 from ..names import DEFAULT_ACCOUNT, owner_of, split_name
 from .call import RestCall
 from .problems import Problem
-from .schemas import BatchCommitted, Stage, StageAborted, StageList, StagePart
+from .routes import route
+from .schemas import BatchCommitted, Stage, StageAborted, StageCommit, StageList, StagePart
 from .values import iso
 
 _SEND_ACTIONS = ("SendMessage",)
 _MAX_DIGITS = 16
 
 
+@route(
+    "PUT",
+    "pipeline/stages/{job}/{batch}/parts/{part}",
+    permission="send",
+    scope="body",
+    sqs_actions=("SendMessage",),
+    summary="A part of a batch, as packed rows",
+    reply=StagePart,
+    takes=("application/x-openq-rows",),
+)
 def put_part(call: RestCall) -> None:
     """On disk when it is answered; it counts once a commit names it."""
     job, batch, part = _job(call), _batch(call), call.args[2]
@@ -27,6 +38,16 @@ def put_part(call: RestCall) -> None:
     call.answer_with(lambda: StagePart(rows=staging.put(job, batch, part, bytes(data)), bytes=len(data)))
 
 
+@route(
+    "POST",
+    "pipeline/stages/{job}/{batch}/commit",
+    permission="send",
+    scope="body",
+    sqs_actions=("SendMessage",),
+    summary="Publish a batch, once",
+    request=StageCommit,
+    reply=BatchCommitted,
+)
 def commit_batch(call: RestCall) -> None:
     """All rows of the named parts, in that order, or none; a second commit of a batch changes nothing."""
     job, batch, body = _job(call), _batch(call), call.body
@@ -48,12 +69,30 @@ def commit_batch(call: RestCall) -> None:
     call.commit(job.key, work)
 
 
+@route(
+    "DELETE",
+    "pipeline/stages/{job}/{batch}",
+    permission="send",
+    scope="body",
+    sqs_actions=("SendMessage",),
+    summary="Drop the parts of a batch",
+    reply=StageAborted,
+)
 def abort_batch(call: RestCall) -> None:
     """Drop the parts; a batch that is committed stays so, and the answer says that."""
     job, batch = _job(call), _batch(call)
     call.commit(job.key, lambda: StageAborted(committed=not call.broker.staging.abort(job, batch)))
 
 
+@route(
+    "GET",
+    "pipeline/stages",
+    permission="send",
+    scope="each",
+    sqs_actions=("SendMessage",),
+    summary="Batches that are not published yet",
+    reply=StageList,
+)
 def list_stages(call: RestCall) -> None:
     owner, is_admin = _owner(call), _is_admin(call)
 

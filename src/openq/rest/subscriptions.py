@@ -19,11 +19,17 @@ from ..packed import CONTENT_TYPE, pack
 from .call import RestCall
 from .history_tables import count_unsent, require_reply_capacity
 from .problems import Problem
+from .routes import route
 from .schemas import (
+    BatchAck,
     BatchAcked,
+    BatchExtend,
     BatchFormed,
     BatchLeases,
+    BatchPart,
+    BatchRequest,
     CursorList,
+    CursorMove,
     CursorView,
     OpenBatch,
     Returned,
@@ -53,6 +59,15 @@ def _known(call: RestCall) -> KnownSubscription | None:
     return _subscription(call)
 
 
+@route(
+    "GET",
+    "pipeline/subscriptions",
+    permission="receive",
+    scope="each",
+    sqs_actions=("ReceiveMessage", "DeleteMessage"),
+    summary="Queues that are read in batches",
+    reply=SubscriptionList,
+)
 def list_subscriptions(call: RestCall) -> None:
     def work() -> SubscriptionList:
         states = [
@@ -84,6 +99,16 @@ def _subscription_view(call: RestCall, state: SubscriptionState) -> Subscription
     )
 
 
+@route(
+    "POST",
+    "pipeline/subscriptions/{name}/batches",
+    permission="receive",
+    scope="body",
+    sqs_actions=("ReceiveMessage", "DeleteMessage"),
+    summary="The next batch, waiting if need be",
+    request=BatchRequest,
+    reply=BatchFormed,
+)
 def form_batch(call: RestCall) -> None:
     """The batch after `after`: the same one again as long as it is open, else what waits now becomes it.
     Where nothing waits, `batch` is `after`. A new owner takes the subscription over."""
@@ -194,6 +219,16 @@ class BatchPoll:
             call.broker.remove_waiter(self._queue, self._waiter)
 
 
+@route(
+    "GET",
+    "pipeline/subscriptions/{name}/batches/{number}",
+    permission="receive",
+    scope="subscription",
+    sqs_actions=("ReceiveMessage", "DeleteMessage"),
+    summary="The rows of a batch",
+    query=BatchPart,
+    media=("application/x-openq-rows",),
+)
 def read_batch(call: RestCall) -> None:
     """The rows of an open batch, the same every time, whole or in one of `parts` pieces. One that is gone is
     empty, and the header `OpenQ-Expired: true` says so."""
@@ -226,6 +261,16 @@ def read_batch(call: RestCall) -> None:
     call.work(work, answer)
 
 
+@route(
+    "POST",
+    "pipeline/subscriptions/{name}/ack",
+    permission="receive",
+    scope="subscription",
+    sqs_actions=("ReceiveMessage", "DeleteMessage"),
+    summary="Finish batches",
+    request=BatchAck,
+    reply=BatchAcked,
+)
 def ack_batches(call: RestCall) -> None:
     """All batches up to `through` are done. Again is no mistake: what is done stays done."""
     known, body = _known(call), call.body
@@ -239,6 +284,16 @@ def ack_batches(call: RestCall) -> None:
     call.change(work)
 
 
+@route(
+    "POST",
+    "pipeline/subscriptions/{name}/extend",
+    permission="receive",
+    scope="subscription",
+    sqs_actions=("ReceiveMessage", "DeleteMessage"),
+    summary="Extend the leases of open batches",
+    request=BatchExtend,
+    reply=BatchLeases,
+)
 def extend_batches(call: RestCall) -> None:
     """The leases of all open batches, counted from now: for a reader that takes its time."""
     known, body = _known(call), call.body
@@ -252,6 +307,15 @@ def extend_batches(call: RestCall) -> None:
     call.change(work)
 
 
+@route(
+    "DELETE",
+    "pipeline/subscriptions/{name}",
+    permission="receive",
+    scope="subscription",
+    sqs_actions=("ReceiveMessage", "DeleteMessage"),
+    summary="Give all batches back",
+    reply=Returned,
+)
 def delete_subscription(call: RestCall) -> None:
     """What its batches hold goes back to the queue, counted as a delivery."""
     known = _subscription(call)
@@ -261,6 +325,14 @@ def delete_subscription(call: RestCall) -> None:
 # -- cursors ------------------------------------------------------------------------------------
 
 
+@route(
+    "GET",
+    "pipeline/cursors",
+    permission="peek",
+    scope="server",
+    summary="Readers of the journal, and how far they are",
+    reply=CursorList,
+)
 def list_cursors(call: RestCall) -> None:
     def work() -> CursorList:
         cursors = call.broker.cursors
@@ -287,6 +359,15 @@ def _cursor_view(state: CursorState) -> CursorView:
     )
 
 
+@route(
+    "PUT",
+    "pipeline/cursors/{name}",
+    permission="peek",
+    scope="server",
+    summary="Move a cursor; the journal is kept from there on",
+    request=CursorMove,
+    reply=CursorView,
+)
 def put_cursor(call: RestCall) -> None:
     """What is before `position` has been read; from there on the journal is kept, within the limits."""
     body, name = call.body, call.args[0]
@@ -306,6 +387,14 @@ def put_cursor(call: RestCall) -> None:
     call.answer_with(work)
 
 
+@route(
+    "DELETE",
+    "pipeline/cursors/{name}",
+    permission="peek",
+    scope="server",
+    summary="Forget a cursor",
+    reply=CursorView,
+)
 def delete_cursor(call: RestCall) -> None:
     """Nothing is kept for it any more."""
     name = call.args[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..server.tasks import Task
 from .call import RestCall
 from .problems import Problem
-from .schemas import TaskListView
+from .routes import route
+from .schemas import TaskListView, TaskView
 from .views import task_view
 
 
@@ -17,6 +18,15 @@ def _task(call: RestCall, action: str) -> Task:
     return task
 
 
+@route(
+    "GET",
+    "tasks",
+    permission="peek",
+    scope="each",
+    sqs_actions=("ListMessageMoveTasks",),
+    summary="Long work",
+    reply=TaskListView,
+)
 def list_tasks(call: RestCall) -> None:
     tasks = [
         task
@@ -27,10 +37,28 @@ def list_tasks(call: RestCall) -> None:
     call.answer(TaskListView(tasks=[task_view(task) for task in tasks]))
 
 
+@route(
+    "GET",
+    "tasks/{id}",
+    permission="peek",
+    scope="task",
+    sqs_actions=("ListMessageMoveTasks",),
+    summary="How far a task is",
+    reply=TaskView,
+)
 def show_task(call: RestCall) -> None:
     call.answer(task_view(_task(call, "peek")))
 
 
+@route(
+    "DELETE",
+    "tasks/{id}",
+    permission="manage",
+    scope="task",
+    sqs_actions=("CancelMessageMoveTask",),
+    summary="Cancel a task",
+    reply=TaskView,
+)
 def cancel_task(call: RestCall) -> None:
     task = _task(call, "manage")
     task.cancel()

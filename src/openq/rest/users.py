@@ -14,7 +14,21 @@ from ..auth.policy import Rule, checked
 from ..auth.store import AccessKey, Token, User, UserStore
 from ..errors import InvalidSetting
 from .call import RestCall
-from .schemas import Id, KeyList, KeyView, RuleView, TokenList, TokenView, UserChange, UserList, UserView
+from .routes import route
+from .schemas import (
+    Id,
+    KeyList,
+    KeyRequest,
+    KeyView,
+    OfUser,
+    RuleView,
+    TokenList,
+    TokenRequest,
+    TokenView,
+    UserChange,
+    UserList,
+    UserView,
+)
 from .values import iso, iso_or_none, moment_ms
 
 
@@ -49,10 +63,12 @@ def _user_view(user: User) -> UserView:
     )
 
 
+@route("GET", "users", permission="admin", scope="server", summary="List users", reply=UserList)
 def list_users(call: RestCall) -> None:
     call.answer(UserList(users=[_user_view(user) for user in _store(call).users()]))
 
 
+@route("GET", "users/{user}", permission="admin", scope="server", summary="A user", reply=UserView)
 def show_user(call: RestCall) -> None:
     user = _store(call).user(call.args[0])
     if user is None:
@@ -60,6 +76,16 @@ def show_user(call: RestCall) -> None:
     call.answer(_user_view(user))
 
 
+@route(
+    "PUT",
+    "users/{user}",
+    permission="admin",
+    scope="server",
+    summary="Create or change a user",
+    request=UserChange,
+    reply=UserView,
+    status=(200, 201),
+)
 def put_user(call: RestCall) -> None:
     store, name, body = _store(call), call.args[0], call.body
 
@@ -100,6 +126,7 @@ def _change(store: UserStore, user: User, body: UserChange) -> User:
     return user
 
 
+@route("DELETE", "users/{user}", permission="admin", scope="server", summary="Delete a user", reply=Id)
 def delete_user(call: RestCall) -> None:
     """With all keys and tokens."""
     store, name = _store(call), call.args[0]
@@ -115,6 +142,9 @@ def _key_view(key: AccessKey) -> KeyView:
     return KeyView(id=key.id, user=key.user, created=iso(key.created_ms), expires=iso_or_none(key.expires_ms))
 
 
+@route(
+    "GET", "keys", permission="admin", scope="server", summary="List access keys", reply=KeyList, query=OfUser
+)
 def list_keys(call: RestCall) -> None:
     call.answer(KeyList(keys=[_key_view(key) for key in _store(call).keys(call.query.user)]))
 
@@ -123,6 +153,16 @@ def _expiry(call: RestCall) -> float | None:
     return None if call.body.expires is None else moment_ms(call.body.expires, "expires") / 1000
 
 
+@route(
+    "POST",
+    "keys",
+    permission="admin",
+    scope="server",
+    summary="Create an access key; its secret is shown once",
+    request=KeyRequest,
+    reply=KeyView,
+    status=(201,),
+)
 def create_key(call: RestCall) -> None:
     store, user, expires_s = _store(call), call.body.user, _expiry(call)
 
@@ -138,6 +178,7 @@ def create_key(call: RestCall) -> None:
     call.work(work, lambda view: call.answer(view, 201))
 
 
+@route("DELETE", "keys/{id}", permission="admin", scope="server", summary="Revoke an access key", reply=Id)
 def revoke_key(call: RestCall) -> None:
     store, id = _store(call), call.args[0]
 
@@ -158,10 +199,23 @@ def _token_view(token: Token) -> TokenView:
     )
 
 
+@route(
+    "GET", "tokens", permission="admin", scope="server", summary="List tokens", reply=TokenList, query=OfUser
+)
 def list_tokens(call: RestCall) -> None:
     call.answer(TokenList(tokens=[_token_view(token) for token in _store(call).tokens(call.query.user)]))
 
 
+@route(
+    "POST",
+    "tokens",
+    permission="admin",
+    scope="server",
+    summary="Create a token; it is shown once",
+    request=TokenRequest,
+    reply=TokenView,
+    status=(201,),
+)
 def create_token(call: RestCall) -> None:
     store, body, expires_s = _store(call), call.body, _expiry(call)
     rules = None if body.rules is None else _rules(body.rules)
@@ -178,6 +232,9 @@ def create_token(call: RestCall) -> None:
     call.work(work, lambda view: call.answer(view, 201))
 
 
+@route(
+    "DELETE", "tokens/{user}/{name}", permission="admin", scope="server", summary="Revoke a token", reply=Id
+)
 def revoke_token(call: RestCall) -> None:
     store, (user, name) = _store(call), call.args
 

@@ -31,7 +31,7 @@ from ..config import DEFAULT_AMQP_PORT, KEYS, Config, declared_settings, flag_of
 from ..errors import InvalidSetting, OpenQError
 from ..local.broker import LocalBroker
 from ..names import split_name, split_namespace
-from ..rest.routes import RestHandler
+from ..rest.handler import RestHandler
 from ..sqs.handler import SqsHandler
 from .context import ServerContext
 from .health import HealthHandler

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ..auth.guard import Principal
+from ..auth.policy import POLICY_NOTE
 from ..broker.full_interface import KnownQueue
 from ..errors import QueueNotFound
 from ..model import QueueSettings
@@ -17,7 +18,7 @@ from ..server.context import ServerContext
 from ..server.http import HttpRequest, host_of
 from . import errors
 from .limits import SqsLimits, limits_of
-from .queue_attributes import POLICY, max_message_size, wait_s
+from .queue_attributes import max_message_size, wait_s
 from .recent_queues import RecentQueues
 from .regions import Regions, host_in, region_of_host
 
@@ -63,7 +64,7 @@ class SqsQueue:
         self.max_bytes = max_message_size(settings, self.limits)
         self.wait_s = wait_s(settings)
         self.arn = resolver.arn_of(queue_key)
-        self.policy: str | None = settings.notes.get(POLICY)
+        self.policy: str | None = settings.notes.get(POLICY_NOTE)
 
 
 class QueueAddress(NamedTuple):

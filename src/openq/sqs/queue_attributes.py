@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 PREFIX = "sqs."
 TAG_PREFIX = PREFIX + "tag."
-POLICY = PREFIX + "Policy"
 POLICY_REMOVED = PREFIX + "PolicyRemoved"  # its last label was removed
 _REDRIVE = PREFIX + "RedrivePolicy"
 _REDRIVE_ALLOW = PREFIX + "RedriveAllowPolicy"
@@ -176,7 +175,7 @@ def _read_wait(draft: _SettingsChange, text: str) -> None:
 def _read_policy(draft: _SettingsChange, text: str) -> None:
     if text:
         check_policy(text, draft.limits)
-    draft.note(POLICY, text)
+    draft.note(policy.POLICY_NOTE, text)
 
 
 def check_policy(text: str, limits: SqsLimits) -> None:
@@ -474,7 +473,7 @@ def attribute_values(
         "MessageRetentionPeriod": _show_retention(settings, limits),
         "DelaySeconds": _seconds(settings.delay_ms),
         "ReceiveMessageWaitTimeSeconds": notes.get(_WAIT, "0"),
-        "Policy": notes.get(POLICY),
+        "Policy": notes.get(policy.POLICY_NOTE),
         "RedrivePolicy": _show_redrive(call, settings),
         "RedriveAllowPolicy": notes.get(_REDRIVE_ALLOW),
         "KmsMasterKeyId": key,

@@ -316,11 +316,11 @@ def remove_permission(call: SqsCall, request: sqs.RemovePermission) -> None:
 
 
 def _set_policy(call: SqsCall, view: SqsQueue, text: str | None) -> None:
-    notes = {key: note for key, note in view.settings.notes.items() if key != queue_attributes.POLICY}
+    notes = {key: note for key, note in view.settings.notes.items() if key != policy.POLICY_NOTE}
     if text is None:
         notes[queue_attributes.POLICY_REMOVED] = "true"
     else:
-        notes[queue_attributes.POLICY] = text
+        notes[policy.POLICY_NOTE] = text
     _change(call, view, view.settings.with_(notes=notes))
 
 
