@@ -11,20 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openq.client.settings import LIBRARY_SETTINGS
+from openq.client.settings import LIBRARY_SETTINGS, QueueOptions
 from openq.config import (
     KEYS,
     OTHER_VARIABLES,
     Config,
     ConfigError,
     commented_file,
-    declared_settings,
     find_file,
     flag_of,
     is_loopback,
     load,
-    read_seconds,
-    read_size,
     secret,
     toml_key,
     toml_text,
@@ -34,6 +31,8 @@ from openq.errors import InvalidSetting
 from openq.journal.file_journal import MAX_SEGMENT
 from openq.journal.writer import MIN_SEGMENT
 from openq.model import QueueSettings, RetryPolicy
+from openq.parsing import read_seconds, read_size
+from openq.settings import SETTINGS, merge_settings
 
 
 def write(path: Path, text: str) -> Path:
@@ -204,6 +203,11 @@ def test_variables_of_kubernetes_and_of_the_library_are_left_alone() -> None:
     assert load({}, environ).port == 9324
 
 
+def test_the_settings_are_those_of_the_model_and_of_the_library_s_types() -> None:
+    assert {setting.field for setting in SETTINGS} == set(QueueSettings.__slots__) - {"notes"}
+    assert set(LIBRARY_SETTINGS) == {*QueueOptions.__annotations__, "visibility_timeout"}
+
+
 def test_no_setting_of_the_library_is_taken_for_a_misspelt_key() -> None:
     for keyword in LIBRARY_SETTINGS:
         variable = f"OPENQ_{keyword.upper()}"
@@ -337,7 +341,7 @@ def test_every_setting_of_a_queue_can_be_declared_by_its_own_name(field: str, tm
             "queues.q: a queue has no setting 'visibilty_timeout'; did you mean",
         ),
         ("[queues.q]\ndelay = 'soon'", "queues.q: delay must be a number of seconds"),
-        ("[queues.q]\ndelay = 1\ndelay_ms = 5", "queues.q: delay_ms says a second time"),
+        ("[queues.q]\ndelay = 1\ndelay_ms = 5", "queues.q: delay_ms and another key set the same value"),
         ("[queues.q]\nmax_receives = 3", "queues.q: max_receives needs a dlq"),
         ("[queues.q]\nmax_receives = 0\ndlq = 'x'", "queues.q: max_receives must be at least 1"),
         ("[queues.q]\noverflow = 'burst'", "queues.q: overflow must be one of drop-head, reject,"),
@@ -362,16 +366,14 @@ def test_a_mistake_in_a_declared_queue_is_named(table: str, message: str, tmp_pa
 def test_a_declared_queue_keeps_what_is_not_named() -> None:
     stored = QueueSettings(visibility_ms=5000, paused=True)
 
-    assert declared_settings(stored, {"delay_ms": 7}) == stored.with_(delay_ms=7)
-    assert declared_settings(None, {}) == QueueSettings()
+    assert merge_settings(stored, {"delay_ms": 7}) == stored.with_(delay_ms=7)
+    assert merge_settings(None, {}) == QueueSettings()
 
 
 def test_with_a_dead_letter_queue_there_is_a_limit_of_receives() -> None:
-    assert declared_settings(None, {"dead_letter": "dead"}).max_receives == 3
-    assert declared_settings(None, {"dead_letter": "dead", "max_receives": 7}).max_receives == 7
-    assert (
-        declared_settings(QueueSettings(max_receives=5, dead_letter="d"), {"delay_ms": 1}).max_receives == 5
-    )
+    assert merge_settings(None, {"dead_letter": "dead"}).max_receives == 3
+    assert merge_settings(None, {"dead_letter": "dead", "max_receives": 7}).max_receives == 7
+    assert merge_settings(QueueSettings(max_receives=5, dead_letter="d"), {"delay_ms": 1}).max_receives == 5
 
 
 def test_the_bounds_of_a_segment_are_those_of_the_storage() -> None:

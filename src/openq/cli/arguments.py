@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from ..config import read_seconds
+from ..parsing import read_seconds
 from .api import UsageError
 
 

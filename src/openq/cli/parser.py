@@ -242,7 +242,7 @@ def rate(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    from ..config import read_seconds
+    from ..parsing import read_seconds
 
     try:
         return read_seconds(text)
@@ -251,13 +251,13 @@ def seconds(text: str) -> float:
 
 
 def seconds_or_forever(text: str) -> float | str:
-    from ..config import FOREVER
+    from ..parsing import FOREVER
 
     return FOREVER if text.strip().lower() == FOREVER else seconds(text)
 
 
 def size(text: str) -> int:
-    from ..config import read_size
+    from ..parsing import read_size
 
     try:
         return read_size(text)

@@ -19,7 +19,10 @@ from .terminal import FAILED, OK, say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable
     from typing import Any
+
+    from ..settings import Setting
 
 
 def add(name: str, verbs: CommandGroup, help: str) -> None:
@@ -137,61 +140,48 @@ def _add_create(verbs: CommandGroup) -> None:
     _finish(create)
 
 
-_SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
-    ("visibility_timeout", "TIME", seconds, "how long a consumer may take: 30, 500ms, 5m"),
-    ("dlq", "QUEUE", str, "where messages go that fail too often; created if it is not there"),
-    ("max_receives", "N", positive, "deliveries before that (default 3 with a dlq)"),
-    ("exhausted", "KIND", str, "keep or drop: what happens after that where there is no dlq"),
-    ("delay", "TIME", seconds, "how long new messages wait"),
-    ("retention", "TIME", seconds_or_forever, "how long messages are kept: 14d, forever (default 4d)"),
-    ("message_ttl", "TIME", seconds, "how long messages may wait to be delivered"),
-    ("max_length", "N", count, "the most messages"),
-    ("max_bytes", "SIZE", size, "the most bytes"),
-    ("max_body", "SIZE", size, "the largest body"),
-    ("overflow", "KIND", str, "what a full queue does: drop-head, reject, dead-letter, reject-dead-letter"),
-    ("max_priority", "N", count, "higher priorities count as this one; 0: the order ignores them"),
-    ("dedup_window", "TIME", seconds, "how long deduplication ids count"),
-    (
-        "retry",
-        "KIND",
-        str,
-        "default (1s, doubled, at most 15m), none, fixed or exponential: the wait after a failed delivery",
-    ),
-    ("history", "TIME", seconds_or_forever, "how long messages can be replayed (default 1d)"),
-)
-_KINDS = {
-    "exhausted": ("keep", "drop"),
-    "overflow": ("drop-head", "reject", "dead-letter", "reject-dead-letter"),
-    "retry": ("default", "none", "fixed", "exponential"),
-}
-_SWITCHES = (
-    ("fifo", "strict order within a message group"),
-    ("dead_letter_expired", "messages that outlive their time go to the dlq too"),
-    ("dedup_by_content", "the same body twice is one message"),
-    ("dedup_per_group", "deduplicate within a message group only"),
-    ("relaxed", "answer before the sync: up to 50 ms at risk in a power cut"),
-)
-
-
 def _add_settings(parser: Parser) -> None:
     from argparse import BooleanOptionalAction
 
+    from ..settings import SETTINGS
+
     group = parser.add_argument_group("settings")
-    for key, metavar, kind, help in _SETTINGS:
-        flag = f"--{key.replace('_', '-')}"
-        choices = _KINDS.get(key)
-        group.add_argument(flag, metavar=metavar, type=kind, choices=choices, dest=key, help=help)
-    for key, help in _SWITCHES:
-        flag = f"--{key.replace('_', '-')}"
-        group.add_argument(flag, action=BooleanOptionalAction, default=None, dest=key, help=help)
+    shown = [setting for setting in SETTINGS if setting.in_cli]
+    for setting in sorted(shown, key=lambda each: each.kind == "flag"):
+        flag = f"--{setting.name.replace('_', '-')}"
+        if setting.kind == "flag":
+            group.add_argument(
+                flag, action=BooleanOptionalAction, default=None, dest=setting.name, help=setting.help
+            )
+        else:
+            metavar, kind = _argument_of(setting)
+            choices = setting.choices or None
+            group.add_argument(
+                flag, metavar=metavar, type=kind, choices=choices, dest=setting.name, help=setting.help
+            )
+
+
+def _argument_of(setting: Setting) -> tuple[str, Callable[[str], object]]:
+    """The metavar and the type of an argument."""
+    if setting.kind == "duration":
+        return "TIME", seconds_or_forever if setting.is_endless else seconds
+    if setting.kind == "count":
+        return "N", positive if setting.minimum else count
+    if setting.kind == "bytes":
+        return "SIZE", size
+    return ("QUEUE" if setting.kind == "queue" else "KIND"), str
 
 
 def _given_settings(options: Namespace) -> dict[str, Any]:
-    from ..config import FOREVER
+    from ..parsing import FOREVER
+    from ..settings import SETTINGS
 
-    names = [row[0] for row in _SETTINGS] + [row[0] for row in _SWITCHES]
-    given = {key: getattr(options, key) for key in names if getattr(options, key) is not None}
-    return {key: None if key in _UNLIMITED and value == FOREVER else value for key, value in given.items()}
+    given = {each: getattr(options, each.name) for each in SETTINGS if each.in_cli}
+    return {
+        setting.name: None if setting.is_endless and value == FOREVER else value
+        for setting, value in given.items()
+        if value is not None
+    }
 
 
 # -- what they do -------------------------------------------------------------------------------
@@ -294,11 +284,6 @@ def _show(options: Namespace) -> int:
     return OK
 
 
-_TIMES = {"visibility_timeout", "delay", "retention", "message_ttl", "dedup_window", "history", "oldest_age"}
-_UNLIMITED = {"retention", "history"}  # null means that they never end
-_SIZES = {"max_bytes", "max_body", "waiting_bytes"}
-
-
 def _print_queue(options: Namespace, queue: dict[str, Any]) -> None:
     from .output import print_fields, print_json
 
@@ -314,15 +299,26 @@ def _setting_text(key: str, value: object) -> object:
     from .output import duration_text
     from .terminal import size_text
 
-    if value is None and key in _UNLIMITED:
+    kind, is_endless = _kind_of(key)
+    if value is None and is_endless:
         return "for ever"
-    if value is not None and key in _TIMES and isinstance(value, int | float):
+    if kind == "duration" and isinstance(value, int | float):
         return duration_text(value)
-    if value is not None and key in _SIZES and isinstance(value, int):
+    if kind == "bytes" and isinstance(value, int):
         return size_text(value)
     if key == "retry" and isinstance(value, dict):
         return value["kind"] if value["kind"] == "none" else value
     return value
+
+
+def _kind_of(key: str) -> tuple[str, bool]:
+    """The kind of a setting or a number of a queue, and whether null means that it never ends."""
+    from ..settings import SETTINGS
+
+    for setting in SETTINGS:
+        if setting.name == key:
+            return setting.kind, setting.is_endless
+    return {"oldest_age": "duration", "waiting_bytes": "bytes"}.get(key, ""), False
 
 
 def _print_changes(options: Namespace, before: dict[str, Any], after: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ from ..model import (
     QueueSettings,
     RetryPolicy,
 )
+from ..settings import SETTINGS, Setting
 from .http import Refused
 from .times import from_ms, iso, moment_ms
 
@@ -192,67 +193,49 @@ def parse_delivery(document: Document, consumer: str | None) -> Delivery:
 
 # -- queues ---------------------------------------------------------------------------------------
 
-_SECONDS = {
-    "visibility_timeout": "visibility_ms",
-    "delay": "delay_ms",
-    "retention": "retention_ms",
-    "message_ttl": "ttl_ms",
-    "dedup_window": "dedup_window_ms",
-    "history": "history_ms",
-}
-_ENDLESS = {"retention": FOREVER_MS, "history": FOREVER_MS}  # what null stands for
-_OTHER_NAMES = {"dlq": "dead_letter"}
-_SAME_NAMES = (
-    *("exhausted", "max_priority"),
-    *("max_receives", "dead_letter_exchange", "dead_letter_key", "dead_letter_expired", "max_length"),
-    *("max_bytes", "max_body", "overflow", "fifo", "dedup_by_content", "dedup_per_group", "paused"),
-    "relaxed",
-)
-
 
 def settings_document(settings: QueueSettings) -> Document:
-    retry = settings.retry
-    out: Document = {
-        "retry": {
-            "kind": retry.kind,
-            "base": retry.base_ms / 1000,
-            "max": retry.max_ms / 1000,
-            "factor": retry.factor,
-            "jitter": retry.jitter,
-            "on_expiry": retry.on_expiry,
+    return {setting.name: _setting_value(setting, getattr(settings, setting.field)) for setting in SETTINGS}
+
+
+def _setting_value(setting: Setting, value: Any) -> Any:
+    if isinstance(value, RetryPolicy):
+        return {
+            "kind": value.kind,
+            "base": value.base_ms / 1000,
+            "max": value.max_ms / 1000,
+            "factor": value.factor,
+            "jitter": value.jitter,
+            "on_expiry": value.on_expiry,
         }
-    }
-    for name, field in _SECONDS.items():
-        ms = getattr(settings, field)
-        out[name] = None if ms is None or ms >= FOREVER_MS else ms / 1000
-    for name, field in _OTHER_NAMES.items():
-        out[name] = getattr(settings, field)
-    for name in _SAME_NAMES:
-        out[name] = getattr(settings, name)
-    return out
+    if setting.kind == "duration":
+        return None if value is None or value >= FOREVER_MS else value / 1000
+    return value
 
 
 def parse_settings(document: Document) -> QueueSettings:
-    values: Document = {name: document[name] for name in _SAME_NAMES}
-    for name, field in _SECONDS.items():
-        seconds = document[name]
-        values[field] = round(seconds * 1000) if seconds is not None else _ENDLESS.get(name)
-    for name, field in _OTHER_NAMES.items():
-        values[field] = document[name]
-    retry = document["retry"]
-    values["retry"] = RetryPolicy(
-        retry["kind"],
-        round(retry["base"] * 1000),
-        retry["factor"],
-        round(retry["max"] * 1000),
-        retry["jitter"],
-        retry.get("on_expiry", True),  # an older server has no such field
+    return QueueSettings(
+        **{setting.field: _parse_setting(setting, document[setting.name]) for setting in SETTINGS}
     )
-    return QueueSettings(**values)
+
+
+def _parse_setting(setting: Setting, value: Any) -> Any:
+    if setting.kind == "retry":
+        return RetryPolicy(
+            value["kind"],
+            round(value["base"] * 1000),
+            value["factor"],
+            round(value["max"] * 1000),
+            value["jitter"],
+            value.get("on_expiry", True),  # an older server has no such field
+        )
+    if setting.kind == "duration":
+        return setting.none if value is None else round(value * 1000)
+    return value
 
 
 def differences(stored: QueueSettings, wanted: QueueSettings) -> Document:
-    """What must be said to make the one into the other."""
+    """The settings to send so that the stored ones become the wanted ones."""
     before, after = settings_document(stored), settings_document(wanted)
     return {name: value for name, value in after.items() if value != before[name]}
 

@@ -1,8 +1,7 @@
 """Keywords and environment variables of a queue, turned into `QueueSettings`.
 
-Durations are seconds here and milliseconds inside. For a new queue each setting is what the keyword
-says, else the environment variable `OPENQ_<KEYWORD>`, else the default. A queue that
-exists already keeps what it has; only what is named changes it.
+A new queue takes each setting from its keyword, else from the environment variable `OPENQ_<KEYWORD>`, else
+the default. An existing queue keeps its settings; only those that are named change.
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
+from .. import settings as queue_settings
 from ..errors import InvalidSetting
 from ..model import FOREVER_MS, QueueSettings, RetryPolicy
+from ..parsing import read_flag
+from ..settings import RETRY_DURATIONS, SETTINGS, Kind, Setting
 from .times import to_ms
 
 log = logging.getLogger("openq")
-
-DEFAULT_MAX_RECEIVES = 3  # where there is a dead-letter queue
 
 
 class QueueOptions(TypedDict, total=False):
@@ -45,24 +45,6 @@ class QueueOptions(TypedDict, total=False):
     relaxed: bool
 
 
-def _seconds(value: Any, name: str) -> int:
-    return to_ms(value, name)
-
-
-def _seconds_or_forever(value: Any, name: str) -> int:
-    return FOREVER_MS if value is None else to_ms(value, name)
-
-
-def _retention(value: Any, name: str) -> int:
-    if value == 0 and not isinstance(value, bool):
-        raise InvalidSetting(f"{name} must be more than 0 seconds; None keeps messages for ever")
-    return _seconds_or_forever(value, name)
-
-
-def _seconds_or_none(value: Any, name: str) -> int | None:
-    return None if value is None else to_ms(value, name)
-
-
 def _count_or_none(value: Any, name: str) -> int | None:
     if value is None:
         return None
@@ -83,9 +65,6 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
-_RETRY_SECONDS = {"base": "base_ms", "max": "max_ms"}
-
-
 def retry_policy(value: Any, name: str = "retry") -> RetryPolicy:
     """A policy, its kind alone, or a dict with kind, base and max (seconds), factor, jitter and on_expiry."""
     if value is None:
@@ -98,8 +77,8 @@ def retry_policy(value: Any, name: str = "retry") -> RetryPolicy:
         raise InvalidSetting(f"{name} must be a RetryPolicy, its kind or a dict, not {value!r}")
     fields: dict[str, Any] = {"kind": "exponential"}
     for key, each in value.items():
-        if key in _RETRY_SECONDS:
-            fields[_RETRY_SECONDS[key]] = to_ms(each, f"{name}[{key!r}]")
+        if key in RETRY_DURATIONS:
+            fields[RETRY_DURATIONS[key]] = to_ms(each, f"{name}[{key!r}]")
         elif key in RetryPolicy.__slots__:
             fields[key] = each
         else:
@@ -110,38 +89,25 @@ def retry_policy(value: Any, name: str = "retry") -> RetryPolicy:
         raise InvalidSetting(f"{name}: factor and jitter must be numbers") from None
 
 
-# Keyword -> its name in QueueSettings, and how its value is read.
-LIBRARY_SETTINGS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
-    "visibility_timeout": ("visibility_ms", _seconds),
-    "max_receives": ("max_receives", _count_or_none),
-    "exhausted": ("exhausted", _text),
-    "dead_letter_expired": ("dead_letter_expired", _flag),
-    "delay": ("delay_ms", _seconds),
-    "retention": ("retention_ms", _retention),
-    "message_ttl": ("ttl_ms", _seconds_or_none),
-    "max_length": ("max_length", _count_or_none),
-    "max_bytes": ("max_bytes", _count_or_none),
-    "max_body": ("max_body", _count_or_none),
-    "overflow": ("overflow", _text),
-    "max_priority": ("max_priority", _count_or_none),
-    "fifo": ("fifo", _flag),
-    "dedup_window": ("dedup_window_ms", _seconds),
-    "dedup_by_content": ("dedup_by_content", _flag),
-    "dedup_per_group": ("dedup_per_group", _flag),
-    "retry": ("retry", retry_policy),
-    "history": ("history_ms", _seconds_or_forever),
-    "relaxed": ("relaxed", _flag),
+_READERS: dict[Kind, Callable[[Any, str], Any]] = {
+    "duration": to_ms,
+    "count": _count_or_none,
+    "bytes": _count_or_none,
+    "flag": _flag,
+    "text": _text,
+    "choice": _text,
+    "retry": retry_policy,
 }
-_FLAGS = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-}
+LIBRARY_SETTINGS = {setting.name: setting for setting in SETTINGS if setting.in_library}
+
+
+def _read(setting: Setting, value: Any, name: str) -> Any:
+    """The value for `QueueSettings`; `name` is for the error."""
+    if value is None and setting.kind == "duration" and setting.is_optional:
+        return setting.none
+    if value == 0 and not isinstance(value, bool) and setting.name == "retention":
+        raise InvalidSetting(f"{name} must be more than 0 seconds; None keeps messages for ever")
+    return _READERS[setting.kind](value, name)
 
 
 # Keywords of the constructor that are no settings.
@@ -165,68 +131,54 @@ def named_settings(options: Mapping[str, Any], visibility_timeout: float | None 
     for keyword, value in options.items():
         if keyword not in LIBRARY_SETTINGS:
             raise unknown_keyword("OpenQ", keyword, [*LIBRARY_SETTINGS, *TARGET_KEYWORDS])
-        field, read = LIBRARY_SETTINGS[keyword]
-        named[field] = read(value, keyword)
+        setting = LIBRARY_SETTINGS[keyword]
+        named[setting.field] = _read(setting, value, keyword)
     return named
 
 
 def merge_settings(stored: QueueSettings | None, named: Mapping[str, Any]) -> QueueSettings:
-    """The settings a queue is to have: stored ones as far as nothing else is named."""
-    values = dict(named)
-    if stored is None:
-        values = {**_from_environment(), **values}
-    base = QueueSettings() if stored is None else stored
-    dead_letter = values.get("dead_letter", base.dead_letter)
-    if dead_letter is not None or base.dead_letter_exchange is not None:
-        if "max_receives" not in values and base.max_receives is None:
-            values["max_receives"] = DEFAULT_MAX_RECEIVES
-    elif values.get("exhausted", base.exhausted) == "keep":
-        if named.get("max_receives") is not None:
-            raise InvalidSetting(
-                'max_receives needs a dlq for the messages that reach it, or exhausted="drop"'
-            )
-        values.pop("max_receives", None)
-    return base.with_(**values)
+    """The stored settings, changed by what is named; those of a new queue come from the environment too."""
+    return queue_settings.merge_settings(stored, named, _from_environment() if stored is None else None)
 
 
 def log_changes(queue: str, stored: QueueSettings | None, settings: QueueSettings) -> None:
-    """Opening a queue that exists may change it for everybody, which somebody may want to find in a log."""
+    """Log that opening an existing queue changed its settings, which affects all its users."""
     if stored is None or stored == settings:
         return
     changes = []
-    for keyword, field in [
-        *((each, field) for each, (field, _) in LIBRARY_SETTINGS.items()),
-        ("dlq", "dead_letter"),
-    ]:
-        before, after = getattr(stored, field), getattr(settings, field)
+    for setting in SETTINGS:
+        before, after = getattr(stored, setting.field), getattr(settings, setting.field)
         if before != after:
-            changes.append(f"{keyword} from {_display(before, field)} to {_display(after, field)}")
+            changes.append(f"{setting.name} from {_display(before, setting)} to {_display(after, setting)}")
     if changes:
         log.info("opening queue %r changed its settings: %s", queue, ", ".join(changes))
 
 
-def _display(value: Any, field: str) -> str:
+def _display(value: Any, setting: Setting) -> str:
     if isinstance(value, RetryPolicy):
         return repr(value.to_json())
-    if field.endswith("_ms"):
+    if setting.kind == "duration":
         return "None" if value is None or value == FOREVER_MS else f"{value / 1000:g} s"
     return repr(value)
 
 
 def _from_environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for keyword, (field, read) in LIBRARY_SETTINGS.items():
-        text = os.environ.get(f"OPENQ_{keyword.upper()}")
-        if not text:
-            continue
-        variable = f"the environment variable OPENQ_{keyword.upper()}"
-        value: Any = text
-        if read is _flag:
-            value = _FLAGS.get(text.strip().lower(), text)
-        elif read not in (_text, retry_policy):
-            value = _number(text, variable)
-        found[field] = read(value, variable)
+    for setting in LIBRARY_SETTINGS.values():
+        text = os.environ.get(setting.variable)
+        if text:
+            name = f"the environment variable {setting.variable}"
+            found[setting.field] = _read(setting, _from_text(setting, text, name), name)
     return found
+
+
+def _from_text(setting: Setting, text: str, name: str) -> Any:
+    if setting.kind == "flag":
+        try:
+            return read_flag(text)
+        except ValueError:
+            return text  # `_read` refuses it
+    return _number(text, name) if setting.kind in ("duration", "count", "bytes") else text
 
 
 def _number(text: str, variable: str) -> float:

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..client.times import from_ms, iso
-from ..config import read_seconds
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
 from ..history.selection import Selection
+from ..parsing import read_seconds
 from .metrics import write_metrics
 from .report import render
 from .target import HistoryTarget, queue_list

@@ -10,9 +10,9 @@ from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from ..config import read_seconds
 from ..errors import InvalidSetting
 from ..history.selection import Selection
+from ..parsing import read_seconds
 from .options import READ, SourceOptions, as_options
 from .options import moment_us as exact_us
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import UNSET
 
-from ..config import declared_settings
 from ..errors import QueueExists, QueueInUse, QueueNotFound
-from ..model import FOREVER_MS, QueueSettings, RetryPolicy, settings_difference
+from ..model import QueueSettings, RetryPolicy, settings_difference
+from ..settings import SETTINGS, Setting, merge_settings
 from .call import RestCall
 from .routes import route
 from .schemas import (
@@ -30,47 +30,30 @@ from .schemas import (
 from .values import iso, iso_or_none, span_ms
 from .views import settings_view, stats_view
 
-# The name on the wire -> the name in QueueSettings.
-_DURATIONS = {
-    "visibility_timeout": "visibility_ms",
-    "delay": "delay_ms",
-    "retention": "retention_ms",
-    "message_ttl": "ttl_ms",
-    "dedup_window": "dedup_window_ms",
-    "history": "history_ms",
-}
-_AS_THEY_ARE = (
-    *("max_receives", "dead_letter_key", "dead_letter_expired", "max_length", "max_bytes", "max_body"),
-    *("exhausted", "overflow", "max_priority", "fifo", "dedup_by_content", "dedup_per_group"),
-    *("paused", "relaxed"),
-)
 
-
-def named_settings(call: RestCall, change: QueueChange) -> dict[str, Any]:
-    """What the client named, under the names of `QueueSettings`."""
+def named_settings(call: RestCall, change: Any) -> dict[str, Any]:
+    """The settings that a `QueueChange` names, by the fields of `QueueSettings`."""
     named: dict[str, Any] = {}
-    for name, target in _DURATIONS.items():
-        value = getattr(change, name)
+    for setting in SETTINGS:
+        value = getattr(change, setting.name)
         if value is not UNSET:
-            endless = None if name == "message_ttl" else FOREVER_MS
-            named[target] = endless if value is None else span_ms(value, name)
-    for name in _AS_THEY_ARE:
-        value = getattr(change, name)
-        if value is not UNSET:
-            named[name] = value
-    if change.retry is not UNSET:
-        named["retry"] = _retry(change.retry)
-    if change.dlq is not UNSET:
-        if change.dlq is not None:
-            call.require_target(change.dlq)
-        named["dead_letter"] = call.queue_key_or_none(change.dlq)
-        if change.dlq is None and change.max_receives is UNSET:
-            named["max_receives"] = None
-    if change.dead_letter_exchange is not UNSET:
-        if change.dead_letter_exchange is not None:
-            call.require_target(change.dead_letter_exchange)
-        named["dead_letter_exchange"] = call.queue_key_or_none(change.dead_letter_exchange, "exchange")
+            named[setting.field] = _stored_value(call, setting, value)
+    if change.dlq is None and change.max_receives is UNSET:
+        named["max_receives"] = None
     return named
+
+
+def _stored_value(call: RestCall, setting: Setting, value: Any) -> Any:
+    if setting.kind == "retry":
+        return _retry(value)
+    if value is None:
+        return setting.none
+    if setting.kind == "duration":
+        return span_ms(value, setting.name)
+    if setting.kind in ("queue", "exchange"):
+        call.require_target(value)
+        return call.qualified(value, setting.kind)
+    return value
 
 
 def _retry(value: Retry | str | None) -> RetryPolicy:
@@ -146,7 +129,7 @@ def put_queue(call: RestCall) -> None:
     queue = call.queue
     stored = _stored(call, queue)
     if stored is None or not call.query.if_absent:
-        settings = declared_settings(stored, named_settings(call, call.body))
+        settings = merge_settings(stored, named_settings(call, call.body))
         if settings != stored:
             call.broker.declare(queue, settings, change=True)
     _answer_made(call, queue, stored is None)
@@ -175,7 +158,7 @@ def create_queue(call: RestCall) -> None:
             if getattr(stored, name) != value:
                 raise QueueExists(body.name, settings_difference(name, getattr(stored, name), value))
     else:
-        call.broker.declare(queue, declared_settings(None, named))
+        call.broker.declare(queue, merge_settings(None, named))
     _answer_made(call, queue, stored is None)
 
 
@@ -209,7 +192,7 @@ def show_queue(call: RestCall) -> None:
 def change_queue(call: RestCall) -> None:
     queue = call.queue
     stored = call.broker.settings(queue)
-    settings = declared_settings(stored, named_settings(call, call.body))
+    settings = merge_settings(stored, named_settings(call, call.body))
     if settings != stored:
         call.broker.declare(queue, settings, change=True)
     call.after_commit(_view(call, queue))

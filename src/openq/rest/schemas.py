@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, defstruct, field
 
 from ..broker.subscriptions import MAX_NUMBER
+from ..settings import SETTINGS, Kind, Setting
 
 MAX_BATCH = 1_000
 MAX_WAIT_S = 60
@@ -55,65 +56,65 @@ class Retry(RequestBody, kw_only=True):
     on_expiry: bool = True
 
 
-class QueueChange(RequestBody, kw_only=True):
-    """Settings by the names of the library. What is not named stays as it is.
+_LITERAL: Any = Literal  # of choices that a type checker does not see
+
+
+def _given(setting: Setting) -> Any:
+    """The type of a setting in a request."""
+    kinds: dict[Kind, Any] = {
+        "duration": Seconds if setting.name != "retention" else Annotated[float, Meta(gt=0)],
+        "count": Annotated[int, Meta(ge=setting.minimum, le=setting.maximum)],
+        "bytes": Size,
+        "flag": bool,
+        "text": str,
+        "choice": _LITERAL[setting.choices],
+        "queue": Name,
+        "exchange": Name,
+        "retry": Retry | _LITERAL[setting.choices],
+    }
+    return kinds[setting.kind] | UnsetType | (None if setting.is_optional else UnsetType)
+
+
+_SHOWN: dict[Kind, Any] = {
+    "duration": float,
+    "count": int,
+    "bytes": int,
+    "flag": bool,
+    "text": str,
+    "choice": str,
+    "queue": str,
+    "exchange": str,
+    "retry": Retry,
+}
+
+
+def _shown(setting: Setting) -> Any:
+    """The type of a setting in a reply."""
+    kind = _SHOWN[setting.kind]
+    return kind | None if setting.is_optional and setting.kind != "retry" else kind
+
+
+QueueChange: Any = defstruct(
+    "QueueChange",
+    [(setting.name, _given(setting), UNSET) for setting in SETTINGS],
+    bases=(RequestBody,),
+    namespace={
+        "__doc__": """Settings by the names of the library. Settings that are not named keep their values.
 
     `null` as `retention` or `history` keeps messages for ever.
     """
-
-    visibility_timeout: Seconds | UnsetType = UNSET
-    dlq: Name | UnsetType | None = UNSET
-    max_receives: Count | UnsetType | None = UNSET
-    exhausted: Literal["keep", "drop"] | UnsetType = UNSET
-    dead_letter_exchange: Name | UnsetType | None = UNSET
-    dead_letter_key: str | UnsetType | None = UNSET
-    dead_letter_expired: bool | UnsetType = UNSET
-    delay: Seconds | UnsetType = UNSET
-    retention: Annotated[float, Meta(gt=0)] | UnsetType | None = UNSET
-    message_ttl: Seconds | UnsetType | None = UNSET
-    max_length: Size | UnsetType | None = UNSET
-    max_bytes: Size | UnsetType | None = UNSET
-    max_body: Size | UnsetType | None = UNSET
-    overflow: Literal["drop-head", "reject", "dead-letter", "reject-dead-letter"] | UnsetType = UNSET
-    max_priority: Annotated[int, Meta(ge=0, le=255)] | UnsetType | None = UNSET
-    fifo: bool | UnsetType = UNSET
-    dedup_window: Seconds | UnsetType = UNSET
-    dedup_by_content: bool | UnsetType = UNSET
-    dedup_per_group: bool | UnsetType = UNSET
-    retry: Retry | Literal["default", "none", "fixed", "exponential"] | UnsetType | None = UNSET
-    history: Seconds | UnsetType | None = UNSET
-    paused: bool | UnsetType = UNSET
-    relaxed: bool | UnsetType = UNSET
-
-
-class NewQueue(QueueChange, kw_only=True):
-    name: Name
-
-
-class Settings(ReplyBody, kw_only=True):
-    visibility_timeout: float
-    dlq: str | None
-    max_receives: int | None
-    exhausted: str
-    dead_letter_exchange: str | None
-    dead_letter_key: str | None
-    dead_letter_expired: bool
-    delay: float
-    retention: float | None
-    message_ttl: float | None
-    max_length: int | None
-    max_bytes: int | None
-    max_body: int | None
-    overflow: str
-    max_priority: int | None
-    fifo: bool
-    dedup_window: float
-    dedup_by_content: bool
-    dedup_per_group: bool
-    retry: Retry
-    history: float | None
-    paused: bool
-    relaxed: bool
+    },
+    kw_only=True,
+    module=__name__,
+)
+NewQueue: Any = defstruct("NewQueue", [("name", Name)], bases=(QueueChange,), kw_only=True, module=__name__)
+Settings: Any = defstruct(
+    "Settings",
+    [(setting.name, _shown(setting)) for setting in SETTINGS],
+    bases=(ReplyBody,),
+    kw_only=True,
+    module=__name__,
+)
 
 
 class Stats(ReplyBody, kw_only=True):

@@ -9,9 +9,10 @@ from msgspec import UNSET, UnsetType
 
 from ..broker.full_interface import FullBroker
 from ..broker.interface import QueueStats
-from ..model import ENCODING_JSON, Delivery, DeliveryOptions, Entry, QueueSettings
+from ..model import ENCODING_JSON, Delivery, DeliveryOptions, Entry, QueueSettings, RetryPolicy
 from ..names import split_name
 from ..server.tasks import Task
+from ..settings import SETTINGS, Setting
 from .formats import NATIVE, Format, drop_json_only
 from .payloads import PayloadView, form_of, show_json, show_msgpack, show_native
 from .schemas import DeathView, MessageView, Retry, Settings, Stats, TaskView
@@ -148,44 +149,26 @@ def _deaths(options: DeliveryOptions) -> list[DeathView]:
     ]
 
 
-def settings_view(settings: QueueSettings) -> Settings:
-    retry = settings.retry
+def settings_view(settings: QueueSettings) -> Any:
+    """The `Settings` of a reply."""
+    return Settings(**{each.name: _setting(each, getattr(settings, each.field)) for each in SETTINGS})
 
-    def short(name: str | None) -> str | None:
-        return None if name is None else split_name(name)[1]
 
-    return Settings(
-        visibility_timeout=seconds(settings.visibility_ms),
-        dlq=short(settings.dead_letter),
-        max_receives=settings.max_receives,
-        exhausted=settings.exhausted,
-        dead_letter_exchange=short(settings.dead_letter_exchange),
-        dead_letter_key=settings.dead_letter_key,
-        dead_letter_expired=settings.dead_letter_expired,
-        delay=seconds(settings.delay_ms),
-        retention=seconds_or_forever(settings.retention_ms),
-        message_ttl=None if settings.ttl_ms is None else seconds(settings.ttl_ms),
-        max_length=settings.max_length,
-        max_bytes=settings.max_bytes,
-        max_body=settings.max_body,
-        overflow=settings.overflow,
-        max_priority=settings.max_priority,
-        fifo=settings.fifo,
-        dedup_window=seconds(settings.dedup_window_ms),
-        dedup_by_content=settings.dedup_by_content,
-        dedup_per_group=settings.dedup_per_group,
-        retry=Retry(
-            kind=retry.kind,  # type: ignore[arg-type]
-            base=seconds(retry.base_ms),
-            max=seconds(retry.max_ms),
-            factor=retry.factor,
-            jitter=retry.jitter,
-            on_expiry=retry.on_expiry,
-        ),
-        history=seconds_or_forever(settings.history_ms),
-        paused=settings.paused,
-        relaxed=settings.relaxed,
-    )
+def _setting(setting: Setting, value: Any) -> Any:
+    if isinstance(value, RetryPolicy):
+        return Retry(
+            kind=value.kind,  # type: ignore[arg-type]
+            base=seconds(value.base_ms),
+            max=seconds(value.max_ms),
+            factor=value.factor,
+            jitter=value.jitter,
+            on_expiry=value.on_expiry,
+        )
+    if value is None:
+        return None
+    if setting.kind == "duration":
+        return seconds_or_forever(value) if setting.is_endless else seconds(value)
+    return split_name(value)[1] if setting.kind in ("queue", "exchange") else value
 
 
 def stats_view(stats: QueueStats) -> Stats:

@@ -27,11 +27,12 @@ from ..auth.documents import SharedDocument
 from ..auth.guard import Guard, first_key, write_secret_file
 from ..auth.store import UserStore
 from ..broker.full_interface import FullBroker
-from ..config import DEFAULT_AMQP_PORT, KEYS, Config, declared_settings, flag_of
+from ..config import DEFAULT_AMQP_PORT, KEYS, Config, flag_of
 from ..errors import InvalidSetting, OpenQError
 from ..local.broker import LocalBroker
 from ..names import split_name, split_namespace
 from ..rest.handler import RestHandler
+from ..settings import merge_settings
 from ..sqs.handler import SqsHandler
 from .context import ServerContext
 from .health import HealthHandler
@@ -234,7 +235,7 @@ class Server:
     def _declare_queues(self) -> None:
         for name, named in self.config.queues.items():
             stored = self.broker.settings(name) if name in self.broker.queues() else None
-            settings = declared_settings(stored, named)
+            settings = merge_settings(stored, named)
             if settings != stored:
                 self.broker.declare(name, settings, change=stored is not None)
                 log.info("queue %r: %s as configured", name, "created" if stored is None else "changed")
