@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from openq.amqp.server import AmqpSocket
+from openq.amqp.transport import AmqpSocket
 from openq.config import Config
 from openq.errors import OpenQError
 from openq.local.broker import LocalBroker
@@ -227,16 +227,18 @@ class FuzzServer:
             errors, self.logged.errors = self.logged.errors, []
             raise FuzzFailure(f"logged: {errors}")
         amqp_server = self.amqp_server
+        queues = self.broker.engine.queues
         left = {
-            "connections": amqp_server.open_connections,
-            "outlets": amqp_server._dispatchers,
-            "replies": amqp_server._reply_channels,
-            "arrivals": amqp_server._ready_deliveries,
-            "leases": [name for name, queue in self.broker.engine.queues.items() if queue.leases],
-            "watched": [name for name, queue in self.broker.engine.queues.items() if queue.watched],
+            "connections": list(amqp_server.open_connections),
+            "dispatchers": [each.queue_key for each in amqp_server.dispatchers],
+            "deliveries": not amqp_server.dispatchers.is_idle,
+            "replies": len(amqp_server.replies),
+            "leases": [name for name, queue in queues.items() if queue.leases],
+            "watched": [name for name, queue in queues.items() if queue.watched],
         }
         if any(left.values()):
-            amqp_server._dispatchers.clear()  # said once
+            for each in amqp_server.dispatchers:  # reported once
+                amqp_server.dispatchers.remove_dispatcher(each)
             raise FuzzFailure(f"left of connections that ended: {[(k, v) for k, v in left.items() if v]}")
 
     def tidy(self) -> None:

@@ -20,8 +20,9 @@ from ..errors import InvalidSetting, OpenQError, QueueNotFound
 from ..names import owner_of, qualified_name, split_name
 from .arguments import Arguments, account_of, declaration_of, describe, plain_value, vhost_of
 from .errors import AmqpError
+from .exchanges import arguments_of, kind_of
 from .policies import InvalidAmqpPolicy, Policy
-from .topology import Topology, arguments_of, kind_of
+from .topology import Topology
 
 P = ParamSpec("P")
 

@@ -1,4 +1,4 @@
-"""A message as AMQP shows it: its properties, and the exchange and key it came by."""
+"""A message as AMQP delivers it: its properties, and the exchange and key it was published with."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _NO_EXTRA = DeliveryOptions()
 
 
 class DeliveryRoute:
-    """Where a message was published, as its consumer is told."""
+    """Exchange and key of a delivery, encoded for one consumer."""
 
     __slots__ = ("start", "tail")
 
     def __init__(self, exchange: str, key: str) -> None:
-        self.start = b""  # up to the tag, for one consumer
-        # As two short strings: how every deliver ends.
+        self.start = b""  # of basic.deliver, up to the delivery tag
+        # The end of basic.deliver: two short strings.
         self.tail = b"".join(_short_string(text) for text in (exchange, key))
 
 
@@ -37,7 +37,7 @@ def _short_string(text: str) -> bytes:
 
 
 def exchange_and_key(entry: Entry, queue: str) -> tuple[str, str]:
-    """Exchange and key by their bare names; `queue` is the bare name of the queue."""
+    """Without the account. `queue`: the name of the queue, for messages of the default exchange."""
     options = entry.options
     if options is None or options.route is None:
         return "", queue
@@ -46,12 +46,12 @@ def exchange_and_key(entry: Entry, queue: str) -> tuple[str, str]:
 
 
 _COUNT_HEADER = "x-delivery-count"
-# Whether a consumer is told how often a message was delivered before.
+# When `x-delivery-count` is shown.
 COUNT_NEVER, COUNT_REDELIVERED, COUNT_ALWAYS = range(3)
 
 
 def delivery_properties(broker: FullBroker, delivery: Delivery, count_mode: int) -> bytes:
-    """The properties of a message that leaves: as they came, with what happened to it since."""
+    """The properties as they were published, with the headers that the broker adds."""
     entry = delivery.entry
     options = entry.options or _NO_EXTRA
     properties = entry.properties
@@ -66,7 +66,7 @@ def delivery_properties(broker: FullBroker, delivery: Delivery, count_mode: int)
     headers = _x_death_headers(options, amqp_properties)
     if is_counted:
         headers[_COUNT_HEADER] = Long(delivery.count - 1)
-    # With a key of its own a dead-letter exchange takes the place of the other keys too.
+    # A dead-letter routing key replaces the CC keys too.
     drop = ("CC",) if options.route and options.route[1] != options.deaths[0].key else ()
     return amqp_fields.with_headers(amqp_properties, headers, drop=drop, drop_expiration=True)
 
@@ -77,7 +77,7 @@ def _with_delivery_count(amqp_properties: bytes, count: int) -> bytes:
 
 
 def fit_properties(amqp_properties: bytes, max_bytes: int) -> bytes:
-    """Properties never span frames: what a client with small frames cannot be told of is left out."""
+    """Properties never span frames: headers that do not fit a small frame are left out."""
     if len(amqp_properties) <= max_bytes:
         return amqp_properties
     props = amqp_fields.decode(amqp_properties)
@@ -86,7 +86,7 @@ def fit_properties(amqp_properties: bytes, max_bytes: int) -> bytes:
 
 
 def _translate_properties(broker: FullBroker, entry: Entry) -> bytes:
-    """A message of another door."""
+    """For a message of another protocol."""
     options = entry.options or _NO_EXTRA
     properties = entry.properties
     return amqp_fields.amqp_properties_of(
@@ -102,14 +102,14 @@ def _translate_properties(broker: FullBroker, entry: Entry) -> bytes:
 
 
 def _x_death_headers(options: DeliveryOptions, amqp_properties: bytes) -> dict[str, object]:
-    """The history of a dead letter, newest first, in the words of RabbitMQ."""
+    """The history of a dead letter, newest first, as RabbitMQ shows it."""
     own = amqp_fields.decode(amqp_properties)
     tables = [_x_death_entry(death) for death in options.deaths]
     if own.expiration is not None:
         tables[-1]["original-expiration"] = own.expiration
     known = (own.headers or {}).get("x-death")
     if isinstance(known, list):
-        # Published again with the history of its former life.
+        # It was republished with the history of an earlier message.
         tables += [each for each in known if isinstance(each, dict)]
     copies = (own.headers or {}).get("CC")
     if isinstance(copies, list):

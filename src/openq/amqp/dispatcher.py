@@ -1,7 +1,7 @@
-"""Out of a queue to its AMQP consumers: fairly, by priority, and never more than each can take.
+"""Distributes the messages of one queue among its AMQP consumers: by priority, in turn, within the prefetch.
 
-All consumers of a queue share one place in the broker's line, so that they take turns message by message
-however many messages come at once. Everything here runs on the loop.
+All consumers of a queue share one `Waiter` of the broker, so that they take turns message by message even
+when many messages arrive at once. Everything here runs on the loop.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .delivery_properties import DeliveryRoute
 
 MAX_BATCH = 500  # messages taken from the broker at a time
-MAX_BATCHES = 4  # of them before others have their turn
-MAX_BATCH_BYTES = 4 * 1024 * 1024  # and no more than this, or one: they are all in memory at once
+MAX_BATCHES = 4  # in a row, before the loop runs other work
+MAX_BATCH_BYTES = 4 * 1024 * 1024  # in memory at once; a single message may be larger
 UNLIMITED = 1 << 30
 RETRY_S = 0.5
 
@@ -29,9 +29,9 @@ log = logging.getLogger("openq.amqp")
 
 
 class ConsumerChannel(Protocol):
-    """The channel of a consumer, as an outlet sees it."""
+    """The channel of a consumer, as a dispatcher uses it."""
 
-    in_flight: int  # deliveries of all its consumers that are not settled
+    in_flight: int  # unsettled deliveries of all its consumers
 
     def capacity(self) -> int: ...
     def flush(self) -> None: ...
@@ -40,17 +40,17 @@ class ConsumerChannel(Protocol):
 
 
 class DispatcherHost(Protocol):
-    """The door, as an outlet sees it."""
+    """The server, as a dispatcher uses it."""
 
     context: ServerContext
 
     def deliveries_ready(self, dispatcher: QueueDispatcher, deliveries: list[Delivery]) -> None:
-        """The broker's lock is held; any thread."""
+        """Called with the broker's lock held, in any thread."""
 
     def remove_dispatcher(self, dispatcher: QueueDispatcher) -> None: ...
     def requeue_later(self, queue_key: str, receipts: list[Receipt]) -> None: ...
     def is_leader(self, dispatcher: QueueDispatcher) -> bool:
-        """Whether no other server has a consumer of it that goes before."""
+        """Whether no other server has an earlier consumer of the queue."""
 
 
 class AmqpConsumer:
@@ -89,8 +89,8 @@ class AmqpConsumer:
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.priority = priority
-        self.prefetch = prefetch  # 0 = as much as it likes
-        self.arguments = arguments  # encoded: a table of many small values takes 30 times as much memory
+        self.prefetch = prefetch  # 0: unlimited
+        self.arguments = arguments  # encoded: a decoded table may take 30 times the memory
         self.unacked = 0
         self.is_removed = False
         self.routes: dict[tuple[str, str] | None, DeliveryRoute] = {}
@@ -102,14 +102,14 @@ class AmqpConsumer:
         return min(own, self.channel.capacity()) if own > 0 else 0
 
     def reserve(self, count: int) -> None:
-        """Room that is spoken for: by deliveries on their way, and until they are settled."""
+        """Count deliveries that are on their way, until they are settled."""
         if not self.no_ack:
             self.unacked += count
             self.channel.in_flight += count
 
 
 class QueueDispatcher:
-    """One queue with consumers. `full` is the engine's name."""
+    """One queue with AMQP consumers."""
 
     def __init__(self, host: DispatcherHost, queue_key: str, single_active: bool) -> None:
         self.context = host.context
@@ -117,17 +117,17 @@ class QueueDispatcher:
         self.queue_key = queue_key
         self.account, self.queue = split_name(queue_key)
         self.single_active = single_active
-        self.since_ms = 0  # when the first of them came
-        self.consumers: list[AmqpConsumer] = []  # by priority, then in the order they came
-        self._single_active: AmqpConsumer | None = None  # of a queue with a single active one
-        self.count_mode = 0  # see `outgoing`
+        self.since_ms = 0  # when the first consumer was added
+        self.consumers: list[AmqpConsumer] = []  # by priority, then by age
+        self._single_active: AmqpConsumer | None = None  # set if `single_active`
+        self.count_mode = 0  # see `delivery_properties`
         self._next_index = 0
         self._is_waiting = False
         self._is_loading = False
         self._is_retrying = False
-        self._unrecorded_acks: list[Receipt] = []  # given for good, and the store does not know it yet
-        self._is_dispatching = self._is_requested = False  # see `pump`
-        self._is_limited_by_bytes = False  # what waits is more than may be taken at once
+        self._unrecorded_acks: list[Receipt] = []  # of no-ack deliveries; the store is told later
+        self._is_dispatching = self._is_requested = False  # see `dispatch`
+        self._is_limited_by_bytes = False  # the ready messages exceed MAX_BATCH_BYTES
         self._waiter = Waiter(1, NO_DEADLINE, None, None, self._on_served)
 
     def add(self, consumer: AmqpConsumer) -> None:
@@ -148,7 +148,7 @@ class QueueDispatcher:
 
     @property
     def exclusive(self) -> bool:
-        return len(self.consumers) == 1 and self.consumers[0].exclusive  # where one is, there is no other
+        return len(self.consumers) == 1 and self.consumers[0].exclusive
 
     def _active_consumers(self) -> list[AmqpConsumer]:
         if not self.single_active:
@@ -156,7 +156,7 @@ class QueueDispatcher:
         if not self._host.is_leader(self):
             return []
         if self._single_active is None and self.consumers:
-            self._single_active = self.consumers[0]  # it stays until it goes, whoever comes
+            self._single_active = self.consumers[0]  # until it is removed, whatever priority others have
         return [] if self._single_active is None else [self._single_active]
 
     def is_active(self, consumer: AmqpConsumer) -> bool:
@@ -171,17 +171,17 @@ class QueueDispatcher:
         return capacity
 
     def _batch_limit(self) -> int:
-        """How many to take, going by the mean size of what waits."""
+        """How many messages to take, by their mean size."""
         count, size = self.context.broker.waiting(self.queue_key)
         self._is_limited_by_bytes = size > MAX_BATCH_BYTES
         return max(1, MAX_BATCH_BYTES * max(count, 1) // size) if self._is_limited_by_bytes else MAX_BATCH
 
     def dispatch(self) -> None:
-        """Take what is there, as much as the consumers have room for; then stand in line."""
+        """Take as many messages as the consumers have capacity for, then wait for more."""
         if not self.context.broker.waits:
             self._dispatch()
             return
-        # While the store is waited for nobody else takes from it: messages would overtake each other.
+        # One at a time while the store is waited for: messages would overtake each other.
         self._is_requested = True
         if self._is_dispatching:
             return
@@ -198,13 +198,13 @@ class QueueDispatcher:
         while not self._is_loading:
             capacity = self._capacity()
             if taken == MAX_BATCHES and capacity > 0:
-                # Others have their turn on the loop, however fast this client reads.
+                # Let the loop run other work, however fast this client reads.
                 if not self._is_retrying:
                     self._is_retrying = True
                     self.context.loop.call_soon(self.context.enter, self._retry)
                 return
             if capacity > 0 and taken:
-                # Only what was written tells whether a client takes it.
+                # Whether a client has capacity is known only after a write.
                 for consumer in self._active_consumers():
                     consumer.channel.flush()
                 capacity = self._capacity()
@@ -223,12 +223,12 @@ class QueueDispatcher:
                 self._is_waiting = False
                 self.close()
                 return
-            except OpenQError as error:  # a disk that is full to the last byte, or broken
+            except OpenQError as error:  # the disk is full or broken
                 self._is_waiting = False
                 self._retry_later(error)
                 return
             if deliveries is None:
-                if self._is_waiting and self._capacity() <= 0:  # a broker that waits: it was otherwise before
+                if self._is_waiting and self._capacity() <= 0:  # it changed while the call was suspended
                     self._stop_waiting()
                 return
             self._is_waiting = False
@@ -239,7 +239,7 @@ class QueueDispatcher:
 
     def _retry_later(self, error: OpenQError) -> None:
         if not self._is_retrying:
-            log.error("queue %r: nothing can be handed out now: %s", self.queue_key, error)
+            log.error("queue %r: deliveries are suspended: %s", self.queue_key, error)
             self._is_retrying = True
             self.context.loop.call_later(RETRY_S, self.context.enter, self._retry)
 
@@ -251,7 +251,7 @@ class QueueDispatcher:
             self.dispatch()
 
     def _limit_bytes(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """As many of them as may be in memory at once. The rest goes back to its place."""
+        """Keep as many as may be in memory at once, and requeue the rest."""
         total = 0
         for at, delivery in enumerate(deliveries):
             total += delivery.entry.size
@@ -262,18 +262,18 @@ class QueueDispatcher:
 
     def _stop_waiting(self) -> None:
         if self._is_waiting and self.context.broker.remove_waiter(self.queue_key, self._waiter):
-            self._is_waiting = False  # else it was served in this very moment, and `arrived` is on its way
+            self._is_waiting = False  # otherwise it was just served, and `on_deliveries` will be called
             if self.context.broker.waits and self._capacity() > 0:
-                self.dispatch()  # somebody came meanwhile, and took it for granted that we stood in line
+                self.dispatch()  # a consumer was added while the call was suspended
 
     def _on_served(self, deliveries: list[Delivery]) -> None:
-        """The broker's lock is held; any thread."""
+        """Called with the broker's lock held, in any thread."""
         self._host.deliveries_ready(self, deliveries)
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         self._is_waiting = False
         if not deliveries:
-            self.close()  # the queue is gone, or the broker closes
+            self.close()  # the queue is deleted, or the broker is closed
             return
         is_first, self._is_dispatching = not self._is_dispatching, True
         try:
@@ -284,7 +284,7 @@ class QueueDispatcher:
         self.dispatch()
 
     def distribute_when_durable(self, deliveries: list[Delivery]) -> None:
-        """No message before its publish is on disk; one such wait at a time keeps them in order."""
+        """Wait until the publishes are durable. One wait at a time keeps the messages in order."""
         if self.context.broker.is_loaded(deliveries):
             self._distribute(deliveries)
             return
@@ -299,7 +299,7 @@ class QueueDispatcher:
         self.context.after_commit(committed, self.context.broker.commit_location(deliveries))
 
     def _distribute(self, deliveries: list[Delivery]) -> None:
-        """The store is not waited for before all of it is given: in between, consumers might go."""
+        """Assign everything before the store is called: consumers may be removed while that is suspended."""
         rest = self._assign(deliveries)
         if rest:
             self._requeue(rest)
@@ -307,7 +307,7 @@ class QueueDispatcher:
             self._record_acks()
 
     def _assign(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Those that nobody has room for."""
+        """Deliver them to the consumers; returns those without a consumer that has capacity."""
         consumers = self._active_consumers()
         if len(consumers) == 1:
             consumer = consumers[0]
@@ -335,7 +335,7 @@ class QueueDispatcher:
     def _next_consumer(
         self, consumers: list[AmqpConsumer], shares: dict[AmqpConsumer, list[Delivery]]
     ) -> AmqpConsumer | None:
-        """Whose turn it is: the highest priority that has room; of equals, the one after the last."""
+        """The consumer with capacity that has the highest priority; among equals, in turn."""
         count = len(consumers)
         best: AmqpConsumer | None = None
         best_at = 0
@@ -347,7 +347,7 @@ class QueueDispatcher:
             if consumer.capacity() - (len(shares.get(consumer, ())) if consumer.no_ack else 0) > 0:
                 best, best_at = consumer, at
                 if consumer.priority == consumers[0].priority:
-                    break  # there is none higher
+                    break  # no other has a higher priority
         if best is not None:
             self._next_index = best_at + 1
         return best
@@ -377,7 +377,7 @@ class QueueDispatcher:
             consumer.channel.deliver(consumer, deliveries)
 
     def _record_acks(self) -> None:
-        """What was given to who never acknowledges. Rather twice, if the store fails now, than never."""
+        """Ack no-ack deliveries. If the store fails now, they are delivered again rather than lost."""
         receipts, self._unrecorded_acks = self._unrecorded_acks, []
         try:
             self.context.broker.ack(self.queue_key, receipts)
@@ -394,10 +394,10 @@ class QueueDispatcher:
         except (OutOfRoom, StoreError):
             self._host.requeue_later(self.queue_key, receipts)
         except OpenQError:
-            pass  # the queue is gone, or the broker is: nothing is held any more
+            pass  # the queue is deleted, or the broker is closed
 
     def close(self) -> None:
-        """The queue is gone: whoever consumed from it is told."""
+        """The queue is deleted: cancel its consumers."""
         self._host.remove_dispatcher(self)
         for consumer in list(self.consumers):
             self.remove(consumer)

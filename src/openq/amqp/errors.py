@@ -1,4 +1,4 @@
-"""What goes wrong, in AMQP's words: a code, a sentence, and whether the channel or the connection ends."""
+"""AMQP's errors: a reply code, a text, and whether the channel or the connection ends."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NAMES = {
     NOT_IMPLEMENTED: "NOT_IMPLEMENTED",
     INTERNAL_ERROR: "INTERNAL_ERROR",
 }
-# These end the channel; every other code ends the connection.
+# Soft errors end the channel; every other code ends the connection.
 _SOFT = frozenset(
     (
         CONTENT_TOO_LARGE,
@@ -69,16 +69,16 @@ _SOFT = frozenset(
         PRECONDITION_FAILED,
     )
 )
-_MAX_TEXT = 255  # of a short string
+_MAX_TEXT = 255  # bytes of a short string
 
 
 class AmqpError(Exception):
-    """Ends a channel or a connection. `text` is without the name of the code."""
+    """Ends a channel or a connection. `text` does not include the name of the code."""
 
     def __init__(
         self, code: int, text: str, *, ends_connection: bool | None = None, payload: bytes = b""
     ) -> None:
-        """`payload` is the method that went wrong, where whoever catches this cannot know it."""
+        """`payload`: the method that failed, where the caller does not know it."""
         super().__init__(text)
         self.payload = payload
         self.code = code
@@ -94,7 +94,7 @@ class AmqpError(Exception):
 
 
 def from_openq(error: OpenQError) -> AmqpError:
-    """What the broker refused; the doors' own checks speak RabbitMQ's sentences before it comes to that."""
+    """The AMQP error for an error of the broker. Most errors are found earlier, with RabbitMQ's texts."""
     if isinstance(error, QueueNotFound | ExchangeNotFound):
         return AmqpError(NOT_FOUND, public_text(error))
     if isinstance(error, QueueExists | QueueInUse | ExchangeInUse | InvalidSetting | QueueFull):

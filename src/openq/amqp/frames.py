@@ -1,4 +1,4 @@
-"""Bytes <-> frames. Pure: what the socket gave goes in, calls to a `Sink` come out.
+"""Bytes <-> frames (sans-I/O): bytes of the socket go in, calls of a `FrameHandler` come out.
 
 A client that publishes sends the same method, the same properties and often the same size again and again.
 After the first such message the reader compares instead of parsing: a run of messages becomes one
@@ -26,8 +26,8 @@ HEARTBEAT_KIND = 8
 
 FRAME_MIN = 4096
 FRAME_OVERHEAD = 8  # seven bytes before the payload, one after
-# Many clients forget the overhead and fill a frame with `frame_max` bytes of payload (amqpstorm does), so
-# what RabbitMQ accepts is accepted: as much over the limit as an empty frame has bytes.
+# Many clients (amqpstorm) forget the overhead and fill a frame with `frame_max` bytes of payload. As RabbitMQ
+# does, a frame is accepted that exceeds the limit by the size of an empty frame.
 FRAME_TOLERANCE = FRAME_OVERHEAD
 CONTENT_OVERHEAD = 12  # before the properties
 END = 0xCE
@@ -46,20 +46,20 @@ _CLOSE_OK = b"\x00\x14\x00\x29"
 _ACK_PAYLOAD = 13
 _ACK_FRAME = 21
 _BASIC = 60
-_MAX_RUN = 1000  # bodies in one call: what is read at once is bounded, but empty bodies are small
-_MAX_EXPECTED = 16 << 10  # properties of more than that are not kept for comparison with the next message
+_MAX_RUN = 1000  # messages in one call
+_MAX_EXPECTED = 16 << 10  # longer properties are not kept for comparison with the next message
 _NO_PROPERTIES = b"\x00\x00"
 
 
 class FrameHandler(Protocol):
-    """Who is told. A call that raises ends the connection; what ends only a channel is the sink's affair."""
+    """What a reader calls. A call that raises ends the connection; errors of a channel are handled inside."""
 
     def method(self, channel: int, payload: bytes) -> None: ...
     def begin_publish(self, channel: int, payload: bytes) -> bool: ...
     def publish(
         self, channel: int, method: bytes, all_properties: bytes | list[bytes], bodies: list[bytes]
     ) -> None:
-        """Messages of one method; their properties, those of all or of each, and their bodies."""
+        """Messages with the same method. `all_properties`: one value for all, or one per message."""
 
     def ack(self, channel: int, tags: list[int]) -> None: ...
     def heartbeat(self) -> None: ...
@@ -67,7 +67,7 @@ class FrameHandler(Protocol):
 
 
 class _NullHandler:
-    """For a reader whose connection is gone."""
+    """For a reader whose connection is closed."""
 
     def method(self, channel: int, payload: bytes) -> None: ...
     def begin_publish(self, channel: int, payload: bytes) -> bool:
@@ -85,29 +85,29 @@ NULL_HANDLER = _NullHandler()
 
 
 class _PartialMessage:
-    """A publish whose properties or body have not arrived whole."""
+    """A publish whose properties or body are incomplete."""
 
     __slots__ = ("amqp_properties", "got", "head_bytes", "is_wanted", "method", "parts", "size")
 
     def __init__(self, method: bytes, is_wanted: bool) -> None:
         self.method = method if is_wanted else _PUBLISH
         self.head_bytes = len(self.method)  # of the method and the properties
-        self.is_wanted = is_wanted  # else it is passed over
-        self.amqp_properties: bytes | None = None  # None: its header has not come
+        self.is_wanted = is_wanted  # otherwise it is skipped
+        self.amqp_properties: bytes | None = None  # None: the header frame is missing
         self.size = 0
         self.got = 0
         self.parts: list[bytes] = []
 
 
 class _PublishRun:
-    """How the next message looks if it is like the last one: of the same method, at least."""
+    """The bytes of the next message if it repeats the last one, or at least its method."""
 
     __slots__ = ("amqp_properties", "body_head", "channel", "method", "same", "size", "start")
 
     def __init__(self, channel: int, method: bytes, amqp_properties: bytes, size: int) -> None:
         self.channel = channel
         self.method = method
-        # Up to the length of the header frame; from its end to the length of the body frame.
+        # Up to the length of the header frame, and from its end to the length of the body frame.
         self.start = method_frame(channel, method) + _HEAD.pack(HEADER, channel, 0)[: -_U32.size]
         self.body_head = END_BYTE + _HEAD.pack(BODY, channel, 0)[: -_U32.size]
         self.expect(amqp_properties, size)
@@ -127,7 +127,7 @@ class _PublishRun:
 
 
 class FrameReader:
-    """One direction of one connection. `held` stops it: what arrives then is kept for `resume`."""
+    """Reads the frames of one connection. While `is_paused`, input is kept for `resume`."""
 
     def __init__(self, handler: FrameHandler, max_frame: int, max_body: int) -> None:
         self._handler = handler
@@ -136,21 +136,21 @@ class FrameReader:
         self.is_paused = False
         self._rest = b""
         self._contents: dict[int, _PartialMessage] = {}
-        self._pending = 0  # bytes of their bodies
-        self._head_bytes = 0  # and of their methods and properties
+        self._pending = 0  # bytes of partial bodies
+        self._head_bytes = 0  # bytes of their methods and properties
         self._run: _PublishRun | None = None
-        self._ack_head = b""  # of the channel that acked last
+        self._ack_head = b""  # an ack on `_ack_channel`, up to the tag
         self._ack_channel = 0
         self._is_closing = False
 
     def limit_frames(self, max_frame: int) -> None:
-        """`max_frame` as both sides agreed on it."""
+        """`max_frame`: as negotiated."""
         self._max_payload = max_frame - FRAME_OVERHEAD + FRAME_TOLERANCE
-        # A header is not split into frames: with more than the limit it could not be delivered as it came.
+        # A header cannot be split into frames: a longer one could not be delivered unchanged.
         self._max_header = max_frame - FRAME_OVERHEAD
 
     def end(self) -> None:
-        """The client was told of the end: only what it says of the connection itself still counts."""
+        """connection.close was sent: only connection methods are read from now on."""
         self._is_closing = True
         self._contents.clear()
         self._pending = self._head_bytes = 0
@@ -159,12 +159,11 @@ class FrameReader:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of messages and frames that have not arrived whole."""
+        """Bytes of incomplete messages and frames."""
         return self._pending + self._head_bytes + len(self._rest)
 
     def close(self) -> None:
-        """The socket is gone: half a message must not wait for the collector, nor this and its sink for each
-        other."""
+        """The socket is closed: free partial messages, and end the reference to the handler."""
         self.end()
         self._rest = b""
         self._handler = NULL_HANDLER
@@ -175,20 +174,20 @@ class FrameReader:
             self.feed(b"")
 
     def discard_channel(self, channel: int) -> None:
-        """It was closed in the middle of a content: the rest of that does not come."""
+        """The channel is closed; the rest of a partial message will not come."""
         content = self._contents.pop(channel, None)
         if content is not None and content.is_wanted:
             self._pending -= content.got
             self._head_bytes -= content.head_bytes
 
     def skip_content(self, channel: int) -> None:
-        """The channel is closed by the server: what comes of its content is dropped, and so is what came."""
+        """The server closed the channel: discard its partial message, and skip the rest of it."""
         content = self._contents.get(channel)
         if content is not None and content.is_wanted:
             self._discard(content)
 
     def _discard(self, content: _PartialMessage) -> None:
-        """Keep nothing of it but its place: its frames are still to come."""
+        """Free it, but remember it: more of its frames will come."""
         self._pending -= content.got
         self._head_bytes -= content.head_bytes
         content.is_wanted = False
@@ -205,9 +204,7 @@ class FrameReader:
         end = len(data)
         try:
             while at < end and not self.is_paused:
-                if (
-                    not self._contents
-                ):  # in the middle of a content, what comes now is to be looked at closely
+                if not self._contents:  # no partial message: repeats can be read fast
                     run = self._run
                     if run is not None and data.startswith(run.start, at):
                         after = self._read_run(run, data, at)
@@ -222,7 +219,7 @@ class FrameReader:
                 if end - at < _HEAD.size:
                     break
                 kind, channel, size = _HEAD.unpack_from(data, at)
-                # Refused on the head alone: a peer must not make us wait for 4 GiB.
+                # Refuse by the header alone, before up to 4 GiB are buffered.
                 if size > self._max_payload:
                     raise _too_large(size, self._max_header)
                 start = at + _HEAD.size
@@ -252,16 +249,16 @@ class FrameReader:
                 else:
                     raise AmqpError(FRAME_ERROR, f"unknown frame type {kind}")
         except AmqpError:
-            # Behind what is wrong may come the client's last word, unless frames cannot be told apart.
+            # A close method may follow the faulty frame, unless frame boundaries are lost.
             self._rest = b"" if self._is_closing else data[at:]
             raise
         if at < end:
             self._rest = data[at:] if at else data
 
     def _read_run(self, run: _PublishRun, data: bytes, at: int) -> int:
-        """Whole messages of the same method, as many as there are; where they end."""
+        """Complete messages with the same method. Returns where they end."""
         bodies: list[bytes] = []
-        all_properties: list[bytes] | None = None  # None: all have those of the run
+        all_properties: list[bytes] | None = None  # None: the same as in `run` so far
         end = len(data)
         same = run.same
         size = run.size
@@ -277,8 +274,8 @@ class FrameReader:
                 stop = start + size
                 amqp_properties = run.amqp_properties
             else:
-                # With other properties or of another size. What is wrong, or in several frames, is left to
-                # the long way, which says so.
+                # Other properties or another size. Errors, and bodies in several frames, are left to the
+                # slow path.
                 middle = at + to_middle
                 if not starts(start_of_run, at) or middle + _MIDDLE.size > end:
                     break
@@ -296,7 +293,7 @@ class FrameReader:
                     break
                 stop = start + found
                 amqp_properties = data[middle + _MIDDLE.size : close]
-                # Twice in a row: worth to be expected again.
+                # Twice in a row: expect it again.
                 if (amqp_properties, found) == before and stop < end and header <= _MAX_EXPECTED:
                     if all_properties is None and amqp_properties != run.amqp_properties:
                         all_properties = [run.amqp_properties] * len(bodies)
@@ -325,7 +322,7 @@ class FrameReader:
         return at
 
     def _read_acks(self, data: bytes, at: int) -> int:
-        """Acks of one message each; where they end. `multiple` goes the long way."""
+        """Acks of single messages. Returns where they end. `multiple` takes the slow path."""
         head = self._ack_head
         tags: list[int] = []
         end = len(data) - _ACK_FRAME
@@ -344,9 +341,9 @@ class FrameReader:
         if content is not None:
             if content.is_wanted or start != _CLOSE_OK:
                 raise _unexpected(content)
-            self.discard_channel(channel)  # it heard that its channel is closed, and stops in the middle
+            self.discard_channel(channel)  # the client knows that its channel is closed
         if start == _PUBLISH:
-            # Asked before anything is kept for it: nobody may fill the memory from outside.
+            # Ask before anything is buffered: an unauthenticated client must not fill the memory.
             content = _PartialMessage(payload, self._handler.begin_publish(channel, payload))
             self._contents[channel] = content
             if content.is_wanted:
@@ -389,7 +386,7 @@ class FrameReader:
             content.amqp_properties = _NO_PROPERTIES
         if size > self.max_body and content.is_wanted:
             self._discard(content)
-            # Its frames are on their way; the channel that sent it is closed and they are passed over.
+            # Its body frames are on their way; they are skipped.
             error = AmqpError(
                 PRECONDITION_FAILED, f"message size {size} is larger than configured max size {self.max_body}"
             )
@@ -432,7 +429,7 @@ def _too_large(size: int, limit: int) -> AmqpError:
 
 
 def _unexpected(content: _PartialMessage | None) -> AmqpError:
-    """Another frame came than the one that must follow."""
+    """A frame of another type than expected."""
     if content is None:
         return AmqpError(UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
     if content.amqp_properties is None:
@@ -450,7 +447,7 @@ def method_frame(channel: int, payload: bytes) -> bytes:
 
 
 def content_head(channel: int, amqp_properties: bytes, size: int) -> bytes:
-    """The header frame and the start of the one body frame; for a body that fits one, and is not empty."""
+    """The header frame and the head of the body frame, for a body that fits into one frame."""
     return b"".join(
         (
             _CONTENT_HEAD.pack(HEADER, channel, _CONTENT.size + len(amqp_properties), _BASIC, 0, size),
@@ -462,7 +459,7 @@ def content_head(channel: int, amqp_properties: bytes, size: int) -> bytes:
 
 
 def content_frames(channel: int, amqp_properties: bytes, body: bytes, max_frame: int) -> bytes:
-    """Header and body frames, as many as it takes."""
+    """The header frame and all body frames."""
     parts = [
         _CONTENT_HEAD.pack(HEADER, channel, _CONTENT.size + len(amqp_properties), _BASIC, 0, len(body)),
         amqp_properties,

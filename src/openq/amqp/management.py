@@ -32,6 +32,7 @@ from . import definitions, management_users, methods
 from .arguments import account_of, declaration_of, queue_type, vhost_of
 from .definitions import RABBITMQ_VERSION, ImportReport, binding_fields, exchange_fields, to_json_value
 from .delivery_properties import COUNT_ALWAYS, COUNT_NEVER, delivery_properties, exchange_and_key
+from .exchanges import DELAYED, KINDS, policy_of
 from .management_call import ROUTES as ROUTES  # complete once this module is loaded
 from .management_call import (
     Json,
@@ -47,8 +48,8 @@ from .management_call import (
     route,
 )
 from .policies import InvalidAmqpPolicy, Policy
-from .publishing import Publisher, PublishTarget
-from .topology import DELAYED, KINDS, Topology, policy_of, strip_line_ends
+from .publishing import PublishTarget, VhostPublisher
+from .topology import Topology, strip_line_ends
 
 log = logging.getLogger("openq.management")
 
@@ -667,16 +668,16 @@ class ManagementApi:
         name = "" if call.names[1] == DEFAULT_EXCHANGE else call.names[1]
         account = account_of(vhost)
         user = GUEST if self.context.guard.is_open else call.principal.user
-        publisher = Publisher(self.context, self.topology, vhost, account, user)
+        publisher = VhostPublisher(self.context, self.topology, vhost=vhost, account=account, user=user)
         target = PublishTarget(methods.BasicPublish(name, key, False, False), account)
-        publish_properties = publisher.publish_properties(_encode_properties(body["properties"]), target)
+        properties = publisher.properties(_encode_properties(body["properties"]), target)
         if name:
             call.require("send", target.exchange_key, is_queue=False)
         else:
-            for each in (key, *publish_properties.keys):
+            for each in (key, *properties.keys):
                 call.require("send", call.key_of(each), is_queue=True)
-        queues = publisher.queues(target, publish_properties)
-        refused = bool(queues) and bool(publisher.publish(target, publish_properties, queues, [data]))
+        queues = publisher.queues(target, properties)
+        refused = bool(queues) and bool(publisher.publish(target, properties, queues, [data]))
 
         def committed(error: OpenQError | None) -> None:
             if error is not None:

@@ -1,7 +1,7 @@
 """AMQP's methods: one small class each, and their bytes (pure).
 
-A class lists its fields in the order of the wire, each with a type that is both Python's and AMQP's. What
-AMQP reserves is stepped over on the way in and empty on the way out; nobody above sees it. Strict where
+A class lists its fields in their order on the wire; each type is both Python's and AMQP's. Reserved fields
+are skipped when decoding and empty when encoding. Strict where
 RabbitMQ is strict: UTF-8 in short strings, no stray bits. To add a method: write its class.
 """
 
@@ -27,18 +27,18 @@ Table = Annotated[dict[str, Any], "table"]
 
 
 class UnknownMethod(OpenQError):
-    """No method of AMQP 0.9.1 or RabbitMQ has these numbers."""
+    """Neither AMQP 0.9.1 nor RabbitMQ has a method with these ids."""
 
     code = "unknown_method"
 
     def __init__(self, class_id: int, method_id: int) -> None:
-        super().__init__(f"there is no method {method_id} of class {class_id}")
+        super().__init__(f"unknown method {method_id} of class {class_id}")
         self.class_id = class_id
         self.method_id = method_id
 
 
 class MalformedMethod(OpenQError):
-    """A method whose bytes are too few, too many or not what its fields can be; `method` is its name."""
+    """A method with too few, too many or invalid bytes; `method` is its name."""
 
     code = "malformed_method"
 
@@ -48,7 +48,7 @@ class MalformedMethod(OpenQError):
 
 
 class Method:
-    """What all methods have. `NAME` is as RabbitMQ writes it: `queue.declare`, `basic.recover_async`."""
+    """Base of all methods. `NAME` is as RabbitMQ writes it: `queue.declare`, `basic.recover_async`."""
 
     __slots__ = ()
     ID: ClassVar[tuple[int, int]]
@@ -56,7 +56,7 @@ class Method:
     HAS_CONTENT: ClassVar[bool] = False
 
 
-# What lies between the fields on the wire: before the field of this name, or after all ("").
+# Reserved fields: before the field of this name, or after the last one ("").
 _RESERVED: dict[type[Method], dict[str, tuple[str, ...]]] = {}
 METHODS: dict[tuple[int, int], type[Method]] = {}
 
@@ -64,7 +64,7 @@ _M = TypeVar("_M", bound=type[Method])
 
 
 class _Numbered:
-    """Enters a method under its numbers, with what AMQP reserves between its fields."""
+    """Registers a method under its ids, with its reserved fields."""
 
     def __init__(self, class_id: int, method_id: int, **reserved: tuple[str, ...]) -> None:
         self._id = (class_id, method_id)
@@ -223,7 +223,7 @@ class ChannelCloseOk(Method):
     pass
 
 
-# -- access: of AMQP 0.8, still asked for by old clients ------------------------------------------
+# -- access: of AMQP 0.8, still sent by old clients ------------------------------------------
 
 
 @_Numbered(30, 10)
@@ -431,7 +431,7 @@ class BasicConsumeOk(Method):
 @_Numbered(60, 30)
 @dataclass(slots=True)
 class BasicCancel(Method):
-    """From a client: stop. From the server: the queue is gone."""
+    """From a client: stop consuming. From the server: the queue is deleted."""
 
     consumer_tag: ShortStr
     no_wait: Bit = False

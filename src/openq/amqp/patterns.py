@@ -1,9 +1,9 @@
-"""Regular expressions that clients give us, matched in linear time.
+"""Regular expressions of clients, matched in linear time.
 
-Python's `re` tries one way after another: `^(a+)+$` takes for ever on thirty letters, and nothing else runs
-meanwhile. Here all ways are followed at once (a Thompson automaton), so that the time is bounded by the
-length of the name times the size of the pattern. Patterns are read by Python's own parser and mean what they
-mean to `re.search`. What no automaton can do is refused: back-references, look-around and conditions.
+Python's `re` backtracks: `^(a+)+$` takes exponential time on thirty letters, and blocks the loop. Here all
+alternatives are followed at once (a Thompson automaton), so the time is bounded by the length of the name
+times the size of the pattern. Patterns are parsed by Python's own parser and mean the same as in `re.search`.
+Back-references, look-around and conditions, which no automaton can match, are refused.
 
     states   `tests`   consume one character and go `after`
              `checks`  consume nothing and go `after`, if they hold between two characters
@@ -19,7 +19,7 @@ from typing import Any
 
 MAX_LENGTH = 1_000  # characters of a pattern
 MAX_STATES = 500
-_MAX_STEPS = 10_000  # remembered, from one set of states by one character to another
+_MAX_STEPS = 10_000  # cached transitions
 _UNKNOWN: frozenset[int] = frozenset((-1,))  # no state has this number
 
 Test = Callable[[str], bool]
@@ -27,7 +27,7 @@ Check = Callable[[str, str, bool], bool]  # the character before, the one after,
 
 
 class UnsupportedPattern(ValueError):
-    """Not a regular expression, or none that can be matched in linear time."""
+    """Not a regular expression, or not matchable in linear time."""
 
 
 @lru_cache(maxsize=1024)
@@ -62,7 +62,7 @@ class Pattern:
         return False
 
     def _step(self, states: frozenset[int], before: str, char: str, is_last: bool) -> frozenset[int] | None:
-        """Where `char` leads from there; None if the pattern is found before it."""
+        """The states after `char`; None if the pattern matches before it."""
         reached = set(states)
         pending = list(states)
         while pending:
@@ -77,7 +77,7 @@ class Pattern:
                     pending.append(each)
         if self._accept in reached:
             return None
-        found = {self._start}  # it may begin at every place
+        found = {self._start}  # a match may begin at every position
         if char:
             for state in reached:
                 test = self._tests.get(state)
@@ -88,11 +88,11 @@ class Pattern:
 
 def _parse(text: str) -> Any:
     if len(text) > MAX_LENGTH:
-        raise UnsupportedPattern(f"it has {len(text)} characters; at most {MAX_LENGTH} are read")
+        raise UnsupportedPattern(f"{len(text)} characters; the maximum is {MAX_LENGTH}")
     try:
         return re._parser.parse(text)  # type: ignore[attr-defined]
     except (re.error, RecursionError, OverflowError) as error:
-        raise UnsupportedPattern(f"it is no regular expression: {error}") from None
+        raise UnsupportedPattern(f"not a regular expression: {error}") from None
 
 
 _UNBOUNDED = re._constants.MAXREPEAT  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ _REFUSED = {
 
 
 class _Builder:
-    """From the parser's tree to states. Each part is built from its end, so that it knows what follows."""
+    """Builds states from the parser's tree, each part from its end, where the next state is known."""
 
     def __init__(self) -> None:
         self.tests: dict[int, Test] = {}
@@ -125,7 +125,7 @@ class _Builder:
     def _new(self) -> int:
         self._count += 1
         if self._count > MAX_STATES:
-            raise UnsupportedPattern("it is too large: repeat less, or split it into several policies")
+            raise UnsupportedPattern("too large: repeat less, or split it into several policies")
         return self._count
 
     def _sequence(self, items: Sequence[Any], flags: int, after: int) -> int:
@@ -170,7 +170,7 @@ class _Builder:
             self.empty[state] = [end, self._sequence(inner, flags, after)]
             after = state
         for _ in range(least):
-            self._new()  # an empty part that is repeated often must end somewhere, too
+            self._new()  # counts empty repeated parts towards MAX_STATES
             after = self._sequence(inner, flags, after)
         return after
 

@@ -1,8 +1,8 @@
-"""What the servers of one store tell each other about AMQP: who is alive, and who consumes from what.
+"""What the servers of a store share about AMQP: which servers are alive, and which queues they consume.
 
-Consumers and connections live in a server, queues in the store. So that a queue that goes with its last
-consumer, or with its connection, goes when that is true of all servers, each of them says what it has in a
-note that vanishes with it. Where a broker is not shared there is nobody else, and nothing is said.
+Consumers and connections live in a server, queues in the store. An auto-delete queue may be deleted only when
+no server has a consumer of it, an exclusive queue when its server is dead. So each server announces its
+consumers in an entry of the store that expires. With a local broker there are no peers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..server.context import ServerContext
 log = logging.getLogger("openq.amqp")
 
 ANNOUNCE_S = 3.0
-PEER_TIMEOUT_MS = 15_000  # after so long without a word a server counts as gone
-MAX_AGE_S = 1.0  # an answer for people may be as old as this
+PEER_TIMEOUT_MS = 15_000  # without an announcement, a server is dead then
+MAX_AGE_S = 1.0  # of an answer that is only displayed
 
 
 class ConsumerPresence(NamedTuple):
@@ -28,10 +28,10 @@ class ConsumerPresence(NamedTuple):
 
     consumers: int
     exclusive: bool
-    since_ms: int  # of the first of them
+    since_ms: int  # of the first consumer
 
 
-PresenceByQueue = dict[str, ConsumerPresence]  # by the engine's names of queues
+PresenceByQueue = dict[str, ConsumerPresence]  # by queue key
 
 
 class PeerServers:
@@ -40,14 +40,14 @@ class PeerServers:
         self._broker = context.broker
         self.name = secrets.token_hex(8)
         self.is_single = not context.broker.is_shared
-        self.local_consumers: Callable[[], PresenceByQueue] = dict  # what this server has; set by the door
+        self.local_consumers: Callable[[], PresenceByQueue] = dict  # set by the server
         self._known: dict[str, PresenceByQueue] = {}
         self._known_s = -MAX_AGE_S
-        self._missing_since: dict[str, float] = {}  # servers that were named and not heard of, since when
+        self._missing_since: dict[str, float] = {}  # servers that are named but not announced
         self._is_announcing = False
 
     def announce(self) -> None:
-        """What is here, to all. Waits until it is told; raises what the store raises."""
+        """Announce the consumers of this server. Raises what the store raises."""
         if self.is_single:
             return
         data = json.dumps(
@@ -55,8 +55,8 @@ class PeerServers:
         )
         self._broker.heartbeat(self.name, data.encode(), PEER_TIMEOUT_MS)
 
-    def beat(self) -> None:
-        """On the loop, now and then."""
+    def heartbeat(self) -> None:
+        """Announce and refresh; called regularly on the loop."""
         if self.is_single or self._is_announcing:
             return
         self._is_announcing = True
@@ -64,7 +64,7 @@ class PeerServers:
             self.announce()
             self.refresh()
         except OpenQError as error:
-            log.warning("the other servers do not hear of this one: %s", error)
+            log.warning("this server is not announced to the others: %s", error)
         finally:
             self._is_announcing = False
 
@@ -73,10 +73,10 @@ class PeerServers:
             try:
                 self._broker.remove_server(self.name)
             except OpenQError as error:
-                log.warning("the other servers take this one for alive a while longer: %s", error)
+                log.warning("the other servers treat this one as alive until it times out: %s", error)
 
     def refresh(self) -> None:
-        """What the others say, as of now."""
+        """Read the announcements of the other servers."""
         if self.is_single:
             return
         found = self._broker.servers()
@@ -84,7 +84,7 @@ class PeerServers:
         self._known_s = self._context.loop.time()
 
     def consumers_elsewhere(self, queue_key: str, *, now: bool = False) -> list[ConsumerPresence]:
-        """The consumers of a queue on other servers; `now` if something depends on it."""
+        """The consumers of a queue on other servers. `now`: ask the store instead of a recent answer."""
         return [each for _, each in self._presence_elsewhere(queue_key, now)]
 
     def _presence_elsewhere(self, queue_key: str, now: bool) -> list[tuple[str, ConsumerPresence]]:
@@ -95,9 +95,9 @@ class PeerServers:
         return [(name, found[queue_key]) for name, found in self._known.items() if queue_key in found]
 
     def is_leader(self, queue_key: str, since_ms: int) -> bool:
-        """Whether the consumers here came first, of a queue on which one alone may be active.
+        """Whether the consumers here are the earliest, for a queue with a single active consumer.
 
-        By what is known: it is looked at again with every beat.
+        By the last announcements, which are read again with every heartbeat.
         """
         own = (since_ms, self.name)
         others = (
@@ -106,10 +106,10 @@ class PeerServers:
         return all(own < each for each in others)
 
     def is_dead(self, name: str, *, at_start: bool = False) -> bool:
-        """Whether what was to go with this server may go.
+        """Whether the objects of this server may be deleted.
 
-        Not on the store's word alone, but at the start: a store that was away comes back without the notes
-        of those who live, and they need a moment to say so.
+        A missing announcement is not enough, except at the start: a store that was unreachable may come back
+        without announcements, and living servers need a moment to announce themselves again.
         """
         if name == self.name or name in self._known:
             self._missing_since.pop(name, None)
@@ -123,4 +123,4 @@ def _parse_presence(data: bytes) -> PresenceByQueue:
         source: Any = json.loads(data)
         return {queue_key: ConsumerPresence(*each) for queue_key, each in source["amqp"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        return {}  # of a version that says it otherwise
+        return {}  # of another version

@@ -1,14 +1,14 @@
-"""In through an exchange: what a publish says, remembered, so that the next one like it costs little.
+"""Publishing into the exchanges of a vhost, with caches for repeated publishes.
 
-A *target* is what the method says (exchange, key, mandatory), a *stamp* what the properties say. Both are
-worked out once and found again by their very bytes.
+A `PublishTarget` is what the method says (exchange, key, mandatory), `PublishProperties` what the properties
+say. Both are decoded once and found again by their bytes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence, Sized
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import amqp_fields
 from ..amqp_fields import AmqpProperties, MalformedProperties
@@ -20,18 +20,18 @@ from ..server.context import ServerContext
 from . import methods
 from .arguments import type_of
 from .errors import ACCESS_REFUSED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, SYNTAX_ERROR, AmqpError
+from .replies import DIRECT_REPLY_TO
 from .topology import Topology
 
-DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 DELAY, OWN_DELAY = amqp_fields.DELAY_HEADERS
-_MAX_CACHED = 1000  # by a connection
-MAX_CACHED_TOTAL = 50_000  # by all of them
-MAX_CACHED_BYTES = 512  # properties of more than that are hardly ever the same again
+_MAX_CACHED = 1000  # per connection
+MAX_CACHED_TOTAL = 50_000  # of all connections
+MAX_CACHED_BYTES = 512  # longer properties are hardly ever repeated
 _NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 class DiskFull(Exception):
-    """The disk is full: after `done` messages, of which a queue refused some."""
+    """The disk is full. `done` messages were processed; a queue refused those in `refused`."""
 
     def __init__(self, done: int, refused: list[int]) -> None:
         super().__init__("the disk is full")
@@ -39,8 +39,29 @@ class DiskFull(Exception):
         self.refused = refused
 
 
+class PublishRun(NamedTuple):
+    """Publishes with the same method that wait: for a commit of their transaction, or for disk space."""
+
+    method: bytes
+    all_properties: bytes | list[bytes]  # one value for all messages, or one per message
+    bodies: list[bytes]
+
+    @property
+    def size(self) -> int:
+        each = self.all_properties
+        properties_size = len(each) if isinstance(each, bytes) else sum(map(len, each))
+        return len(self.method) + properties_size + sum(map(len, self.bodies))
+
+    def after(self, count: int) -> PublishRun:
+        """Without the first `count` messages."""
+        each = self.all_properties
+        return PublishRun(self.method, each if isinstance(each, bytes) else each[count:], self.bodies[count:])
+
+
 class PublishTarget:
-    __slots__ = ("exchange", "exchange_key", "is_default", "key", "mandatory")
+    """`queue_key`: the queue that the default exchange routes to. `is_reply`: a direct reply."""
+
+    __slots__ = ("exchange", "exchange_key", "is_default", "is_reply", "key", "mandatory", "queue_key")
 
     def __init__(self, method: methods.BasicPublish, account: str) -> None:
         self.exchange = method.exchange
@@ -48,10 +69,15 @@ class PublishTarget:
         self.mandatory = method.mandatory
         self.exchange_key = qualified_name(account, method.exchange)
         self.is_default = not method.exchange
+        self.is_reply = self.is_default and method.routing_key.startswith(DIRECT_REPLY_TO)
+        self.queue_key = qualified_name(account, method.routing_key) if self.is_default else ""
 
 
 class PublishProperties:
-    """Properties as the broker takes them. `is_plain`: the engine need not look at any of them."""
+    """Properties as the broker takes them. `is_plain`: none of them affects routing or delivery.
+
+    `keys`: further routing keys (CC, BCC).
+    """
 
     __slots__ = ("amqp_properties", "draft", "headers", "is_plain", "keys", "options", "properties", "props")
 
@@ -103,7 +129,7 @@ def _copy_keys(headers: dict[str, Any], name: str) -> list[str]:
 
 
 def _parse_delay(value: object) -> int:
-    """Milliseconds, as a number or as text; 0 for whatever is no delay."""
+    """Milliseconds, from a number or text; 0 if the value is not a valid delay."""
     if isinstance(value, str):
         text = value.strip()
         value = int(text) if len(text) <= 20 and _NUMBER.fullmatch(text) else 0
@@ -127,68 +153,51 @@ def _parse_expiration(text: str) -> int:
     raise AmqpError(PRECONDITION_FAILED, f"invalid expiration '{text[:40]}': {problem}")
 
 
-def publish_size(method: bytes, all_properties: bytes | list[bytes], bodies: list[bytes]) -> int:
-    """The bytes of publishes that wait. `wires`: the properties of all, or of each."""
-    properties_size = (
-        len(all_properties) if isinstance(all_properties, bytes) else sum(map(len, all_properties))
-    )
-    return len(method) + properties_size + sum(map(len, bodies))
-
-
 class PublishCacheCount:
-    """How many targets and stamps all publishers remember together."""
+    """Cached targets and properties of all connections."""
 
     count = 0
 
 
-class Publisher:
-    """Of one connection: its account's exchanges, its user's permissions."""
+class VhostPublisher:
+    """Publishes into one vhost, for one user. Permissions are checked by the caller."""
 
     def __init__(
         self,
         context: ServerContext,
         topology: Topology,
+        *,
         vhost: str,
         account: str,
         user: str,
         cache_count: PublishCacheCount | None = None,
     ) -> None:
-        self._cache_count = cache_count or PublishCacheCount()
         self._broker = context.broker
         self._topology = topology
         self._vhost = vhost
         self._account = account
         self._user = user
+        self._cache_count = cache_count or PublishCacheCount()
         self._targets: dict[bytes, PublishTarget] = {}
         self._properties: dict[tuple[bytes, PublishTarget], PublishProperties] = {}
+
+    # -- decoding, cached
 
     def target(self, method: bytes) -> PublishTarget:
         target = self._targets.get(method)
         if target is None:
             decoded = methods.decode(method)
             assert isinstance(decoded, methods.BasicPublish)
-            if decoded.immediate:  # RabbitMQ has not had it since 3.0, and clients know its refusal
+            if decoded.immediate:  # removed in RabbitMQ 3.0; clients expect this error
                 raise AmqpError(NOT_IMPLEMENTED, "immediate=true")
             self._reserve_cache_entry(self._targets)
             target = self._targets[method] = PublishTarget(decoded, self._account)
         return target
 
-    def _reserve_cache_entry(self, memo: Sized) -> None:
-        """For one more; stamps belong to their targets and go with them."""
-        if len(memo) >= _MAX_CACHED or self._cache_count.count >= MAX_CACHED_TOTAL:
-            self.clear_cache()
-        self._cache_count.count += 1
-
-    def clear_cache(self) -> None:
-        """What was worked out is worked out again when it is needed."""
-        self._cache_count.count -= len(self._targets) + len(self._properties)
-        self._targets.clear()
-        self._properties.clear()
-
-    def publish_properties(self, amqp_properties: bytes, target: PublishTarget) -> PublishProperties:
-        """Raises AmqpError if the properties are not what they should be."""
-        publish_properties = self._properties.get((amqp_properties, target))
-        if publish_properties is None:
+    def properties(self, amqp_properties: bytes, target: PublishTarget) -> PublishProperties:
+        """Raises AmqpError if the properties are malformed or not allowed."""
+        properties = self._properties.get((amqp_properties, target))
+        if properties is None:
             try:
                 props = amqp_fields.decode(amqp_properties)
             except MalformedProperties as error:
@@ -198,62 +207,77 @@ class Publisher:
                     PRECONDITION_FAILED,
                     f"user_id property set to '{props.user_id}' but authenticated user was '{self._user}'",
                 )
-            publish_properties = PublishProperties(amqp_properties, props, target)
+            properties = PublishProperties(amqp_properties, props, target)
             if len(amqp_properties) <= MAX_CACHED_BYTES:
                 self._reserve_cache_entry(self._properties)
-                self._properties[amqp_properties, target] = publish_properties
-        return publish_properties
+                self._properties[amqp_properties, target] = properties
+        return properties
 
-    def queues(self, target: PublishTarget, publish_properties: PublishProperties) -> Sequence[KnownQueue]:
-        """Where it leads now. Raises AmqpError if there is no such exchange, or it is internal."""
+    def _reserve_cache_entry(self, cache: Sized) -> None:
+        if len(cache) >= _MAX_CACHED or self._cache_count.count >= MAX_CACHED_TOTAL:
+            self.clear_cache()
+        self._cache_count.count += 1
+
+    def clear_cache(self) -> None:
+        """Both caches: properties are cached for a target."""
+        self._cache_count.count -= len(self._targets) + len(self._properties)
+        self._targets.clear()
+        self._properties.clear()
+
+    # -- routing
+
+    def queues(
+        self, target: PublishTarget, properties: PublishProperties, queue: KnownQueue | None = None
+    ) -> Sequence[KnownQueue]:
+        """The queues that a message is routed to now. Raises AmqpError for an unknown or internal exchange.
+
+        `queue`: the queue of the default exchange, if the caller has looked it up already.
+        """
+        if queue is not None and not properties.keys:
+            return (queue,)
         if not self._broker.is_shared:
-            return self._known_queues(target, publish_properties)
+            return self._known_queues(target, properties)
         try:
-            found = self._known_queues(target, publish_properties)
+            found = self._known_queues(target, properties)
         except AmqpError:
             found = []
         if not found:
-            # What another server declared a moment ago may not be known here yet.
+            # Another server may just have declared it: refresh what is known here.
             self._broker.exchanges()
-            found = self._known_queues(target, publish_properties)
+            found = self._known_queues(target, properties)
         return found
 
-    def _known_queues(
-        self, target: PublishTarget, publish_properties: PublishProperties
-    ) -> Sequence[KnownQueue]:
+    def _known_queues(self, target: PublishTarget, properties: PublishProperties) -> Sequence[KnownQueue]:
+        broker, keys = self._broker, properties.keys
         if target.is_default:
-            names = dict.fromkeys(
-                qualified_name(self._account, key) for key in (target.key, *publish_properties.keys)
-            )
-            return [queue for queue in map(self._broker.find_queue, names) if queue is not None]
-        elif target.exchange_key not in self._broker.router:
+            names = dict.fromkeys((target.queue_key, *(qualified_name(self._account, key) for key in keys)))
+            return [queue for queue in map(broker.find_queue, names) if queue is not None]
+        if target.exchange_key not in broker.router:
             raise AmqpError(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{self._vhost}'")
-        elif self._broker.router.get(target.exchange_key).internal:
+        if broker.router.get(target.exchange_key).internal:
             raise AmqpError(
                 ACCESS_REFUSED,
                 f"cannot publish to internal exchange '{target.exchange}' in vhost '{self._vhost}'",
             )
-        return self._broker.routed_queues(
-            target.exchange_key, [target.key, *publish_properties.keys], publish_properties.headers
-        )
+        return broker.routed_queues(target.exchange_key, [target.key, *keys], properties.headers)
 
-    def single_plain_queue(self, target: PublishTarget) -> KnownQueue | None:
-        """The one queue that this leads to whatever the headers say, if plain messages go in as they are."""
-        broker = self._broker
-        if target.is_default:
-            queue = broker.find_queue(qualified_name(self._account, target.key))
-        else:
-            router = broker.router
+    def single_plain_queue(self, target: PublishTarget, queue: KnownQueue | None) -> KnownQueue | None:
+        """The queue for `publish_each`: the only one for any headers, and without settings that need each
+        message examined. `queue` as in `queues`."""
+        if not target.is_default:
+            router = self._broker.router
             names = router.fixed_route(target.exchange_key, target.key)
             if names is None or len(names) != 1 or router.get(target.exchange_key).internal:
                 return None
-            queue = broker.find_queue(names[0])
+            queue = self._broker.find_queue(names[0])
         return queue if queue is not None and queue.is_plain else None
+
+    # -- into the broker
 
     def publish_each(
         self, target: PublishTarget, queue: KnownQueue, all_properties: list[bytes], bodies: list[bytes]
     ) -> bool:
-        """Plain messages with properties of their own. False: they must go one by one. Raises NoRoom."""
+        """Plain messages with properties of their own. False: publish them one by one. Raises DiskFull."""
         options = None if target.is_default else plain_options((target.exchange_key, target.key))
         properties_each = list(map(Properties.from_amqp, all_properties))
         try:
@@ -266,33 +290,29 @@ class Publisher:
     def publish(
         self,
         target: PublishTarget,
-        publish_properties: PublishProperties,
+        properties: PublishProperties,
         queues: Sequence[KnownQueue],
         bodies: list[bytes],
     ) -> list[int]:
-        """Into the queues. The indexes of those that a queue refused. Raises NoRoom."""
-        if publish_properties.is_plain and len(queues) == 1:
+        """Returns the indexes of messages that a queue refused. Raises DiskFull."""
+        if properties.is_plain and len(queues) == 1:
             queue = queues[0]
-            is_own = target.is_default and publish_properties.props.type is None
-            options = None if is_own else publish_properties.options
+            has_no_options = target.is_default and properties.props.type is None
+            options = None if has_no_options else properties.options
             try:
-                if (
-                    self._broker.publish_bodies(
-                        queue.name, bodies, ENCODING_BYTES, publish_properties.properties, options
-                    )
-                    is not None
-                ):
-                    return []
+                published = self._broker.publish_bodies(
+                    queue.name, bodies, ENCODING_BYTES, properties.properties, options
+                )
             except OutOfRoom:
                 raise DiskFull(0, []) from None
-        draft = publish_properties.draft
-        if DELAY in publish_properties.headers and self._topology.is_delayed(target.exchange_key):
-            delay = _parse_delay(publish_properties.headers[DELAY])
+            if published is not None:
+                return []
+        draft = properties.draft
+        if DELAY in properties.headers and self._topology.is_delayed(target.exchange_key):
+            delay = _parse_delay(properties.headers[DELAY])
             if delay:
-                # Told the other way round: who publishes it again does not delay it again.
-                amqp_properties = amqp_fields.with_headers(
-                    publish_properties.amqp_properties, {DELAY: -delay}
-                )
+                # The header is negated, as RabbitMQ's plugin does, so that a republish is not delayed again.
+                amqp_properties = amqp_fields.with_headers(properties.amqp_properties, {DELAY: -delay})
                 draft = {**draft, "delay_ms": delay, "properties": Properties.from_amqp(amqp_properties)}
         names = [queue.name for queue in queues]
         refused: list[int] = []

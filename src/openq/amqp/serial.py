@@ -1,7 +1,7 @@
-"""What one connection does, one piece after the other, although each may wait for the store.
+"""Runs the work of one connection in order, although each piece may be suspended.
 
-AMQP promises that what a client says on a connection is done in the order in which it was said. Where a verb
-of the broker suspends its caller, the loop brings the next bytes meanwhile: they wait here for their turn.
+AMQP processes the methods of a connection in the order in which they were sent. While a call of the broker
+is suspended, the loop may bring the next bytes: they wait here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SerialRunner:
         self._running = False
 
     def run(self, work: Callable[..., object], *arguments: Any) -> None:
-        """Now if nothing is going on, else after all that came before."""
+        """Run it now, or after all work that is waiting."""
         self._waiting.append((work, arguments))
         if not self._running:
             self._running = True
@@ -34,11 +34,11 @@ class SerialRunner:
                 try:
                     work(*arguments)
                 except Exception:
-                    log.exception("a piece of a connection's work failed")
+                    log.exception("the work of a connection failed")
         finally:
             self._running = False
 
 
 def run_now(work: Callable[..., object], *arguments: Any) -> None:
-    """Where nothing waits, everything has its turn at once."""
+    """For brokers that never suspend their caller."""
     work(*arguments)

@@ -1,17 +1,17 @@
 """Vhosts, queues, exchanges and bindings as RabbitMQ's clients know them, over the broker.
 
-Used on the loop's thread only. Names given are those within a vhost. Consumers and connections are not known
-here: whoever has them sets `in_use`, and is told by `forgotten` which queue is gone.
+Used on the loop's thread only. Parameters `vhost` and `name` are AMQP's; a `queue_key` or `exchange_key` includes
+the account. Consumers and connections are not known here: the server sets the callbacks
+`has_consumers`, `on_queue_deleted` and `on_vhost_deleted`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import NoReturn, ParamSpec, TypeVar, cast
 
 from ..amqp_fields import encode_table
 from ..broker.full_interface import KnownQueue
@@ -29,7 +29,6 @@ from .arguments import (
     check_queue,
     declaration_of,
     describe,
-    expires_ms,
     plain_value,
     queue_type,
     require_same,
@@ -40,43 +39,28 @@ from .arguments import (
     vhost_of,
 )
 from .errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED, AmqpError, from_openq
+from .exchanges import (
+    DELAYED,
+    DELAYED_ARGUMENT,
+    HOME_ARGUMENT,
+    KINDS,
+    POLICY_ARGUMENT,
+    PREDECLARED_NAMES,
+    arguments_of,
+    check_match,
+    kind_of,
+)
 from .peers import PeerServers
 from .policies import Policies, Policy
+from .queue_expiry import QueueExpiry
 
 log = logging.getLogger("openq.amqp")
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-KINDS = ("direct", "fanout", "topic", "headers")
-DELAYED = "x-delayed-message"
-# Among the arguments of an exchange, never shown.
-_DELAYED_ARGUMENT = "openq.kind"
-_POLICY_ARGUMENT = "openq.policy"
-_HOME_ARGUMENT = "openq.home"
-_INTERNAL_ARGUMENTS = (_DELAYED_ARGUMENT, _POLICY_ARGUMENT, _HOME_ARGUMENT)
-_BUILT_IN: tuple[tuple[str, Kind], ...] = (
-    ("amq.direct", "direct"),
-    ("amq.fanout", "fanout"),
-    ("amq.topic", "topic"),
-    ("amq.headers", "headers"),
-    ("amq.match", "headers"),
-)
-_BUILT_IN_NAMES = frozenset(("", *(name for name, _ in _BUILT_IN)))
 MAX_ARGUMENTS = 16 * 1024
 _LINE_ENDS = str.maketrans("", "", "\r\n")
-_MATCHES = ("all", "any", "all-with-x", "any-with-x")
-
-
-class _QueueExpiry:
-    __slots__ = ("after_s", "delivered", "due", "number", "timer")
-
-    def __init__(self, number: int, after_s: float) -> None:
-        self.delivered = 0  # messages handed out when it was last looked at, through whatever door
-        self.number = number  # of the queue that it is about: there may be another of its name one day
-        self.after_s = after_s
-        self.due = 0.0
-        self.timer: asyncio.TimerHandle | None = None
 
 
 class Topology:
@@ -85,16 +69,22 @@ class Topology:
         self.broker = context.broker
         self.peers = PeerServers(context)
         self.policies = Policies(context.config.path, None if self.peers.is_single else context.broker)
-        # Exclusive queue -> the connection that declared it, and the number of that very queue: through
-        # another door it may be deleted, and one of the same name made.
+        # Exclusive queue -> the connection that declared it, and the number of that queue: another protocol
+        # may delete it and create one of the same name.
         self._owners: dict[str, tuple[object, int]] = {}
-        self.has_consumers: Callable[[str], bool] = lambda queue_key: False  # has it consumers?
-        self.on_queue_deleted: Callable[[str], None] = lambda queue_key: None  # a queue was deleted from here
-        self.on_vhost_deleted: Callable[[str], None] = lambda vhost: None  # its connections have to go
-        self._expiries: dict[str, _QueueExpiry] = {}
+        self.has_consumers: Callable[[str], bool] = lambda queue_key: False
+        self.on_queue_deleted: Callable[[str], None] = lambda queue_key: None
+        self.on_vhost_deleted: Callable[[str], None] = lambda vhost: None
+        self._expiry = QueueExpiry(
+            context,
+            find=self._find,
+            delete=self.delete_by_key,
+            has_consumers=lambda queue_key: self.has_consumers(queue_key),
+        )
+        self.mark_used = self._expiry.mark_used  # call it when a queue was used
 
     def startup(self) -> None:
-        """What was not to outlive its server goes, and policies count as they are now."""
+        """Delete transient objects of an earlier process, and apply the policies."""
         if self.peers.is_single:
             self._delete_transient()
         else:
@@ -103,7 +93,7 @@ class Topology:
             self.delete_orphans(at_start=True)
         self.apply_policies()
         for queue_key in self.broker.queues():
-            self._start_expiry(queue_key)
+            self._expiry.start(queue_key)
 
     def _delete_transient(self) -> None:
         for queue_key in self.broker.queues():
@@ -112,36 +102,30 @@ class Topology:
                 if not declared.is_from_other_protocol and (declared.exclusive or not declared.durable):
                     self.broker.delete(queue_key)
             except QueueNotFound:
-                pass  # somebody else was faster
+                pass  # deleted meanwhile
         for exchange in self.exchanges():
             if not exchange.durable and self.has_exchange(exchange.name):
                 self.broker.delete_exchange(exchange.name)
 
     def delete_orphans(self, *, at_start: bool = False) -> None:
-        """Where servers share a store: what was not to outlive a server that is gone."""
+        """Delete transient objects of servers that died, where servers share a store."""
         is_dead = self.peers.is_dead
         for queue_key in self.broker.queues():
             found = self.broker.find_queue(queue_key)
             home = None if found is None else found.settings.notes.get(HOME_SERVER)
             if home is not None and is_dead(home, at_start=at_start):
-                log.info("queue %r goes with the server that it was declared on", queue_key)
+                log.info("queue %r is deleted: its server died", queue_key)
                 self.delete_by_key(queue_key)
         for exchange in self.exchanges():
-            mark = exchange.arguments.get(_HOME_ARGUMENT)
-            is_left = isinstance(mark, str) and is_dead(mark, at_start=at_start)
-            if is_left and self.has_exchange(exchange.name):
+            server = exchange.arguments.get(HOME_ARGUMENT)
+            is_orphan = isinstance(server, str) and is_dead(server, at_start=at_start)
+            if is_orphan and self.has_exchange(exchange.name):
                 _with_amqp_errors(self.broker.delete_exchange, exchange.name)
 
     def close(self) -> None:
-        for expiry in self._expiries.values():
-            if expiry.timer is not None:
-                expiry.timer.cancel()
-        self._expiries.clear()
+        self._expiry.close()
 
     # -- vhosts
-
-    def account_of(self, vhost: str) -> str:
-        return account_of(vhost)
 
     def vhost_exists(self, vhost: str) -> bool:
         if vhost == "/":
@@ -154,26 +138,26 @@ class Topology:
         if any(user.account == vhost for user in self.context.guard.store.users()) or any(
             queue_key.startswith(start) for queue_key in self.broker.queues()
         ):
-            self.add_vhost(vhost)  # an account is a vhost, with all that belongs to one
+            self.add_vhost(vhost)  # every account is a vhost
             return True
         return False
 
     def add_vhost(self, vhost: str) -> bool:
-        """Whether it is new."""
+        """Returns whether it is new."""
         if not vhost or len(vhost.encode("utf-8", "replace")) > 128:
             raise AmqpError(PRECONDITION_FAILED, "the name of a vhost has 1 to 128 bytes")
         account = account_of(vhost)
         if account == DEFAULT_ACCOUNT or self.has_exchange(qualified_name(account, "amq.direct")):
             return False
-        for name, kind in reversed(_BUILT_IN):  # the one by which it is known comes last
+        for name, kind in reversed(PREDECLARED_NAMES):  # amq.direct, which marks a vhost, comes last
             _with_amqp_errors(self.broker.declare_exchange, Exchange(qualified_name(account, name), kind))
         return True
 
     def remove_vhost(self, vhost: str) -> bool:
-        """With everything in it. Whether there was one."""
+        """Delete it with everything in it. Returns whether it existed."""
         account = account_of(vhost)
         if account == DEFAULT_ACCOUNT:
-            raise AmqpError(ACCESS_REFUSED, "the vhost '/' is always there")
+            raise AmqpError(ACCESS_REFUSED, "the vhost '/' cannot be deleted")
         if not self.vhost_exists(vhost):
             return False
         self.on_vhost_deleted(vhost)
@@ -222,7 +206,7 @@ class Topology:
         account = account_of(vhost)
         queue_key = qualified_name(account, name)
         found = self._find(queue_key)
-        lasts = durable and not exclusive  # an exclusive queue never outlives its connection
+        lasts = durable and not exclusive  # an exclusive queue is never durable
         if found is not None:
             declared = declaration_of(found.settings)
             if declared.exclusive != exclusive or not self._may_use(found, owner):
@@ -252,7 +236,7 @@ class Topology:
         try:
             self._create(queue_key, declared)
         except QueueExists as error:
-            # Somebody made it while the store was asked: now it is there, and is to be the same.
+            # Another client created it while the store was asked: compare with that one.
             if self.peers.is_single or self._find(queue_key) is None:
                 raise from_openq(error) from error
             return self.declare_queue(
@@ -268,14 +252,14 @@ class Topology:
             raise from_openq(error) from error
         if exclusive and owner is not None:
             self._owners[queue_key] = owner, self.broker.get_queue(queue_key).number
-        self._start_expiry(queue_key)
+        self._expiry.start(queue_key)
         return name
 
     def _create(self, queue_key: str, declared: QueueDeclaration) -> None:
         self.broker.declare(queue_key, settings_of(split_name(queue_key)[0], declared))
 
     def check_access(self, vhost: str, name: str, owner: object | None) -> KnownQueue:
-        """For everything one does with a queue; raises 404 or 405."""
+        """Raises 404 for an unknown queue, 405 for an exclusive queue of another connection."""
         queue_key = qualified_name(account_of(vhost), name)
         found = self._find(queue_key)
         if found is None:
@@ -294,7 +278,7 @@ class Topology:
         if_empty: bool = False,
         has_consumers: bool | None = None,
     ) -> int:
-        """How many messages were ready in it; one that is not there has none."""
+        """Returns the number of ready messages; 0 for an unknown queue."""
         queue_key = qualified_name(account_of(vhost), name)
         if self._find(queue_key) is None:
             return 0
@@ -306,7 +290,7 @@ class Topology:
         return self.delete_by_key(queue_key)
 
     def delete_by_key(self, queue_key: str) -> int:
-        """Delete a queue by its engine's name, whoever uses it. How many messages were ready."""
+        """Delete a queue without checks. Returns the number of ready messages."""
         found = self._find(queue_key)
         if found is None:
             return 0
@@ -314,35 +298,37 @@ class Topology:
             count = self.broker.ready_count(queue_key)
             self.broker.delete(queue_key)
         except QueueNotFound:
-            count = 0  # somebody else was faster
+            count = 0  # deleted meanwhile
         except OpenQError as error:
             raise from_openq(error) from error
         self._owners.pop(queue_key, None)
-        self._stop_expiry(queue_key)
+        self._expiry.stop(queue_key)
         self.on_queue_deleted(queue_key)
         return count
 
     def delete_exclusive_queues(self, owner: object) -> list[str]:
-        """The queues that only this connection could use go with it. Their engine's names."""
+        """Delete the exclusive queues of a connection that ends. Returns their keys."""
         mine = {queue_key: number for queue_key, (each, number) in self._owners.items() if each is owner}
         for queue_key, number in mine.items():
             try:
                 found = self._find(queue_key)
                 if found is not None and found.number == number:
                     self.delete_by_key(queue_key)
-            except AmqpError as error:  # a full disk, say: the next start deletes it
-                log.error("queue %r of a closed connection stays: %s", queue_key, error.text)
+            except AmqpError as error:  # the disk may be full: the next start deletes it
+                log.error(
+                    "exclusive queue %r of a closed connection is not deleted: %s", queue_key, error.text
+                )
             self._owners.pop(queue_key, None)
         return list(mine)
 
     def purge_queue(self, vhost: str, name: str, owner: object | None) -> int:
-        """How many were ready; what is with consumers stays theirs."""
+        """Delete the ready messages, and return their number. Messages in flight stay."""
         self.check_access(vhost, name, owner)
         queue_key = qualified_name(account_of(vhost), name)
         return _with_amqp_errors(self.broker.purge, queue_key, waiting_only=True)
 
     def queues(self, vhost: str | None = None) -> list[str]:
-        """The engine's names."""
+        """Queue keys."""
         names = self.broker.queues()
         return names if vhost is None else [each for each in names if _is_in_vhost(each, vhost)]
 
@@ -367,71 +353,6 @@ class Topology:
         holder, number = self._owners.get(queue.name, (owner, 0))
         return holder is owner or number != queue.number
 
-    # -- queues that go when nobody uses them
-
-    def mark_used(self, queue_key: str) -> None:
-        """It was used: its time to live without use starts anew."""
-        expiry = self._expiries.get(queue_key)
-        if expiry is not None:
-            expiry.due = self.context.loop.time() + expiry.after_s
-
-    def _start_expiry(self, queue_key: str) -> None:
-        found = self._find(queue_key)
-        after_ms = None if found is None else expires_ms(declaration_of(found.settings))
-        known = self._expiries.get(queue_key)
-        if known is not None:
-            is_same = found is not None and known.number == found.number
-            if is_same and after_ms is not None and known.after_s == after_ms / 1000:
-                return
-            self._stop_expiry(queue_key)
-        if found is not None and after_ms is not None:
-            expiry = self._expiries[queue_key] = _QueueExpiry(found.number, after_ms / 1000)
-            expiry.delivered = self._usage(queue_key)[0]
-            self.mark_used(queue_key)
-            self._schedule_expiry(queue_key, expiry, expiry.after_s)
-
-    def _schedule_expiry(self, queue_key: str, expiry: _QueueExpiry, after_s: float) -> None:
-        expiry.timer = self.context.loop.call_later(after_s, self.context.enter, self._expire, queue_key)
-
-    def _usage(self, queue_key: str) -> tuple[int, int]:
-        """How many messages it has handed out, and how many wait for one, through whatever door."""
-        try:
-            stats = self.broker.stats(queue_key)
-        except OpenQError:
-            return 0, 0
-        return stats.counters["delivered"], stats.waiters
-
-    def _stop_expiry(self, queue_key: str) -> None:
-        expiry = self._expiries.pop(queue_key, None)
-        if expiry is not None and expiry.timer is not None:
-            expiry.timer.cancel()
-
-    def _expire(self, queue_key: str) -> None:
-        expiry = self._expiries.get(queue_key)
-        if expiry is None:
-            return
-        try:
-            found = self._find(queue_key)
-            if found is None or found.number != expiry.number:  # deleted through another door
-                self._stop_expiry(queue_key)
-                return
-        except AmqpError:
-            return  # the server stops
-        delivered, waiters = self._usage(queue_key)
-        if self.has_consumers(queue_key) or waiters or delivered != expiry.delivered:
-            expiry.delivered = delivered
-            self.mark_used(queue_key)
-        left = expiry.due - self.context.loop.time()
-        if left > 0:
-            self._schedule_expiry(queue_key, expiry, left)
-            return
-        try:
-            self.delete_by_key(queue_key)
-        except AmqpError as error:
-            log.error("queue %r was not used for long and should go: %s", queue_key, error.text)
-            self.mark_used(queue_key)
-            self._schedule_expiry(queue_key, expiry, expiry.after_s)
-
     # -- exchanges
 
     def has_exchange(self, exchange_key: str) -> bool:
@@ -447,7 +368,7 @@ class Topology:
         except ExchangeNotFound:
             if not self.broker.is_shared:
                 raise
-        self.broker.exchanges()  # it may be new on another server: this looks again
+        self.broker.exchanges()  # refresh: another server may have declared it
         return self.broker.exchange(exchange_key)
 
     def exchange(self, vhost: str, name: str) -> Exchange:
@@ -462,9 +383,9 @@ class Topology:
         return found if vhost is None else [each for each in found if _is_in_vhost(each.name, vhost)]
 
     def is_delayed(self, exchange_key: str) -> bool:
-        """Whether it keeps messages until the time in their header `x-delay`."""
+        """Whether messages are delayed by their header `x-delay`."""
         router = self.broker.router
-        return exchange_key in router and _DELAYED_ARGUMENT in router.get(exchange_key).arguments
+        return exchange_key in router and DELAYED_ARGUMENT in router.get(exchange_key).arguments
 
     def declare_exchange(
         self,
@@ -516,9 +437,9 @@ class Topology:
                     PRECONDITION_FAILED,
                     "Invalid argument, 'x-delayed-type' must be an existing exchange type",
                 )
-            marked[_DELAYED_ARGUMENT] = DELAYED
+            marked[DELAYED_ARGUMENT] = DELAYED
         if not durable and not self.peers.is_single:
-            marked[_HOME_ARGUMENT] = self.peers.name
+            marked[HOME_ARGUMENT] = self.peers.name
         exchange = _with_amqp_errors(
             Exchange,
             exchange_key,
@@ -531,14 +452,14 @@ class Topology:
         _with_amqp_errors(self.broker.declare_exchange, self._with_alternate(exchange))
 
     def _with_alternate(self, exchange: Exchange) -> Exchange:
-        """Where goes what it leads nowhere, by its own argument or by a policy."""
+        """Set the alternate exchange, by its own argument or by a policy."""
         account, name = split_name(exchange.name)
-        arguments = {key: value for key, value in exchange.arguments.items() if key != _POLICY_ARGUMENT}
+        arguments = {key: value for key, value in exchange.arguments.items() if key != POLICY_ARGUMENT}
         own = arguments.get("alternate-exchange")
         if own is not None:
             return replace(exchange, alternate=qualified_name(account, as_text(own)))
-        if exchange.alternate is not None and _POLICY_ARGUMENT not in exchange.arguments:
-            return exchange  # another door said so
+        if exchange.alternate is not None and POLICY_ARGUMENT not in exchange.arguments:
+            return exchange  # set by another protocol
         policy = self.policies.matching(vhost_of(account), "exchange", name)
         if policy is None:
             return replace(exchange, alternate=None, arguments=arguments)
@@ -546,7 +467,7 @@ class Topology:
         return replace(
             exchange,
             alternate=None if by_policy is None else qualified_name(account, by_policy),
-            arguments={**arguments, _POLICY_ARGUMENT: policy.name},
+            arguments={**arguments, POLICY_ARGUMENT: policy.name},
         )
 
     def delete_exchange(self, vhost: str, name: str, if_unused: bool = False) -> None:
@@ -567,7 +488,7 @@ class Topology:
     # -- bindings
 
     def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
-        """By the engine's names."""
+        """`source` and `destination` are keys."""
         return self.broker.bindings(source, destination)
 
     def bind_queue(
@@ -579,7 +500,7 @@ class Topology:
         arguments: Arguments | None = None,
         owner: object | None = None,
     ) -> bool:
-        """Whether it is new."""
+        """Returns whether it is new."""
         if not exchange:
             _refuse_default()
         source = self.exchange(vhost, exchange)
@@ -597,7 +518,7 @@ class Topology:
         arguments: Arguments | None = None,
         owner: object | None = None,
     ) -> None:
-        """What is not bound is unbound already."""
+        """Unbinding a missing binding succeeds."""
         if not exchange:
             _refuse_default()
         account = account_of(vhost)
@@ -611,7 +532,7 @@ class Topology:
     def bind_exchange(
         self, vhost: str, destination: str, source: str, key: str, arguments: Arguments | None = None
     ) -> bool:
-        """Whether it is new."""
+        """Returns whether it is new."""
         if not destination or not source:
             _refuse_default()
         first, second = self.exchange(vhost, source), self.exchange(vhost, destination)
@@ -630,13 +551,13 @@ class Topology:
 
     def _bind(self, source: Exchange, binding: Binding) -> bool:
         if source.kind == "headers" and "x-match" in binding.arguments:
-            _check_match(binding.arguments["x-match"])
+            check_match(binding.arguments["x-match"])
         return _with_amqp_errors(self.broker.bind, binding)
 
     # -- policies
 
     def set_policy(self, policy: Policy) -> bool:
-        """In force at once; `policies.save` keeps it. Whether that changed anything."""
+        """Apply it at once; `policies.save` stores it. Returns whether anything changed."""
         before = self.policies.get(policy.vhost, policy.name)
         changed = self.policies.set(policy)
         if changed:
@@ -653,12 +574,12 @@ class Topology:
     def _apply_or_restore(self, vhost: str, name: str, before: Policy | None) -> None:
         try:
             self.apply_policies(vhost)
-        except AmqpError:  # a full disk, say, in the middle of it
+        except AmqpError:  # the disk may be full
             self.restore_policy(vhost, name, before)
             raise
 
     def restore_policy(self, vhost: str, name: str, before: Policy | None) -> None:
-        """As it was, after a change that could not be made or kept."""
+        """Undo a change that could not be applied or stored."""
         if before is None:
             self.policies.clear(vhost, name)
         else:
@@ -666,10 +587,10 @@ class Topology:
         try:
             self.apply_policies(vhost)
         except AmqpError as error:
-            log.error("policy %r: some queues follow it until the next start: %s", name, error.text)
+            log.error("policy %r still applies to some queues until the next start: %s", name, error.text)
 
     def apply_policies(self, vhost: str | None = None) -> None:
-        """To all queues and exchanges that there are."""
+        """Apply them to all existing queues and exchanges."""
         for queue_key in self.queues(vhost):
             found = self._find(queue_key)
             if found is not None:
@@ -680,13 +601,13 @@ class Topology:
     def _apply_to_queue(self, queue_key: str, queue: KnownQueue) -> None:
         declared = declaration_of(queue.settings)
         if declared.is_from_other_protocol:
-            return  # its own door says how it behaves
+            return  # policies apply only to queues declared by AMQP
         account, name = split_name(queue_key)
         policy = self.policies.matching(vhost_of(account), queue_type(declared.arguments), name)
         after = _with_policy(policy, declared)
         if (after.policy, after.definition) == (declared.policy, declared.definition):
             return
-        # Only what the policy changes: another door may have changed the rest meanwhile.
+        # Only what the policy changes: another protocol may have changed the rest.
         old, new = settings_of(account, declared), settings_of(account, after)
         changes: dict[str, object] = {
             each: getattr(new, each) for each in _POLICY_SETTINGS if getattr(new, each) != getattr(old, each)
@@ -696,7 +617,7 @@ class Topology:
         }
         settings = queue.settings.with_(**changes, notes={**notes, **new.notes})
         self.broker.declare(queue_key, settings, change=True)
-        self._start_expiry(queue_key)
+        self._expiry.start(queue_key)
 
     def _apply_to_exchange(self, exchange: Exchange) -> None:
         if is_default(exchange.name) or exchange in PREDECLARED:
@@ -718,7 +639,7 @@ _POLICY_SETTINGS = (
 
 
 def _with_amqp_errors(act: Callable[P, T], *given: P.args, **more: P.kwargs) -> T:
-    """What the broker says, and what it refuses in AMQP's words."""
+    """Call the broker, and raise its errors as AmqpError."""
     try:
         return act(*given, **more)
     except OpenQError as error:
@@ -733,51 +654,29 @@ def _binding(
 
 
 def _check_size(arguments: Arguments) -> None:
-    """They are kept, and written again at the beginning of every journal file."""
+    """Arguments are stored, and repeated at the start of every journal segment."""
     encoded_arguments(arguments)
 
 
 def encoded_arguments(arguments: Arguments) -> bytes:
-    """Raises AmqpError if they are too long to be kept."""
+    """Raises AmqpError if they are too long to be stored."""
     try:
         encoded = encode_table(arguments)
     except OpenQError as error:
         raise from_openq(error) from error
     size = len(encoded)
     if size > MAX_ARGUMENTS:
-        raise AmqpError(PRECONDITION_FAILED, f"arguments of {size} bytes; at most {MAX_ARGUMENTS} are kept")
+        raise AmqpError(PRECONDITION_FAILED, f"arguments of {size} bytes; the maximum is {MAX_ARGUMENTS}")
     return encoded
 
 
 def strip_line_ends(name: str) -> str:
-    """As RabbitMQ takes the name of what is declared; rights are those of this name."""
+    """RabbitMQ removes line ends from declared names. Permissions are checked on the result."""
     return name.translate(_LINE_ENDS)
 
 
-def is_built_in(name: str) -> bool:
-    """Whether every vhost has an exchange of this name."""
-    return name in _BUILT_IN_NAMES
-
-
-def kind_of(exchange: Exchange) -> str:
-    return DELAYED if _DELAYED_ARGUMENT in exchange.arguments else exchange.kind
-
-
-def arguments_of(exchange: Exchange) -> dict[str, Any]:
-    """As they were given; what another door asked for as AMQP would have said it."""
-    found = {name: value for name, value in exchange.arguments.items() if name not in _INTERNAL_ARGUMENTS}
-    if exchange.alternate is not None and _POLICY_ARGUMENT not in exchange.arguments:
-        found.setdefault("alternate-exchange", split_name(exchange.alternate)[1])
-    return found
-
-
-def policy_of(exchange: Exchange) -> str | None:
-    mark = exchange.arguments.get(_POLICY_ARGUMENT)
-    return None if mark is None else str(mark)
-
-
 def _owner_token(owner: object | None) -> str | None:
-    """By which a connection is known to other servers."""
+    """Identifies a connection to other servers of the store."""
     return getattr(owner, "token", None)
 
 
@@ -791,19 +690,6 @@ def _with_policy(policy: Policy | None, declared: QueueDeclaration) -> QueueDecl
 
 def _is_in_vhost(queue_key: str, vhost: str) -> bool:
     return split_name(queue_key)[0] == account_of(vhost)
-
-
-def _check_match(how: object) -> None:
-    if not isinstance(how, str):
-        raise AmqpError(
-            PRECONDITION_FAILED,
-            f"Invalid x-match field type {type_of(how)} (value {as_text(how)}); expected longstr",
-        )
-    if how not in _MATCHES:
-        raise AmqpError(
-            PRECONDITION_FAILED,
-            f'Invalid x-match field value <<"{how}">>; expected all, any, all-with-x, or any-with-x',
-        )
 
 
 def _locked_error(name: str, vhost: str) -> AmqpError:
