@@ -139,7 +139,7 @@ def test_stored_arguments_are_limited(amqp_server: tuple[Served, int]) -> None:
         connection.channel().queue_declare(f"wordy-{size}", arguments={"note": "x" * size})
 
     declare(10_000)
-    with pytest.raises(ChannelClosedByBroker, match="at most 16384 are kept"):
+    with pytest.raises(ChannelClosedByBroker, match="the maximum is 16384"):
         declare(20_000)
     connection.close()
 

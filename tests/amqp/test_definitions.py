@@ -14,7 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openq.amqp import definitions
-from openq.amqp.definitions import ImportReport, InvalidDefinitions, globs_of
+from openq.amqp.definitions import ImportReport, InvalidDefinitions
+from openq.amqp.definitions_export import export
+from openq.amqp.definitions_import import apply_at_start, apply_topology, apply_users
+from openq.amqp.permissions import globs_of
 from openq.auth.errors import LoginFailed
 from openq.auth.policy import Rule, matches
 from openq.model import Draft, QueueSettings
@@ -37,8 +40,8 @@ def topology_server() -> Iterator[TopologyServer]:
 def imported(topology_server: TopologyServer, source: Any, vhost: str | None = None) -> ImportReport:
     report = ImportReport()
     wanted = definitions.read(source, vhost)
-    definitions.apply_topology(topology_server.topology, wanted, report)
-    definitions.apply_users(topology_server.store, wanted, report)
+    apply_topology(topology_server.topology, wanted, report)
+    apply_users(topology_server.store, wanted, report)
     return report
 
 
@@ -75,26 +78,26 @@ def test_only_unsupported_definitions_are_reported(topology_server: TopologyServ
         assert what in told
     assert len(report.not_converted) == 5
     hints = "\n".join(report.hints)
-    assert "user 'boss': administrator is the role admin here, which may use every vhost" in hints
-    assert "user 'u': monitoring is the role viewer here" in hints
-    assert "everybody has to sign in" in hints
+    assert "user 'boss': administrator becomes the role admin" in hints
+    assert "user 'u': monitoring becomes the role viewer" in hints
+    assert "authentication is required" in hints
     assert "passwd" not in hints
 
 
 def test_a_second_import_changes_nothing(topology_server: TopologyServer) -> None:
     source = json.loads(EXPORTED.read_text())
     imported(topology_server, source)
-    before = definitions.export(topology_server.topology, topology_server.store)
+    before = export(topology_server.topology, topology_server.store)
     report = imported(topology_server, source)
     assert report.made == {}
     assert report.hints == []
-    assert definitions.export(topology_server.topology, topology_server.store) == before
+    assert export(topology_server.topology, topology_server.store) == before
 
 
 def test_imported_definitions_are_exported_again(topology_server: TopologyServer) -> None:
     source = json.loads(EXPORTED.read_text())
     imported(topology_server, source)
-    exported = definitions.export(topology_server.topology, topology_server.store)
+    exported = export(topology_server.topology, topology_server.store)
 
     def set_of(items: list[dict[str, Any]]) -> set[str]:
         return {json.dumps(item, sort_keys=True) for item in items}
@@ -109,13 +112,13 @@ def test_imported_definitions_are_exported_again(topology_server: TopologyServer
 def test_an_export_can_be_imported_into_another_server(topology_server: TopologyServer) -> None:
     imported(topology_server, json.loads(EXPORTED.read_text()))
     topology_server.broker.declare("foreign", QueueSettings(ttl_ms=5, dead_letter="q1", fifo=True))
-    exported = json.loads(json.dumps(definitions.export(topology_server.topology, topology_server.store)))
+    exported = json.loads(json.dumps(export(topology_server.topology, topology_server.store)))
     with closing(TopologyServer()) as other:
         other.store.add_user("boss", role="admin", password="secret")  # an export has no passwords
         report = imported(other, exported)
         assert report.not_converted == []
         assert other.settings("foreign").ttl_ms == 5
-        again = definitions.export(other.topology, other.store)
+        again = export(other.topology, other.store)
         assert again == exported
     assert imported(topology_server, exported).made == {}
 
@@ -241,7 +244,7 @@ def test_an_unknown_vhost_is_an_error_that_names_its_position(
     topology_server: TopologyServer, kind: str
 ) -> None:
     source = {kind: [{**_AT[kind], "vhost": "/"}, {**_AT[kind], "vhost": "shop"}]}
-    with pytest.raises(InvalidDefinitions, match=rf"{kind}\[1\]\.vhost: there is no vhost 'shop'"):
+    with pytest.raises(InvalidDefinitions, match=rf"{kind}\[1\]\.vhost: vhost 'shop' is neither"):
         imported(topology_server, {**source, "vhosts": [{"name": "other"}]})
     assert topology_server.topology.vhosts() == ["/"]
     imported(topology_server, {**source, "vhosts": [{"name": "shop"}]})
@@ -268,7 +271,7 @@ def test_an_existing_user_keeps_password_and_role_and_gets_missing_rules(
 
 def test_definitions_of_one_vhost_are_imported_into_the_given_vhost(topology_server: TopologyServer) -> None:
     imported(topology_server, json.loads(EXPORTED.read_text()))
-    of_v = definitions.export(topology_server.topology, None, "v")
+    of_v = export(topology_server.topology, None, "v")
     assert "users" not in of_v
     assert all("vhost" not in each for each in (*of_v["queues"], *of_v["exchanges"], *of_v["bindings"]))
     of_v["policies"] = []  # these name their vhost even so
@@ -302,7 +305,7 @@ def test_a_binding_to_a_skipped_object_is_reported_and_the_import_continues(
 @pytest.mark.parametrize(
     ("source", "place_named"),
     [
-        ([], "definitions are an object"),
+        ([], "definitions must be an object"),
         ({"queues": {}}, "queues must be a list"),
         ({"queues": [5]}, r"queues\[0\] must be an object"),
         ({"queues": [{"name": "a"}, {"vhost": "/"}]}, r"queues\[1\]\.name is missing"),
@@ -355,17 +358,17 @@ def test_any_json_is_imported_or_gives_a_typed_error(source: Any) -> None:
         return
     with closing(TopologyServer()) as topology_server:
         try:
-            definitions.apply_topology(topology_server.topology, wanted, ImportReport())
+            apply_topology(topology_server.topology, wanted, ImportReport())
         except InvalidDefinitions:
             return
-        definitions.apply_users(topology_server.store, wanted, ImportReport())
-        json.dumps(definitions.export(topology_server.topology, topology_server.store))
+        apply_users(topology_server.store, wanted, ImportReport())
+        json.dumps(export(topology_server.topology, topology_server.store))
 
 
 def test_a_file_that_is_not_json_is_named_in_the_error(tmp_path: Path) -> None:
     path = tmp_path / "broker.json"
     path.write_text("{")
-    with pytest.raises(InvalidDefinitions, match=r"broker\.json is no JSON"):
+    with pytest.raises(InvalidDefinitions, match=r"broker\.json is not JSON"):
         definitions.load(str(path))
     with pytest.raises(InvalidDefinitions, match="cannot read"):
         definitions.load(str(tmp_path / "none"))
@@ -373,7 +376,7 @@ def test_a_file_that_is_not_json_is_named_in_the_error(tmp_path: Path) -> None:
 
 def test_a_definitions_file_in_the_configuration_is_imported_at_start(tmp_path: Path) -> None:
     with closing(TopologyServer(tmp_path / "data")) as topology_server:
-        definitions.apply_at_start(topology_server.topology, topology_server.store, str(EXPORTED))
+        apply_at_start(topology_server.topology, topology_server.store, str(EXPORTED))
         topology_server.close()
         topology_server.open()
         assert topology_server.topology.policies.get("v", "ha") is not None

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from openq.amqp.definitions import globs_of
 from openq.amqp.patterns import MAX_LENGTH, Pattern, UnsupportedPattern
+from openq.amqp.permissions import globs_of
 from openq.amqp.policies import FILE, InvalidAmqpPolicy, Policies, Policy
 from openq.auth.policy import matches
 from openq.history.selection import _matches as matches_glob
@@ -127,7 +127,7 @@ def test_random_patterns_find_what_re_finds() -> None:
         ("(?!a)b", "negative look-ahead"),
         ("(?<=a)b", "look-behind"),
         ("(a)?(?(1)b|c)", "condition"),
-        ("(", "no regular expression"),
+        ("(", "not a regular expression"),
         ("a{1000}", "too large"),
         ("((((a{9}){9}){9}){9}){9}", "too large"),
         ("(){100000}", "too large"),

@@ -69,7 +69,7 @@ def test_a_running_server_takes_over_a_rabbitmq(server: Served, queues_only: Pat
 def test_users_close_the_server_and_the_report_says_so(server: Served) -> None:
     done = run_in_process(*IMPORT, EXPORTED, "--url", server.url)
     assert done.code == 0
-    assert "everybody has to sign in" in done.err
+    assert "authentication is required" in done.err
     refused = run_in_process(*EXPORT, "--url", server.url)
     assert refused.code != 0
     assert "Login failed" in refused.err
@@ -135,10 +135,10 @@ def test_strict_fails_when_something_is_left_out(data: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no JSON"),
-        ("[]", "definitions are an object"),
+        ("{", "is not JSON"),
+        ("[]", "definitions must be an object"),
         ('{"queues": [{}]}', "queues[0].name is missing"),
-        ('{"queues": [{"name": "q", "vhost": "shop"}]}', "queues[0].vhost: there is no vhost 'shop'"),
+        ('{"queues": [{"name": "q", "vhost": "shop"}]}', "queues[0].vhost: vhost 'shop' is neither"),
     ],
 )
 def test_a_bad_file_is_one_line_that_names_the_place(

@@ -411,7 +411,7 @@ def test_a_consumer_with_too_long_arguments_is_refused(server: tuple[InProcessSe
         talk.declare("q")
         talk.send(consume("long", 17_000))
 
-        with pytest.raises(ConnectionEnded, match=r"406.*at most 16384 are kept"):
+        with pytest.raises(ConnectionEnded, match=r"406.*the maximum is 16384"):
             talk.next()
 
 

@@ -176,11 +176,11 @@ class RedisTaskWait:
     __slots__ = (
         "_ended",
         "_future",
-        "_task_cancelled",
-        "_queue",
-        "_timed_out",
         "_loop",
+        "_queue",
         "_served",
+        "_task_cancelled",
+        "_timed_out",
         "_waiter",
         "_waits",
     )

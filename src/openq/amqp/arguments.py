@@ -1,6 +1,6 @@
-"""What the arguments of a declaration mean, which are refused, and when two declarations are the same.
+"""Arguments of declarations: validation, equivalence, and the queue settings they become.
 
-The sentences are RabbitMQ's, terms of its own language and all: clients show them, and some look into them.
+Error texts are RabbitMQ's, Erlang terms included: clients show them, and some parse them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..model import MAX_SPAN_MS, QueueSettings
 from ..names import DEFAULT_ACCOUNT, qualified_name, split_name
 from .errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 
-# In `QueueSettings.notes`, for queues that were declared through AMQP.
+# Keys in `QueueSettings.notes` of queues that were declared through AMQP.
 DURABLE = "amqp.durable"
 AUTO_DELETE = "amqp.auto_delete"
 EXCLUSIVE = "amqp.exclusive"
-HOME_SERVER = "amqp.home"  # the server that it must not outlive, where servers share a store
-OWNER = "amqp.owner"  # the connection there that may use it
+HOME_SERVER = "amqp.home"  # the server whose death deletes it, where servers share a store
+OWNER = "amqp.owner"  # the connection that may use it
 ARGUMENTS = "amqp.arguments"
 POLICY = "amqp.policy"
 POLICY_DEFINITION = "amqp.policy.definition"
@@ -41,12 +41,12 @@ def account_of(vhost: str) -> str:
 
 
 def describe(kind: str, name: str, vhost: str) -> str:
-    """As RabbitMQ speaks of something in a sentence."""
+    """As RabbitMQ's error texts name an object."""
     return f"{kind} '{name}' in vhost '{vhost}'"
 
 
 def plain_value(value: Any) -> Any:
-    """Values that the engine can keep and compare, as messages' headers show them to it."""
+    """Values that the engine can store and compare, as it sees them in message headers."""
     if isinstance(value, Timestamp):
         return int(value)
     if isinstance(value, Decimal):
@@ -62,7 +62,7 @@ def plain_value(value: Any) -> Any:
 
 
 def type_of(value: object) -> str:
-    """The name of a value's type on the wire. Which width a number came in is not remembered."""
+    """The name of a value's AMQP type. The width of a number is not kept when it is decoded."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, Timestamp):
@@ -145,11 +145,11 @@ OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 
 _QUEUE_TYPE = _one_of(("classic", "quorum", "stream"), "\"unsupported queue type '{}'\"")
 
-# What is checked, in RabbitMQ's order; the order of the names is also that of comparing two declarations.
+# Validators, in the order in which RabbitMQ checks and compares arguments.
 _COMMON: dict[str, Callable[[Any], str | None]] = {
     "x-expires": _expires,
     "x-message-ttl": _ttl,
-    "x-dead-letter-exchange": lambda value: None,  # has a sentence of its own
+    "x-dead-letter-exchange": lambda value: None,  # has an error text of its own
     "x-dead-letter-routing-key": _text,
     "x-max-length": _whole,
     "x-max-length-bytes": _whole,
@@ -162,7 +162,7 @@ _CLASSIC: dict[str, Callable[[Any], str | None]] = {
     "x-queue-version": _version,
     "x-single-active-consumer": _flag,
     "x-queue-type": _QUEUE_TYPE,
-    "x-queue-master-locator": lambda value: None,  # where in a cluster: nothing that matters here
+    "x-queue-master-locator": lambda value: None,  # about clusters: ignored
 }
 _QUORUM: dict[str, Callable[[Any], str | None]] = {
     **_COMMON,
@@ -173,7 +173,7 @@ _QUORUM: dict[str, Callable[[Any], str | None]] = {
     "x-single-active-consumer": _flag,
     "x-queue-type": _QUEUE_TYPE,
     "x-quorum-initial-group-size": _group_size,
-    "x-delivery-limit": lambda value: None,  # RabbitMQ takes anything
+    "x-delivery-limit": lambda value: None,  # RabbitMQ accepts anything
     "x-queue-leader-locator": lambda value: None,
 }
 _STREAM = (
@@ -195,7 +195,7 @@ def queue_type(arguments: Arguments) -> str:
 def check_queue(
     name: str, vhost: str, arguments: Arguments, *, durable: bool, exclusive: bool, auto_delete: bool
 ) -> None:
-    """What RabbitMQ would not take; what it does not know it keeps and passes over."""
+    """Raise what RabbitMQ would raise. Unknown arguments are stored and ignored."""
     what = describe("queue", name, vhost)
     if "x-queue-type" in arguments and (wrong := _QUEUE_TYPE(arguments["x-queue-type"])):
         raise _invalid("x-queue-type", what, wrong)
@@ -204,8 +204,8 @@ def check_queue(
         raise AmqpError(
             NOT_IMPLEMENTED,
             f"{what} cannot be a stream: declare it as classic or quorum; "
-            "what went through any queue can be read again with OpenQ's replay",
-            ends_connection=False,  # whoever has other channels goes on with them
+            "OpenQ's replay reads the history of any queue",
+            ends_connection=False,  # the other channels stay open
         )
     checks = _QUORUM if kind == "quorum" else _CLASSIC
     for argument, check in checks.items():
@@ -238,13 +238,13 @@ def _invalid(argument: str, what: str, why: str) -> AmqpError:
     return AmqpError(PRECONDITION_FAILED, f"invalid arg '{argument}' for {what}: {why}")
 
 
-# -- the same again? ------------------------------------------------------------------------------
+# -- equivalence ------------------------------------------------------------------------------
 
 _ABSENT = object()
 
 
 def require_same(argument: str, what: str, given: object, current: object) -> None:
-    """For properties that every declaration has."""
+    """Compare a property that every declaration has."""
     if given != current:
         raise AmqpError(
             PRECONDITION_FAILED,
@@ -272,7 +272,7 @@ def require_same_arguments(names: Iterable[str], what: str, given: Arguments, cu
 
 
 def _same(one: object, other: object) -> bool:
-    """Numbers of any width are equal, but 1 is neither true nor "1"."""
+    """Numbers of any width are equal, but 1 equals neither true nor "1"."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     return one == other
@@ -290,7 +290,7 @@ def require_same_queue(
 ) -> None:
     what = describe("queue", name, vhost)
     if queue.is_from_other_protocol:
-        # Another door made it: whatever is not asked for is right as it is.
+        # Created by another protocol: compare only what is given.
         require_same("auto_delete", what, auto_delete, False)
         names = [
             each
@@ -307,22 +307,22 @@ def require_same_queue(
     require_same_arguments(checks, what, arguments, queue.arguments)
 
 
-# -- what a queue was declared as -----------------------------------------------------------------
+# -- stored declarations -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDeclaration:
-    """A queue as AMQP knows it. `is_foreign`: another door made it."""
+    """A queue as it was declared. `is_from_other_protocol`: created by SQS, REST or the library."""
 
     durable: bool
     auto_delete: bool
     exclusive: bool
     arguments: Arguments
     policy: str | None = None
-    definition: Arguments | None = None  # of that policy, as it was applied
+    definition: Arguments | None = None  # of the policy, as it was applied
     is_from_other_protocol: bool = False
-    home: str | None = None  # the server that it goes with, where there are several
-    owner: str | None = None  # and the connection
+    home: str | None = None  # the server whose death deletes it
+    owner: str | None = None  # the connection that may use it
 
     def notes(self) -> dict[str, str]:
         notes = {
@@ -369,7 +369,7 @@ def declaration_of(settings: QueueSettings) -> QueueDeclaration:
 
 
 def _as_arguments(settings: QueueSettings) -> Arguments:
-    """How AMQP would have said what another door asked for."""
+    """Settings that another protocol made, as AMQP arguments."""
     found: dict[str, Any] = {}
     if settings.ttl_ms is not None:
         found["x-message-ttl"] = settings.ttl_ms
@@ -393,11 +393,11 @@ def _as_arguments(settings: QueueSettings) -> Arguments:
     return found
 
 
-# -- what it means to the engine ------------------------------------------------------------------
+# -- queue settings ------------------------------------------------------------------
 
 
 def settings_of(account: str, declared: QueueDeclaration) -> QueueSettings:
-    """The settings of a queue that was declared so, with the policy that is in force."""
+    """The settings that a declaration and its policy mean."""
     arguments = declared.arguments
     policy = declared.definition or {}
     exchange = _first_text(arguments, policy, "dead-letter-exchange")
@@ -408,7 +408,7 @@ def settings_of(account: str, declared: QueueDeclaration) -> QueueSettings:
     return QueueSettings(
         retention_ms=MAX_SPAN_MS,
         ttl_ms=_minimum(arguments, policy, "message-ttl"),
-        max_receives=None if limit is None else limit + 1,  # the first delivery is no failure yet
+        max_receives=None if limit is None else limit + 1,  # the limit counts redeliveries only
         exhausted="drop",
         dead_letter_exchange=None if exchange is None else qualified_name(account, exchange),
         dead_letter_key=key,
@@ -424,12 +424,12 @@ def settings_of(account: str, declared: QueueDeclaration) -> QueueSettings:
 
 
 def expires_ms(declared: QueueDeclaration) -> int | None:
-    """After how long without use it goes."""
+    """How long a queue may be unused before it is deleted."""
     return _minimum(declared.arguments, declared.definition or {}, "expires")
 
 
 def _first_text(arguments: Arguments, policy: Arguments, name: str) -> str | None:
-    """The argument goes before the policy."""
+    """The argument has precedence over the policy."""
     for value in (arguments.get("x-" + name), policy.get(name)):
         if isinstance(value, str | bytes):
             return as_text(value)

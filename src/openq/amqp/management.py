@@ -30,7 +30,9 @@ from ..server.context import ServerContext
 from ..server.http import HttpRequest
 from . import definitions, management_users, methods
 from .arguments import account_of, declaration_of, queue_type, vhost_of
-from .definitions import RABBITMQ_VERSION, ImportReport, binding_fields, exchange_fields, to_json_value
+from .definitions import RABBITMQ_VERSION, ImportReport
+from .definitions_export import binding_fields, exchange_fields, export, to_json_value
+from .definitions_import import apply_topology, apply_users
 from .delivery_properties import COUNT_ALWAYS, COUNT_NEVER, delivery_properties, exchange_and_key
 from .exchanges import DELAYED, KINDS, policy_of
 from .management_call import ROUTES as ROUTES  # complete once this module is loaded
@@ -949,13 +951,13 @@ class ManagementApi:
     @route("GET", "all-configuration")
     def get_definitions(self, call: ManagementCall) -> None:
         call.require_admin()
-        call.answer_from_thread(lambda: definitions.export(self.topology, self.context.guard.store))
+        call.answer_from_thread(lambda: export(self.topology, self.context.guard.store))
 
     @route("GET", "definitions/*")
     def get_vhost_definitions(self, call: ManagementCall) -> None:
         call.require_admin()
         vhost = call.vhost()
-        call.answer_from_thread(lambda: definitions.export(self.topology, None, vhost))
+        call.answer_from_thread(lambda: export(self.topology, None, vhost))
 
     @route("POST", "definitions")
     @route("POST", "all-configuration")
@@ -965,10 +967,10 @@ class ManagementApi:
         call.require_admin()
         wanted = definitions.read(call.body(), call.vhost() if call.names else None)
         report = ImportReport()
-        definitions.apply_topology(self.topology, wanted, report)
+        apply_topology(self.topology, wanted, report)
 
         def work() -> None:
-            definitions.apply_users(self.context.guard.store, wanted, report)
+            apply_users(self.context.guard.store, wanted, report)
             self.topology.policies.save()
             self.context.broker.sync()
 

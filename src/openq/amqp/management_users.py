@@ -15,7 +15,8 @@ from ..auth.policy import ROLES, Rule
 from ..auth.store import User, UserStore, hash_password, rabbitmq_hash
 from ..names import DEFAULT_ACCOUNT
 from .arguments import account_of
-from .definitions import (
+from .management_call import Json, ManagementCall, bad_request, first_or_404, not_found, paginate, route
+from .permissions import (
     ACTIONS_OF,
     DEFAULT_ALGORITHM,
     GUEST,
@@ -25,7 +26,6 @@ from .definitions import (
     role_of,
     user_fields,
 )
-from .management_call import Json, ManagementCall, bad_request, first_or_404, not_found, paginate, route
 
 if TYPE_CHECKING:
     from .management import ManagementApi

@@ -1,7 +1,7 @@
 """RabbitMQ's policies: settings for all queues or exchanges of a vhost whose names match a pattern.
 
-They are kept in one file beside the journal, or in a document of a store that servers share; a queue
-remembers in its notes which one it follows.
+They are stored in one file beside the journal, or in a document of a store that servers share. The notes of
+a queue name the policy that applies to it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SETTINGS: dict[str, tuple[Callable[[object], bool], str]] = {
     "overflow": (lambda value: value in OVERFLOWS, f"one of {', '.join(OVERFLOWS)}"),
     "alternate-exchange": (_text, "the name of an exchange"),
 }
-# About clusters, memory and other brokers: kept, shown, and without meaning here.
+# About clusters, memory and other brokers: stored and shown, without effect.
 _IGNORED = frozenset(
     (
         *("ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown"),
@@ -71,15 +71,15 @@ class Policy:
     definition: Mapping[str, Any] = field(hash=False)
     apply_to: str = "all"
     priority: int = 0
-    # Read from where policies are kept: a pattern that cannot be used keeps no server from starting.
+    # Loaded from the store: an unusable pattern must not prevent the start.
     is_stored: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         where = f"policy {self.name!r}"
         if not isinstance(self.name, str) or not self.name:
-            raise InvalidAmqpPolicy("a policy has a name")
+            raise InvalidAmqpPolicy("a policy needs a name")
         if not isinstance(self.pattern, str):
-            raise InvalidAmqpPolicy(f"{where}: the pattern is text")
+            raise InvalidAmqpPolicy(f"{where}: the pattern must be text")
         if not self.is_stored:
             try:
                 compile_pattern(self.pattern)
@@ -88,17 +88,17 @@ class Policy:
                 raise InvalidAmqpPolicy(text) from None
         if self.apply_to not in APPLY_TO:
             raise InvalidAmqpPolicy(
-                f"{where}: apply-to is one of {', '.join(APPLY_TO)}, not {self.apply_to!r}"
+                f"{where}: apply-to must be one of {', '.join(APPLY_TO)}, not {self.apply_to!r}"
             )
         if not isinstance(self.priority, int) or isinstance(self.priority, bool):
-            raise InvalidAmqpPolicy(f"{where}: the priority is a whole number, not {self.priority!r}")
+            raise InvalidAmqpPolicy(f"{where}: the priority must be a whole number, not {self.priority!r}")
         if not isinstance(self.definition, Mapping) or not self.definition:
-            raise InvalidAmqpPolicy(f"{where}: the definition is an object with at least one setting")
+            raise InvalidAmqpPolicy(f"{where}: the definition must be an object with at least one setting")
         for key, value in self.definition.items():
             if key in _IGNORED:
                 continue
             if key not in _SETTINGS:
-                raise InvalidAmqpPolicy(f"{where}: {key!r} is not a setting that policies know")
+                raise InvalidAmqpPolicy(f"{where}: unknown setting {key!r}")
             fits, wanted = _SETTINGS[key]
             if not fits(value):
                 raise InvalidAmqpPolicy(f"{where}: {key} must be {wanted}, not {value!r}")
@@ -124,20 +124,20 @@ class Policy:
         cls, source: object, *, vhost: str | None = None, name: str | None = None, is_stored: bool = False
     ) -> Policy:
         if not isinstance(source, Mapping):
-            raise InvalidAmqpPolicy("a policy is an object")
+            raise InvalidAmqpPolicy("a policy must be an object")
         unknown = [
             key
             for key in source
             if key not in ("vhost", "name", "pattern", "apply-to", "definition", "priority")
         ]
         if unknown:
-            raise InvalidAmqpPolicy(f"a policy has no {unknown[0]!r}")
+            raise InvalidAmqpPolicy(f"unknown policy field {unknown[0]!r}")
         for key in ("pattern", "definition"):
             if key not in source:
                 raise InvalidAmqpPolicy(f"a policy needs {key!r}")
         vhost = source.get("vhost", "/") if vhost is None else vhost
         if not isinstance(vhost, str):
-            raise InvalidAmqpPolicy("the vhost of a policy is text")
+            raise InvalidAmqpPolicy("the vhost of a policy must be text")
         return cls(
             vhost,
             source.get("name", "") if name is None else name,
@@ -153,34 +153,33 @@ def _matches(pattern: str, name: str) -> bool:
     try:
         return compile_pattern(pattern).finds(name)
     except UnsupportedPattern:
-        return False  # named in the log when it was read
+        return False  # logged when it was loaded
 
 
 def _parsed(data: bytes) -> dict[tuple[str, str], Policy]:
     source = json.loads(data)
     if not isinstance(source, list):
-        raise InvalidAmqpPolicy("it is no list")
+        raise InvalidAmqpPolicy("not a list")
     found = [Policy.from_json(each, is_stored=True) for each in source]
     for policy in found:
         try:
             compile_pattern(policy.pattern)
         except UnsupportedPattern as error:
             log.warning(
-                "policy %r of vhost %r applies to nothing: the pattern %.100r cannot be used: %s; "
-                "give it another one",
+                "policy %r of vhost %r applies to nothing: the pattern %.100r cannot be used: %s",
                 *(policy.name, policy.vhost, policy.pattern, error),
             )
     return {(each.vhost, each.name): each for each in found}
 
 
 class Policies:
-    """All of them. Changed on the loop; `save` may run in a thread."""
+    """All policies. Changed on the loop; `save` may run in a thread."""
 
     def __init__(self, directory: str | None = None, documents: DocumentBroker | None = None) -> None:
         self._path = None if directory is None else os.path.join(directory, FILE)
         self._documents = documents
         self._version = 0
-        self._changed: dict[tuple[str, str], Policy | None] = {}  # here, and not in the document yet
+        self._changed: dict[tuple[str, str], Policy | None] = {}  # changes that are not in the document yet
         self._writing = threading.Lock()
         self._all: dict[tuple[str, str], Policy] = {}
         if self._path is not None and os.path.exists(self._path):
@@ -192,11 +191,11 @@ class Policies:
             with open(path, "rb") as file:
                 self._all = _parsed(file.read())
         except (OSError, ValueError) as error:
-            # Ours are ValueErrors too. To go on without them would change what queues do with messages.
+            # Our own errors are ValueErrors too. Starting without policies would change how queues behave.
             raise InvalidAmqpPolicy(f"cannot read the policies in {path}: {error}") from error
 
     def refresh(self) -> None:
-        """What another server changed counts from now on. May run in a thread."""
+        """Load changes of other servers. May run in a thread."""
         if self._documents is None:
             return
         with self._writing:
@@ -211,7 +210,7 @@ class Policies:
         self._version = version
 
     def _write_document(self, documents: DocumentBroker) -> None:
-        """What was changed here goes into the document, whatever others changed in it meanwhile."""
+        """Write the changes into the document; retry if another server changed it meanwhile."""
         while changed := dict(self._changed):
             text = json.dumps([each.to_json() for each in self.all()], ensure_ascii=False)
             if version := documents.put_document(DOCUMENT, self._version, text.encode()):
@@ -223,7 +222,7 @@ class Policies:
             self._adopt(*documents.document(DOCUMENT))
 
     def save(self) -> None:
-        """To where they are kept, whole or not at all."""
+        """Store all policies atomically."""
         if self._documents is not None:
             with self._writing:
                 self._write_document(self._documents)
@@ -240,7 +239,7 @@ class Policies:
                     os.close(directory)
 
     def set(self, policy: Policy) -> bool:
-        """Whether that changed anything."""
+        """Returns whether anything changed."""
         key = (policy.vhost, policy.name)
         if self._all.get(key) == policy:
             return False
@@ -264,10 +263,10 @@ class Policies:
         return [each for each in self._all.values() if vhost in (None, each.vhost)]
 
     def matching(self, vhost: str, kind: str, name: str) -> Policy | None:
-        """The one in force: of those that match, the one with the highest priority."""
+        """Of the policies that match, the one with the highest priority."""
         return _highest(each for each in self.all(vhost) if each.applies(kind, name))
 
 
 def _highest(matching: Iterable[Policy]) -> Policy | None:
-    # RabbitMQ leaves open which of two with the same priority counts; here it is always the same one.
+    # RabbitMQ does not define which of two equal priorities wins; here it is the first name.
     return min(matching, key=lambda each: (-each.priority, each.name), default=None)

@@ -1,7 +1,7 @@
 """Vhosts, queues, exchanges and bindings as RabbitMQ's clients know them, over the broker.
 
-Used on the loop's thread only. Parameters `vhost` and `name` are AMQP's; a `queue_key` or `exchange_key` includes
-the account. Consumers and connections are not known here: the server sets the callbacks
+Used on the loop's thread only. Parameters `vhost` and `name` are AMQP's; a `queue_key` or `exchange_key`
+includes the account. Consumers and connections are not known here: the server sets the callbacks
 `has_consumers`, `on_queue_deleted` and `on_vhost_deleted`.
 """
 

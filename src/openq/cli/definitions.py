@@ -120,7 +120,8 @@ def _read(name: str) -> Any:
 def _apply(options: Namespace, source: Any) -> dict[str, Any]:
     if options.data is None:
         return dict(_call(options, "POST", f"{PATH}?report=true", source))
-    from ..amqp.definitions import ImportReport, apply_topology, apply_users, read
+    from ..amqp.definitions import ImportReport, read
+    from ..amqp.definitions_import import apply_topology, apply_users
 
     report = ImportReport()
     wanted = read(source)
@@ -141,7 +142,7 @@ def _export(options: Namespace) -> int:
         path = PATH if options.vhost is None else f"{PATH}/{quote(options.vhost, safe='')}"
         found = _call(options, "GET", path)
     else:
-        from ..amqp.definitions import export
+        from ..amqp.definitions_export import export
         from .api import UsageError
 
         with _open_directory(options.data) as (topology, store):

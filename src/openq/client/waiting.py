@@ -70,7 +70,7 @@ class WaitRegistry:
 class ThreadWait:
     """One wait of one thread. `end` ends it early, from any thread."""
 
-    __slots__ = ("_broker", "_ended", "_served_lock", "_queue", "_served", "_waiter", "_waits")
+    __slots__ = ("_broker", "_ended", "_queue", "_served", "_served_lock", "_waiter", "_waits")
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Literal, NamedTuple, TextIO
 
 from .._version import __version__
-from ..amqp.definitions import apply_at_start
+from ..amqp.definitions_import import apply_at_start
 from ..amqp.management import ManagementApi
 from ..amqp.server import AmqpServer
 from ..amqp.topology import Topology
