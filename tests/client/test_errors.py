@@ -325,7 +325,7 @@ def test_a_dlq_must_be_on_the_same_target(tmp_path: Path) -> None:
         OpenQ("jobs", dlq=memory, path=tmp_path)
     with pytest.raises(InvalidSetting, match="another clock"):
         OpenQ("jobs", dlq=memory, clock=VirtualClock())
-    with pytest.raises(InvalidSetting, match="another place"):
+    with pytest.raises(InvalidSetting, match="another target"):
         OpenQ("jobs").redrive(to=memory)
     memory.close()
     with pytest.raises(Closed):

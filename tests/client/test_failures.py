@@ -267,7 +267,7 @@ def test_without_a_heartbeat_a_lease_ends_as_it_always_did(place: Place) -> None
             assert again is not None
             assert (message.receive_count, again.receive_count) == (1, 2)
             again.ack()
-            message._settled = True
+            message.settled = True
 
 
 # -- why it failed --------------------------------------------------------------------------------

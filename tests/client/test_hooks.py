@@ -66,7 +66,7 @@ def test_a_single_duplicate_is_not_heard_of(make: Make) -> None:
 
 def test_a_heartbeat_keeps_little_of_what_was_settled_long_before_its_lease_ends() -> None:
     with OpenQ("jobs", visibility_timeout=12 * 3600, storage="memory") as queue:
-        heartbeat = queue._handle.heartbeat
+        heartbeat = queue.core.handle.heartbeat
         queue.publish_many(range(1000))
         for _ in range(1000):
             with queue.processing(timeout=0, heartbeat=True):

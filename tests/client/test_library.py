@@ -400,13 +400,13 @@ def test_a_heartbeat_lets_go_of_a_lease_that_is_lost(caplog: pytest.LogCaptureFi
         queue.publish("x")
         message = take(queue)
         heartbeat = Heartbeat(queue.broker)
-        heartbeat.hold(queue.name, message._delivery)
+        heartbeat.hold(queue.name, message.delivery)
         queue.purge()
 
         until(lambda: "lost a lease" in caplog.text, "the loss is logged")
 
         heartbeat.stop()
-        heartbeat.hold(queue.name, message._delivery)
+        heartbeat.hold(queue.name, message.delivery)
         assert [thread.name for thread in threading.enumerate() if "heartbeat" in thread.name] == []
 
 

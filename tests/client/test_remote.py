@@ -36,7 +36,7 @@ from openq import (
 )
 from openq.auth.policy import Rule
 from openq.auth.store import UserStore
-from openq.client import documents, remote
+from openq.client import documents, remote, server_target
 from openq.client.interface import OnlyInProcess
 from openq.local.broker import LocalBroker
 from openq.model import (
@@ -317,7 +317,7 @@ def test_a_read_only_user_sees_everything_and_can_settle_nothing(
         [(seen, _)] = queue.in_flight.values()
 
         assert (seen.id, seen.body, seen.deadline) == (message_id, "x", held.deadline)
-        assert seen._delivery.number == 0, "a receipt is for those who may receive"
+        assert seen.delivery.number == 0, "a receipt is for those who may receive"
         for verb in (seen.ack, seen.nack, lambda: queue.ack(held.receipt_id)):
             with pytest.raises(Refused):
                 verb()
@@ -546,7 +546,7 @@ def test_a_server_without_a_disk_that_was_started_anew_has_no_queue(tmp_path: Pa
         with OpenQ("jobs", url=server.url):
             queue.publish("z")
             new = take(queue)
-            assert new._delivery.entry.seq == old._delivery.entry.seq, "it counts from the beginning"
+            assert new.delivery.entry.seq == old.delivery.entry.seq, "it counts from the beginning"
             for late in (old, old.receipt_id):
                 with pytest.raises(MessageNotFoundError):
                     queue.ack(late)
@@ -560,7 +560,7 @@ def test_a_server_without_a_disk_that_was_started_anew_has_no_queue(tmp_path: Pa
 
 
 def test_a_wait_is_several_polls(server: ThreadServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "POLL_S", 0.05)
+    monkeypatch.setattr(server_target, "POLL_S", 0.05)
     with OpenQ("jobs", url=server.url) as queue:
         got: list[Any] = []
         waiting = in_thread(lambda: got.append(queue.receive(timeout=None)))
@@ -742,7 +742,7 @@ def test_an_ack_of_the_same_twice_counts_once(server: ThreadServer) -> None:
         first, second = queue.receive_many(2, timeout=0)
 
         results = queue.broker.ack(
-            "jobs", [(each._delivery.entry.seq, each._delivery.number) for each in (first, second, first)]
+            "jobs", [(each.delivery.entry.seq, each.delivery.number) for each in (first, second, first)]
         )
 
         assert [type(result) for result in results] == [type(None), type(None), MessageNotFoundError]

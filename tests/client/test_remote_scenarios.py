@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from openq.client.remote import RemoteBroker
-from openq.client.rest_client import RestClient
+from openq.client.server_api import ServerApi
 from openq.clock import VirtualClock
 from openq.local.broker import LocalBroker
 from tests.client.thread_server import ThreadServer
@@ -36,7 +36,7 @@ class Remote:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.server = ThreadServer(LocalBroker(clock=self.clock, seed=1))
-        self.broker = RemoteBroker(RestClient(self.server.url))
+        self.broker = RemoteBroker(ServerApi(self.server.url))
         self.broker.connect()
 
     def before_line(self) -> None:

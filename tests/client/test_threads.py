@@ -182,19 +182,19 @@ def test_closing_one_queue_object_ends_its_own_waits_and_no_others(tmp_path: Pat
 def test_messages_served_while_the_queue_closes_are_released_uncounted(make: Make) -> None:
     queue = make()
     other = OpenQ("jobs", broker=queue.broker)
-    wait = queue._wait_for(1)
-    queue._waits.add(wait)
+    wait = queue.core.new_wait(1)
+    queue.core.waits.add(wait)
     assert queue.broker.add_waiter(queue.name, wait._waiter) is None
     other.publish("x")  # served, and its thread has not woken up yet
     assert len(other.in_flight) == 1
-    keep_alive = queue._handle.join()
+    keep_alive = queue.core.handle.join()
 
     queue.close()
 
-    assert queue._waits.finish(wait) == []
+    assert queue.core.waits.finish(wait) == []
     assert take(other).receive_count == 1
     other.close()
-    keep_alive.remove_waiter()
+    keep_alive.leave()
 
 
 @in_process
@@ -213,17 +213,17 @@ def test_closing_during_a_publish_leaves_no_lease_behind(make: Make) -> None:
 def test_messages_that_reach_a_closed_queue_are_released(make: Make) -> None:
     queue = make()
     other = OpenQ("jobs", broker=queue.broker)
-    keep_alive = queue._handle.join()
+    keep_alive = queue.core.handle.join()
     other.publish("x")
-    deliveries = queue._wait_for(1).wait(0)
+    deliveries = queue.core.new_wait(1).wait(0)
 
     queue.close()
 
     with pytest.raises(Closed):
-        queue._load(deliveries)
+        queue.core.load(deliveries)
     assert take(other).receive_count == 1
     other.close()
-    keep_alive.remove_waiter()
+    keep_alive.leave()
 
 
 def outlive_the_lease(message: Message, clock: VirtualClock) -> None:

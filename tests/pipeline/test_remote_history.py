@@ -107,7 +107,7 @@ def test_a_server_that_stays_away_is_one_clear_error_without_the_token() -> None
 
     shown = f"{raised.value} {raised.value!r} {history!r} {link!r}"
     assert TOKEN not in shown
-    assert TOKEN in pickle.loads(pickle.dumps(link))._settings["token"]
+    assert TOKEN in pickle.loads(pickle.dumps(link)).settings["token"]
     for wrong in ("ftp://x", "http://127.0.0.1:99999"):
         with pytest.raises(InvalidSetting, match="url: "):
             Link(wrong, TOKEN)

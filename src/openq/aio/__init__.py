@@ -16,4 +16,4 @@ same place (`path`), with queue objects of either kind.
 from .consumer import Consumer
 from .queue import Message, OpenQ, Queue
 
-__all__ = ["OpenQ", "Queue", "Message", "Consumer"]
+__all__ = ["Consumer", "Message", "OpenQ", "Queue"]

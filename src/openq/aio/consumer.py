@@ -24,7 +24,7 @@ from ..errors import Closed, Forked, InvalidSetting, JournalFailed, OpenQError, 
 from .queue import Message, Queue
 
 if TYPE_CHECKING:
-    from .queue import AnyWait
+    from .runner import AnyWait
 
 log = logging.getLogger("openq")
 
@@ -89,7 +89,7 @@ class Consumer:
         """
         if self._tasks:
             return
-        self.queue.inner._check_not_forked()
+        self.queue.core.check_not_forked()
         self._ended = "it was stopped"
         self._tasks = [
             asyncio.create_task(self._work(), name=f"{self.name}-{i + 1}") for i in range(self._concurrency)
@@ -186,18 +186,18 @@ class Consumer:
             pass
 
     async def _next(self) -> Message | None:
-        wait = self.queue._wait_for(1, self._visibility_timeout, self._types, self.name)
+        wait = self.queue.runner.new_wait(1, self._visibility_timeout, self._types, self.name)
         self._waits.add(wait)
         try:
-            received = await self.queue._received(wait, self.idle_timeout)
+            received = await self.queue.collect(wait, self.idle_timeout)
         finally:
             self._waits.discard(wait)
         return received[0] if received else None
 
     async def _handle(self, message: Message) -> None:
-        heartbeat: Any = self.queue.inner._handle.heartbeat if self._heartbeat else None
+        heartbeat: Any = self.queue.core.handle.heartbeat if self._heartbeat else None
         if heartbeat is not None:
-            heartbeat.hold(self.queue.name, message._delivery)
+            heartbeat.hold(self.queue.name, message.delivery)
         try:
             await self.handler(message)
         except BaseException as error:
@@ -213,10 +213,10 @@ class Consumer:
             await self._settle(message, None)
         finally:
             if heartbeat is not None:
-                heartbeat.drop(message._delivery)
+                heartbeat.drop(message.delivery)
 
     async def _settle(self, message: Message, error: BaseException | None) -> None:
-        if message._settled:
+        if message.settled:
             return
         try:
             if error is None:
@@ -230,10 +230,10 @@ class Consumer:
             log.warning("message %s could not be settled: %s", message.id, problem)
 
     async def _release(self, message: Message) -> None:
-        if message._settled:
+        if message.settled:
             return
         try:
-            await self.queue._release(message)
+            await message.release()
         except OpenQError as problem:
             log.warning("message %s could not be given back: %s", message.id, problem)
 

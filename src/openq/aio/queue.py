@@ -1,8 +1,8 @@
-"""`openq.aio.Queue`, which is `openq.aio.OpenQ`: the verbs of `openq.Queue` as coroutines.
+"""`openq.aio.Queue`, also called `openq.aio.OpenQ`: the methods of `openq.Queue` as coroutines.
 
-What a verb means is written once, in `openq.client.queues`; the queue object inside this one does
-it without ever waiting, and the waiting is done here. Only the short way of plain messages
-(publish, receive, ack) goes straight to the broker.
+Each call means what it means in `openq.client.queues`: the queue object inside does it without waiting, and
+the waiting is done in `runner.py`. Methods that only pass a call on are made by `forwarding.py`. Only the
+fast path of plain messages (publish, receive, ack) goes to the broker directly.
 """
 
 from __future__ import annotations
@@ -10,24 +10,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
-from ..broker.interface import QueueStats, TimelineStep
 from ..client import checks, queues
+from ..client.core import QueueCore
 from ..client.failures import retry_delay, was_interrupted
-from ..client.hooks import Hooks
-from ..client.inspector import FoundMessages
+from ..client.hooks import overridden_hooks, run_hooks, run_hooks_many
 from ..client.interface import LibraryBroker, OnlyInProcess
 from ..client.message import Message as AnyMessage
 from ..client.message import PeekedMessage, ReceivedMessage
 from ..client.publishing import PublishOptions, make_draft
 from ..client.queues import RECEIVE_TIMEOUT
 from ..client.settings import QueueOptions
-from ..client.times import to_ms
-from ..engine.why import Why
 from ..errors import (
     Closed,
     InvalidSetting,
@@ -38,69 +35,51 @@ from ..errors import (
     StoreUnavailable,
     VisibilityTimeoutExpired,
 )
-from ..local.broker import LocalBroker
 from ..model import ENCODING_TEXT, NO_DEADLINE, Delivery, Draft, QueueSettings
-from .threads import CallThreads, PooledWait
-from .waiting import CommitFutures, TaskWait, commit_futures
+from .forwarding import AsyncExchanges, changing, changing_in_thread, in_thread, quick, reading
+from .runner import Runner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Unpack
 
-    from ..client.codecs import BodyCodec
+    from ..client.codecs import BodyCodec, Codec
     from ..clock import Clock
-    from .redis_loop import LoopQueues, RedisTaskWait
+    from .runner import AnyWait
 
-    AnyWait = TaskWait | PooledWait | RedisTaskWait
-
-T = TypeVar("T")
-
-# Listeners are called by whoever makes a change; a change by a process that tells nobody is seen this late.
+# Stores that cannot report changes (a server, Redis) are polled at this interval.
 _RECHECK_S = 0.5
 
 
-class _NonBlockingQueue(queues.Queue):
-    """The queue inside: acts at once, and leaves the wait for the disk to its owner.
-
-    Over Redis every verb waits: there it is as it always is, for threads; loops have `Here`.
-    """
-
-    awaits_commit: bool  # whether there is a disk to wait for
-
-    def _open(self, name: str, dlq: queues.Queue | str | None, named: dict[str, Any]) -> None:
-        super()._open(name, dlq, named)
-        self.awaits_commit = self._syncs and not self._broker.waits
-        self._syncs = self._syncs and self._broker.waits
-
-    def _sync(self) -> None:
-        if self._syncs:
-            super()._sync()
-
-
 class Message(ReceivedMessage):
-    """A message on loan. `async with message:` acks at the end, nacks with the reason on an exception."""
+    """A delivered message. `async with message:` acks at the end, nacks with the reason on an exception."""
 
-    __slots__ = ("_owner",)
+    __slots__ = ()
+    queue: Queue  # type: ignore[assignment]
 
-    def __init__(self, owner: Queue, delivery: Delivery) -> None:
+    def __init__(self, queue: Queue, delivery: Delivery) -> None:
         # Not through super(): one is made for every message.
-        self._queue = owner.inner
-        self._delivery = delivery
-        self._settled = False
-        self._owner = owner
+        self.queue = queue
+        self.delivery = delivery
+        self.settled = False
 
     async def ack(self) -> None:  # type: ignore[override]
-        await self._owner.ack(self)
+        await self.queue.ack(self)
 
     async def nack(  # type: ignore[override]
         self, delay: float | None = None, reason: str | BaseException | None = None
     ) -> str:
-        return await self._owner.nack(self, delay, reason)
+        return await self.queue.nack(self, delay, reason)
 
     async def reject(self, reason: str | BaseException | None = None) -> str:  # type: ignore[override]
-        return await self._owner.reject(self, reason)
+        return await self.queue.reject(self, reason)
 
     async def extend(self, seconds: float) -> datetime | None:  # type: ignore[override]
-        return await self._owner.extend(self, seconds)
+        return await self.queue.extend(self, seconds)
+
+    async def release(self) -> None:
+        """Return the message at once and uncounted: the work on it was interrupted."""
+        await self.queue.runner.change(_release, self)
 
     def __enter__(self) -> ReceivedMessage:
         raise TypeError("use `async with` for a message of openq.aio")
@@ -111,32 +90,34 @@ class Message(ReceivedMessage):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._settled:
+        if self.settled:
             return
         if error is None:
             await self.ack()
             return
         try:
             if was_interrupted(error):
-                await self._owner._release(self)
+                await self.release()
             else:
                 await self.nack(retry_delay(error), error)
         except OpenQError:
-            pass  # its lease is over: it comes back anyway, and the caller must see the first error
+            pass  # its lease is over: it returns anyway, and the caller must see the first error
 
 
-class Queue(Hooks):
-    """A message queue for asyncio, with the settings and verbs of `openq.Queue`.
+class Queue:
+    """A message queue for asyncio, with the settings and methods of `openq.Queue`.
 
     Opening a durable queue reads its journal, which may take a while: `await OpenQ.open(...)` does it
-    beside the loop, `OpenQ(...)` at once. The object may be used from several loops.
+    in a thread, `OpenQ(...)` at once. The object may be used from several loops.
 
     With the `url` of a server the calls run in threads, at most 16 at a time and 256 waits for messages;
-    in Redis they run on the loop itself, and those of many tasks leave together. What is no coroutine here
-    (`len`, `queue`, `settings`, ...) asks the server or Redis while the loop stands still.
+    in Redis they run on the loop itself, and the commands of many tasks leave together. What is not a
+    coroutine here (`len`, `queue`, `settings`, ...) blocks the loop while it asks the server or Redis.
     """
 
-    inner: _NonBlockingQueue
+    inner: queues.Queue
+    core: QueueCore
+    runner: Runner
 
     def __init__(
         self,
@@ -156,7 +137,7 @@ class Queue(Hooks):
         reconnect: float | None = None,
         **settings: Unpack[QueueOptions],
     ) -> None:
-        self.inner = _NonBlockingQueue(
+        self.inner = queues.Queue(
             name,
             visibility_timeout,
             dlq.inner if isinstance(dlq, Queue) else dlq,
@@ -172,127 +153,86 @@ class Queue(Hooks):
             reconnect=reconnect,
             **settings,
         )
-        self._loops: LoopQueues | None = None
-        if self.inner._broker.waits:
-            from .redis_loop import LoopQueues
-
-            self._loops = LoopQueues(self.inner)
-        # Who carries out verbs that wait for somebody elsewhere.
-        self._executor: CallThreads | LoopQueues | None = (
-            CallThreads() if self.inner._handle.is_remote else self._loops
-        )
+        self.core = self.inner.core
+        self.runner = Runner(self.inner)
         self.name = self.inner.name
-        self._commits: CommitFutures | None = None
         self._taken: dict[asyncio.Task[Any] | None, deque[Message]] = {}
-        self._init_hooks(Queue)
+        self._hooks = overridden_hooks(self, Queue)
 
     @classmethod
     async def open(cls, *args: Any, **options: Any) -> Queue:
-        """The same as calling the class, without holding up the loop."""
+        """Like calling the class, without blocking the loop."""
         return await asyncio.to_thread(cls, *args, **options)
 
-    # -- waiting ------------------------------------------------------------------------------
-
-    def _on_loop(self, loop: asyncio.AbstractEventLoop) -> CommitFutures:
-        commits = self._commits
-        if commits is None or commits.loop is not loop:
-            commits = self._commits = commit_futures(cast(LocalBroker, self.inner.broker), loop)
-        return commits
-
-    def _on_this_loop(self) -> queues.Queue:
-        """The queue inside, as the running loop may use it."""
-        return self.inner if self._loops is None else self._loops.current()
-
-    async def _wait_durable(self) -> None:
-        """Return once everything done so far is on disk; and tell those who listen to changes."""
-        if self.inner.awaits_commit:
-            future = self._on_loop(asyncio.get_running_loop()).future()
-            if future is not None:
-                await future
-        self._emit_events()
-
-    def _emit_events(self) -> None:
-        broker = self.inner.broker
-        if broker.observed:
-            if self._loops is None:
-                broker.tick()
-            else:
-                self._loops.start(self._loops.current()._loop_broker.announce)
-
-    async def _run(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
-        """A verb that acts at once, unless it waits for somebody elsewhere."""
-        if self._executor is not None:
-            return await self._executor.run(verb, *args, **options)
-        result = verb(*args, **options)
-        await self._wait_durable()
-        return result
-
-    async def _read(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
-        """A verb that may read much from the disk, if there is one."""
-        if self._executor is not None:
-            return await self._executor.run(verb, *args, **options)
-        if not self.inner._loads:
-            return verb(*args, **options)
-        return await asyncio.to_thread(verb, *args, **options)
-
-    # -- in -----------------------------------------------------------------------------------
+    # -- publishing ---------------------------------------------------------------------------
 
     async def publish(self, body: Any, **options: Unpack[PublishOptions]) -> str:
         """Add a message; returns its id. The options are those of `openq.Queue.publish`."""
-        inner = self.inner
-        if self._executor is not None:
-            return await self._publish_elsewhere(self._executor, body, options)
+        core, runner = self.core, self.runner
+        if runner.executor is not None:
+            return await self._publish_elsewhere(body, options)
         seq, is_duplicate = 0, False
-        if not options and type(body) is str and inner._auto:
+        if not options and type(body) is str and core.is_auto:
             try:
-                seq = inner._publish_body(inner.name, body.encode(), ENCODING_TEXT)
+                seq = core.publish_body(core.name, body.encode(), ENCODING_TEXT)
             except UnicodeEncodeError as error:
                 raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
         if not seq and not options:
-            data, encoding = inner.codec.encode(body)
-            seq = inner._publish_body(inner.name, data, encoding)
+            data, encoding = core.codec.encode(body)
+            seq = core.publish_body(core.name, data, encoding)
         if seq:
-            message_id = inner._id_form % seq
+            message_id = core.id_format % seq
         else:
-            draft = make_draft(inner.codec, body, **options)
-            message_id, is_duplicate = inner._publish_draft(draft)
-        if inner.awaits_commit:
-            future = self._on_loop(asyncio.get_running_loop()).future()
+            draft = make_draft(core.codec, body, **options)
+            message_id, is_duplicate = core.publish_draft(draft)
+        if core.awaits_commit:
+            future = runner.commit()
             if future is not None:
                 await future
-        if inner._broker.observed:
-            self._emit_events()
-        if self._has_hooks and not is_duplicate:
-            self._run_hooks(message_id, body, options)
+        if core.broker.observed:
+            runner.emit_events()
+        if self._hooks and not is_duplicate:
+            run_hooks(self._hooks, message_id, body, options)
         return message_id
 
-    async def _publish_elsewhere(
-        self, executor: CallThreads | LoopQueues, body: Any, options: PublishOptions
-    ) -> str:
-        queue = self._on_this_loop()
-        if self._loops is not None and not self._has_hooks:
+    async def _publish_elsewhere(self, body: Any, options: PublishOptions) -> str:
+        core, runner = self.core, self.runner
+        if runner.loops is not None and not self._hooks:
             if not options:
-                data, encoding = queue.codec.encode(body)
-                soon = self._loops.current()._loop_broker.publish_soon(queue.name, data, encoding)
+                data, encoding = core.codec.encode(body)
+                soon = runner.loops.current().broker.publish_soon(core.name, data, encoding)
                 if soon is not None:
-                    return queue._id_form % await soon
-            return await executor.run(queue.publish, body, **options)
-        draft = make_draft(queue.codec, body, **options)
-        message_id, is_duplicate = await executor.run(_publish_and_sync, queue, draft)
-        if self._has_hooks and not is_duplicate:
-            self._run_hooks(message_id, body, options)
+                    return core.id_format % await soon
+            return await runner.change(queues.Queue.publish, body, **options)
+        draft = make_draft(core.codec, body, **options)
+        message_id, is_duplicate = await runner.change(_publish_draft, draft)
+        if self._hooks and not is_duplicate:
+            run_hooks(self._hooks, message_id, body, options)
         return message_id
 
     async def publish_many(self, items: Iterable[Any]) -> list[str]:
-        """Many at once, with one wait for the disk; see `openq.Queue.publish_many`."""
-        ids, fresh, error = await self._run(_publish_many_and_sync, self._on_this_loop(), items)
-        if self._has_hooks:
-            self._run_hooks_many(fresh)
+        """Add many messages with one wait for the disk; see `openq.Queue.publish_many`."""
+        ids, fresh, error = await self.runner.change(_publish_items, items)
+        if self._hooks:
+            run_hooks_many(self._hooks, fresh)
         if error is not None:
             raise error
         return ids
 
-    # -- out ----------------------------------------------------------------------------------
+    def on_msg_received(self, message: Any) -> Any:
+        """In a subclass: called with each new message. Here: registers a function to be called with each.
+
+        Hooks run on the loop, after the message is stored and before `publish` returns. A hook that raises
+        is logged; the message stays in the queue.
+        """
+        if not callable(message):
+            return None
+        self._hooks.append(message)
+        return message
+
+    onMsgReceived = on_msg_received
+
+    # -- receiving ----------------------------------------------------------------------------
 
     async def receive(
         self,
@@ -304,26 +244,27 @@ class Queue(Hooks):
     ) -> Message | None:
         """The next message, waiting up to `timeout` seconds for one (None: for ever); None if none came.
 
-        A task that is cancelled while it waits loses nothing: what was on its way to it goes back at once.
+        A task that is cancelled while it waits loses nothing: a message on its way to it returns at once.
         """
-        inner = self.inner
-        if visibility_timeout is None and types is None and consumer is None and self._executor is None:
-            deliveries = inner._receive_now(inner.name, 1, None, inner._label)
-            if deliveries:
-                if inner._loads:
-                    deliveries = await self._load(deliveries)
-                if inner._broker.observed:
-                    self._emit_events()
+        core, runner = self.core, self.runner
+        if visibility_timeout is None and types is None and consumer is None:
+            if runner.executor is None:
+                deliveries = core.receive_now(core.name, 1, None, core.label)
                 if deliveries:
-                    return Message(self, deliveries[0])
-        elif visibility_timeout is None and types is None and consumer is None and self._loops is not None:
-            soon = self._loops.current()._loop_broker.receive_soon(inner.name, 1, inner._label)
-            try:
-                deliveries = [] if soon is None else await soon
-            except (Closed, StoreUnavailable):
-                if inner.closed:
-                    return None  # as for any wait that the end of its queue ends
-                deliveries = []  # Redis is away: the long way knows what to do
+                    if core.loads:
+                        deliveries = await runner.load(deliveries)
+                    if core.broker.observed:
+                        runner.emit_events()
+            elif runner.loops is not None:
+                soon = runner.loops.current().broker.receive_soon(core.name, 1, core.label)
+                try:
+                    deliveries = [] if soon is None else await soon
+                except (Closed, StoreUnavailable):
+                    if core.closed:
+                        return None  # closing a queue ends every wait this way
+                    deliveries = []  # Redis is unreachable: `receive_many` retries
+            else:
+                deliveries = []
             if deliveries:
                 return Message(self, deliveries[0])
         received = await self.receive_many(
@@ -340,127 +281,23 @@ class Queue(Hooks):
         types: Iterable[str] | None = None,
         consumer: str | None = None,
     ) -> list[Message]:
-        """Up to `max` messages: what is there at once, or the first that come within `timeout`."""
-        wait = self._wait_for(checks.integer(max, "max", 1), visibility_timeout, types, consumer)
-        return await self._received(wait, checks.timeout_or_none(timeout))
+        """Up to `max` messages: those ready now, or the first that come within `timeout`."""
+        limit = checks.integer(max, "max", 1)
+        wait = self.runner.new_wait(limit, visibility_timeout, types, consumer)
+        return await self.collect(wait, checks.timeout_or_none(timeout))
 
-    def _wait_for(
-        self,
-        limit: int = 1,
-        visibility_timeout: float | None = None,
-        types: Iterable[str] | None = None,
-        consumer: str | None = None,
-        lease_ms: int | None = None,
-    ) -> AnyWait:
-        inner = self.inner
-        if isinstance(self._executor, CallThreads):
-            wait = inner._wait_for(limit, visibility_timeout, types, consumer, lease_ms)
-            return PooledWait(wait, self._executor)
-        if visibility_timeout is not None:
-            lease_ms = to_ms(visibility_timeout, "visibility_timeout")
-        types = checks.types_or_none(types)
-        if consumer is None:
-            consumer = inner._label
-        else:
-            inner._labels.add(checks.text(consumer, "consumer"))
-        if self._loops is not None:
-            return self._loops.wait(limit, lease_ms, consumer, types)
-        loop = asyncio.get_running_loop()
-        broker = cast(LocalBroker, inner.broker)
-        return TaskWait(broker, loop, inner.name, limit, lease_ms, consumer, types, inner._waits)
-
-    async def _received(self, wait: AnyWait, timeout: float | None) -> list[Message]:
+    async def collect(self, wait: AnyWait, timeout: float | None) -> list[Message]:
+        """The messages of a wait that come within `timeout` seconds."""
+        runner = self.runner
         while True:
             deliveries = await wait.wait(timeout)
             if not deliveries:
                 return []
-            deliveries = await self._load(deliveries)
-            self._emit_events()
+            deliveries = await runner.load(deliveries)
+            runner.emit_events()
             if deliveries:
                 return [Message(self, delivery) for delivery in deliveries]
-            # None of them can be read, and all are set aside: what stands behind them is next.
-
-    async def _load(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Nothing is seen before its publish is on disk. If that fails or we are cancelled, back it goes."""
-        if self._executor is not None:
-            if self._loops is not None:
-                await self._loops.load(deliveries)
-            return deliveries  # what a server shows is safe
-        broker = cast(LocalBroker, self.inner.broker)
-        try:
-            if not broker.is_loaded(deliveries):
-                future = self._on_loop(asyncio.get_running_loop()).future()
-                if future is not None:
-                    await future
-            return broker.load(deliveries)
-        except BaseException:
-            self.inner._return_delivery(deliveries)
-            raise
-
-    async def ack(self, target: AnyMessage | str) -> None:
-        """Done: the message is never delivered again. Takes a message, a receipt id or a message id."""
-        inner = self.inner
-        if self._loops is not None and type(target) is Message and target._owner is self:
-            delivery = target._delivery
-            soon = self._loops.current()._loop_broker.ack_soon(
-                inner.name, delivery.entry.seq, delivery.number
-            )
-            if soon is not None:
-                try:
-                    await soon
-                except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
-                    raise type(error)(target.id, self.name) from None
-                target._settled = True
-                return
-        if self._executor is not None:
-            await self._executor.run(self._on_this_loop().ack, target)
-            return
-        if type(target) is Message and target._owner is self:
-            delivery = target._delivery
-            try:
-                inner._ack_one(inner.name, delivery.entry.seq, delivery.number)
-            except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
-                raise type(error)(target.id, self.name) from None
-            target._settled = True
-        else:
-            inner.ack(target)
-        if inner.awaits_commit:
-            future = self._on_loop(asyncio.get_running_loop()).future()
-            if future is not None:
-                await future
-        if inner._broker.observed:
-            self._emit_events()
-
-    async def ack_many(self, targets: Iterable[AnyMessage | str]) -> None:
-        """Ack all of them with one wait for the disk. Raises the first error after the others were acked."""
-        if self._executor is not None:
-            await self._executor.run(self._on_this_loop().ack_many, targets)
-            return
-        try:
-            self.inner.ack_many(targets)
-        finally:
-            await self._wait_durable()
-
-    async def nack(
-        self,
-        target: AnyMessage | str,
-        delay: float | None = None,
-        reason: str | BaseException | None = None,
-    ) -> str:
-        """Not done: back to its place; see `openq.Queue.nack`."""
-        return await self._run(self._on_this_loop().nack, target, delay, reason)
-
-    async def reject(self, target: AnyMessage | str, reason: str | BaseException | None = None) -> str:
-        """Never again: to the dlq at once, or away if there is none."""
-        return await self._run(self._on_this_loop().reject, target, reason)
-
-    async def _release(self, message: Message) -> None:
-        """Back to its place at once, not counted: the work on it was cut off."""
-        await self._run(self._on_this_loop()._release, message)
-
-    async def extend(self, target: AnyMessage | str, seconds: float) -> datetime | None:
-        """A longer lease: `seconds` from now. Returns its new end."""
-        return await self._run(self._on_this_loop().extend, target, seconds)
+            # None of them is readable, and all are set aside: try the messages behind them.
 
     def processing(
         self,
@@ -473,77 +310,100 @@ class Queue(Hooks):
     ) -> AsyncProcessing:
         """`async with queue.processing() as message:` acks at the end, nacks on an exception.
 
-        Work that is cut off (a cancelled task) did not fail: its message returns at once and its delivery
-        does not count. The message is None if none came in time. Its lease is kept alive meanwhile, unless
-        `heartbeat` is False.
+        Interrupted work (a cancelled task) does not count as a failure: the message returns at once and the
+        delivery is not counted. The message is None if none came in time. Its lease is extended meanwhile,
+        unless `heartbeat` is False.
         """
-        wait = self._wait_for(1, visibility_timeout, types, consumer)
+        wait = self.runner.new_wait(1, visibility_timeout, types, consumer)
         return AsyncProcessing(self, wait, checks.timeout_or_none(timeout), heartbeat)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages, until none comes for as long as `receive` waits. Ack each.
+        """Messages, until none comes within the default timeout of `receive`. Ack each.
 
-        The lease of a message is kept alive until the next one is asked for.
+        The lease of a message is extended until the next message is requested.
         """
-        heartbeat = self.inner._handle.heartbeat
+        heartbeat = self.core.handle.heartbeat
         while (message := await self.receive()) is not None:
-            heartbeat.hold(self.name, message._delivery)
+            heartbeat.hold(self.name, message.delivery)
             try:
                 yield message
             finally:
-                heartbeat.drop(message._delivery)
+                heartbeat.drop(message.delivery)
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- settling -----------------------------------------------------------------------------
 
-    async def peek(self, rear: bool = False) -> PeekedMessage | None:
-        """The next message, or the last one, without taking it."""
-        return await self._read(self._on_this_loop().peek, rear)
+    async def ack(self, target: AnyMessage | str) -> None:
+        """Acknowledge: the message is never delivered again. Takes a message, receipt id or message id."""
+        core, runner = self.core, self.runner
+        if runner.loops is not None and type(target) is Message and target.queue is self:
+            delivery = target.delivery
+            broker = runner.loops.current().broker
+            soon = broker.ack_soon(core.name, delivery.entry.seq, delivery.number)
+            if soon is not None:
+                try:
+                    await soon
+                except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
+                    raise type(error)(target.id, self.name) from None
+                target.settled = True
+                return
+        if runner.executor is not None:
+            await runner.change(queues.Queue.ack, target)
+            return
+        if type(target) is Message and target.queue is self:
+            delivery = target.delivery
+            try:
+                core.ack_one(core.name, delivery.entry.seq, delivery.number)
+            except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
+                raise type(error)(target.id, self.name) from None
+            target.settled = True
+        else:
+            self.inner.ack(target)
+        if core.awaits_commit:
+            future = runner.commit()
+            if future is not None:
+                await future
+        if core.broker.observed:
+            runner.emit_events()
 
-    async def peek_many(self, max: int = 10, rear: bool = False) -> list[PeekedMessage]:
-        return await self._read(self._on_this_loop().peek_many, max, rear)
+    async def ack_many(self, targets: Iterable[AnyMessage | str]) -> None:
+        """Ack all of them with one wait for the disk. Raises the first error after the others were acked."""
+        if self.runner.executor is not None:
+            await self.runner.change(queues.Queue.ack_many, targets)
+            return
+        try:
+            self.inner.ack_many(targets)
+        finally:
+            await self.runner.wait_durable()
 
-    async def search(self, text: str | None = None, **wanted: Any) -> FoundMessages:
-        """Messages for which all that is given holds; the keywords are those of `openq.Queue.search`."""
-        return await asyncio.to_thread(self.inner.search, text, **wanted)
+    nack = changing(queues.Queue.nack)
+    reject = changing(queues.Queue.reject)
+    extend = changing(queues.Queue.extend)
 
-    async def stats(self) -> QueueStats:
-        if self._executor is not None:
-            return await self._executor.run(self._on_this_loop().stats)
-        return self.inner.stats()
+    # -- inspecting ---------------------------------------------------------------------------
 
-    async def status(self, message_id: str) -> str:
-        """unprocessed (waiting or delayed), processing, processed, dead; or unknown."""
-        return await self._read(self._on_this_loop().status, message_id)
-
-    async def why(self, message_id: str) -> Why:
-        """Why a message is not being delivered: `code` for programs, `text` for people."""
-        return await self._read(self._on_this_loop().why, message_id)
-
-    async def timeline(self, message_id: str) -> list[TimelineStep]:
-        """What happened to a message, as far as history is kept."""
-        return await self._read(self._on_this_loop().timeline, message_id)
-
-    async def trace(self, message_id: str) -> list[str]:
-        return await self._read(self._on_this_loop().trace, message_id)
+    peek = reading(queues.Queue.peek)
+    peek_many = reading(queues.Queue.peek_many)
+    search = in_thread(queues.Queue.search)
+    stats = quick(queues.Queue.stats)
 
     @property
     def queue(self) -> list[PeekedMessage]:
-        """A snapshot of what waits, in hand-out order (delayed messages are not among them)."""
+        """A snapshot of the ready messages, in delivery order (delayed messages are not included)."""
         return self.inner.queue
 
     @property
     def in_flight(self) -> dict[str, tuple[AnyMessage, float]]:
-        """A snapshot of what is with consumers: id -> (message, when it was handed out, epoch seconds)."""
+        """A snapshot of the messages with consumers: id -> (message, time of delivery in epoch seconds)."""
         return {
-            key: (Message(self, message._delivery), since)
+            key: (Message(self, message.delivery), since)
             for key, (message, since) in self.inner.in_flight.items()
         }
 
     @property
     def messages(self) -> list[AnyMessage]:
-        """A snapshot of everything in the queue: waiting, delayed and with consumers."""
+        """A snapshot of all messages: ready, delayed and in flight."""
         return [
-            Message(self, message._delivery) if isinstance(message, ReceivedMessage) else message
+            Message(self, message.delivery) if isinstance(message, ReceivedMessage) else message
             for message in self.inner.messages
         ]
 
@@ -570,104 +430,43 @@ class Queue(Hooks):
         return self.inner.maxsize
 
     @property
+    def codec(self) -> Codec:
+        return self.inner.codec
+
+    @property
     def broker(self) -> LibraryBroker:
         return self.inner.broker
 
-    # -- mending ------------------------------------------------------------------------------
+    # -- history ------------------------------------------------------------------------------
 
-    async def purge(self) -> int:
-        """Everything out, messages with consumers too. Returns how many."""
-        return await self._run(self._on_this_loop().purge)
+    status = reading(queues.Queue.status)
+    why = reading(queues.Queue.why)
+    timeline = reading(queues.Queue.timeline)
+    trace = reading(queues.Queue.trace)
+    replay_from = replayFrom = changing_in_thread(queues.Queue.replay_from)
 
-    async def cancel(self, message_id: str) -> None:
-        """Remove one message that nobody has taken yet."""
-        await self._run(self._on_this_loop().cancel, message_id)
+    # -- administration -----------------------------------------------------------------------
 
-    async def edit(
-        self,
-        message_id: str,
-        body: Any,
-        *,
-        message_type: str | None = None,
-        attributes: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Another body for a message that waits; type and attributes stay unless they are given."""
-        await self._run(
-            self._on_this_loop().edit, message_id, body, message_type=message_type, attributes=attributes
-        )
-
-    async def move(self, message_id: str, to: Queue | queues.Queue | str) -> None:
-        """To the end of another queue in the same place; the id stays."""
-        await self._run(self._on_this_loop().move, message_id, _inner(to))
-
-    async def reschedule(
-        self, message_id: str, *, delay: float | None = None, at: datetime | float | str | None = None
-    ) -> None:
-        """Another time for a message that waits or is delayed."""
-        await self._run(self._on_this_loop().reschedule, message_id, delay=delay, at=at)
-
-    async def redrive(
-        self,
-        to: Queue | queues.Queue | str | None = None,
-        *,
-        ids: Sequence[str] | None = None,
-        rate: float | None = None,
-        progress: Callable[[int], bool] | None = None,
-        **wanted: Any,
-    ) -> int:
-        """Dead letters back to where they died, or to `to`; the keywords are those of `openq.Queue.redrive`.
-
-        `progress` is called in another thread than the loop's.
-        """
-        count = await asyncio.to_thread(
-            self.inner.redrive, _inner(to), ids=ids, rate=rate, progress=progress, **wanted
-        )
-        self._emit_events()
-        return count
-
-    async def replay_from(
-        self,
-        point: datetime | float | str,
-        to: Queue | queues.Queue | str | None = None,
-        *,
-        include_purged: bool = False,
-    ) -> int:
-        """Publish again what was published from `point` on; see `openq.Queue.replay_from`."""
-        count = await asyncio.to_thread(
-            self.inner.replay_from, point, _inner(to), include_purged=include_purged
-        )
-        self._emit_events()
-        return count
-
-    replayFrom = replay_from
-
-    async def pause(self) -> None:
-        """Hand out nothing until `resume`; publishing goes on."""
-        await self._run(self._on_this_loop().pause)
-
-    async def resume(self) -> None:
-        await self._run(self._on_this_loop().resume)
-
-    async def requeue_expired(self) -> None:
-        """Bring leases and delays up to the present. Happens by itself; never needed, never wrong."""
-        if self._loops is not None:
-            await self._loops.run(self._on_this_loop().requeue_expired)
-        else:
-            self.inner.requeue_expired()
+    purge = changing(queues.Queue.purge)
+    cancel = changing(queues.Queue.cancel)
+    edit = changing(queues.Queue.edit)
+    move = changing(queues.Queue.move)
+    reschedule = changing(queues.Queue.reschedule)
+    redrive = changing_in_thread(queues.Queue.redrive)  # `progress` is called in that thread
+    pause = changing(queues.Queue.pause)
+    resume = changing(queues.Queue.resume)
+    requeue_expired = quick(queues.Queue.requeue_expired)
+    save = in_thread(queues.Queue.save)
+    load = changing_in_thread(queues.Queue.load)
 
     def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-        """Tell `listener` of every change in this queue, in the thread that made it; see `openq.Queue`."""
+        """Call `listener` with every event of this queue, in the thread that caused it; see `openq.Queue`."""
         return self.inner.subscribe(listener)
 
-    async def save(self, path: str | os.PathLike[str] | None = None) -> int:
-        """Everything in the queue as a file of JSON lines, replaced as a whole. Returns how many messages."""
-        return await asyncio.to_thread(self.inner.save, path)
-
-    async def load(self, path: str | os.PathLike[str] | None = None) -> int:
-        """Add what `save` wrote; messages that are here already are left alone. Returns how many came."""
-        count = await asyncio.to_thread(self.inner.load, path)
-        await self._wait_durable()
-        return count
+    @property
+    def exchanges(self) -> AsyncExchanges:
+        """The exchanges of this queue's target; see `openq.Queue.exchanges`."""
+        return AsyncExchanges(self.runner)
 
     # -- other names --------------------------------------------------------------------------
 
@@ -686,7 +485,7 @@ class Queue(Hooks):
 
     delete = acknowledge
 
-    # -- the shape of asyncio.Queue, every verb awaited because it may have to wait for the disk ----
+    # -- the interface of asyncio.Queue; every method is awaited because it may wait for the disk ---
 
     async def put(self, item: Any) -> None:
         """Add an item. With a `maxsize` it waits for room."""
@@ -711,7 +510,7 @@ class Queue(Hooks):
             raise asyncio.QueueFull from None
 
     async def get(self) -> Any:
-        """The next item itself, not a message. It is this process's until `task_done`."""
+        """The next item itself, not a message. It belongs to this process until `task_done`."""
         return await self._get(None)
 
     async def get_nowait(self) -> Any:
@@ -719,14 +518,14 @@ class Queue(Hooks):
         return await self._get(0)
 
     async def _get(self, timeout: float | None) -> Any:
-        received = await self._received(self._wait_for(1, lease_ms=NO_DEADLINE), timeout)
+        received = await self.collect(self.runner.new_wait(1, lease_ms=NO_DEADLINE), timeout)
         if not received:
             raise asyncio.QueueEmpty
         self._taken.setdefault(asyncio.current_task(), deque()).append(received[0])
         return received[0].body
 
     async def task_done(self) -> None:
-        """The oldest item that this task got is finished; or, if it got none, anybody's oldest."""
+        """Finish the oldest item that this task got; if it got none, the oldest of another task."""
         own = asyncio.current_task()
         task = own if own in self._taken else next(iter(self._taken), _NO_TASK)
         if task is _NO_TASK:
@@ -737,10 +536,10 @@ class Queue(Hooks):
         try:
             await self.ack(message)
         except MessageNotFoundError:
-            pass  # purged meanwhile: as done as can be
+            pass  # purged in the meantime
 
     async def join(self) -> None:
-        """Wait until everything that was put in is done: nothing waits and nobody holds anything."""
+        """Wait until every item is done: no message is ready, delayed or in flight."""
         with _AsyncChangeListener(self) as changes:
             while self.unfinished_tasks:
                 await changes.wait()
@@ -758,13 +557,12 @@ class Queue(Hooks):
     def full(self) -> bool:
         return self.inner.full()
 
-    # -- the end ------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Done with this queue object. The last one in a place closes the place."""
+        """Close this queue object. The last one on a target closes its broker."""
         await asyncio.to_thread(self.inner.close)
-        if self._executor is not None:
-            self._executor.close()
+        self.runner.close()
 
     @property
     def closed(self) -> bool:
@@ -787,26 +585,22 @@ OpenQ = Queue
 _NO_TASK: Any = object()
 
 
-def _nothing() -> None:
-    pass
-
-
-def _publish_and_sync(queue: queues.Queue, draft: Draft) -> tuple[str, bool]:
-    result = queue._publish_draft(draft)
-    queue._sync()
+def _publish_draft(queue: queues.Queue, draft: Draft) -> tuple[str, bool]:
+    result = queue.core.publish_draft(draft)
+    queue.core.sync()
     return result
 
 
-def _publish_many_and_sync(
+def _publish_items(
     queue: queues.Queue, items: Iterable[Any]
 ) -> tuple[list[str], list[tuple[str, Any]], OpenQError | None]:
-    result = queue._publish_items(items)
-    queue._sync()
+    result = queue.core.publish_items(items)
+    queue.core.sync()
     return result
 
 
-def _inner(queue: Queue | queues.Queue | str | None) -> Any:
-    return queue.inner if isinstance(queue, Queue) else queue
+def _release(queue: queues.Queue, message: Message) -> None:
+    queue.core.release([message])
 
 
 class AsyncProcessing:
@@ -820,12 +614,12 @@ class AsyncProcessing:
         self._message: Message | None = None
 
     async def __aenter__(self) -> Message | None:
-        received = await self._queue._received(self._wait, self._timeout)
+        received = await self._queue.collect(self._wait, self._timeout)
         if not received:
             return None
         self._message = received[0]
         if self._heartbeat:
-            self._queue.inner._handle.heartbeat.hold(self._queue.name, self._message._delivery)
+            self._queue.core.handle.heartbeat.hold(self._queue.name, self._message.delivery)
         return self._message
 
     async def __aexit__(
@@ -838,11 +632,11 @@ class AsyncProcessing:
             await message.__aexit__(kind, error, trace)
         finally:
             if self._heartbeat:
-                self._queue.inner._handle.heartbeat.drop(message._delivery)
+                self._queue.core.handle.heartbeat.drop(message.delivery)
 
 
 class _AsyncChangeListener:
-    """Sleeps until something happens in the queue; costs the queue nothing while nobody sleeps."""
+    """Waits for the next change of a queue. Costs the queue nothing while it is not in use."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -853,7 +647,7 @@ class _AsyncChangeListener:
         try:
             self._stop = self._queue.subscribe(self._on_event)
         except (OnlyInProcess, NotOnThisStore):
-            self._stop = _nothing  # nobody tells us of changes elsewhere: we look now and then
+            self._stop = self._changed.clear  # `wait` polls instead
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -863,7 +657,7 @@ class _AsyncChangeListener:
         try:
             self._loop.call_soon_threadsafe(self._changed.set)
         except RuntimeError:
-            pass  # the loop was closed: nobody waits any more
+            pass  # the loop is closed: no task waits any more
 
     async def wait(self) -> None:
         timer = self._loop.call_later(_RECHECK_S, self._changed.set)

@@ -1,6 +1,6 @@
-"""asyncio over Redis: verbs run in greenlets on the loop, which goes on while they wait for Redis.
+"""asyncio over Redis: calls run in greenlets on the loop, which continues while they wait for Redis.
 
-No threads, and no locks over a wait: what any number of tasks ask in one turn of the loop leaves together.
+No threads, and no locks held over a wait: the commands of all tasks in one tick of the loop leave together.
 """
 
 from __future__ import annotations
@@ -10,41 +10,29 @@ import threading
 from asyncio import AbstractEventLoop, Future
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
-from ..broker.waiters import Waiter
+from ..client.core import QueueCore
 from ..client.interface import LoopBroker
-from ..client.parts import QueuePart
-from ..client.queues import Queue
-from ..client.waiting import WaitRegistry, release_unseen
+from ..client.queues import Queue, QueueView
+from ..client.waiting import MessageWait, release_unseen
 from ..errors import Closed
 from ..model import Delivery
 from ..redis.net import greenlets
+from .waiting import release_in_thread
 
 T = TypeVar("T")
 
 
-class LoopQueue(Queue):
-    """The queue inside, as one loop may use it: its verbs suspend the greenlet that calls them."""
+class LoopQueue(NamedTuple):
+    """A queue as one loop uses it: its calls suspend the greenlet that makes them."""
 
-    _broker: LoopBroker
-
-    def __init__(self, origin: Queue, broker: LoopBroker) -> None:
-        # Not opened again: all but the way to Redis is the origin's.
-        self.__dict__.update(origin.__dict__)
-        self._origin = origin
-        self._loop_broker = broker  # also when the queue is closed: to give back what comes too late
-        self._bind(broker)
-
-    def _shares_broker(self, other: QueuePart) -> bool:
-        return other._broker is self._broker or other._broker is self._origin._broker
-
-    def __del__(self) -> None:
-        pass  # the origin is the one who leaves the place
+    queue: Queue
+    broker: LoopBroker  # stays when the queue is closed: to release deliveries that come too late
 
 
 class LoopQueues:
-    """The loops on which one queue object is used; each has its own way to Redis."""
+    """The loops on which one queue object is used; each has its own connection to Redis."""
 
     def __init__(self, origin: Queue) -> None:
         self._origin = origin
@@ -55,7 +43,7 @@ class LoopQueues:
         self._closed = False
 
     def current(self) -> LoopQueue:
-        """The queue for the loop that runs us."""
+        """The queue for the running loop."""
         loop = asyncio.get_running_loop()
         last = self._last
         if last is not None and last[0] is loop:
@@ -64,9 +52,10 @@ class LoopQueues:
             found = self._known.get(loop)
             if found is None:
                 self._remove_closed()
-                found = self._known[loop] = LoopQueue(self._origin, _attach(self._broker, loop))
+                broker = _attach(self._broker, loop)
+                found = self._known[loop] = LoopQueue(QueueView(self._origin, broker), broker)
                 if self._closed:
-                    found._unbind()
+                    found.queue.core.unbind()
             self._last = (loop, found)
         return found
 
@@ -75,42 +64,44 @@ class LoopQueues:
             del self._known[loop]
             _detach(self._broker, loop)
 
-    async def run(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Carried out to its end even if the task is cancelled meanwhile: a call cannot be called back."""
-        return await greenlets.run(partial(verb, **options) if options else verb, *args)
+    async def run(self, call: Callable[..., T], *args: Any, **options: Any) -> T:
+        """The call runs to its end even if the task is cancelled."""
+        return await greenlets.run(partial(call, **options) if options else call, *args)
 
     def wait(
         self, limit: int, lease_ms: int | None, consumer: str | None, types: Iterable[str] | None
     ) -> RedisTaskWait:
-        return RedisTaskWait(self.current(), limit, lease_ms, consumer, types, self._origin._waits)
+        return RedisTaskWait(self.current(), self._origin.core, limit, lease_ms, consumer, types)
 
     async def load(self, deliveries: list[Delivery]) -> None:
-        queue = self.current()
-        if queue._loop_broker.is_loaded(deliveries):
+        queue, broker = self.current()
+        if broker.is_loaded(deliveries):
             return
         try:
-            await greenlets.run(queue._load, deliveries)
+            await greenlets.run(queue.core.load, deliveries)
         except asyncio.CancelledError:
-            greenlets.spawn(release_unseen, queue._loop_broker, queue.name, deliveries)
+            greenlets.spawn(release_unseen, broker, queue.name, deliveries)
             raise
 
-    def start(self, verb: Callable[..., object], *args: Any) -> None:
-        """The same for work whose end nobody waits for."""
-        greenlets.spawn(verb, *args)
+    def start(self, call: Callable[..., object], *args: Any) -> None:
+        """`run` without waiting for the end."""
+        greenlets.spawn(call, *args)
 
     def close(self) -> None:
-        """After the queue: nothing is asked any more, and nothing is under way that anybody waits for."""
+        """After the queue was closed: no call is made any more, and none is under way."""
         with self._lock:
             self._closed = True
             known, self._known, self._last = self._known, {}, None
-        for loop, queue in known.items():
-            queue._unbind()
+        for loop, (queue, _) in known.items():
+            queue.core.unbind()
             _detach(self._broker, loop)
 
 
 class _LoopConnection:
-    """What the queue objects on one loop share of one broker. The last one of them hangs up; or the loop,
-    if it ends before them: then a connection could not be closed any more."""
+    """The connection of one broker on one loop, shared by the queue objects there.
+
+    The last of them closes it; or the loop, if it ends first: after that it could not be closed any more.
+    """
 
     def __init__(self, broker: LoopBroker, loop: AbstractEventLoop) -> None:
         self._broker = broker
@@ -120,7 +111,7 @@ class _LoopConnection:
         _run_sync(self._closer.__anext__())
 
     async def _close_with_loop(self) -> AsyncGenerator[None, None]:
-        """A loop that is run as `asyncio.run` does it closes the generators that were begun on it."""
+        """`asyncio.run` closes the asynchronous generators that were started on its loop."""
         try:
             yield
         finally:
@@ -137,7 +128,7 @@ class _LoopConnection:
 
 
 def _run_sync(awaitable: Awaitable[None]) -> None:
-    """What never waits, done at once."""
+    """Run an awaitable that never waits."""
     try:
         awaitable.__await__().send(None)
     except (StopIteration, StopAsyncIteration):
@@ -150,62 +141,52 @@ _connections_lock = threading.Lock()
 
 def _attach(broker: LoopBroker, loop: AbstractEventLoop) -> LoopBroker:
     with _connections_lock:
-        link = _connections.get((broker, loop))
-        if link is None:
-            link = _connections[broker, loop] = _LoopConnection(broker, loop)
-        link.users += 1
+        connection = _connections.get((broker, loop))
+        if connection is None:
+            connection = _connections[broker, loop] = _LoopConnection(broker, loop)
+        connection.users += 1
     return broker.on_loop(loop)
 
 
 def _detach(broker: LoopBroker, loop: AbstractEventLoop) -> None:
     with _connections_lock:
-        link = _connections[broker, loop]
-        link.users -= 1
-        if link.users:
+        connection = _connections[broker, loop]
+        connection.users -= 1
+        if connection.users:
             return
         del _connections[broker, loop]
-    link.close()
+    connection.close()
 
 
-class RedisTaskWait:
-    """One wait of one task for messages. What it was served is either returned or given back.
+class RedisTaskWait(MessageWait):
+    """A wait of a task. Its deliveries are either returned or released.
 
-    Everything happens on the loop's thread, so nothing can come between a look and the act that follows.
+    Everything runs in the loop's thread, so nothing happens between a check and the act that follows.
     """
 
-    __slots__ = (
-        "_ended",
-        "_future",
-        "_loop",
-        "_queue",
-        "_served",
-        "_task_cancelled",
-        "_timed_out",
-        "_waiter",
-        "_waits",
-    )
+    __slots__ = ("_future", "_handle", "_loop", "_loop_queue", "_task_cancelled", "_timed_out")
 
     def __init__(
         self,
-        queue: LoopQueue,
+        loop_queue: LoopQueue,
+        origin: QueueCore,
         limit: int,
         lease_ms: int | None,
         consumer: str | None,
         types: Iterable[str] | None,
-        waits: WaitRegistry,
     ) -> None:
-        self._queue = queue
+        super().__init__(
+            loop_queue.broker, loop_queue.queue.name, limit, lease_ms, consumer, types, origin.waits
+        )
+        self._loop_queue = loop_queue
+        self._handle = origin.handle
         self._loop = asyncio.get_running_loop()
-        self._waits = waits
-        self._ended = False  # the queue is closed, or the consumer is to stop: nobody wants anything any more
-        self._task_cancelled = False  # the task was cancelled
-        self._timed_out = False  # the time is up: what is on its way is still welcome
-        self._served: list[Delivery] = []
+        self._task_cancelled = False
+        self._timed_out = False  # deliveries that are on their way are still returned
         self._future: Future[None] = self._loop.create_future()
-        self._waiter = Waiter(limit, lease_ms, consumer, types, self._serve)
 
     async def wait(self, timeout: float | None) -> list[Delivery]:
-        """What came, or nothing when the time is up. None waits for ever."""
+        """The messages that came, or none when the timeout is over. None waits for ever."""
         self._waits.add(self)
         timer = None
         try:
@@ -229,74 +210,66 @@ class RedisTaskWait:
                 timer.cancel()
         return self._waits.finish(self)
 
+    # `_poll` and `_attend` call the broker of the queue, which refuses once the queue is closed.
+
     def _poll(self) -> None:
         waiter = self._waiter
-        queue = self._queue
         self._on_deliveries(
-            queue._broker.receive(queue.name, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types)
+            self._loop_queue.queue.core.broker.receive(
+                self._queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types
+            )
         )
 
     def _attend(self) -> None:
-        deliveries = self._queue._broker.add_waiter(self._queue.name, self._waiter)
+        deliveries = self._loop_queue.queue.core.broker.add_waiter(self._queue, self._waiter)
         if deliveries is not None:
             self._on_deliveries(deliveries)
         elif self._ended or self._task_cancelled or self._timed_out:
-            # It all was over before we stood in line, where nobody could find us.
+            # It was over before we registered, so nothing could remove us then.
             self._unregister()
 
     def _on_registered(self, _: object, error: BaseException | None) -> None:
         if self._ended and isinstance(error, Closed):
-            self._wake()
+            self._set_result()
         elif error is not None and not self._future.done():
             self._future.set_exception(error)
 
     def _serve(self, deliveries: list[Delivery]) -> None:
-        """Any thread."""
+        """Called from any thread."""
         if asyncio._get_running_loop() is self._loop:
             self._on_deliveries(deliveries)
             return
         try:
             self._loop.call_soon_threadsafe(self._on_deliveries, deliveries)
         except RuntimeError:
-            # A loop that was closed over a waiting task. We may hold a lock, so somebody else must do it.
-            threading.Thread(
-                target=release_unseen,
-                args=(self._queue._origin._handle.broker, self._queue.name, deliveries),
-                name="openq-release",
-                daemon=True,
-            ).start()
+            release_in_thread(self._handle.broker, self._queue, deliveries)  # the loop is closed
 
     def _on_deliveries(self, deliveries: list[Delivery]) -> None:
         if self._task_cancelled or self._ended:
             self._release(deliveries)
         else:
             self._served = deliveries
-        self._wake()
+        self._set_result()
 
     def _release(self, deliveries: list[Delivery]) -> None:
         if deliveries:
-            # The broker itself: the queue may be closed by now.
-            greenlets.spawn(release_unseen, self._queue._loop_broker, self._queue.name, deliveries)
+            greenlets.spawn(self.release, deliveries)
 
-    def _wake(self) -> None:
+    def _set_result(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
 
     def _unregister(self) -> None:
-        """Out of the line. Who does not stand there (yet, or any more) is still to hear: see `_arrived`."""
-        if self._queue._loop_broker.remove_waiter(self._queue.name, self._waiter) or self._ended:
-            self._wake()
+        """A wait that is not registered (yet, or any more) hears of its deliveries in `_on_deliveries`."""
+        if self._broker.remove_waiter(self._queue, self._waiter) or self._ended:
+            self._set_result()
 
     def _on_timeout(self) -> None:
         self._timed_out = True
         self._unregister()
 
-    def take_served(self) -> list[Delivery]:
-        served, self._served = self._served, []
-        return served
-
     def end(self) -> None:
-        """End the wait, from any thread: nothing came."""
+        """End the wait, from any thread."""
         self._ended = True
         if asyncio._get_running_loop() is self._loop:
             self._unregister()
@@ -304,4 +277,4 @@ class RedisTaskWait:
         try:
             self._loop.call_soon_threadsafe(self._unregister)
         except RuntimeError:
-            pass  # the loop was closed: nobody waits any more
+            pass  # the loop is closed: no task waits any more

@@ -1,6 +1,6 @@
-"""asyncio over the network: the blocking client in threads, so that the loop goes on meanwhile.
+"""asyncio over the network: the blocking client runs in threads, so that the loop does not wait.
 
-Calls and waits have threads of their own: any number of waits for messages must not keep an ack waiting.
+Calls and waits have separate pools: many waits for messages must not delay an ack.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from ..client.waiting import ThreadWait, release_unseen
+from ..client.waiting import ThreadWait
 from ..errors import Closed
 from ..model import Delivery
 
@@ -22,15 +22,15 @@ MAX_WAITS = 256
 
 
 class CallThreads:
-    """Those of one queue object. Each is started when it is needed for the first time."""
+    """The threads of one queue object. Each starts when it is first needed."""
 
     def __init__(self) -> None:
         self._calls = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="openq-call")
         self._waits = ThreadPoolExecutor(MAX_WAITS, thread_name_prefix="openq-wait")
 
-    async def run(self, verb: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Carried out to its end even if the task is cancelled meanwhile: a call cannot be called back."""
-        return await self._start(self._calls, partial(verb, *args, **options))
+    async def run(self, call: Callable[..., T], *args: Any, **options: Any) -> T:
+        """The call runs to its end even if the task is cancelled."""
+        return await self._start(self._calls, partial(call, *args, **options))
 
     def wait(self, wait: ThreadWait, timeout: float | None) -> asyncio.Future[list[Delivery]]:
         return self._start(self._waits, partial(wait.wait, timeout))
@@ -39,13 +39,13 @@ class CallThreads:
         try:
             return asyncio.get_running_loop().run_in_executor(threads, work)
         except RuntimeError:
-            raise Closed() from None  # no new work for threads that were told to end
+            raise Closed() from None  # the pool was shut down
 
-    def give_back(self, wait: ThreadWait, deliveries: list[Delivery]) -> None:
+    def release(self, wait: ThreadWait, deliveries: list[Delivery]) -> None:
         try:
-            self._calls.submit(release_unseen, wait._broker, wait._queue, deliveries)
+            self._calls.submit(wait.release, deliveries)
         except RuntimeError:
-            pass  # closed meanwhile; the leases end by themselves
+            pass  # closed in the meantime; the leases end by themselves
 
     def close(self) -> None:
         self._calls.shutdown(wait=False)
@@ -53,7 +53,7 @@ class CallThreads:
 
 
 class PooledWait:
-    """One wait of one task for messages. What it was served is either returned or given back."""
+    """A wait of a task that a thread of the pool carries out."""
 
     def __init__(self, wait: ThreadWait, threads: CallThreads) -> None:
         self._wait = wait
@@ -73,8 +73,8 @@ class PooledWait:
             return
         deliveries = waiting.result()
         if deliveries:
-            self._threads.give_back(self._wait, deliveries)
+            self._threads.release(self._wait, deliveries)
 
     def end(self) -> None:
-        """End the wait, from any thread: nothing came."""
+        """End the wait, from any thread."""
         self._wait.end()

@@ -1,4 +1,4 @@
-"""How tasks wait: for the disk, and for a message. Nothing here starts a task or a thread."""
+"""How tasks wait: for the disk, and for a message. Nothing here starts a task; waking starts no thread."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from functools import partial
 from weakref import WeakValueDictionary
 
-from ..broker.waiters import Waiter
-from ..client.waiting import WaitRegistry, release_unseen
+from ..client.interface import LibraryBroker
+from ..client.waiting import MessageWait, WaitRegistry, release_unseen
 from ..errors import Closed, JournalFailed, OpenQError
 from ..local.broker import LocalBroker
 from ..model import Delivery
@@ -20,8 +20,7 @@ CommitFuture = Future[None]
 class CommitFutures:
     """One loop's wait for one broker's disk: a list of futures per group commit, one call to wake them.
 
-    Publishers of the same tick of the loop share a commit, because the journal is asked to write only
-    when the tick is over.
+    Publishers of the same tick of the loop share a commit: the journal is flushed when the tick is over.
     """
 
     def __init__(self, broker: LocalBroker, loop: AbstractEventLoop) -> None:
@@ -58,13 +57,13 @@ class CommitFutures:
         self.broker.journal.flush()
 
     def _committed(self, futures: list[CommitFuture]) -> None:
-        """In the thread that wrote. Whether it failed is known for sure only here: the next group may."""
+        """Called in the writer thread. Only here is it certain whether this group failed."""
         assert self.broker.journal is not None
         error = self.broker.journal.error
         try:
             self.loop.call_soon_threadsafe(_resolve, futures, error)
         except RuntimeError:
-            pass  # the loop was closed: nobody waits any more
+            pass  # the loop is closed: no task waits any more
 
 
 def _resolve(futures: list[CommitFuture], error: OpenQError | None) -> None:
@@ -96,10 +95,10 @@ def commit_futures(broker: LocalBroker, loop: AbstractEventLoop) -> CommitFuture
         return found
 
 
-class TaskWait:
-    """One wait of one task for messages. What it was served is either returned or given back."""
+class TaskWait(MessageWait):
+    """A wait of a task."""
 
-    __slots__ = ("_broker", "_ended", "_future", "_loop", "_queue", "_served", "_waiter", "_waits")
+    __slots__ = ("_future", "_loop")
 
     def __init__(
         self,
@@ -112,72 +111,51 @@ class TaskWait:
         types: Iterable[str] | None,
         waits: WaitRegistry,
     ) -> None:
-        self._broker = broker
+        super().__init__(broker, queue, limit, lease_ms, consumer, types, waits)
         self._loop = loop
-        self._queue = queue
-        self._waits = waits
-        self._ended = False
-        self._served: list[Delivery] = []
         self._future: Future[None] | None = None
-        self._waiter = Waiter(limit, lease_ms, consumer, types, self._serve)
 
     def _serve(self, deliveries: list[Delivery]) -> None:
-        """Broker's lock held, any thread. Noted first: a task that is cancelled before the loop comes
-        to wake it finds here what to give back."""
+        # Stored before the wake-up: a task that is cancelled in between finds here what to release.
         self._served = deliveries
         try:
-            self._loop.call_soon_threadsafe(self._wake)
+            self._loop.call_soon_threadsafe(self._set_result)
         except RuntimeError:
-            # A loop that was closed over a waiting task. The lock is ours, so somebody else must do it.
-            threading.Thread(
-                target=release_unseen,
-                args=(self._broker, self._queue, deliveries),
-                name="openq-release",
-                daemon=True,
-            ).start()
+            release_in_thread(self._broker, self._queue, deliveries)  # the loop is closed
 
     def _wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._set_result)
+        except RuntimeError:
+            pass  # the loop is closed: no task waits any more
+
+    def _set_result(self) -> None:
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     async def wait(self, timeout: float | None) -> list[Delivery]:
-        """What came, or nothing when the time is up. None waits for ever."""
+        """The messages that came, or none when the timeout is over. None waits for ever."""
         self._waits.add(self)
         try:
-            await self._register(timeout)
+            self._future = self._loop.create_future()
+            if not self._register():
+                await self._sleep(self._future, timeout)
         except BaseException:
-            self._broker.remove_waiter(self._queue, self._waiter)
-            release_unseen(self._broker, self._queue, self._waits.finish(self))
+            self._abort()
             raise
         return self._waits.finish(self)
 
-    async def _register(self, timeout: float | None) -> None:
-        broker, waiter = self._broker, self._waiter
-        self._future = self._loop.create_future()
-        deliveries = broker.add_waiter(self._queue, waiter)
-        if deliveries is not None:
-            self._served = deliveries
-            return
-        # Checked after we stand in line: an end that came before found nobody to take out of it.
-        if self._ended and broker.remove_waiter(self._queue, waiter):
-            return
+    async def _sleep(self, future: Future[None], timeout: float | None) -> None:
         timer = None if timeout is None else self._loop.call_later(max(timeout, 0), self.end)
         try:
-            await self._future
+            await future
         finally:
             if timer is not None:
                 timer.cancel()
 
-    def take_served(self) -> list[Delivery]:
-        served, self._served = self._served, []
-        return served
 
-    def end(self) -> None:
-        """End the wait, from any thread: nothing came."""
-        self._ended = True
-        # If it is too late to leave we were served, and `_wake` is on its way.
-        if self._broker.remove_waiter(self._queue, self._waiter):
-            try:
-                self._loop.call_soon_threadsafe(self._wake)
-            except RuntimeError:
-                pass  # the loop was closed: nobody waits any more
+def release_in_thread(broker: LibraryBroker, queue: str, deliveries: list[Delivery]) -> None:
+    """Release from where the broker's lock may be held."""
+    threading.Thread(
+        target=release_unseen, args=(broker, queue, deliveries), name="openq-release", daemon=True
+    ).start()

@@ -8,9 +8,11 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, urlencode
 
-from ..client.http import ClientResponse, HttpClient, Refused, TimedOut, Unreachable
+from ..client import http as client_http
+from ..client.http import ClientResponse, HttpClient, Refused, Unreachable
+from ..client.rest_client import RestClient, Retries
+from ..client.rest_client import path_part as path_part
 from ..config import DEFAULT_URL, ConfigError, secret
 from ..errors import OpenQError
 
@@ -41,17 +43,12 @@ class OutcomeUnknown(OpenQError):
         self.why = why
 
 
-def path_part(name: str) -> str:
-    """A name as one part of a path, whatever is in it."""
-    # Dots alone would be taken for "here" and "up" by what lies between here and the server.
-    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
-
-
 class ApiClient:
-    def __init__(self, connection: HttpClient, account: str | None = None) -> None:
-        self._connection = connection
-        self._prefix = "/api/v1" + (f"/accounts/{path_part(account)}" if account else "")
-        self.url = connection.url
+    """The REST API of a server as JSON values."""
+
+    def __init__(self, client: RestClient) -> None:
+        self._client = client
+        self.url = client.url
 
     def get(self, path: str, *, timeout_s: float | None = None, **query: object) -> Any:
         return self._call("GET", path, query, None, timeout_s).json()
@@ -63,31 +60,29 @@ class ApiClient:
         return self._call("POST", path, query, {} if body is None else body, timeout_s).json()
 
     def put(self, path: str, body: object, **query: object) -> tuple[int, Any]:
-        """The status too: 201 tells a new queue from a changed one."""
-        answer = self._call("PUT", path, query, body, None)
-        return answer.status, answer.json()
+        """The status too: 201 for a new queue, 200 for a changed one."""
+        response = self._call("PUT", path, query, body, None)
+        return response.status, response.json()
 
     def patch(self, path: str, body: object) -> Any:
         return self._call("PATCH", path, {}, body, None).json()
 
     def delete(self, path: str, **query: object) -> Any:
-        answer = self._call("DELETE", path, query, None, None)
-        return answer.json() if answer.body else {}
+        response = self._call("DELETE", path, query, None, None)
+        return response.json() if response.body else {}
 
     def _call(
         self, method: str, path: str, query: Mapping[str, object], body: object, timeout_s: float | None
     ) -> ClientResponse:
-        params = {name: _query_text(value) for name, value in query.items() if value is not None}
-        target = self._prefix + path + (f"?{urlencode(params)}" if params else "")
+        target = self._client.target(path.removeprefix("/"), query)
         data = None if body is None else json.dumps(body).encode()
-        return send_request(self._connection, method, target, data, timeout_s).raise_for_status()
+        return send_request(self._client, method, target, data, timeout_s).raise_for_status()
 
     def pages(self, path: str, items: str, cursor: str, **query: object) -> Iterator[Any]:
-        """All items of a list, page by page; `cursor` is what the answer calls the way to the next one."""
+        """All items of a list, page by page; `cursor` is the field that names the start of the next page."""
         after: object = None
         while True:
-            params = {"limit": MAX_PAGE, **query, "after": after}
-            page = self._call("GET", path, params, None, None).json()
+            page = self._call("GET", path, {"limit": MAX_PAGE, **query, "after": after}, None, None).json()
             yield from page[items]
             after = page.get(cursor)
             if after is None or not page[items]:
@@ -95,32 +90,26 @@ class ApiClient:
 
 
 def send_request(
-    connection: HttpClient, method: str, target: str, data: bytes | None, timeout_s: float | None = None
+    client: RestClient, method: str, target: str, data: bytes | None, timeout_s: float | None = None
 ) -> ClientResponse:
-    """The answer to a request. Raises Uncertain if a change may have been done although no answer says so."""
+    """The response to a request. Raises Uncertain if a change may have been made without a response."""
+    is_change = method != "GET"
     try:
-        answer = connection.request(method, target, data, timeout_s=timeout_s)
-    except (Unreachable, TimedOut) as error:
-        if error.sent and method != "GET":
-            raise OutcomeUnknown("it may have been done", error) from None
-        raise
-    if answer.status in GATEWAY_STATUS and method != "GET":
+        response = client.send(method, target, data, timeout_s=timeout_s, idempotent=not is_change).response
+    except client_http.Uncertain as error:
+        raise OutcomeUnknown("it may have been done", error.cause) from None
+    assert response is not None
+    if response.status in GATEWAY_STATUS and is_change:
         try:
-            answer.raise_for_status()
+            response.raise_for_status()
         except Refused as error:
             raise OutcomeUnknown("it may have been done", error) from None
-    return answer
-
-
-def _query_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    return response
 
 
 def connect(options: Namespace) -> ApiClient:
     """As the options say, else the environment, else the server of this machine."""
-    return ApiClient(connection_of(options), options.account)
+    return ApiClient(client_of(options))
 
 
 def url_of(options: Namespace) -> str:
@@ -141,7 +130,7 @@ def _without_password(url: str) -> str:
     return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
 
 
-def connection_of(options: Namespace) -> HttpClient:
+def client_of(options: Namespace) -> RestClient:
     environ = os.environ
     url = url_of(options)
     token = token_of(options)
@@ -150,16 +139,18 @@ def connection_of(options: Namespace) -> HttpClient:
         user = options.user or environ.get("OPENQ_USER") or None
         if user is not None:
             password = secret("OPENQ_PASSWORD", environ) or ask_password(f"password of {user}: ")
-    connection = HttpClient(
+    client = RestClient(
         url,
-        token=token,
+        token,
         user=user,
         password=password,
         ca=options.ca or environ.get("OPENQ_CA") or None,
+        account=options.account,
         timeout_s=options.timeout if options.timeout is not None else 30.0,
+        retries=Retries(explains=False),
     )
-    options.close = connection.close  # called when the command is over, however it ends
-    return connection
+    options.close = client.close  # called when the command is over, however it ends
+    return client
 
 
 def token_of(options: Namespace) -> str | None:

@@ -171,10 +171,10 @@ def _call(options: Namespace, method: str, path: str, body: Any = None) -> Any:
     import json
 
     from ..client.http import Refused
-    from .api import connection_of, send_request
+    from .api import client_of, send_request
 
     data = None if body is None else json.dumps(body).encode()
-    answer = send_request(connection_of(options), method, path, data)
+    answer = send_request(client_of(options), method, path, data)
     if answer.status < 400:
         return answer.json()
     try:

@@ -57,17 +57,17 @@ def add(name: str, verbs: CommandGroup, help: str) -> None:
 
 def _healthcheck(options: Namespace) -> int:
     from ..client.http import TimedOut, Unreachable
-    from .api import connection_of
+    from .api import client_of
     from .output import print_json
 
-    with connection_of(options) as connection:
+    with client_of(options) as client:
         try:
-            answer = connection.request("GET", "/livez" if options.live else "/readyz", accept="*/*")
+            answer = client.get_text("/livez" if options.live else "/readyz")
             ok, detail = answer.status == 200, answer.body.decode("utf-8", "replace").strip()
         except (TimedOut, Unreachable) as error:
             ok, detail = False, str(error)
     if options.json:
-        print_json({"ok": ok, "detail": detail, "url": connection.url})
+        print_json({"ok": ok, "detail": detail, "url": client.url})
     elif ok:
         print(detail)
     else:
@@ -287,13 +287,13 @@ def _clock() -> Iterator[Finding]:
 
 def _server(options: Namespace) -> Iterator[Finding]:
     from ..client.http import TimedOut, Unreachable
-    from .api import UsageError, connection_of
+    from .api import UsageError, client_of
 
     if options.timeout is None:
         options.timeout = 3.0
     try:
-        with connection_of(options) as connection:
-            answer = connection.request("GET", "/readyz", accept="*/*")
+        with client_of(options) as client:
+            answer = client.get_text("/readyz")
     except (Unreachable, TimedOut) as error:
         # Nothing wrong with a machine on which no server runs yet.
         yield "server", "warning" if isinstance(error, TimedOut) else "ok", f"{error}"
@@ -303,7 +303,7 @@ def _server(options: Namespace) -> Iterator[Finding]:
         return
     text = answer.body[:1000].decode("utf-8", "replace").strip()
     verdict = "failed" if answer.status != 200 else "warning" if text.startswith("degraded") else "ok"
-    yield "server", verdict, f"{connection.url}: {text}"
+    yield "server", verdict, f"{client.url}: {text}"
 
 
 def _open_files(pid: int) -> set[str]:

@@ -1,36 +1,36 @@
-"""What an operator does to a queue and the messages in it."""
+"""Changing a queue and the messages in it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ..errors import InvalidSetting, OpenQError
 from . import checks
 from .backup import read_backup, write_backup
+from .core import QueueObject
 from .message import PeekedMessage
 from .parts import QueuePart, make_filter
 from .publishing import make_draft
 from .times import moment_ms, to_ms
 
-if TYPE_CHECKING:
-    from .queues import Queue
-
 
 class Admin(QueuePart):
+    __slots__ = ()
+
     def purge(self) -> int:
-        """Everything out, messages with consumers too. Returns how many."""
-        removed = self._broker.purge(self.name)
-        self._sync()
-        self._remove_own_file()
+        """Remove every message, those in flight included. Returns their number."""
+        removed = self.core.broker.purge(self.core.name)
+        self.core.sync()
+        self._remove_saved_file()
         return removed
 
     def cancel(self, message_id: str) -> None:
-        """Remove one message that nobody has taken yet."""
-        self._broker.cancel(self.name, checks.message_id(message_id))
-        self._sync()
+        """Remove one message that is not in flight."""
+        self.core.broker.cancel(self.core.name, checks.message_id(message_id))
+        self.core.sync()
 
     def edit(
         self,
@@ -40,11 +40,12 @@ class Admin(QueuePart):
         message_type: str | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Another body for a message that waits; type and attributes stay unless they are given."""
-        entry = self._broker.find(self.name, checks.message_id(message_id))
-        before = PeekedMessage(cast("Queue", self), entry)
+        """Replace the body of a message that is not in flight; type and attributes stay unless given."""
+        core = self.core
+        entry = core.broker.find(core.name, checks.message_id(message_id))
+        before = PeekedMessage(self.queue, entry)
         draft = make_draft(
-            self.codec,
+            core.codec,
             body,
             message_type=before.message_type if message_type is None else message_type,
             attributes=before.attributes if attributes is None else attributes,
@@ -52,34 +53,35 @@ class Admin(QueuePart):
         )
         has_amqp_properties = entry.properties is not None and entry.properties.amqp_properties is not None
         if has_amqp_properties and attributes is None and draft.type == before.message_type:
-            draft.properties = entry.properties  # every property as it came
-        self._broker.edit(self.name, message_id, draft)
-        self._sync()
+            draft.properties = entry.properties  # keep every property as published
+        core.broker.edit(core.name, message_id, draft)
+        core.sync()
 
-    def move(self, message_id: str, to: Queue | str) -> None:
-        """To the end of another queue in the same place; the id stays."""
-        [error] = self._broker.move(self.name, [checks.message_id(message_id)], self._name_of(to))
+    def move(self, message_id: str, to: QueueObject | str) -> None:
+        """Move a message to the end of another queue on the same target. Its id stays."""
+        core = self.core
+        [error] = core.broker.move(core.name, [checks.message_id(message_id)], core.name_of(to))
         if error is not None:
             raise error
-        self._sync()
+        core.sync()
 
     def reschedule(
         self, message_id: str, *, delay: float | None = None, at: datetime | float | str | None = None
     ) -> None:
-        """Another time for a message that waits or is delayed."""
+        """Change when a ready or delayed message may be received."""
         checks.message_id(message_id)
         if (delay is None) == (at is None):
             raise InvalidSetting("give either delay or at")
         if at is not None:
             due_ms = moment_ms(at, "at")
         else:
-            due_ms = self._broker.now_ms() + to_ms(cast(float, delay), "delay")
-        self._broker.reschedule(self.name, message_id, due_ms)
-        self._sync()
+            due_ms = self.core.broker.now_ms() + to_ms(cast(float, delay), "delay")
+        self.core.broker.reschedule(self.core.name, message_id, due_ms)
+        self.core.sync()
 
     def redrive(
         self,
-        to: Queue | str | None = None,
+        to: QueueObject | str | None = None,
         *,
         ids: Sequence[str] | None = None,
         text: str | None = None,
@@ -90,127 +92,86 @@ class Admin(QueuePart):
         rate: float | None = None,
         progress: Callable[[int], bool] | None = None,
     ) -> int:
-        """Dead letters back to where they died, or to `to`; all, or those that match. Returns how many.
+        """Move dead letters back to their source queues, or to `to`: all, or those that match.
 
-        `rate` is the most per second; `progress` is told how many so far, and stops by returning False.
+        Returns their number. `rate` limits the messages per second; `progress` is called with the number
+        so far and stops the redrive by returning False.
         """
         if rate is not None and not checks.number(rate, "rate") > 0:
             raise InvalidSetting(f"rate must be more than 0, not {rate!r}")
         if progress is not None:
             checks.function(progress, "progress")
         wanted = make_filter(text, message_type, attributes, json, reason, ids, "ready")
-        target = None if to is None else self._name_of(to)
-        return self._broker.redrive(self.name, target, wanted, rate, progress)
-
-    def replay_from(
-        self,
-        point: datetime | float | str,
-        to: Queue | str | None = None,
-        *,
-        include_purged: bool = False,
-    ) -> int:
-        """Publish again what was published from `point` on and is no longer in the queue.
-
-        A point is a datetime, epoch seconds, ISO-8601 text, or the id of a message (text that
-        parses as a UUID always is one). Ids stay, so a replay can be repeated. Returns how many.
-        Messages that `purge` removed are left out; `include_purged=True` brings them back too.
-        """
-        since_ms, since_id = self._parse_point(point)
-        target = None if to is None else self._name_of(to)
-        return self._broker.replay(self.name, since_ms, since_id, target, include_purged=include_purged)
-
-    replayFrom = replay_from
-
-    def _parse_point(self, point: datetime | float | str) -> tuple[int | None, str | None]:
-        if not isinstance(point, str):
-            return moment_ms(point, "point"), None
-        checks.utf8(point, "point")
-        if _is_uuid(point):
-            return None, point
-        try:
-            return moment_ms(point, "point"), None
-        except InvalidSetting:
-            return None, point  # an id of the publisher's own; unknown ones raise HistoryUnavailable
+        target = None if to is None else self.core.name_of(to)
+        return self.core.broker.redrive(self.core.name, target, wanted, rate, progress)
 
     def pause(self) -> None:
-        """Hand out nothing until `resume`; publishing goes on."""
+        """Deliver nothing until `resume`; publishing goes on."""
         self._change(paused=True)
 
     def resume(self) -> None:
+        """Deliver again after `pause`."""
         self._change(paused=False)
 
     def _change(self, **changes: object) -> None:
-        settings = self._broker.settings(self.name).with_(**changes)
-        self._broker.declare(self.name, settings, change=True)
-        self._sync()
+        settings = self.core.broker.settings(self.core.name).with_(**changes)
+        self.core.broker.declare(self.core.name, settings, change=True)
+        self.core.sync()
 
     def requeue_expired(self) -> None:
-        """Bring leases and delays up to the present. Happens by itself; never needed, never wrong."""
-        self._broker.tick()
+        """Return messages whose leases or delays are over. Happens by itself; calling it is never needed."""
+        self.core.broker.tick()
 
     def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-        """Tell `listener` of every change in this queue; returns the way to stop it.
+        """Call `listener` with every event of this queue. Returns a function that ends the subscription.
 
         Events are dicts with event (published, received, acked, expired, requeued, dead-lettered,
         moved, removed, purged), queue, id, time_ms and detail.
         """
         checks.function(listener, "listener")
-        name = self.name
+        name = self.core.name
 
         def of_this_queue(event: dict[str, Any]) -> None:
             if event["queue"] == name:
                 listener(event)
 
-        return self._broker.subscribe(of_this_queue)
+        return self.core.broker.subscribe(of_this_queue)
 
     # -- files --------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str] | None = None) -> int:
-        """Everything in the queue as a file of JSON lines, replaced as a whole. Returns how many messages.
+        """Write the whole queue to a file of JSON lines, atomically. Returns the number of messages.
 
-        Without a path the file is `<name>.json` in the working directory; `purge` removes that one again.
+        Without a path the file is `<name>.json` in the working directory; `purge` removes that file.
         """
-        entries = sorted(self._broker.entries(self.name), key=lambda entry: entry.seq)
-        in_flight = {delivery.entry.seq: delivery.count for delivery in self._broker.deliveries(self.name)}
-        write_backup(self._file(path), cast("Queue", self), entries, in_flight)
+        core = self.core
+        entries = sorted(core.broker.entries(core.name), key=lambda entry: entry.seq)
+        in_flight = {delivery.entry.seq: delivery.count for delivery in core.broker.deliveries(core.name)}
+        write_backup(self._file(path), self.queue, entries, in_flight)
         return len(entries)
 
     def load(self, path: str | os.PathLike[str] | None = None) -> int:
-        """Add what `save` wrote; messages that are here already are left alone. Returns how many came.
+        """Add the messages of a file written by `save`, except those in the queue already.
 
-        A file that cannot be read as a whole changes nothing.
+        Returns the number of messages added. A file that is not valid as a whole changes nothing.
         """
-        drafts = read_backup(self._file(path), cast("Queue", self))
-        results = self._broker.publish_many(self.name, drafts)
-        self._sync()
+        drafts = read_backup(self._file(path), self.queue)
+        results = self.core.broker.publish_many(self.core.name, drafts)
+        self.core.sync()
         for result in results:
             if isinstance(result, OpenQError):
                 raise result
         return sum(draft.id == result for draft, result in zip(drafts, results, strict=True))
 
-    _save_to_disk = save
-    _load_from_disk = load
-    _purge = purge
-
     def _file(self, path: str | os.PathLike[str] | None) -> str:
         if path is not None:
             return checks.file_path(path)
-        self._own_file = os.path.abspath(f"{self.name.replace(os.sep, '_')}.json")
-        return self._own_file
+        self.core.saved_file = os.path.abspath(f"{self.core.name.replace(os.sep, '_')}.json")
+        return self.core.saved_file
 
-    def _remove_own_file(self) -> None:
-        if self._own_file is not None:
+    def _remove_saved_file(self) -> None:
+        if self.core.saved_file is not None:
             try:
-                os.unlink(self._own_file)
+                os.unlink(self.core.saved_file)
             except FileNotFoundError:
                 pass
-
-    _own_file: str | None = None
-
-
-def _is_uuid(text: str) -> bool:
-    """8-4-4-4-12 hexadecimal digits. (The module uuid takes 5 ms to import.)"""
-    parts = text.split("-")
-    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and all(
-        character in "0123456789abcdefABCDEF" for part in parts for character in part
-    )

@@ -1,4 +1,4 @@
-"""Connections to one server that are kept for the next call, whatever thread makes it."""
+"""Connections to one server, kept for the next request of any thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .http import HttpClient, Refused, Unreachable
 
 class ConnectionPool:
     def __init__(self, settings: Mapping[str, Any], max_idle: int) -> None:
-        """`settings` are those of a `Connection`; raises InvalidSetting if it cannot be one."""
+        """`settings` are those of an `HttpClient`; raises InvalidSetting if they are not valid."""
         self._settings = settings
         self._max_idle = max_idle
         self._idle: deque[HttpClient] = deque([self._connection()])
@@ -23,19 +23,19 @@ class ConnectionPool:
     def _connection(self) -> HttpClient:
         try:
             return HttpClient(**self._settings)
-        except (Unreachable, Refused) as error:
-            # Without the url as it was given, which may hold a password.
-            why = error.why if isinstance(error, Unreachable) else error.detail
-            raise InvalidSetting(f"url: {why}") from None
+        except Unreachable as error:
+            raise InvalidSetting(f"url: {error.why}") from None  # not the url: it may hold a password
+        except Refused as error:
+            raise InvalidSetting(error.detail) from None
 
     @property
     def is_of_this_process(self) -> bool:
-        """Not so in a forked child, until it takes a connection of its own."""
+        """False in a forked child, until it acquires a connection of its own."""
         return self._process == os.getpid()
 
     def acquire(self) -> HttpClient:
         if not self.is_of_this_process:
-            # A forked child must not talk into the connections of its parent.
+            # A forked child must not use the connections of its parent.
             self._process = os.getpid()
             idle, self._idle = self._idle, deque()
             for connection in idle:
@@ -52,7 +52,7 @@ class ConnectionPool:
             self._idle.append(connection)
 
     def close(self) -> None:
-        """What is idle; the next call opens a connection again."""
+        """Close idle connections; the next request opens one again."""
         while self._idle:
             try:
                 self._idle.pop().close()

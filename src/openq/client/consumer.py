@@ -14,6 +14,7 @@ from . import checks
 from .failures import describe_attempt, is_handler_failure
 from .message import Message, ReceivedMessage
 from .queues import RECEIVE_TIMEOUT, Queue
+from .receiving import collect
 from .settings import environment_number
 from .times import to_ms
 from .waiting import ThreadWait
@@ -129,33 +130,33 @@ class ConsumerLoop:
             wait.end()
 
     def _next(self) -> list[ReceivedMessage]:
-        self._wait = self.queue._wait_for(self._batch, self._visibility_timeout, self.types, self.name)
+        self._wait = self.queue.core.new_wait(self._batch, self._visibility_timeout, self.types, self.name)
         # `stop` sets its flag before it looks for a wait to cancel, so one of us sees the other.
         if self._stopping.is_set():
             return []
-        messages = self.queue._received(self._wait, self.idle_timeout)
+        messages = collect(self.queue, self._wait, self.idle_timeout)
         self._wait = None
         return messages
 
     def _process(self, messages: list[ReceivedMessage]) -> None:
-        heartbeat = self.queue._handle.heartbeat
+        heartbeat = self.queue.core.handle.heartbeat
         if self._heartbeat:
             for message in messages:
-                heartbeat.hold(self.queue.name, message._delivery)
+                heartbeat.hold(self.queue.name, message.delivery)
         try:
             for i, message in enumerate(messages):
                 if self._stopping.is_set() and i:
                     self._release(messages[i:])
                     return
                 self._process_one(message)
-                heartbeat.drop(message._delivery)
+                heartbeat.drop(message.delivery)
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C where `run` was called in the main thread
-                self._release([message for message in messages if not message._settled])
+                self._release([message for message in messages if not message.settled])
             raise
         finally:
             for message in messages:
-                heartbeat.drop(message._delivery)
+                heartbeat.drop(message.delivery)
 
     def _process_one(self, message: ReceivedMessage) -> None:
         try:
@@ -177,7 +178,7 @@ class ConsumerLoop:
             self.handler(message)
 
     def _finish(self, message: ReceivedMessage, error: BaseException | None) -> None:
-        if message._settled:
+        if message.settled:
             return
         try:
             if error is None:
@@ -192,7 +193,7 @@ class ConsumerLoop:
 
     def _release(self, messages: list[ReceivedMessage]) -> None:
         try:
-            self.queue._release(*messages)
+            self.queue.core.release(messages)
         except OpenQError as problem:
             log.warning("%d messages could not be given back: %s", len(messages), problem)
 
@@ -264,7 +265,7 @@ class Consumer(threading.Thread):
 
     def start(self) -> None:
         """Begin to work in a thread of its own. Raises `Forked` where the queue cannot be used."""
-        self.queue._check_not_forked()
+        self.queue.core.check_not_forked()
         super().start()
 
     def run(self) -> None:

@@ -9,7 +9,6 @@ import ast
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 from .. import errors
 from ..broker.interface import Filter, QueueStats
@@ -37,12 +36,6 @@ from .times import from_ms, iso, moment_ms
 MAX_REASON = 4096
 
 Document = dict[str, Any]
-
-
-def path_part(name: str) -> str:
-    """A name as one part of a path, whatever is in it."""
-    # Dots alone would be taken for "here" and "up" by what lies between here and the server.
-    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
 def time_text(ms: int) -> str:

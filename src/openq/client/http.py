@@ -1,8 +1,7 @@
-"""A small blocking HTTP/1.1 client: one connection that is kept, TLS, a token or a password.
+"""A small blocking HTTP/1.1 client: one kept connection, TLS, a token or a password.
 
-For the commands and the library over the network. On plain sockets, because the standard library's own
-client loads the whole of `email` and takes longer to start than most commands run.
-One `Connection` is for one thread.
+On plain sockets: `http.client` of the standard library imports the whole of `email` and takes longer to
+start than most commands run. One `HttpClient` is for one thread; `RestClient` shares several among threads.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _READ_BYTES = 256 << 10
 
 
 class Unreachable(OpenQError):
-    """No answer from the server: it does not run, or not there."""
+    """No response from the server: it does not run, or not at this address."""
 
     code = "unreachable"
     sent = False  # True: the request may have arrived and been carried out
@@ -35,13 +34,14 @@ class Unreachable(OpenQError):
 
 
 class Uncertain(Unreachable):
-    """The connection broke before the answer came: whether the call was carried out is not known."""
+    """The connection broke before the response came: it is not known whether the call was carried out."""
 
     code = "uncertain"
     sent = True
 
-    def __init__(self, url: str, why: str, what: str) -> None:
+    def __init__(self, url: str, why: str, what: str, cause: OpenQError | None = None) -> None:
         super().__init__(url, f"{why}; it is not known whether {what}")
+        self.cause = cause
 
 
 class TimedOut(OpenQError):
@@ -55,9 +55,10 @@ class TimedOut(OpenQError):
 
 
 class Refused(OpenQError):
-    """The server answered with an error; `code` and `hint` are its own."""
+    """The server responded with an error; `code` and `hint` are those of the response."""
 
     code = "refused"
+    sent = True
 
     def __init__(self, status: int, code: str, detail: str, hint: str = "") -> None:
         super().__init__(detail)
@@ -66,10 +67,14 @@ class Refused(OpenQError):
         self.detail = detail
         self.hint = hint
 
+    @property
+    def why(self) -> str:
+        return self.detail
+
 
 class ClientResponse(NamedTuple):
     status: int
-    headers: Mapping[str, str]  # names in lower case; the last one of a name counts
+    headers: Mapping[str, str]  # names in lower case; the last of a name
     body: bytes
 
     def json(self) -> Any:
@@ -82,7 +87,7 @@ class ClientResponse(NamedTuple):
             ) from None
 
     def raise_for_status(self) -> ClientResponse:
-        """Itself if the request was granted, else the server's reason as an error."""
+        """Itself for a status below 400; else raises Refused with the reason of the server."""
         if self.status < 400:
             return self
         problem: Any = None
@@ -99,7 +104,7 @@ class ClientResponse(NamedTuple):
 
 
 class HttpClient:
-    """To one server. Opens at the first request, and again when the server has closed it meanwhile."""
+    """A connection to one server. Opens at the first request, and again after the server closed it."""
 
     def __init__(
         self,
@@ -145,7 +150,7 @@ class HttpClient:
         self.aborted = False
 
     def __repr__(self) -> str:
-        return f"Connection({self.url!r})"  # never the token
+        return f"HttpClient({self.url!r})"  # never the token
 
     def request(
         self,
@@ -157,7 +162,7 @@ class HttpClient:
         accept: str = "application/json",
         timeout_s: float | None = None,
     ) -> ClientResponse:
-        """One exchange. `target` is a path with its query, percent-encoded; whatever the status, no error."""
+        """One request. `target` is a path with its query, percent-encoded. No status raises an error."""
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         head = (
             f"{method} {self._prefix}{target} HTTP/1.1\r\naccept: {accept}\r\n".encode("ascii")
@@ -177,10 +182,10 @@ class HttpClient:
             try:
                 opened.sendall(head + b"\r\n" + (body or b""))
             except (BrokenPipeError, ConnectionResetError):
-                # It stopped listening in the middle of a body it does not want: it may have said why.
-                answer = self._read_response(method)
+                # The server stopped reading a body that it refuses: it may have sent a response.
+                response = self._read_response(method)
                 self.close()
-                return answer
+                return response
             return self._read_response(method)
         except TimeoutError:
             self.close()
@@ -197,21 +202,21 @@ class HttpClient:
             error.sent = sent
             raise
         except BaseException:
-            # Whatever is left of this answer must not be taken for the next one.
+            # The rest of this response must not be taken for the next one.
             self.close()
             raise
 
     def abort(self) -> None:
-        """Tell the server that nobody waits any more, from any thread.
+        """Tell the server that its response is no longer awaited. From any thread.
 
-        Only our direction is closed: an answer that is on its way already still reaches the thread that
-        waits for it, and what is in it is not lost.
+        Only our direction is closed: a response on its way still reaches the waiting thread, so that the
+        messages in it are not lost.
         """
-        self.aborted = True  # for good: one that is being opened in this moment must notice too
+        self.aborted = True  # for good: a connection that is being opened must notice too
         held = self._socket
         if held is not None:
             try:
-                # Not by the method of a TLS socket, which would forget the keys that the reader needs.
+                # Not the method of a TLS socket, which would drop the keys that the reader needs.
                 socket.socket.shutdown(held, socket.SHUT_WR)
             except OSError:
                 pass  # closed already
@@ -233,8 +238,8 @@ class HttpClient:
     def _open(self, wait_s: float) -> socket.socket:
         held = self._socket
         if held is not None:
-            # Readable before we asked anything: the server hung up. Seen now, the request can be sent on
-            # a new connection; seen after sending, nobody knows whether it was carried out.
+            # Readable before a request: the server closed it. Noticed now, the request can go over a new
+            # connection; noticed after sending, it would not be known whether it was carried out.
             if not self._buffer and not _is_readable(held):
                 return held
             self.close()
@@ -287,7 +292,7 @@ class HttpClient:
             status = int(rest[:3])
             self._buffer = self._buffer[end + 4 :]
             if status >= 200:
-                break  # not an interim answer such as 100 Continue
+                break  # not an interim response such as 100 Continue
         headers: dict[str, str] = {}
         for line in lines[1:]:
             name, _, value = line.partition(":")
@@ -308,7 +313,7 @@ class HttpClient:
     def _read_exactly(self, size: int) -> bytes:
         if len(self._buffer) < size:
             assert self._socket is not None
-            # Joined once: adding each piece to the buffer would copy a long answer over and over.
+            # Joined once: adding each piece to the buffer would copy a long response again and again.
             pieces, have = [self._buffer], len(self._buffer)
             while have < size:
                 data = self._socket.recv(min(_READ_BYTES, size - have))
@@ -345,14 +350,14 @@ class HttpClient:
 def _is_readable(held: socket.socket) -> bool:
     if not hasattr(select, "poll"):
         return bool(select.select([held], [], [], 0)[0])
-    # Not `select`: it knows only the first 1,024 files of a process.
+    # Not `select`: it handles only the first 1,024 files of a process.
     watch = select.poll()
     watch.register(held, select.POLLIN)
     return bool(watch.poll(0))
 
 
 def _header_value(text: str, what: str) -> bytes:
-    """What goes into a header must not be able to end it."""
+    """A header value, which must not contain a line end."""
     if not text.isascii() or not text.isprintable() or " " in text:
         raise Refused(0, "usage", f"the {what} must be printable ASCII without spaces")
     return text.encode()

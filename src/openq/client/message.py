@@ -1,7 +1,7 @@
-"""`Message`, the one a program sees, and its JSON in three views.
+"""`Message` and its JSON in three views.
 
 A received message computes everything but its delivery on demand: most programs read the body
-and ack, and should not pay for datetimes and ids they never look at.
+and ack, and should not pay for datetimes and ids that they never read.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from .failures import retry_delay, was_interrupted
 from .times import from_ms, iso, parse_iso
 
 if TYPE_CHECKING:
+    from .core import QueueObject
     from .queues import Queue
 
 VIEWS = ("transmission", "persistence", "consumption")
@@ -40,8 +41,8 @@ STATUSES = ("unprocessed", "processing", "processed", "dead")
 class Message:
     """One message. `content` and `payload` are other names of `body`.
 
-    What `receive` returns and a handler gets is one that can be settled by `ack`, `nack`, `reject` and
-    `extend`; any other is a value.
+    A message that `receive` returned or a handler was given can be settled by `ack`, `nack`, `reject` and
+    `extend`; any other message is a plain value.
     """
 
     id: str
@@ -65,19 +66,19 @@ class Message:
         return self.body
 
     def ack(self) -> None:
-        """Done: the message is never delivered again."""
+        """Acknowledge: the message is never delivered again."""
         raise self._not_received("acked")
 
     def nack(self, delay: float | None = None, reason: str | BaseException | None = None) -> str:
-        """Not done: it is tried again; see `openq.Queue.nack`."""
+        """Return the message to its queue; see `openq.Queue.nack`."""
         raise self._not_received("nacked")
 
     def reject(self, reason: str | BaseException | None = None) -> str:
-        """Never again: to the dlq at once, or away if there is none."""
+        """Dead-letter the message at once, or remove it if there is no dlq."""
         raise self._not_received("rejected")
 
     def extend(self, seconds: float) -> datetime | None:
-        """A longer lease: `seconds` from now. Returns its new end."""
+        """Extend the lease to `seconds` from now. Returns its new end."""
         raise self._not_received("extended")
 
     def _not_received(self, what: str) -> InvalidSetting:
@@ -86,7 +87,7 @@ class Message:
         )
 
     def to_dict(self, view: str = "consumption") -> dict[str, Any]:
-        """For the way to the queue (transmission), for files (persistence), for a reader (consumption)."""
+        """One of three views: transmission (to the queue), persistence (files), consumption (consumers)."""
         if view not in VIEWS:
             raise InvalidSetting(f"view must be one of {', '.join(VIEWS)}, not {view!r}")
         out: dict[str, Any] = {"id": self.id}
@@ -118,7 +119,7 @@ class Message:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Message:
-        """Any of the three views. What is not given has its default."""
+        """From any of the three views; missing fields have their defaults."""
         if not isinstance(data, Mapping):
             raise InvalidSetting(f"a message must be a JSON object, not {type(data).__name__}")
         if "payload" not in data:
@@ -150,7 +151,7 @@ class Message:
     @classmethod
     def from_json(cls, text: str | bytes) -> Message:
         if not isinstance(text, str | bytes | bytearray):
-            raise InvalidSetting(f"a message as JSON text is needed, not {text!r}")
+            raise InvalidSetting(f"expected a message as JSON text, not {text!r}")
         try:
             return cls.from_dict(json.loads(text))
         except RecursionError:
@@ -166,12 +167,12 @@ _RESERVED_KEYS = {"$base64", _ESCAPED}
 
 
 def _to_json_value(value: Any) -> Any:
-    """Attributes may hold bytes anywhere; JSON has no word for them."""
+    """Attributes may hold bytes anywhere; in JSON they are {"$base64": ...}."""
     if isinstance(value, bytes):
         return {"$base64": base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
         out = {key: _to_json_value(each) for key, each in value.items()}
-        # One that looks like our own word for bytes is wrapped, so that it is not taken for it.
+        # A dict that looks like our encoding of bytes is escaped, so that it is not decoded as such.
         return {_ESCAPED: out} if len(out) == 1 and out.keys() <= _RESERVED_KEYS else out
     if isinstance(value, list | tuple):
         return [_to_json_value(each) for each in value]
@@ -191,7 +192,7 @@ def _from_json_value(value: Any) -> Any:
 
 
 def payload_fields(body: Any) -> dict[str, Any]:
-    """`payload`, and how it is encoded where JSON has no words for it."""
+    """`payload`, and its encoding if it is bytes."""
     if isinstance(body, bytes | bytearray | memoryview):
         return {"payload": base64.b64encode(body).decode(), "payload_encoding": "base64"}
     return {"payload": body}
@@ -230,20 +231,20 @@ def _moment(data: Mapping[str, Any], name: str) -> datetime | None:
 
 
 class _StoredMessage(Message):
-    """A message as its queue holds it. Not made through the dataclass: its fields are computed."""
+    """A message in a queue. Its fields are computed from its entry, not set by the dataclass."""
 
-    __slots__ = ("_body", "_queue")
-    _queue: Queue
+    __slots__ = ("_body", "queue")
+    queue: QueueObject
     _body: Any
 
     @property
     def _entry(self) -> Entry:
-        """Each kind of message keeps it elsewhere."""
+        """Each kind of message stores it elsewhere."""
         raise NotImplementedError
 
     @property
     def id(self) -> str:  # type: ignore[override]
-        return self._queue._id_of(self._entry)
+        return self.queue.core.message_id(self._entry)
 
     @property
     def body(self) -> Any:
@@ -252,12 +253,12 @@ class _StoredMessage(Message):
         except AttributeError:
             entry = self._entry
             data = entry.body
-            assert data is not None, "a message is loaded before anybody sees it"
+            assert data is not None, "a message is loaded before it is returned"
             body_encoding = _declared_encoding(entry)
             if body_encoding != ENCODING_BYTES:
-                body = self._queue.codec.decode_declared(data, body_encoding)
+                body = self.queue.core.codec.decode_declared(data, body_encoding)
             else:
-                body = self._queue._decode(data, entry.encoding)
+                body = self.queue.core.decode(data, entry.encoding)
             self._body = body
             return body
 
@@ -282,7 +283,7 @@ class _StoredMessage(Message):
 
     @property
     def status(self) -> str:  # type: ignore[override]
-        return "dead" if is_dead(self._entry, self._queue.name) else "unprocessed"
+        return "dead" if is_dead(self._entry, self.queue.name) else "unprocessed"
 
     @property
     def message_type(self) -> str | None:  # type: ignore[override]
@@ -309,22 +310,22 @@ class _StoredMessage(Message):
 
     @property
     def reason(self) -> str | None:
-        """Why its last delivery failed, as far as somebody said so."""
+        """Why its last delivery failed, if its consumer gave a reason."""
         options = self._entry.options
         return None if options is None else options.reason
 
     @property
     def traceback(self) -> str | None:
-        """Of the exception that failed its last delivery, as far as its consumer gave one."""
+        """The traceback of its last failed delivery, if its consumer gave an exception."""
         options = self._entry.options
         return None if options is None else options.trace
 
     @property
     def deaths(self) -> list[dict[str, Any]]:
-        """How it became a dead letter, newest first: queue, reason, time, receive_count.
+        """How it was dead-lettered, newest first: queue, reason, time, receive_count.
 
-        `times` and `first_time` say how often it died there that way, if more than once; `kind` is
-        what OpenQ calls it where somebody gave another reason.
+        `times` and `first_time` are there if it was dead-lettered more than once from that queue for that
+        reason; `kind` is OpenQ's own name of the cause if a consumer gave another reason.
         """
         options = self._entry.options
         if options is None:
@@ -344,7 +345,7 @@ class _StoredMessage(Message):
         out = super().to_dict(view)
         if view == "persistence":
             out["position"] = self._entry.seq
-            out.update(self._stored_payload())  # as it is kept, whatever somebody claims it is
+            out.update(self._stored_payload())  # as stored, whatever its content type says
         return out
 
     def _payload(self) -> dict[str, Any]:
@@ -355,7 +356,7 @@ class _StoredMessage(Message):
     def _stored_payload(self) -> dict[str, Any]:
         entry = self._entry
         if entry.encoding not in (ENCODING_TEXT, ENCODING_JSON) and entry.body is not None:
-            # What the bytes mean stays the business of the codec that will read them.
+            # Only the codec that reads them knows what the bytes mean.
             encoding = _ENCODINGS.get(entry.encoding, "base64")
             return {"payload": base64.b64encode(entry.body).decode(), "payload_encoding": encoding}
         return payload_fields(self.body)
@@ -373,18 +374,18 @@ class _StoredMessage(Message):
         return f"Message(id={self.id!r}, body={body if len(body) <= 80 else body[:77] + '...'})"
 
     def __reduce__(self) -> tuple[Callable[..., Message], tuple[Any, ...]]:
-        # Copies and pickles are plain values: a lease cannot travel.
+        # Copies and pickles are plain values without the lease.
         plain = [getattr(self, name) for name in Message.__dataclass_fields__]
         return Message, tuple(plain)
 
 
 class PeekedMessage(_StoredMessage):
-    """A look at a waiting message: no lease, so there is nothing to ack."""
+    """A message that was inspected, not received: it has no lease and cannot be acked."""
 
     __slots__ = ("_peeked_entry",)
 
-    def __init__(self, queue: Queue, entry: Entry) -> None:
-        self._queue = queue
+    def __init__(self, queue: QueueObject, entry: Entry) -> None:
+        self.queue = queue
         self._peeked_entry = entry
 
     @property
@@ -393,30 +394,31 @@ class PeekedMessage(_StoredMessage):
 
 
 class ReceivedMessage(_StoredMessage):
-    """A message on loan. As a context manager: ack at the end, nack with the reason on an exception."""
+    """A delivered message. As a context manager: ack at the end, nack with the reason on an exception."""
 
-    __slots__ = ("_delivery", "_settled")
+    __slots__ = ("delivery", "settled")
+    queue: Queue
 
     def __init__(self, queue: Queue, delivery: Delivery) -> None:
-        self._queue = queue
-        self._delivery = delivery
-        self._settled = False
+        self.queue = queue
+        self.delivery = delivery
+        self.settled = False
 
     @property
     def _entry(self) -> Entry:
-        return self._delivery.entry
+        return self.delivery.entry
 
     @property
     def received_at(self) -> datetime:  # type: ignore[override]
-        return from_ms(self._delivery.delivered_ms)
+        return from_ms(self.delivery.delivered_ms)
 
     @property
     def receipt_id(self) -> str:  # type: ignore[override]
-        return self._queue._receipt_id(self._delivery)
+        return self.queue.core.receipt_id(self.delivery)
 
     @property
     def receive_count(self) -> int:  # type: ignore[override]
-        return self._delivery.count
+        return self.delivery.count
 
     @property
     def status(self) -> str:  # type: ignore[override]
@@ -424,55 +426,55 @@ class ReceivedMessage(_StoredMessage):
 
     @property
     def deadline(self) -> datetime | None:
-        """When its lease ends; None while it ends only by ack or nack."""
-        until_ms = self._delivery.until_ms
+        """When its lease ends; None if it ends only by ack or nack."""
+        until_ms = self.delivery.until_ms
         return from_ms(until_ms) if until_ms else None
 
     @property
     def consumer(self) -> str | None:
-        return self._delivery.consumer
+        return self.delivery.consumer
 
     def ack(self) -> None:
-        self._queue.ack(self)
+        self.queue.ack(self)
 
     def nack(self, delay: float | None = None, reason: str | BaseException | None = None) -> str:
-        return self._queue.nack(self, delay, reason)
+        return self.queue.nack(self, delay, reason)
 
     def reject(self, reason: str | BaseException | None = None) -> str:
-        return self._queue.reject(self, reason)
+        return self.queue.reject(self, reason)
 
     def extend(self, seconds: float) -> datetime | None:
-        return self._queue.extend(self, seconds)
+        return self.queue.extend(self, seconds)
 
     def __enter__(self) -> ReceivedMessage:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if self._settled:
+        if self.settled:
             return
         if error is None:
             self.ack()
             return
         try:
             if was_interrupted(error):
-                self._queue._release(self)
+                self.queue.core.release([self])
             else:
                 self.nack(retry_delay(error), error)
         except OpenQError:
-            pass  # its lease is over: it comes back anyway, and the caller must see the first error
+            pass  # its lease is over: it returns anyway, and the caller must see the first error
 
 
 def _declared_encoding(entry: Entry) -> int:
-    """What the sender says is in a body that came as bare bytes; bytes if it does not say."""
+    """The encoding of a body of bytes by its AMQP content type; bytes without one."""
     properties = entry.properties
     if entry.encoding != ENCODING_BYTES or properties is None or properties.amqp_properties is None:
         return ENCODING_BYTES
-    from ..amqp_fields import encoding_of  # not at the top: most programs never need it
+    from ..amqp_fields import encoding_of  # imported late: most programs never need it
 
     return encoding_of(properties.amqp_properties)
 
 
 def is_dead(entry: Entry, queue: str) -> bool:
-    """A dead letter, as long as it has not come back to the queue where it died."""
+    """Whether an entry is a dead letter that has not returned to the queue it came from."""
     deaths = () if entry.options is None else entry.options.deaths
     return bool(deaths) and deaths[0][0] != queue

@@ -1,16 +1,18 @@
-"""What every part of `Queue` may count on."""
+"""The parts of a queue object: groups of calls that `Queue` offers under its own name.
+
+A part is a view without state. `Queue` makes one per call, so that a queue object is not part of a
+reference cycle and closes when its last reference goes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from ..broker.interface import Filter
-from ..errors import InvalidSetting
 from ..model import Entry
 from . import checks
-from .codecs import Codec
-from .interface import LibraryBroker
 from .message import PeekedMessage
 
 if TYPE_CHECKING:
@@ -18,31 +20,32 @@ if TYPE_CHECKING:
 
 
 class QueuePart:
-    name: str
-    codec: Codec
-    _broker: LibraryBroker
-    _syncs: bool  # on disk, and an answer waits for it
-    _id_of: Callable[[Entry], str]
+    __slots__ = ("core", "queue")
 
-    def _sync(self) -> None:
-        if self._syncs or self._broker.observed:
-            self._broker.sync()
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.core = queue.core
 
     def _peeked(self, entries: Iterable[Entry]) -> list[PeekedMessage]:
-        queue = cast("Queue", self)
+        queue = self.queue
         return [PeekedMessage(queue, entry) for entry in entries]
 
-    def _shares_broker(self, other: QueuePart) -> bool:
-        return other._broker is self._broker
 
-    def _name_of(self, other: Queue | str) -> str:
-        if isinstance(other, str):
-            return checks.utf8(other, "the name of a queue")
-        if not isinstance(other, QueuePart):
-            raise InvalidSetting(f"a queue or the name of one is needed, not {other!r}")
-        if not self._shares_broker(other):
-            raise InvalidSetting(f"queue {other.name!r} is in another place than {self.name!r}")
-        return other.name
+P = ParamSpec("P")
+R = TypeVar("R")
+PartT = TypeVar("PartT", bound=QueuePart)
+
+
+def part_method(
+    part: type[PartT], method: Callable[Concatenate[PartT, P], R]
+) -> Callable[Concatenate[Queue, P], R]:
+    """A method of `Queue` that is a method of one of its parts, with its signature and docstring."""
+
+    @wraps(method)
+    def call(self: Queue, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(part(self), *args, **kwargs)
+
+    return call
 
 
 def make_filter(

@@ -17,18 +17,18 @@ from .times import moment_ms, to_ms
 
 
 class PublishOptions(TypedDict, total=False):
-    """What a message may be published with beside its body."""
+    """The keywords of `publish`."""
 
     delay: float  # seconds before it may be received; without it the queue's own delay
     at: datetime | float | str  # an absolute time instead of a delay
     priority: int  # 0 to 255, higher first
-    group: str | None  # messages of a group are handed out one after the other (FIFO queues)
-    dedup_id: str | None  # published again within the window: the first one's id is returned
-    unique_key: str | None  # while one with this key is in the queue, another is not added
+    group: str | None  # messages of a group are delivered one after the other (FIFO queues)
+    dedup_id: str | None  # published again within the window: the id of the first is returned
+    unique_key: str | None  # while a message with this key is in the queue, another is not added
     message_type: str | None
     attributes: Mapping[str, Any] | None
-    id: str | None  # an id of the publisher's own; one that is in the queue already is not added again
-    ttl: float | None  # seconds until it is removed if nobody took it
+    id: str | None  # chosen by the publisher; a message whose id is in the queue is not added again
+    ttl: float | None  # seconds until it is removed if it was not received
     publisher: str | None
 
 
@@ -92,23 +92,23 @@ def make_item(codec: Codec, item: Any) -> Draft:
 
 
 def is_item(item: Any) -> bool:
-    """A dict is a body like any other, unless it has a `body` and beside it only our own keywords."""
+    """A dict is a body, unless it has the key `body` and every other key is a keyword of `publish`."""
     return isinstance(item, dict) and "body" in item and item.keys() <= _ITEM_KEYS
 
 
 _ITEM_KEYS = {"body", *PublishOptions.__annotations__}
 
 
-# Far below what Python's own recursion allows, wherever in a program the message is read again.
+# Far below Python's recursion limit, however deep the stack of the reader is.
 _MAX_ATTRIBUTE_DEPTH = 64
 _MAX_INT_BITS = 13_000  # Python refuses to write integers of more than 4300 digits as text
 
 
-def check_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy: what the caller does to its own dict later must not reach into the queue."""
+def check_attributes(attributes: Mapping[str, Any], name: str = "attributes") -> dict[str, Any]:
+    """A copy, so that later changes of the caller's dict do not reach the queue."""
     if not isinstance(attributes, Mapping):
-        raise InvalidSetting(f"attributes must be a dict, not {attributes!r}")
-    copy = _copy_value(attributes, "attributes")
+        raise InvalidSetting(f"{name} must be a dict, not {attributes!r}")
+    copy = _copy_value(attributes, name)
     assert isinstance(copy, dict)
     return copy
 

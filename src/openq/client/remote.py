@@ -1,23 +1,18 @@
-"""The same verbs over the network: a broker that is a server's REST API.
+"""A broker behind a server: the calls of a broker over its REST API.
 
-The server answers when what was asked for is on its disk, so there is nothing to sync here. Waiting is
-a long poll in the thread that waits. What happens when the connection breaks is in `link.py`.
+The server responds when a change is on its disk, so there is nothing to sync here. Waiting is a long poll
+(`server_target.py`); retries are in `rest_client.py`.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from ..broker.interface import Filter, Health, QueueStats, Receipt, SearchResult, TimelineStep
 from ..broker.waiters import Waiter
 from ..clock import Clock
-from ..config import secret
 from ..engine.routing import Binding, Exchange
 from ..engine.why import Why
 from ..errors import (
@@ -42,20 +37,20 @@ from ..model import (
     split_failure,
 )
 from . import documents
-from .documents import Document, path_part
-from .handle import BrokerHandle, open_shared
+from .documents import Document
 from .heartbeat import Heartbeat
 from .http import HttpClient, Refused
 from .interface import OnlyInProcess
-from .rest_client import RECONNECT_S, RestClient, RestReply, check_url
-from .settings import environment_number, log_changes, merge_settings
-from .waiting import ThreadWait, release_unseen
+from .rest_client import path_part
+from .server_api import ServerApi, ServerReply
+
+if TYPE_CHECKING:
+    from .server_target import ServerHandle
 
 MAX_BATCH = 1_000  # messages or receipts in one request
 MAX_BATCH_BYTES = 4 << 20
 PAGE = 200
-POLL_S = 20.0  # one long poll; a longer wait is several
-ENDLESS_LEASE_MS = 60_000  # of what is held for as long as this process lives
+ENDLESS_LEASE_MS = 60_000  # of a delivery without deadline; extended while this process lives
 _POLL_TASK_S = (0.005, 0.25)
 _NUMBER_BITS = 80  # more than the number of any delivery has
 _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
@@ -64,26 +59,26 @@ _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 class RemoteBroker:
     observed = False
     relaxed = False
-    is_durable = False  # the server answers when it is safe
-    waits = False  # not so that a loop could go on: `openq.aio` has threads for it
+    is_durable = False  # the server responds when a change is on its disk
+    waits = False  # `openq.aio` uses threads
     storage = "server"
-    clock: Clock | None = None  # the server has its own
-    handle: ServerHandle | None = None  # where queue objects share it
+    clock: Clock | None = None  # that of the server
+    handle: ServerHandle | None = None  # shared by queue objects
 
-    def __init__(self, rest: RestClient) -> None:
-        self._rest = rest
-        self.url = rest.url
+    def __init__(self, api: ServerApi) -> None:
+        self._api = api
+        self.url = api.url
         self._endless_leases = Heartbeat(self)
         self._endless: dict[int, Delivery] = {}
-        # A server without a disk begins anew when it is restarted: other ids, and deliveries numbered from
-        # 1. A receipt from before must not fit a delivery after, so each number says whose it is.
+        # A server without a disk has other ids after a restart, and numbers its deliveries from 1 again.
+        # Each delivery number here says which prefix it belongs to: an old receipt fits no new delivery.
         self._prefixes: list[str] = []
 
     def connect(self) -> None:
-        """The first contact: the address and who we are must be right."""
+        """The first request: checks the url and the credentials."""
         if not self._prefixes:
-            # Not patient: a wrong address is more likely than a server that is just being restarted.
-            reply = self._rest.call("GET", "server", idempotent=True, wait_for_server=False)
+            # Without retries: a wrong address is more likely than a server that is being restarted.
+            reply = self._api.call("GET", "server", idempotent=True, retry=False)
             self._prefixes.append(reply.value["id_prefix"])
 
     @property
@@ -106,13 +101,13 @@ class RemoteBroker:
         ]
 
     def _get(self, path: str, queue: str = "", message_id: str | None = None, **query: Any) -> Any:
-        told = {name: str(value) for name, value in query.items() if value is not None}
-        target = f"{path}?{urlencode(told)}" if told else path
-        return self._rest.call("GET", target, queue=queue, message_id=message_id, idempotent=True).value
+        given = {name: str(value) for name, value in query.items() if value is not None}
+        target = f"{path}?{urlencode(given)}" if given else path
+        return self._api.call("GET", target, queue=queue, message_id=message_id, idempotent=True).value
 
-    def _post(self, queue: str, verb: str, body: object = None, idempotent: bool = False) -> RestReply:
+    def _post(self, queue: str, verb: str, body: object = None, idempotent: bool = False) -> ServerReply:
         path = f"queues/{path_part(queue)}/{verb}"
-        return self._rest.call("POST", path, body, queue=queue, idempotent=idempotent)
+        return self._api.call("POST", path, body, queue=queue, idempotent=idempotent)
 
     def _pages(self, path: str, queue: str, items: str, **query: Any) -> Iterator[Document]:
         after: str | None = None
@@ -127,11 +122,11 @@ class RemoteBroker:
 
     def declare(self, queue: str, settings: QueueSettings, *, change: bool = False) -> QueueSettings:
         check_name(queue)
-        stored = self._stored(queue)
+        stored = self.stored_settings(queue)
         if stored is None:
             path = f"queues/{path_part(queue)}?if_absent=true"
             document = documents.settings_document(settings)
-            view = self._rest.call("PUT", path, document, queue=queue, idempotent=True).value
+            view = self._api.call("PUT", path, document, queue=queue, idempotent=True).value
             stored = documents.parse_settings(view["settings"])
             if view["created"]:
                 return stored
@@ -140,11 +135,12 @@ class RemoteBroker:
             raise QueueExists(queue, ", ".join(changes))
         if changes:
             path = f"queues/{path_part(queue)}"
-            view = self._rest.call("PATCH", path, changes, queue=queue, idempotent=True).value
+            view = self._api.call("PATCH", path, changes, queue=queue, idempotent=True).value
             stored = documents.parse_settings(view["settings"])
         return stored
 
-    def _stored(self, queue: str) -> QueueSettings | None:
+    def stored_settings(self, queue: str) -> QueueSettings | None:
+        """The settings of a queue; None if it does not exist."""
         try:
             return self.settings(queue)
         except QueueNotFound:
@@ -152,7 +148,7 @@ class RemoteBroker:
 
     def delete(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         flags = urlencode({"if_empty": str(if_empty).lower(), "if_unused": str(if_unused).lower()})
-        reply = self._rest.call("DELETE", f"queues/{path_part(queue)}?{flags}", queue=queue)
+        reply = self._api.call("DELETE", f"queues/{path_part(queue)}?{flags}", queue=queue)
         count: int = reply.value["messages"]
         return count
 
@@ -170,10 +166,10 @@ class RemoteBroker:
         count: int = self._post(queue, "purge").value["messages"]
         return count
 
-    # -- in -----------------------------------------------------------------------------------
+    # -- publishing ---------------------------------------------------------------------------
 
     def publish_body(self, queue: str, body: bytes, encoding: int) -> int:
-        return 0  # there is one way in: `publish_each`
+        return 0  # declined: `publish_each` does it
 
     def publish_bodies(self, queue: str, bodies: Sequence[bytes], encoding: int) -> range | None:
         return None
@@ -195,7 +191,7 @@ class RemoteBroker:
         return results
 
     def _publish_batch(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
-        # One that has an id or a dedup id is not added twice, so it may be sent twice.
+        # A message with an id or a dedup id is not added twice, so it may be sent twice.
         idempotent = all(draft.dedup is not None or draft.id is not None for draft in drafts)
         path = f"queues/{path_part(queue)}/messages"
         what = "it was published: with a dedup_id it would have been sent again by itself"
@@ -203,7 +199,7 @@ class RemoteBroker:
             draft = drafts[0]
             path += "?restore=true" if draft.past is not None else ""
             try:
-                reply = self._rest.call(
+                reply = self._api.call(
                     "POST",
                     path,
                     documents.message_document(draft),
@@ -217,11 +213,11 @@ class RemoteBroker:
         restores = any(draft.past is not None for draft in drafts)
         path += "/batch?restore=true" if restores else "/batch"
         try:
-            answer = self._rest.call(
+            answer = self._api.call(
                 "POST", path, _items(drafts), queue=queue, idempotent=idempotent, what=what
             ).value
         except InvalidSetting:
-            # The server could not even read one of them. The others must not suffer for it.
+            # The server could not read one of them: publish each alone, so that the others are added.
             return [result for draft in drafts for result in self._publish_batch(queue, [draft])]
         if "results" not in answer:
             first_id = answer.get("first_id", "")
@@ -237,10 +233,10 @@ class RemoteBroker:
 
     def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]:
         body = {**documents.message_document(draft), "routing_key": key}
-        reply = self._rest.call("POST", f"exchanges/{path_part(exchange)}/publish", body, queue=exchange)
+        reply = self._api.call("POST", f"exchanges/{path_part(exchange)}/publish", body, queue=exchange)
         return reply.value["id"], reply.value["queues"]
 
-    # -- out ----------------------------------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------
 
     def receive(
         self,
@@ -262,7 +258,7 @@ class RemoteBroker:
         wait_s: float = 0.0,
         on_connection: Callable[[HttpClient | None], bool] | None = None,
     ) -> list[Delivery]:
-        """Messages as soon as there are any, nothing after `wait_s` seconds or when `enter` says so."""
+        """Messages as soon as there are any; none after `wait_s` seconds or when called off."""
         body: Document = {"max": min(limit, MAX_BATCH), "wait": wait_s}
         if lease_ms is not None:
             body["visibility_timeout"] = (ENDLESS_LEASE_MS if lease_ms == NO_DEADLINE else lease_ms) / 1000
@@ -270,8 +266,8 @@ class RemoteBroker:
             body["consumer"] = consumer
         if types is not None:
             body["types"] = list(types)
-        # A receive whose answer was lost is no loss: those leases end by themselves.
-        reply = self._rest.call(
+        # A receive may be repeated: the leases of a lost response end by themselves.
+        reply = self._api.call(
             "POST",
             f"queues/{path_part(queue)}/receive",
             body,
@@ -289,11 +285,11 @@ class RemoteBroker:
         return deliveries
 
     def _hold(self, queue: str, delivery: Delivery) -> None:
-        """A lease for as long as this process lives: a short one, extended again and again."""
+        """Extend a short lease again and again, for as long as this process lives."""
         self._endless[delivery.number] = delivery
         self._endless_leases.hold(queue, delivery)
 
-    def _drop_overflowed(self, receipts: Iterable[Receipt]) -> None:
+    def _stop_holding(self, receipts: Iterable[Receipt]) -> None:
         if self._endless:
             for _, number in receipts:
                 delivery = self._endless.pop(number, None)
@@ -301,18 +297,16 @@ class RemoteBroker:
                     self._endless_leases.drop(delivery)
 
     def add_waiter(self, queue: str, waiter: Waiter) -> list[Delivery] | None:
-        raise OnlyInProcess(
-            "waiters are served in the process of the broker; a client over the network polls"
-        )
+        raise OnlyInProcess("waiters are served in the process of the broker; clients over the network poll")
 
     def remove_waiter(self, queue: str, waiter: Waiter) -> bool:
         return False
 
     def load(self, deliveries: list[Delivery]) -> list[Delivery]:
-        return deliveries  # what a server shows is whole
+        return deliveries  # responses carry the bodies
 
     def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
-        self._drop_overflowed(receipts)
+        self._stop_holding(receipts)
         results: list[OpenQError | None] = []
         for start in range(0, len(receipts), MAX_BATCH):
             texts = self._receipt_texts(receipts[start : start + MAX_BATCH])
@@ -321,20 +315,20 @@ class RemoteBroker:
             for each in reply.value["failed"]:
                 failed.setdefault(each["receipt_id"], []).append(each)
             outcomes: list[OpenQError | None] = []
-            for text in reversed(texts):  # of two that are the same, the first one was good
-                told = failed.get(text)
-                outcomes.append(self._failure(queue, told.pop(), reply.retried) if told else None)
+            for text in reversed(texts):  # of two equal receipts the first one succeeded
+                failures = failed.get(text)
+                outcomes.append(self._failure(queue, failures.pop(), reply.retried) if failures else None)
             results += reversed(outcomes)
         return results
 
-    def _failure(self, queue: str, told: Document, retried: bool) -> OpenQError | None:
-        refused = Refused(0, told["code"], told["detail"])
-        error = documents.parse_error(refused, queue, told["receipt_id"])
-        # Our own first try has taken it away.
+    def _failure(self, queue: str, failure: Document, retried: bool) -> OpenQError | None:
+        refused = Refused(0, failure["code"], failure["detail"])
+        error = documents.parse_error(refused, queue, failure["receipt_id"])
+        # After a retry: our first try has acked it.
         return None if retried and isinstance(error, MessageNotFoundError) else error
 
     def ack_one(self, queue: str, seq: int, number: int) -> None:
-        self._drop_overflowed([(seq, number)])
+        self._stop_holding([(seq, number)])
         [error] = self.ack(queue, [(seq, number)])
         if error is not None:
             raise error
@@ -349,7 +343,7 @@ class RemoteBroker:
         return self._end(queue, receipt, {"reject": True}, reason)
 
     def _end(self, queue: str, receipt: Receipt, body: Document, reason: str | None) -> str:
-        self._drop_overflowed([receipt])
+        self._stop_holding([receipt])
         [text] = self._receipt_texts([receipt])
         body["receipts"] = [text]
         reason, trace = split_failure(reason)
@@ -363,13 +357,13 @@ class RemoteBroker:
             return outcome
         error = documents.parse_error(Refused(0, reply.value["failed"][0]["code"], ""), queue, text)
         if reply.retried and isinstance(error, VisibilityTimeoutExpired):
-            return "returned"  # by our own first try, or because its time was up meanwhile
+            return "returned"  # by our first try, or because its lease ended
         if reply.retried and isinstance(error, MessageNotFoundError):
             return "dead-lettered" if self.settings(queue).dead_letter is not None else "removed"
         raise error
 
     def release(self, queue: str, receipts: Sequence[Receipt]) -> int:
-        self._drop_overflowed(receipts)
+        self._stop_holding(receipts)
         done = 0
         for start in range(0, len(receipts), MAX_BATCH):
             body = {"receipts": self._receipt_texts(receipts[start : start + MAX_BATCH]), "release": True}
@@ -390,7 +384,7 @@ class RemoteBroker:
         self._hold(queue, Delivery(entry, receipt[1], until_ms - ENDLESS_LEASE_MS, until_ms, 0, None))
         return 0
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- inspecting ---------------------------------------------------------------------------
 
     def message_id(self, entry: Entry) -> str:
         assert entry.options is not None
@@ -401,15 +395,15 @@ class RemoteBroker:
         if limit > MAX_BATCH or limit < 1:
             entries = self.entries(queue, "ready")
             return entries[::-1][:limit] if rear else entries[:limit]
-        found, is_whole = self._look(queue, limit, rear)
+        found, is_whole = self._peek_page(queue, limit, rear)
         if is_whole:
             return found
-        # More than one answer carries: page by page, by priority and sequence.
-        entries = self._walk(queue, "ready")
+        # More than one response carries: read page by page, by priority and sequence.
+        entries = self._all_pages(queue, "ready")
         return entries[::-1][:limit] if rear else entries[:limit]
 
-    def _look(self, queue: str, limit: int, rear: bool = False) -> tuple[list[Entry], bool]:
-        """The first or last ready ones, and whether these are all of them up to the limit."""
+    def _peek_page(self, queue: str, limit: int, rear: bool = False) -> tuple[list[Entry], bool]:
+        """The first or last ready entries, and whether the response holds all of them up to the limit."""
         path = f"queues/{path_part(queue)}/messages"
         which = {"rear": "true"} if rear else {"front": "true"}
         answer = self._get(path, queue, limit=limit, **which)
@@ -419,20 +413,20 @@ class RemoteBroker:
         if state == "all":
             return [each for one in ("ready", "delayed", "in_flight") for each in self.entries(queue, one)]
         if state == "ready":
-            next_ones, is_whole = self._look(queue, MAX_BATCH)
-            if is_whole and len(next_ones) < MAX_BATCH:
-                return next_ones
-            # More than a look takes in: page by page, by priority and sequence.
-        return self._walk(queue, state)
+            entries, is_whole = self._peek_page(queue, MAX_BATCH)
+            if is_whole and len(entries) < MAX_BATCH:
+                return entries
+            # More than one response carries: read page by page, by priority and sequence.
+        return self._all_pages(queue, state)
 
-    def _walk(self, queue: str, state: str) -> list[Entry]:
+    def _all_pages(self, queue: str, state: str) -> list[Entry]:
         path = f"queues/{path_part(queue)}/messages"
         return [_entry(each) for each in self._pages(path, queue, "messages", state=state)]
 
     def deliveries(self, queue: str) -> list[Delivery]:
         path = f"queues/{path_part(queue)}/messages"
         found = self._pages(path, queue, "messages", state="in_flight")
-        # One whose lease ended between two looks of the server is not with a consumer any more.
+        # A lease may end between the server's listing and its reading of a message.
         return [self._delivery(each, each["consumer"]) for each in found if "received_at" in each]
 
     def _message(self, queue: str, message_id: str) -> Document:
@@ -469,8 +463,8 @@ class RemoteBroker:
         return SearchResult(entries, complete, answer["scanned"])
 
     def why(self, queue: str, message_id: str) -> Why:
-        told = self._message_view(queue, message_id, "why")
-        return Why(told["code"], told["text"])
+        view = self._message_view(queue, message_id, "why")
+        return Why(view["code"], view["text"])
 
     def timeline(self, queue: str, message_id: str) -> list[TimelineStep]:
         steps = self._message_view(queue, message_id, "timeline")["steps"]
@@ -489,10 +483,10 @@ class RemoteBroker:
         if not message_id:
             raise MessageNotFoundError(message_id, queue)
         path = f"queues/{path_part(queue)}/messages/{path_part(message_id)}/{what}"
-        told: Document = self._get(path, queue, message_id)
-        return told
+        view: Document = self._get(path, queue, message_id)
+        return view
 
-    # -- mending ------------------------------------------------------------------------------
+    # -- administration -----------------------------------------------------------------------
 
     def _change_message(
         self, method: str, queue: str, message_id: str, body: object = None, verb: str = ""
@@ -500,7 +494,7 @@ class RemoteBroker:
         if not message_id:
             raise MessageNotFoundError(message_id, queue)
         path = f"queues/{path_part(queue)}/messages/{path_part(message_id)}{verb}"
-        self._rest.call(method, path, body, queue=queue, message_id=message_id)
+        self._api.call(method, path, body, queue=queue, message_id=message_id)
 
     def cancel(self, queue: str, message_id: str) -> None:
         self._change_message("DELETE", queue, message_id)
@@ -553,19 +547,19 @@ class RemoteBroker:
         return self._await_task(queue, self._post(queue, "replay", body).value, None)
 
     def _await_task(self, queue: str, task: Document, progress: Callable[[int], bool] | None) -> int:
-        """Until long work on the server is over. How many messages it was about."""
+        """Wait for a task on the server. Returns its number of messages."""
         path = f"tasks/{task['id']}"
         pause_s, longest_s = _POLL_TASK_S
-        told = 0
+        reported = 0
         while True:
-            if progress is not None and task["done"] != told:
-                told = task["done"]
-                if not progress(told) and task["state"] == "running":
-                    self._rest.call("DELETE", path, queue=queue, idempotent=True)
+            if progress is not None and task["done"] != reported:
+                reported = task["done"]
+                if not progress(reported) and task["state"] == "running":
+                    self._api.call("DELETE", path, queue=queue, idempotent=True)
                     progress = None
             if task["state"] != "running":
                 break
-            self._rest.sleep(pause_s)
+            self._api.sleep(pause_s)
             pause_s = min(pause_s * 2, longest_s)
             task = self._get(path, queue)
         if task["state"] == "failed":
@@ -585,34 +579,44 @@ class RemoteBroker:
             "arguments": dict(exchange.arguments),
         }
         known = {each["name"] for each in self._get("exchanges")["exchanges"]}
-        self._rest.call(
+        self._api.call(
             "PUT", f"exchanges/{path_part(exchange.name)}", body, queue=exchange.name, idempotent=True
         )
         return exchange.name not in known
 
     def delete_exchange(self, name: str, if_unused: bool = False) -> None:
         path = f"exchanges/{path_part(name)}?if_unused={str(if_unused).lower()}"
-        self._rest.call("DELETE", path, queue=name)
+        self._api.call("DELETE", path, queue=name)
+
+    def exchange(self, name: str) -> Exchange:
+        return _exchange(self._get(f"exchanges/{path_part(name)}", name))
+
+    def exchanges(self) -> list[Exchange]:
+        return [_exchange(each) for each in self._get("exchanges")["exchanges"]]
+
+    def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
+        found = self._get("bindings", source=source, destination=destination)["bindings"]
+        return [Binding(**each) for each in found]
 
     def bind(self, binding: Binding) -> bool:
-        changed: bool = self._rest.call("POST", "bindings", _binding(binding), idempotent=True).value[
+        changed: bool = self._api.call("POST", "bindings", _binding(binding), idempotent=True).value[
             "changed"
         ]
         return changed
 
     def unbind(self, binding: Binding) -> bool:
         try:
-            self._rest.call("DELETE", "bindings", _binding(binding), idempotent=True)
+            self._api.call("DELETE", "bindings", _binding(binding), idempotent=True)
         except Refused as refused:
             if refused.code != "binding_not_found":
                 raise
             return False
         return True
 
-    # -- promises, and the end ----------------------------------------------------------------
+    # -- durability and closing ---------------------------------------------------------------
 
     def sync(self) -> None:
-        pass  # the server has answered: it is on its disk
+        pass  # the server has responded: the change is on its disk
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         callback()
@@ -621,17 +625,17 @@ class RemoteBroker:
         pass
 
     def tick(self) -> None:
-        pass  # the server does it by itself
+        pass  # the server does this
 
     def now_ms(self) -> int:
-        """The server's time, which is the one that counts."""
+        """The time of the server."""
         view = self._get("server")
         now_ms: int = documents.time_ms(view["started"]) + round(view["uptime"] * 1000)
         return now_ms
 
     def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
         raise OnlyInProcess(
-            "subscribe hears of changes in this process only; "
+            "subscribe reports changes of queues in this process only; "
             "over the network there are receive, stats and timeline"
         )
 
@@ -642,19 +646,35 @@ class RemoteBroker:
             return Health(False, str(error))
         return Health(view["ok"], view["detail"], view["disk_full"], tuple(view.get("reasons", ())))
 
+    def sleep(self, seconds: float) -> None:
+        """Until the time is over or the broker is closed."""
+        self._api.sleep(seconds)
+
     def is_free(self) -> bool:
         return True
 
     def abort(self) -> None:
-        self._rest.abort()
+        self._api.abort()
 
     def close(self) -> None:
-        self._rest.close()
+        self._api.close()
         self._endless_leases.stop()
 
 
 def _entry(document: Document) -> Entry:
     return documents.parse_entry(document, document["position"])
+
+
+def _exchange(document: Document) -> Exchange:
+    return Exchange(
+        document["name"],
+        document["kind"],
+        document["durable"],
+        document["auto_delete"],
+        document["internal"],
+        document["alternate"],
+        document["arguments"],
+    )
 
 
 def _binding(binding: Binding) -> Document:
@@ -668,7 +688,7 @@ def _binding(binding: Binding) -> Document:
 
 
 def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
-    """As many at once as one request may hold."""
+    """Split into batches that fit into one request."""
     start = size = 0
     for i, draft in enumerate(drafts):
         if i > start and (i - start == MAX_BATCH or size + len(draft.body) > MAX_BATCH_BYTES):
@@ -680,7 +700,7 @@ def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
 
 
 def _items(drafts: Sequence[Draft]) -> list[Any]:
-    """Bodies alone where that is all there is: the server has a short way for them."""
+    """Bare bodies if that is all there is: the server has a fast path for them."""
     encodings = {draft.encoding for draft in drafts}
     if len(encodings) == 1 and all(draft.is_plain() for draft in drafts):
         if ENCODING_BYTES in encodings:
@@ -688,140 +708,3 @@ def _items(drafts: Sequence[Draft]) -> list[Any]:
         if ENCODING_TEXT in encodings:
             return [draft.body.decode() for draft in drafts]
     return [documents.message_document(draft) for draft in drafts]
-
-
-# -- waiting --------------------------------------------------------------------------------------
-
-
-class LongPollWait(ThreadWait):
-    """One wait of one thread: long polls, one after the other."""
-
-    __slots__ = ("_connection", "_guard")
-    _broker: RemoteBroker
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._connection: HttpClient | None = None
-        self._guard = threading.Lock()
-
-    def poll(self) -> list[Delivery]:
-        return self._poll(0.0)
-
-    def wait(self, timeout: float | None) -> list[Delivery]:
-        self._waits.add(self)
-        try:
-            self._served = self._wait(timeout)
-        except BaseException:
-            release_unseen(self._broker, self._queue, self._waits.finish(self))
-            raise
-        return self._waits.finish(self)
-
-    def _wait(self, timeout: float | None) -> list[Delivery]:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            started = time.monotonic()
-            left_s = POLL_S if deadline is None else min(max(deadline - started, 0.0), POLL_S)
-            deliveries = self._poll(left_s)
-            if deliveries and self._ended:
-                # Ended while they were on their way: nobody has seen them.
-                release_unseen(self._broker, self._queue, deliveries)
-                return []
-            now = time.monotonic()
-            if deliveries or self._ended or (deadline is not None and now >= deadline):
-                return deliveries
-            if now - started < left_s / 2:
-                self._broker._rest.sleep(0.05)  # sent away early, by a server that is about to stop
-
-    def _poll(self, wait_s: float) -> list[Delivery]:
-        waiter = self._waiter
-        return self._broker.poll(
-            self._queue,
-            waiter.limit,
-            waiter.lease_ms,
-            waiter.consumer,
-            waiter.types,
-            wait_s,
-            self._on_connection,
-        )
-
-    def _on_connection(self, connection: HttpClient | None) -> bool:
-        with self._guard:
-            self._connection = connection
-            return not self._ended
-
-    def end(self) -> None:
-        with self._guard:
-            self._ended = True
-            if self._connection is not None:
-                self._connection.abort()
-
-
-# -- places ---------------------------------------------------------------------------------------
-
-
-class ServerHandle(BrokerHandle):
-    """One server, as one user."""
-
-    broker: RemoteBroker
-    wait_class = LongPollWait
-    is_remote = is_shared_store = True
-
-    def __init__(self, broker: RemoteBroker, key: str) -> None:
-        super().__init__(broker, key)
-        broker.handle = self
-        self._name = f"{socket.gethostname()[:40]}-{os.getpid()}-{os.urandom(4).hex()}"
-
-    @property
-    def where(self) -> str:
-        return self.broker.url
-
-    def is_private(self) -> bool:
-        return False
-
-    def consumer_label(self, number: int) -> str:
-        return f"{self._name}-{number}"
-
-    def _interrupt(self) -> None:
-        self.broker.abort()
-
-    def declare(self, name: str, dead_letter: str | None, named: Mapping[str, Any]) -> QueueSettings:
-        """Who may only send or receive can open the queue too, if it is there and nothing is to change."""
-        broker = self.broker
-        try:
-            stored = broker._stored(name)
-        except Refused as refused:
-            if refused.code != "forbidden" or named or dead_letter is not None:
-                raise
-            return QueueSettings()
-        if dead_letter is not None and broker._stored(dead_letter) is None:
-            broker.declare(dead_letter, merge_settings(None, {}))
-        wanted = merge_settings(stored, named)
-        if wanted == stored:
-            return wanted
-        settings = broker.declare(name, wanted, change=True)
-        log_changes(name, stored, settings)
-        return settings
-
-
-def open_server(
-    url: str, token: str | None = None, ca: str | None = None, reconnect: float | None = None
-) -> BrokerHandle:
-    """The place behind an address; all queue objects that name it the same way share it."""
-    check_url(url)
-    if token is None and "@" not in url:
-        token = secret("OPENQ_TOKEN", os.environ)
-    ca = ca or os.environ.get("OPENQ_CA") or None
-    reconnect_s = environment_number("reconnect", RECONNECT_S) if reconnect is None else reconnect
-    key = "\0".join((url, token or "", ca or "", str(reconnect_s)))
-
-    handle = open_shared(
-        key, lambda: ServerHandle(RemoteBroker(RestClient(url, token, ca, reconnect_s)), key)
-    )
-    assert isinstance(handle, ServerHandle)
-    try:
-        # Not while it is being opened: that holds up whoever opens another place.
-        handle.broker.connect()
-    except BaseException:
-        handle.leave()
-        raise
-    return handle

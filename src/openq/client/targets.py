@@ -1,71 +1,103 @@
-"""Which place the keywords of a queue name: memory, a directory, a server, or Redis."""
+"""From the keywords of a queue to its broker: in memory, on disk, behind a server, or in Redis."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..clock import Clock
 from ..errors import Closed, InvalidSetting, OpenQError
 from ..local.broker import LocalBroker
 from . import checks
-from . import handle as brokers
 from .codecs import Codec
-from .handle import BrokerHandle
+from .core import QueueCore
+from .handle import BrokerHandle, open_directory, open_memory, wrap_broker
 from .interface import LibraryBroker
 from .times import to_ms
 
-if TYPE_CHECKING:
-    from .queues import Queue
 
+@dataclass(frozen=True)
+class Target:
+    """Where a queue is, as its keywords say. With none of them: in memory.
 
-def open_broker(
-    codec: Codec,
-    dlq: Queue | None,
-    *,
-    path: str | os.PathLike[str] | None,
-    url: str | None,
-    broker: LibraryBroker | None,
-    clock: Clock | None,
-    storage: str | None,
-    token: str | None,
-    ca: str | None,
-    reconnect: float | None,
-) -> BrokerHandle:
-    """The place, with one more user: whoever asks.
-
-    No environment variable names a place by itself: a program that says nothing of a place has its queues in
-    memory, whatever variables the commands beside it use. `url="env:OPENQ_URL"` asks for one.
+    No environment variable is read unless a keyword names it: a program without a target has its queues in
+    memory, whatever variables its surroundings set. `url="env:OPENQ_URL"` reads one.
     """
-    if url is not None:
-        url = _from_environment(checks.text(url, "url"), "url")
-    if isinstance(path, str):
-        path = _from_environment(path, "path")
-    handle: BrokerHandle | None = getattr(broker, "handle", None)
-    if handle is None and dlq is not None and dlq._handle.is_remote:
-        handle = dlq._handle
-    if url is not None or handle is not None or _is_network(dlq, broker):
+
+    path: str | os.PathLike[str] | None
+    url: str | None
+    broker: LibraryBroker | None
+    clock: Clock | None
+    storage: str | None
+    token: str | None
+    ca: str | None
+    reconnect: float | None
+
+    def resolved(self) -> Target:
+        """With the values of the environment variables that it names."""
+        url, path = self.url, self.path
+        if url is not None:
+            url = _from_environment(checks.text(url, "url"), "url")
+        if isinstance(path, str):
+            path = _from_environment(path, "path")
+        return replace(self, url=url, path=path)
+
+
+def open_queue(
+    name: str, dlq: QueueCore | str | None, named: dict[str, Any], codec: Codec, target: Target
+) -> QueueCore:
+    """Open the broker of a target, and declare the queue and its dead-letter queue there."""
+    try:
+        handle = open_broker(target.resolved(), codec, dlq if isinstance(dlq, QueueCore) else None)
+    except OpenQError as error:
+        _add_variable_name(error, url=target.url, path=target.path)
+        raise
+    try:
+        dead_letter = dlq.name if isinstance(dlq, QueueCore) else dlq
+        if dead_letter is not None:
+            if dead_letter == name:
+                raise InvalidSetting(f"queue {name!r} cannot be its own dlq")
+            named["dead_letter"] = dead_letter
+        settings = handle.declare(name, dead_letter, named)
+        return QueueCore(name, handle, codec, settings)
+    except BaseException as error:
+        handle.leave()
+        if isinstance(error, OpenQError) and not isinstance(error, InvalidSetting):
+            _add_variable_name(error, url=target.url, path=target.path)
+        raise
+
+
+def open_broker(target: Target, codec: Codec, dlq: QueueCore | None) -> BrokerHandle:
+    """The handle of the target's broker, with one more user."""
+    url = target.url
+    handle: BrokerHandle | None = getattr(target.broker, "handle", None)
+    if handle is None and dlq is not None and dlq.handle.is_remote:
+        handle = dlq.handle
+    if url is not None or handle is not None or _is_shared_store(dlq, target.broker):
         _refuse_pickle(codec)
     if url is not None and _is_redis(url):
-        if [path, storage, broker] != [None] * 3:
-            raise InvalidSetting("Redis is a place of its own: give either url or path, storage and broker")
-        if token is not None:
-            raise InvalidSetting("token is for a server of ours; Redis has user:password@ in its url")
-        return _open_redis(dlq, url, clock, ca, reconnect)
+        if [target.path, target.storage, target.broker] != [None] * 3:
+            raise InvalidSetting("a Redis url excludes path, storage and broker")
+        if target.token is not None:
+            raise InvalidSetting("token is for an OpenQ server; Redis has user:password@ in its url")
+        return _open_redis(url, target, dlq)
     if url is not None or handle is not None:
-        if [path, clock, storage] != [None] * 3 or (broker is not None and url is not None):
+        if [target.path, target.clock, target.storage] != [None] * 3 or (
+            target.broker is not None and url is not None
+        ):
             raise InvalidSetting("a server has its own path, clock and storage: give either url or them")
-        return _open_server(dlq, url, handle, token, ca, reconnect)
-    if token is not None or ca is not None or reconnect is not None:
-        raise InvalidSetting("token, ca and reconnect are about a server: they need a url")
-    return _open_local(dlq, path, broker, clock, storage)
+        return _open_server(url, handle, target, dlq)
+    if target.token is not None or target.ca is not None or target.reconnect is not None:
+        raise InvalidSetting("token, ca and reconnect need a url")
+    return _open_local(target, dlq)
 
 
 _ENV_PREFIX = "env:"
 
 
 def _from_environment(value: str, keyword: str) -> str:
-    """The value, or that of the environment variable it names as `env:NAME`."""
+    """The value; for `env:NAME`, the value of that environment variable."""
     if not value.startswith(_ENV_PREFIX):
         return value
     variable = value.removeprefix(_ENV_PREFIX)
@@ -79,9 +111,9 @@ def _from_environment(value: str, keyword: str) -> str:
     return found
 
 
-def add_variable_name(error: OpenQError, **targets: object) -> None:
-    """An error about a place that came from an environment variable says which variable that is."""
-    for keyword, value in targets.items():
+def _add_variable_name(error: OpenQError, **keywords: object) -> None:
+    """Add the environment variable that the target came from to an error about the target."""
+    for keyword, value in keywords.items():
         if not isinstance(value, str) or not value.startswith(_ENV_PREFIX):
             continue
         if "environment variable" not in str(error):
@@ -89,14 +121,14 @@ def add_variable_name(error: OpenQError, **targets: object) -> None:
             error.args = (f"{error} ({keyword} is that of the environment variable {variable})",)
 
 
-def _is_network(dlq: Queue | None, broker: LibraryBroker | None) -> bool:
-    return getattr(broker, "waits", False) or (dlq is not None and dlq._handle.is_shared_store)
+def _is_shared_store(dlq: QueueCore | None, broker: LibraryBroker | None) -> bool:
+    return getattr(broker, "waits", False) or (dlq is not None and dlq.handle.is_shared_store)
 
 
 def _refuse_pickle(codec: Codec) -> None:
     if codec.name == "pickle" and codec.custom is None:
         raise InvalidSetting(
-            "codec 'pickle' is not for the network: whoever reads a pickle runs its writer's code"
+            "codec 'pickle' is not for the network: reading a pickle runs code chosen by its writer"
         )
 
 
@@ -108,61 +140,54 @@ def _is_redis(url: str) -> bool:
     return is_redis_url(url)
 
 
-def _open_redis(
-    dlq: Queue | None, url: str, clock: Clock | None, ca: str | None, reconnect: float | None
-) -> BrokerHandle:
+def _open_redis(url: str, target: Target, dlq: QueueCore | None) -> BrokerHandle:
     from .redis_target import open_redis
 
-    checks.text_or_none(ca, "ca")
-    if reconnect is not None:
-        to_ms(reconnect, "reconnect")
-    _check_clock(clock)
-    if dlq is not None and dlq._closed:
-        raise Closed()
-    handle = open_redis(url, clock, ca, reconnect)
+    _check_network_keywords(target)
+    _check_clock(target.clock)
+    _check_open(dlq)
+    handle = open_redis(url, target.clock, target.ca, target.reconnect)
     return _check_dlq_target(handle, dlq, "in the Redis of its queue, opened with the same url")
 
 
 def _open_server(
-    dlq: Queue | None,
-    url: str | None,
-    handle: BrokerHandle | None,
-    token: str | None,
-    ca: str | None,
-    reconnect: float | None,
+    url: str | None, existing: BrokerHandle | None, target: Target, dlq: QueueCore | None
 ) -> BrokerHandle:
-    """The server of the address, or the one where a broker or a dlq is already."""
-    checks.text_or_none(token, "token")
-    checks.text_or_none(ca, "ca")
-    if reconnect is not None:
-        to_ms(reconnect, "reconnect")
-    if dlq is not None and dlq._closed:
-        raise Closed()
+    """The server of the url, or that of the given broker or dlq."""
+    _check_network_keywords(target)
+    checks.text_or_none(target.token, "token")
+    _check_open(dlq)
     if url is None:
-        assert handle is not None
-        handle = handle.join()
+        assert existing is not None
+        handle = existing.join()
     else:
-        from .remote import open_server
+        from .server_target import open_server
 
-        handle = open_server(url, token, ca, reconnect)
+        handle = open_server(url, target.token, target.ca, target.reconnect)
     return _check_dlq_target(handle, dlq, "on the server of its queue, opened with the same url and token")
 
 
-def _check_dlq_target(handle: BrokerHandle, dlq: Queue | None, where: str) -> BrokerHandle:
-    if dlq is not None and dlq._handle is not handle:
+def _check_network_keywords(target: Target) -> None:
+    checks.text_or_none(target.ca, "ca")
+    if target.reconnect is not None:
+        to_ms(target.reconnect, "reconnect")
+
+
+def _check_open(dlq: QueueCore | None) -> None:
+    if dlq is not None and dlq.closed:
+        raise Closed()
+
+
+def _check_dlq_target(handle: BrokerHandle, dlq: QueueCore | None, where: str) -> BrokerHandle:
+    if dlq is not None and dlq.handle is not handle:
         handle.leave()
-        raise InvalidSetting(f"queue {dlq.name!r} is in {dlq._handle.where}: a dlq must be {where}")
+        raise InvalidSetting(f"queue {dlq.name!r} is in {dlq.handle.where}: a dlq must be {where}")
     return handle
 
 
-def _open_local(
-    dlq: Queue | None,
-    path: str | os.PathLike[str] | None,
-    broker: LibraryBroker | None,
-    clock: Clock | None,
-    storage: str | None,
-) -> BrokerHandle:
-    """The place without an address that the keywords name."""
+def _open_local(target: Target, dlq: QueueCore | None) -> BrokerHandle:
+    """In memory, on disk, or around a given broker."""
+    path, storage, broker, clock = target.path, target.storage, target.broker, target.clock
     if storage not in (None, "memory", "journal"):
         raise InvalidSetting(f"storage must be 'memory' or 'journal', not {storage!r}")
     if storage == "memory" and path is not None:
@@ -179,32 +204,34 @@ def _open_local(
             raise InvalidSetting("a broker has its own path and clock: give either it or them")
         return _wrap(broker)
     if path is not None:
-        return brokers.open_directory(path, clock)
+        return open_directory(path, clock)
     if storage == "journal":
         raise InvalidSetting("storage='journal' needs a path")
-    return brokers.open_memory(clock)
+    return open_memory(clock)
 
 
 def _check_clock(clock: Clock | None) -> None:
     if clock is not None and not (callable(getattr(clock, "now_ms", None)) and hasattr(clock, "on_advance")):
-        raise InvalidSetting(f"clock must be a Clock, as openq.VirtualClock is one, not {clock!r}")
+        raise InvalidSetting(f"clock must be a Clock such as openq.VirtualClock, not {clock!r}")
 
 
 def _wrap(broker: LibraryBroker) -> BrokerHandle:
     if not broker.waits:
-        return brokers.wrap_broker(broker)
+        return wrap_broker(broker)
     from .redis_target import wrap_redis_broker
 
     return wrap_redis_broker(broker)
 
 
 def _join_dlq(
-    dlq: Queue, path: str | os.PathLike[str] | None, broker: LibraryBroker | None, clock: Clock | None
+    dlq: QueueCore,
+    path: str | os.PathLike[str] | None,
+    broker: LibraryBroker | None,
+    clock: Clock | None,
 ) -> BrokerHandle:
-    """A queue and its dead letters are in one place: a move between them is one record."""
-    if dlq._closed:
-        raise Closed()
-    handle = dlq._handle
+    """A queue and its dead-letter queue share one broker: a move between them is one record."""
+    _check_open(dlq)
+    handle = dlq.handle
     if path is not None and os.path.realpath(path) != handle.path:
         raise InvalidSetting(
             f"queue {dlq.name!r} is in {handle.where}: a dlq must have the same path as its queue"

@@ -1,4 +1,4 @@
-"""How a thread waits for a message: without polling, and without ever losing one it was served."""
+"""Waiting for messages: without polling, and without losing a message that was served."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from .interface import LibraryBroker
 
 
 def release_unseen(broker: LibraryBroker, queue: str, deliveries: Iterable[Delivery]) -> None:
-    """Back to their places at once, not counted: nobody has seen them."""
+    """Return deliveries that no consumer has seen, at once and uncounted."""
     receipts = [(delivery.entry.seq, delivery.number) for delivery in deliveries]
     if not receipts:
         return
     try:
         broker.release(queue, receipts)
     except OpenQError:
-        pass  # closed or failed meanwhile; the leases end by themselves
+        pass  # closed or failed in the meantime; the leases end by themselves
 
 
 class EndableWait(Protocol):
-    """A wait, of a thread or of a task."""
+    """A wait of a thread or of a task."""
 
     def end(self) -> None:
-        """Out of the line, from any thread; a no-op if it was served already."""
+        """End the wait, from any thread; no effect if it was served already."""
         ...
 
     def take_served(self) -> list[Delivery]:
-        """What it was served, once."""
+        """The deliveries that it was served, once."""
         ...
 
 
 class WaitRegistry:
-    """The waits of one queue object. Closing the object ends them, whoever else uses its broker."""
+    """The waits of one queue object. Closing the object ends them and no others."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,27 +50,30 @@ class WaitRegistry:
             self._waits.add(wait)
 
     def finish(self, wait: EndableWait) -> list[Delivery]:
-        """The wait is over. What it was served belongs to the waiter, unless `close` was faster."""
+        """Remove a wait. Its deliveries belong to the caller, unless `close` came first."""
         with self._lock:
             self._waits.discard(wait)
             return wait.take_served()
 
     def close(self) -> list[Delivery]:
-        """Ends them all. Returns what they were served and nobody will see."""
+        """End all waits. Returns the deliveries that they were served and no caller will see."""
         with self._lock:
             self._closed = True
             waits = list(self._waits)
-        # Without our lock: a wait leaves its line under the broker's, which its thread may hold.
+        # Not under our lock: `end` takes the lock of the broker, which the thread of a wait may hold.
         for wait in waits:
             wait.end()
         with self._lock:
             return [delivery for wait in waits if wait in self._waits for delivery in wait.take_served()]
 
 
-class ThreadWait:
-    """One wait of one thread. `end` ends it early, from any thread."""
+class MessageWait:
+    """One receive call that waits. Its deliveries are either returned or released.
 
-    __slots__ = ("_broker", "_ended", "_queue", "_served", "_served_lock", "_waiter", "_waits")
+    A subclass says how the caller sleeps: `_serve` is called with the broker's lock held, from any thread.
+    """
+
+    __slots__ = ("_broker", "_ended", "_queue", "_served", "_waiter", "_waits")
 
     def __init__(
         self,
@@ -87,46 +90,36 @@ class ThreadWait:
         self._waits = waits
         self._served: list[Delivery] = []
         self._ended = False
-        # A held lock is the cheapest thing to sleep on; whoever serves us releases it.
-        self._served_lock = threading.Lock()
-        self._served_lock.acquire()
         self._waiter = Waiter(limit, lease_ms, consumer, types, self._serve)
 
     def _serve(self, deliveries: list[Delivery]) -> None:
-        self._served = deliveries
-        self._served_lock.release()
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        """Wake the caller, from any thread."""
+        raise NotImplementedError
 
     def poll(self) -> list[Delivery]:
-        """What is there now, without standing in line."""
+        """The messages that are ready now."""
         waiter = self._waiter
         return self._broker.receive(self._queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types)
 
-    def wait(self, timeout: float | None) -> list[Delivery]:
-        """What came, or nothing when the time is up. None waits for ever."""
-        self._waits.add(self)
-        try:
-            self._register(timeout)
-        except BaseException:
-            # Ctrl-C in the middle of a wait: what we were served meanwhile goes back.
-            self._broker.remove_waiter(self._queue, self._waiter)
-            release_unseen(self._broker, self._queue, self._waits.finish(self))
-            raise
-        return self._waits.finish(self)
-
-    def _register(self, timeout: float | None) -> None:
-        broker, waiter = self._broker, self._waiter
-        deliveries = broker.add_waiter(self._queue, waiter)
+    def _register(self) -> bool:
+        """Add the waiter to the queue. True if there is no need to wait: it was served, or ended before."""
+        deliveries = self._broker.add_waiter(self._queue, self._waiter)
         if deliveries is not None:
             self._served = deliveries
-            return
-        # Checked after we stand in line: an end that came before found nobody to take out of it.
-        if self._ended and broker.remove_waiter(self._queue, waiter):
-            return
-        in_time = self._served_lock.acquire(
-            timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
-        )
-        if not in_time:
-            broker.remove_waiter(self._queue, waiter)
+            return True
+        # Checked after registering: an `end` before that found no waiter to remove.
+        return self._ended and self._broker.remove_waiter(self._queue, self._waiter)
+
+    def _abort(self) -> None:
+        """The caller was interrupted: release what it was served in the meantime."""
+        self._broker.remove_waiter(self._queue, self._waiter)
+        self.release(self._waits.finish(self))
+
+    def release(self, deliveries: list[Delivery]) -> None:
+        release_unseen(self._broker, self._queue, deliveries)
 
     def take_served(self) -> list[Delivery]:
         served, self._served = self._served, []
@@ -134,5 +127,52 @@ class ThreadWait:
 
     def end(self) -> None:
         self._ended = True
+        # False: it was served just before, and the caller is being woken.
         if self._broker.remove_waiter(self._queue, self._waiter):
-            self._served_lock.release()
+            self._wake()
+
+
+class ThreadWait(MessageWait):
+    """A wait of a thread."""
+
+    __slots__ = ("_served_lock",)
+
+    def __init__(
+        self,
+        broker: LibraryBroker,
+        queue: str,
+        limit: int,
+        lease_ms: int | None,
+        consumer: str | None,
+        types: Iterable[str] | None,
+        waits: WaitRegistry,
+    ) -> None:
+        super().__init__(broker, queue, limit, lease_ms, consumer, types, waits)
+        # A held lock is the cheapest thing to sleep on; `_wake` releases it.
+        self._served_lock = threading.Lock()
+        self._served_lock.acquire()
+
+    def _serve(self, deliveries: list[Delivery]) -> None:
+        self._served = deliveries
+        self._served_lock.release()
+
+    def _wake(self) -> None:
+        self._served_lock.release()
+
+    def wait(self, timeout: float | None) -> list[Delivery]:
+        """The messages that came, or none when the timeout is over. None waits for ever."""
+        self._waits.add(self)
+        try:
+            if not self._register():
+                self._sleep(timeout)
+        except BaseException:  # for example Ctrl-C
+            self._abort()
+            raise
+        return self._waits.finish(self)
+
+    def _sleep(self, timeout: float | None) -> None:
+        in_time = self._served_lock.acquire(
+            timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
+        )
+        if not in_time:
+            self._broker.remove_waiter(self._queue, self._waiter)

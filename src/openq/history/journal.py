@@ -23,10 +23,10 @@ from openq.history.tracker import MessageTracker, SegmentContext, bare_context
 from openq.journal.index import SegmentIndex
 
 __all__ = [
-    "SegmentContext",
     "JournalFiles",
     "MessageTracker",
     "SegmentBytes",
+    "SegmentContext",
     "SegmentRef",
     "bare_context",
     "needs_tracker",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     AnyQueue = Queue | AsyncQueue
 
-__all__ = ["VirtualClock", "memory_broker", "messages", "assert_sent"]
+__all__ = ["VirtualClock", "assert_sent", "memory_broker", "messages"]
 
 _ANY: Any = object()
 
