@@ -1,4 +1,4 @@
-"""docs/METRICS.md and docs/ERRORS.md, made from the code: `python -m tests.references` writes them anew."""
+"""docs/SETTINGS.md, METRICS.md and ERRORS.md, made from the code by `python -m tests.references`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,34 @@ from pathlib import Path
 
 from openq import errors
 from openq.rest.problems import PROBLEMS
+from openq.settings import SETTINGS as QUEUE_SETTINGS
 from tests.isolation import ROOT
 
 SOURCE = ROOT / "src" / "openq"
+SETTINGS = ROOT / "docs" / "SETTINGS.md"
 METRICS = ROOT / "docs" / "METRICS.md"
 ERRORS = ROOT / "docs" / "ERRORS.md"
 MADE = "Made by `python -m tests.references`: change the code, not this file.\n"
+
+
+def settings() -> str:
+    lines = [
+        "# Settings of a queue\n",
+        MADE,
+        "One name everywhere: a keyword of the library (`OpenQ(..., max_length=100)`), a field of the REST",
+        "API, a key of a `[queues.NAME]` table in `openq.toml`, a flag of `openq queue create`, and an",
+        "environment variable for new queues of the library. Durations are seconds, or texts such as",
+        "`500ms` and `5m`. The settings of the server are in [CLI.md](CLI.md).\n",
+        "| setting | type | library | command line | environment | meaning |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for each in QUEUE_SETTINGS:
+        kind = f"{each.kind} or null" if each.is_optional else each.kind
+        flag = f"`--{each.name.replace('_', '-')}`" if each.in_cli else ""
+        keyword = f"`{each.name}`" if each.in_library or each.name == "dlq" else ""
+        variable = f"`{each.variable}`" if each.in_library else ""
+        lines.append(f"| `{each.name}` | {kind} | {keyword} | {flag} | {variable} | {each.help} |")
+    return "\n".join(lines) + "\n"
 
 
 def metrics() -> str:
@@ -76,5 +98,6 @@ def error_codes() -> str:
 
 
 if __name__ == "__main__":
+    SETTINGS.write_text(settings())
     METRICS.write_text(metrics())
     ERRORS.write_text(error_codes())

@@ -1,14 +1,15 @@
-"""The references for metrics and errors say what the code says, and a running server exposes nothing else."""
+"""The references of settings, metrics and errors are true; a running server exposes no other metric."""
 
 from __future__ import annotations
 
 import re
 
-from tests.references import ERRORS, METRICS, error_codes, metrics
+from tests.references import ERRORS, METRICS, SETTINGS, error_codes, metrics, settings
 from tests.serving import served_amqp
 
 
 def test_the_documents_are_what_the_code_makes_of_them() -> None:
+    assert SETTINGS.read_text() == settings(), "python -m tests.references"
     assert METRICS.read_text() == metrics(), "python -m tests.references"
     assert ERRORS.read_text() == error_codes(), "python -m tests.references"
 
