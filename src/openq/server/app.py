@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, TextIO
 
 from .._version import __version__
 from ..amqp.definitions_import import apply_at_start
-from ..amqp.management import ManagementApi
+from ..amqp.management.api import ManagementApi
 from ..amqp.server import AmqpServer
 from ..amqp.topology import Topology
 from ..auth.documents import SharedDocument

@@ -1,4 +1,4 @@
-"""One request to RabbitMQ's management API: who asks, for what, the ways to answer, and how lists are cut."""
+"""One request of the management API: caller, permissions and replies; lists with pages, filters and rates."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
-from ..auth.errors import AuthenticationFailed, TooManyFailedLogins, UserStoreDamaged, UserStoreUnwritable
-from ..auth.guard import Principal
-from ..auth.policy import POLICY_NOTE
-from ..errors import Closed, JournalFailed, OpenQError, OutOfRoom, StoreError, public_text
-from ..names import DEFAULT_ACCOUNT, owner_of, qualified_name, split_name, split_namespace
-from ..server.condition_keys import request_condition_keys
-from ..server.context import unless_gone
-from ..server.http import HttpRequest
-from .arguments import account_of
-from .errors import ACCESS_REFUSED, CONNECTION_FORCED, INTERNAL_ERROR, NOT_FOUND, RESOURCE_ERROR, AmqpError
-from .publishing import DiskFull
+from ...auth.errors import AuthenticationFailed, TooManyFailedLogins, UserStoreDamaged, UserStoreUnwritable
+from ...auth.guard import Principal
+from ...auth.policy import POLICY_NOTE
+from ...errors import Closed, JournalFailed, OpenQError, OutOfRoom, StoreError, public_text
+from ...names import DEFAULT_ACCOUNT, owner_of, qualified_name, split_name, split_namespace
+from ...server.condition_keys import request_condition_keys
+from ...server.context import unless_gone
+from ...server.http import HttpRequest
+from ..arguments import account_of
+from ..errors import ACCESS_REFUSED, CONNECTION_FORCED, INTERNAL_ERROR, NOT_FOUND, RESOURCE_ERROR, AmqpError
+from ..publishing import DiskFull
 
 if TYPE_CHECKING:
-    from .management import ManagementApi
+    from .api import ManagementApi
 
 log = logging.getLogger("openq.management")
 
@@ -31,35 +31,14 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 MAX_PAGE = 500
-MIN_RATE_MS = 1_000  # rates are over at least this time
-
-Handler = Callable[["ManagementApi", "ManagementCall"], None]
-ROUTES: dict[tuple[str, int], list[tuple[tuple[str, ...], Handler]]] = {}
+MIN_RATE_MS = 1_000  # the shortest interval of a rate
 
 _JSON = b"application/json"
 _CHALLENGE = b'WWW-Authenticate: Basic realm="OpenQ"\r\n'
 
 
-def route(method: str, path: str) -> Callable[[Handler], Handler]:
-    """`*` is a name, which the handler finds in `Ask.names`. Of two that fit, the first one counts."""
-    parts = tuple(path.split("/"))
-
-    def add(handler: Handler) -> Handler:
-        ROUTES.setdefault((method, len(parts)), []).append((parts, handler))
-        return handler
-
-    return add
-
-
-def find_route(method: str, parts: list[str]) -> tuple[Handler, list[str]] | None:
-    for pattern, handler in ROUTES.get((method, len(parts)), ()):
-        if all(wanted in ("*", part) for wanted, part in zip(pattern, parts, strict=True)):
-            return handler, [part for wanted, part in zip(pattern, parts, strict=True) if wanted == "*"]
-    return None
-
-
 class ManagementError(Exception):
-    """Ends a request that cannot be followed."""
+    """Ends a request with an error reply."""
 
     def __init__(self, status: int, error: str, reason: object) -> None:
         super().__init__(str(reason))
@@ -72,7 +51,7 @@ def not_found() -> ManagementError:
 
 
 def first_or_404(found: list[Json]) -> Json:
-    """The one that was asked for; raises 404."""
+    """The first; raises 404 if there is none."""
     if not found:
         raise not_found()
     return found[0]
@@ -90,18 +69,18 @@ _UNAVAILABLE = (OutOfRoom, StoreError, JournalFailed, UserStoreDamaged, UserStor
 
 
 class ManagementCall:
-    """One request on its way: who asks, for what, and the ways to answer."""
+    """One request."""
 
-    def __init__(self, server: ManagementApi, request: HttpRequest) -> None:
-        self.server = server
-        self.context = server.context
-        self.topology = server.topology
+    def __init__(self, api: ManagementApi, request: HttpRequest) -> None:
+        self.api = api
+        self.context = api.context
+        self.topology = api.topology
         self.request = request
         self.principal: Principal
-        self.names: list[str] = []  # what stood in the path
+        self.names: list[str] = []  # the {names} of the path
         self.query = dict(parse_qsl(request.query, keep_blank_values=True))
 
-    # -- what was sent
+    # -- the body
 
     def body(self) -> Json:
         if not self.request.body:
@@ -109,7 +88,7 @@ class ManagementCall:
         try:
             body = json.loads(self.request.body)
         except (ValueError, RecursionError):
-            raise bad_request("the body is no JSON") from None
+            raise bad_request("the body is not JSON") from None
         if not isinstance(body, dict):
             raise bad_request("the body must be a JSON object")
         return body
@@ -124,7 +103,7 @@ class ManagementCall:
     # -- names
 
     def vhost(self, reason: str | None = None) -> str:
-        """The one in the path. One that the caller may not see is answered like one that is not there."""
+        """The vhost in the path. Raises 404 if it does not exist or the caller may not see it."""
         vhost = self.names[0]
         if not self.topology.vhost_exists(vhost) or not self.can_see_vhost(vhost):
             raise not_found() if reason is None else ManagementError(404, "not_found", reason)
@@ -146,7 +125,7 @@ class ManagementCall:
         )
 
     def may(self, action: str, queue_key: str, *, is_queue: bool) -> bool:
-        """By the caller's rules and, of a queue, its own policy."""
+        """By the caller's rules and, for a queue, its policy."""
         guard, principal = self.context.guard, self.principal
         account, name = split_name(queue_key)
         policy: str | None = None
@@ -154,7 +133,7 @@ class ManagementCall:
             try:
                 policy = self.context.broker.get_queue(queue_key).settings.notes.get(POLICY_NOTE)
             except OpenQError:
-                pass  # no such queue, so no policy
+                pass  # an unknown queue has no policy
         if policy is None:
             return guard.may(principal, action, account, name)
         region = split_namespace(account)[0] or self.context.config.region
@@ -166,9 +145,9 @@ class ManagementCall:
             raise access_refused()
 
     def require_publish(self, name: object, key: object = None) -> None:
-        """Who leads messages to an exchange must be allowed to send there, or to change it.
+        """For a dead-letter or alternate exchange: the caller must be allowed to send to it, or manage it.
 
-        The default exchange is the queue that the key names; without one, any queue.
+        For the default exchange, the queue that `key` names; without a key, any queue.
         """
         if name == "" and isinstance(key, str):
             self.require("send", self.key_of(key), is_queue=True)
@@ -188,24 +167,24 @@ class ManagementCall:
             raise access_refused()
 
     def require_monitoring(self) -> None:
-        """Of the server as a whole."""
+        """To look at the whole server."""
         if not self.context.guard.may(self.principal, "peek", DEFAULT_ACCOUNT, None):
             raise access_refused()
 
-    # -- answers
+    # -- replies
 
     def answer(self, value: object, status: int = 200, headers: bytes = b"") -> None:
         self.request.answer(status, json.dumps(value).encode(), _JSON, headers)
 
     def answer_object(self, value: object) -> None:
-        """An object, or those of its fields that were asked for."""
+        """An object, or the fields that `?columns=` selects."""
         columns = self.query.get("columns")
         self.answer(
             _select_columns(value, columns.split(",")) if columns and isinstance(value, dict) else value
         )
 
     def answer_changed(self, is_new: bool = False, location: str | None = None) -> None:
-        """Something changed: said when it is on disk."""
+        """201 or 204, when the change is durable."""
         headers = b"" if location is None else b"location: " + location.encode("ascii") + b"\r\n"
 
         def committed(error: OpenQError | None) -> None:
@@ -217,7 +196,7 @@ class ManagementCall:
         self.context.after_commit(committed)
 
     def run_in_thread(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """In a thread what may take long; `then` on the loop."""
+        """`work` in a thread, `then` on the loop."""
         self.context.run(work, unless_gone(self.request, then, self.fail))
 
     def answer_from_thread(self, work: Callable[[], object]) -> None:
@@ -240,14 +219,14 @@ class ManagementCall:
         elif isinstance(error, _UNAVAILABLE):
             self.answer({"error": "unavailable", "reason": public_text(error)}, 503)
         elif isinstance(error, OSError):
-            # A file of its own, and the disk refused it. The log tells which.
+            # A file could not be written; the log names it.
             log.error("%s %r failed: %s", self.request.method, self.request.path[:200], error)
-            self.answer({"error": "unavailable", "reason": error.strerror or "the disk refused"}, 503)
+            self.answer({"error": "unavailable", "reason": error.strerror or "disk error"}, 503)
         elif isinstance(error, OpenQError):
             self.answer({"error": "bad_request", "reason": public_text(error)}, 400)
         else:
             log.error("%s %r failed", self.request.method, self.request.path[:200], exc_info=error)
-            self.answer({"error": "internal_error", "reason": "the server failed to answer this"}, 500)
+            self.answer({"error": "internal_error", "reason": "internal error; see the server's log"}, 500)
 
 
 def _from_amqp_error(error: AmqpError) -> ManagementError:
@@ -258,7 +237,7 @@ def _from_amqp_error(error: AmqpError) -> ManagementError:
     if error.code in (RESOURCE_ERROR, INTERNAL_ERROR, CONNECTION_FORCED):
         return ManagementError(
             503, "unavailable", error.text
-        )  # the disk is full, the store away, or the server stops
+        )  # disk full, Redis unreachable, or the server stops
     return bad_request(error.text)
 
 
@@ -275,12 +254,12 @@ def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int
 
 
 def paginate(items: list[Json], query: Mapping[str, str]) -> object:
-    """Sorted, filtered, cut into pages and columns as the query asks."""
+    """Sort, filter, paginate and select columns, as the query says."""
     total = len(items)
     name = query.get("name", "")
     if name:
         if query.get("use_regex") == "true" and re.escape(name) != name:
-            raise bad_request("use_regex: only text that stands for itself can be searched for")
+            raise bad_request("use_regex: only literal text is supported")
         items = [each for each in items if name in str(each.get("name", ""))]
     if "sort" in query:
         items = sorted(items, key=lambda each: _rank(field_of(each, query["sort"])))
@@ -342,7 +321,7 @@ def _select_columns(item: Json, paths: Iterable[str]) -> Json:
 
 
 class Rates:
-    """How fast counters grow between two looks at them."""
+    """Rates of counters, from one request to the next."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -364,7 +343,7 @@ class Rates:
         return found
 
     def retain(self, keys: Iterable[str]) -> None:
-        """Forget all others: those queues are gone."""
+        """Remove all others: their queues are deleted."""
         wanted = set(keys)
         with self._lock:
             self._seen = {key: seen for key, seen in self._seen.items() if key in wanted}

@@ -1,22 +1,19 @@
-"""The management API's users and permissions, over the users and rules that every protocol shares.
+"""Users and permissions of the management API, over the users and rules that all protocols share.
 
-RabbitMQ has tags and three regular expressions for each vhost; here a user has a role and rules with patterns
-of `*` and `?` (`definitions.py` says what becomes what). What a rule cannot say is refused with the reason:
-nobody must have more rights than was asked for, nor believe to have others.
+`permissions.py` maps tags and regular expressions to roles and rules. What a rule cannot express is refused
+with the reason: no user must get other rights than were requested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from ..auth.policy import ROLES, Rule
-from ..auth.store import User, UserStore, hash_password, rabbitmq_hash
-from ..names import DEFAULT_ACCOUNT
-from .arguments import account_of
-from .management_call import Json, ManagementCall, bad_request, first_or_404, not_found, paginate, route
-from .permissions import (
+from ...auth.policy import ROLES, Rule
+from ...auth.store import User, UserStore, hash_password, rabbitmq_hash
+from ...names import DEFAULT_ACCOUNT
+from ..arguments import account_of
+from ..permissions import (
     ACTIONS_OF,
     DEFAULT_ALGORITHM,
     GUEST,
@@ -26,16 +23,15 @@ from .permissions import (
     role_of,
     user_fields,
 )
+from .call import Json, ManagementCall, bad_request, first_or_404, not_found, paginate
+from .routes import route
 
-if TYPE_CHECKING:
-    from .management import ManagementApi
-
-# Roles that stand for tags. What they allow beyond permissions is documented with the tags.
+# Roles that are shown as tags.
 _TAGGED = ("admin", "viewer")
 
 
-def _users(management: ManagementApi) -> list[Json]:
-    guard = management.context.guard
+def _users(call: ManagementCall) -> list[Json]:
+    guard = call.context.guard
     if guard.is_open:
         return [
             {
@@ -49,9 +45,9 @@ def _users(management: ManagementApi) -> list[Json]:
     return [user_fields(user) for user in guard.store.users()]
 
 
-def _permissions(management: ManagementApi) -> list[Json]:
-    vhosts = management.topology.vhosts()
-    guard = management.context.guard
+def _permissions(call: ManagementCall) -> list[Json]:
+    vhosts = call.topology.vhosts()
+    guard = call.context.guard
     if guard.is_open:
         return [
             {"user": GUEST, "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}
@@ -60,77 +56,68 @@ def _permissions(management: ManagementApi) -> list[Json]:
     return [each for user in guard.store.users() for each in permission_fields(user, vhosts)]
 
 
-# -- looking --------------------------------------------------------------------------------------
+# -- lists --------------------------------------------------------------------------------------
 
 
-@route("GET", "users")
-def list_users(management: ManagementApi, call: ManagementCall) -> None:
-    call.require_admin()
-    call.answer(paginate(_users(management), call.query))
+@route("GET", "users", permission="admin")
+def list_users(call: ManagementCall) -> None:
+    call.answer(paginate(_users(call), call.query))
 
 
-@route("GET", "users/without-permissions")
-def users_without_permissions(management: ManagementApi, call: ManagementCall) -> None:
-    call.require_admin()
-    known = {each["user"] for each in _permissions(management)}
-    call.answer(paginate([each for each in _users(management) if each["name"] not in known], call.query))
+@route("GET", "users/without-permissions", permission="admin")
+def users_without_permissions(call: ManagementCall) -> None:
+    known = {each["user"] for each in _permissions(call)}
+    call.answer(paginate([each for each in _users(call) if each["name"] not in known], call.query))
 
 
-@route("GET", "users/*")
-def show_user(management: ManagementApi, call: ManagementCall) -> None:
-    call.require_admin()
-    call.answer_object(first_or_404([each for each in _users(management) if each["name"] == call.names[0]]))
+@route("GET", "users/{user}", permission="admin")
+def show_user(call: ManagementCall) -> None:
+    call.answer_object(first_or_404([each for each in _users(call) if each["name"] == call.names[0]]))
 
 
-@route("GET", "permissions")
-def list_permissions(management: ManagementApi, call: ManagementCall) -> None:
-    call.require_admin()
-    call.answer(paginate(_permissions(management), call.query))
+@route("GET", "permissions", permission="admin")
+def list_permissions(call: ManagementCall) -> None:
+    call.answer(paginate(_permissions(call), call.query))
 
 
-@route("GET", "users/*/permissions")
-def permissions_of_user(management: ManagementApi, call: ManagementCall) -> None:
-    call.require_admin()
-    first_or_404([each for each in _users(management) if each["name"] == call.names[0]])
-    call.answer([each for each in _permissions(management) if each["user"] == call.names[0]])
+@route("GET", "users/{user}/permissions", permission="admin")
+def permissions_of_user(call: ManagementCall) -> None:
+    first_or_404([each for each in _users(call) if each["name"] == call.names[0]])
+    call.answer([each for each in _permissions(call) if each["user"] == call.names[0]])
 
 
-@route("GET", "vhosts/*/permissions")
-def permissions_of_vhost(management: ManagementApi, call: ManagementCall) -> None:
-    call.require_admin()
+@route("GET", "vhosts/{vhost}/permissions", permission="admin")
+def permissions_of_vhost(call: ManagementCall) -> None:
     vhost = call.vhost()
-    call.answer([each for each in _permissions(management) if each["vhost"] == vhost])
+    call.answer([each for each in _permissions(call) if each["vhost"] == vhost])
 
 
-@route("GET", "permissions/*/*")
-def show_permission(management: ManagementApi, call: ManagementCall) -> None:
-    call.require_admin()
-    call.answer_object(_permission(management, call))
+@route("GET", "permissions/{vhost}/{user}", permission="admin")
+def show_permission(call: ManagementCall) -> None:
+    call.answer_object(_permission(call))
 
 
-def _permission(management: ManagementApi, call: ManagementCall) -> Json:
+def _permission(call: ManagementCall) -> Json:
     names = {"vhost": call.names[0], "user": call.names[1]}
-    return first_or_404([each for each in _permissions(management) if names.items() <= each.items()])
+    return first_or_404([each for each in _permissions(call) if names.items() <= each.items()])
 
 
 # -- users ----------------------------------------------------------------------------------------
 
 
-@route("PUT", "users/*")
-def put_user(management: ManagementApi, call: ManagementCall) -> None:
-    """With `password`, or with `password_hash` as RabbitMQ writes it; with neither there is no password."""
-    call.require_admin()
-    name, body, store = call.names[0], call.body(), management.context.guard.store
+@route("PUT", "users/{user}", permission="admin")
+def put_user(call: ManagementCall) -> None:
+    """With `password`, with `password_hash` as RabbitMQ writes it, or without a password."""
+    name, body, store = call.names[0], call.body(), call.context.guard.store
     role = role_of(_tags(body))
     password, hashed = _password(body)
     known = store.user(name)
     if name == GUEST and known is None:
         raise bad_request(NO_GUEST)
     if not store.users() and (role != "admin" or (password is None and hashed is None)):
-        # Adding the first user ends open access; then somebody must be able to sign in and add others.
+        # Adding the first user ends open access: an administrator must be able to log in.
         raise bad_request(
-            "the first user must have a password and the tag administrator: "
-            "from then on everybody has to sign in"
+            "the first user must have a password and the tag administrator: adding it ends open access"
         )
 
     def work() -> bool:
@@ -145,7 +132,7 @@ def put_user(management: ManagementApi, call: ManagementCall) -> None:
 
 
 def _role(user: User, wanted: str) -> str:
-    """No tag stands for the other roles, so they stay when tags are set."""
+    """Roles without a tag are kept when tags are set."""
     return wanted if wanted != "none" or user.role in _TAGGED else user.role
 
 
@@ -161,7 +148,7 @@ def _tags(body: Json) -> list[str]:
 
 
 def _password(body: Json) -> tuple[str | None, str | None]:
-    """The password, or a hash to be kept."""
+    """The password, or a hash to be stored."""
     password, hashed = body.get("password"), body.get("password_hash")
     if password is not None and hashed is not None:
         raise bad_request("both_password_and_password_hash_are_provided")
@@ -173,24 +160,22 @@ def _password(body: Json) -> tuple[str | None, str | None]:
     return password, rabbitmq_hash(hashed, algorithm) if hashed else None
 
 
-@route("DELETE", "users/*")
-def delete_user(management: ManagementApi, call: ManagementCall) -> None:
-    """With all keys and tokens; its connections end."""
-    call.require_admin()
-    _delete_users(management, call, [call.names[0]])
+@route("DELETE", "users/{user}", permission="admin")
+def delete_user(call: ManagementCall) -> None:
+    """Keys and tokens are deleted too, and connections closed."""
+    _delete_users(call, [call.names[0]])
 
 
-@route("POST", "users/bulk-delete")
-def delete_users(management: ManagementApi, call: ManagementCall) -> None:
-    call.require_admin()
+@route("POST", "users/bulk-delete", permission="admin")
+def delete_users(call: ManagementCall) -> None:
     names = call.required("users")["users"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise bad_request("users must be a list of names")
-    _delete_users(management, call, names)
+    _delete_users(call, names)
 
 
-def _delete_users(management: ManagementApi, call: ManagementCall, names: list[str]) -> None:
-    guard = management.context.guard
+def _delete_users(call: ManagementCall, names: list[str]) -> None:
+    guard = call.context.guard
     if guard.is_open and GUEST in names:
         raise bad_request(
             "a server without users is open to guest: add an administrator (PUT /api/users/NAME), "
@@ -198,9 +183,9 @@ def _delete_users(management: ManagementApi, call: ManagementCall, names: list[s
         )
     if any(guard.store.user(name) is None for name in names):
         raise not_found()
-    # Without users the server would be open to everybody again.
+    # Without users the server would be open again.
     if names and not {user.name for user in guard.store.users()} - set(names):
-        raise bad_request("the last user stays: a server without users is open to everybody on this machine")
+        raise bad_request("the last user cannot be deleted: a server without users is open")
 
     def work() -> None:
         for name in names:
@@ -212,19 +197,18 @@ def _delete_users(management: ManagementApi, call: ManagementCall, names: list[s
 # -- permissions ----------------------------------------------------------------------------------
 
 
-@route("PUT", "permissions/*/*")
-def put_permission(management: ManagementApi, call: ManagementCall) -> None:
-    """Exactly these rights in the vhost; denials that were given with `openq perm` stay."""
-    call.require_admin()
+@route("PUT", "permissions/{vhost}/{user}", permission="admin")
+def put_permission(call: ManagementCall) -> None:
+    """Replace the permissions in the vhost; deny rules of `openq perm` are kept."""
     body = call.required("configure", "write", "read")
-    (vhost, name), store = call.names, management.context.guard.store
+    (vhost, name), store = call.names, call.context.guard.store
     user = store.user(name)
-    if user is None or not management.topology.vhost_exists(vhost):
+    if user is None or not call.topology.vhost_exists(vhost):
         raise bad_request("vhost_or_user_not_found")
     account = account_of(vhost)
     wanted = {kind: _globs(kind, body[kind]) for kind in ACTIONS_OF}
     _refuse_more(user, account, wanted, _TAGGED)
-    is_new = not [each for each in _permissions(management) if (each["user"], each["vhost"]) == (name, vhost)]
+    is_new = not [each for each in _permissions(call) if (each["user"], each["vhost"]) == (name, vhost)]
     by_pattern: dict[str, set[str]] = {}
     for kind, globs in wanted.items():
         for glob in globs:
@@ -238,14 +222,13 @@ def put_permission(management: ManagementApi, call: ManagementCall) -> None:
     call.run_in_thread(work, call.answer_changed)
 
 
-@route("DELETE", "permissions/*/*")
-def delete_permission(management: ManagementApi, call: ManagementCall) -> None:
-    call.require_admin()
-    (vhost, name), store = call.names, management.context.guard.store
-    _permission(management, call)
+@route("DELETE", "permissions/{vhost}/{user}", permission="admin")
+def delete_permission(call: ManagementCall) -> None:
+    (vhost, name), store = call.names, call.context.guard.store
+    _permission(call)
     user, account = store.user(name), account_of(vhost)
     if user is None:
-        raise bad_request("a server without users is open: there is nothing to take from guest")
+        raise bad_request("a server without users is open: guest has no permissions to delete")
     _refuse_more(user, account, {kind: [] for kind in ACTIONS_OF}, ("viewer",))
 
     def work() -> None:
@@ -260,14 +243,14 @@ def _globs(kind: str, pattern: object) -> list[str]:
     globs = globs_of(pattern)
     if globs is None:
         raise bad_request(
-            f"{kind}: rules here have patterns of * and ? only, and cannot say {pattern[:200]!r}; "
-            "name prefixes or whole names, with | between them"
+            f"{kind}: rules support only * and ?, and cannot express {pattern[:200]!r}; "
+            "use prefixes or whole names, separated by |"
         )
     return globs
 
 
 def _without(user: User, account: str) -> tuple[Rule, ...]:
-    """Its rules but for those that allow something in this account alone."""
+    """The rules of a user except those that allow something in this account alone."""
     return tuple(
         rule
         for rule in user.rules
@@ -276,20 +259,20 @@ def _without(user: User, account: str) -> tuple[Rule, ...]:
 
 
 def _refuse_more(user: User, account: str, wanted: dict[str, list[str]], exempt: Iterable[str]) -> None:
-    """Raises 400 if its role, or a rule for all vhosts, would leave it rights that are not asked for."""
+    """Raises 400 if the role, or a rule for all vhosts, allows more than requested."""
     lasting = [rule for rule in user.rules if rule.account == "*" and rule.effect == "allow"]
     if user.role not in exempt:
         lasting += [rule for rule in ROLES[user.role] if (rule.account or user.account) in ("*", account)]
     for kind, globs in wanted.items():
         if globs != ["*"] and any(ACTIONS_OF[kind] & rule.actions for rule in lasting):
             raise bad_request(
-                f"user {user.name!r} would keep more than that: it has the role {user.role!r}, or rules "
-                "for all vhosts; PUT /api/v1/users/NAME changes the role, `openq perm revoke` ends a rule"
+                f"user {user.name!r} would keep more permissions: by the role {user.role!r}, or by rules for "
+                "all vhosts; PUT /api/v1/users/NAME changes the role, `openq perm revoke` removes a rule"
             )
 
 
 def forget_vhost(store: UserStore, vhost: str) -> None:
-    """Rights in a vhost go with it: one of the same name that comes later is another one."""
+    """Remove the rules of a deleted vhost, so that a later one of the same name does not inherit them."""
     account = account_of(vhost)
     if account == DEFAULT_ACCOUNT:
         return
