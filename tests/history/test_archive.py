@@ -59,7 +59,7 @@ def archive(tmp_path: Path) -> Archive:
     return Archive(tmp_path / "archive")
 
 
-def test_an_archive_that_is_not_there_has_no_version(archive: Archive) -> None:
+def test_a_missing_archive_has_no_versions(archive: Archive) -> None:
     assert archive.latest() is None
     assert archive.versions() == []
     assert archive.vacuum() == []
@@ -67,7 +67,7 @@ def test_an_archive_that_is_not_there_has_no_version(archive: Archive) -> None:
         archive.at(3)
 
 
-def test_what_is_committed_is_read_back_as_it_was(archive: Archive) -> None:
+def test_a_committed_manifest_is_read_back_unchanged(archive: Archive) -> None:
     file = write(archive, "one", rows(1, 250))
     first = manifest(files=[file], lineage={"x": [1]}, erased=[{"id": "é"}], segments=[{"number": 1}])
 
@@ -89,7 +89,7 @@ def test_what_is_committed_is_read_back_as_it_was(archive: Archive) -> None:
     archive.verify(file)
 
 
-def test_a_version_is_committed_once_whoever_tries_at_the_same_time(archive: Archive) -> None:
+def test_concurrent_commits_of_a_version_conflict(archive: Archive) -> None:
     archive.commit(manifest())
     outcomes: list[object] = []
     together = threading.Barrier(8)
@@ -135,14 +135,14 @@ def test_an_older_version_is_found_by_number_and_by_time(archive: Archive) -> No
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "no manifest"),
-        (b"[]", "no manifest"),
-        (b"[" * 100_000, "no manifest"),
+        (b"", "not a manifest"),
+        (b"[]", "not a manifest"),
+        (b"[" * 100_000, "not a manifest"),
         (b'{"manifest": {}, "crc": 1}', "checksum"),
-        (b"\xff\xfe", "no manifest"),
+        (b"\xff\xfe", "not a manifest"),
     ],
 )
-def test_what_is_no_manifest_is_named(archive: Archive, data: bytes, says: str) -> None:
+def test_an_invalid_manifest_is_reported_with_its_file(archive: Archive, data: bytes, says: str) -> None:
     archive.commit(manifest())
     path = Path(archive.path, "manifests", f"{2:020d}.json")
     path.write_bytes(data)
@@ -152,7 +152,7 @@ def test_what_is_no_manifest_is_named(archive: Archive, data: bytes, says: str) 
     assert str(path) in str(raised.value)
 
 
-def test_a_changed_manifest_is_noticed(archive: Archive) -> None:
+def test_a_changed_manifest_fails_its_checksum(archive: Archive) -> None:
     archive.commit(manifest(files=[write(archive, "one", rows(1, 10))]))
     path = Path(archive.path, "manifests", f"{1:020d}.json")
     path.write_bytes(path.read_bytes().replace(b'"rows":10', b'"rows":11'))
@@ -182,12 +182,12 @@ def test_a_changed_manifest_is_noticed(archive: Archive) -> None:
         "",
     ],
 )
-def test_a_file_lies_in_its_table(path: str) -> None:
-    with pytest.raises(InvalidSetting, match="no file of the table"):
+def test_a_path_outside_its_table_is_refused(path: str) -> None:
+    with pytest.raises(InvalidSetting, match="not a file of the table"):
         ArchiveFile("messages", path, 0, 0, 0, None, None, None, None, None, None, [])
 
 
-def test_a_link_does_not_lead_out_of_the_archive(archive: Archive, tmp_path: Path) -> None:
+def test_a_symlink_out_of_the_archive_is_refused(archive: Archive, tmp_path: Path) -> None:
     write(archive, "one", rows(1, 10))
     outside = tmp_path / "outside.parquet"
     pq.write_table(rows(1, 10), outside)
@@ -197,7 +197,7 @@ def test_a_link_does_not_lead_out_of_the_archive(archive: Archive, tmp_path: Pat
         archive.open("messages/link.parquet")
 
 
-def test_files_that_cannot_match_are_not_looked_at(archive: Archive) -> None:
+def test_files_that_cannot_match_are_skipped(archive: Archive) -> None:
     files = [
         write(archive, f"f{at}", rows(at, 100, queue)) for at, queue in ((1, "a"), (101, "b"), (201, "c"))
     ]
@@ -270,7 +270,7 @@ def test_a_file_of_another_kind_is_refused(archive: Archive, version: bytes | No
     table = rows(1, 5).replace_schema_metadata({b"openq.columns": version} if version else {})
 
     with pytest.raises(
-        InvalidSetting, match=r"version '2'.*newer OpenQ" if version else "no columns of OpenQ"
+        InvalidSetting, match=r"version '2'.*newer OpenQ" if version else "not hold columns of OpenQ"
     ):
         write(archive, "one", table)
 
@@ -286,7 +286,7 @@ def test_damage_in_a_file_is_one_clear_error(archive: Archive) -> None:
         with suppress(ArchiveDamaged):  # or it is not noticed; but nothing else is raised
             list(archive.read_file(file, Selection()))
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ArchiveDamaged, match="no intact Parquet"):
+    with pytest.raises(ArchiveDamaged, match="not an intact Parquet"):
         list(archive.read_file(file, Selection()))
     path.unlink()
     with pytest.raises(HistoryUnavailable, match="vacuumed"):
@@ -295,7 +295,7 @@ def test_damage_in_a_file_is_one_clear_error(archive: Archive) -> None:
         archive.verify(file)
 
 
-def test_vacuum_removes_old_versions_and_what_only_they_named(archive: Archive) -> None:
+def test_vacuum_removes_old_versions_and_their_files(archive: Archive) -> None:
     one, two = write(archive, "one", rows(1, 10)), write(archive, "two", rows(11, 10))
     orphan = write(archive, "orphan", rows(1, 10))
     both = write(archive, "both", rows(1, 20))
@@ -316,7 +316,7 @@ def test_vacuum_removes_old_versions_and_what_only_they_named(archive: Archive) 
     assert archive.commit(archive.at(3).next()) == 4
 
 
-def test_columns_that_are_null_in_some_row_groups_only_are_read_right(archive: Archive) -> None:
+def test_columns_that_are_null_in_some_row_groups_are_read(archive: Archive) -> None:
     table = rows(1, 300)
     groups = [None] * 100 + [f"group-{seq}" for seq in range(100)] + [None] * 100
     names = table.schema.names
@@ -333,7 +333,7 @@ def test_columns_that_are_null_in_some_row_groups_only_are_read_right(archive: A
     assert only_nulls.column("dedup_id").null_count == 300
 
 
-def test_an_archive_that_was_made_anew_is_not_taken_for_the_old_one(archive: Archive) -> None:
+def test_a_recreated_archive_is_not_read_from_the_cache(archive: Archive) -> None:
     archive.commit(manifest(files=[write(archive, "old", rows(1, 10))]))
     before = archive.latest()
     assert before is not None

@@ -78,7 +78,9 @@ def plain(journal: Path) -> dict[str, list[dict[str, Any]]]:
     return plain_tables(journal)
 
 
-def test_the_workload_is_worth_it(plain: dict[str, list[dict[str, Any]]], journal: Path) -> None:
+def test_the_workload_covers_every_event_and_column(
+    plain: dict[str, list[dict[str, Any]]], journal: Path
+) -> None:
     assert {row["event"] for row in plain["events"]} == set(EVENTS)
     assert max(row["receive_count"] or 0 for row in plain["events"]) >= 3
     assert len(JournalFiles(journal).segments()) > 3
@@ -88,7 +90,7 @@ def test_the_workload_is_worth_it(plain: dict[str, list[dict[str, Any]]], journa
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_row_is_as_a_plain_decoder_sees_it(
+def test_every_row_equals_that_of_the_plain_decoder(
     journal: Path, plain: dict[str, list[dict[str, Any]]], table: str
 ) -> None:
     found = rows(journal, Selection(table))
@@ -122,7 +124,7 @@ def test_small_batches_hold_the_same_rows(journal: Path, monkeypatch: pytest.Mon
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_choosing_early_equals_filtering_the_whole_table(
+def test_a_selection_equals_filtering_the_whole_table(
     journal: Path, plain: dict[str, list[dict[str, Any]]], data: st.DataObject
 ) -> None:
     table = data.draw(st.sampled_from(TABLES))
@@ -274,7 +276,7 @@ def test_following_an_open_segment_reads_only_what_is_new(tmp_path: Path) -> Non
     broker.close()
 
 
-def test_the_lineage_forgets_who_is_gone(tmp_path: Path) -> None:
+def test_the_tracker_drops_removed_messages(tmp_path: Path) -> None:
     clock = VirtualClock()
     broker = open_broker(tmp_path, clock)
     create_queues(broker)
@@ -292,7 +294,7 @@ def test_the_lineage_forgets_who_is_gone(tmp_path: Path) -> None:
     broker.close()
 
 
-def test_who_is_lent_out_survives_a_sweep_of_what_waits(tmp_path: Path) -> None:
+def test_a_message_in_flight_survives_a_purge_of_ready_messages(tmp_path: Path) -> None:
     broker = open_broker(tmp_path)
     broker.declare("q", QueueSettings())
     for name in ("waits", "lent"):
@@ -312,7 +314,7 @@ def test_who_is_lent_out_survives_a_sweep_of_what_waits(tmp_path: Path) -> None:
     broker.close()
 
 
-def test_a_killed_writers_torn_tail_is_no_row(tmp_path: Path) -> None:
+def test_a_torn_tail_gives_no_row(tmp_path: Path) -> None:
     clock = VirtualClock()
     broker = open_broker(tmp_path, clock)
     create_queues(broker)
@@ -329,7 +331,7 @@ def test_a_killed_writers_torn_tail_is_no_row(tmp_path: Path) -> None:
         assert rows(tmp_path, Selection(table)) == before[table]
 
 
-def test_a_missing_or_broken_sidecar_is_built_again(journal: Path) -> None:
+def test_a_missing_or_broken_sidecar_is_rebuilt(journal: Path) -> None:
     files = JournalFiles(journal)
     ref = files.segments()[1]
     sidecar = Path(index_path(ref.path))
@@ -348,7 +350,7 @@ def test_a_missing_or_broken_sidecar_is_built_again(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_flipped_bit_is_noticed(journal: Path, tmp_path: Path, table: str) -> None:
+def test_a_flipped_bit_is_detected(journal: Path, tmp_path: Path, table: str) -> None:
     files = JournalFiles(journal)
     ref = files.segments()[1]
     index = files.index(ref.number)
@@ -381,7 +383,7 @@ def test_a_flipped_bit_is_noticed(journal: Path, tmp_path: Path, table: str) -> 
     assert noticed > (90 if table == "messages" else 50)
 
 
-def test_an_index_of_another_segment_is_noticed(journal: Path) -> None:
+def test_an_index_of_another_segment_is_detected(journal: Path) -> None:
     files = JournalFiles(journal)
     one, other = files.segments()[1:3]
     context = bare_context(one, files.index(one.number))
@@ -393,7 +395,7 @@ def test_an_index_of_another_segment_is_noticed(journal: Path) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_no_index_makes_it_crash(journal: Path, data: st.DataObject) -> None:
+def test_a_corrupt_index_raises_only_known_errors(journal: Path, data: st.DataObject) -> None:
     files = JournalFiles(journal)
     ref = files.segments()[1]
     index = files.index(ref.number)
@@ -411,7 +413,7 @@ def test_no_index_makes_it_crash(journal: Path, data: st.DataObject) -> None:
             continue
 
 
-def test_a_segment_that_was_used_again_is_gone_and_not_damaged(journal: Path, tmp_path: Path) -> None:
+def test_a_reused_segment_is_unavailable_not_damaged(journal: Path, tmp_path: Path) -> None:
     files = JournalFiles(journal)
     first, second = files.segments()[:2]
     folder = tmp_path / "journal"
@@ -436,19 +438,19 @@ def test_a_segment_that_was_used_again_is_gone_and_not_damaged(journal: Path, tm
 def test_a_directory_without_a_journal_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(HistoryUnavailable, match="holds no journal"):
         JournalFiles(tmp_path).segments()
-    with pytest.raises(HistoryUnavailable, match="not kept any more"):
+    with pytest.raises(HistoryUnavailable, match="no longer kept"):
         JournalFiles(tmp_path).index(3)
 
 
-def test_no_lineage_is_made_of_nonsense() -> None:
+def test_an_invalid_tracker_state_is_refused() -> None:
     good = MessageTracker("p").state()
 
     for broken in ({}, {**good, "seqs": "?"}, {**good, "ids": good["seqs"]}, {**good, "names": 3}):
-        with pytest.raises(InvalidSetting, match="no lineage"):
+        with pytest.raises(InvalidSetting, match="not the state"):
             MessageTracker.from_state(broken)
 
 
-def test_the_index_alone_answers_what_it_can(journal: Path, tmp_path: Path) -> None:
+def test_selections_of_index_columns_read_no_bytes(journal: Path, tmp_path: Path) -> None:
     files = JournalFiles(journal)
     ref: SegmentRef = files.segments()[1]
     index = files.index(ref.number)
@@ -525,7 +527,7 @@ _INFOS = st.one_of(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_INFOS, min_size=1, max_size=8), st.sampled_from(("wire", "json", "few")))
-def test_many_infos_at_once_say_what_each_of_them_says(found: list[Properties], among: str) -> None:
+def test_vectorized_properties_equal_those_read_one_by_one(found: list[Properties], among: str) -> None:
     if among == "wire":
         found = [*found, *(Properties.from_amqp(wire(n, own=True)) for n in range(70))]
     elif among == "json":

@@ -128,7 +128,7 @@ def test_pieces_are_of_the_size_asked_for_and_do_not_overlap(
         history.snapshot(Selection(), max_bytes=0)
 
 
-def test_a_snapshot_stays_as_it_is(broker: LocalBroker, history: LocalHistory) -> None:
+def test_a_snapshot_does_not_change(broker: LocalBroker, history: LocalHistory) -> None:
     fill(broker, 700)
     snapshot = history.snapshot(Selection(), max_bytes=20_000)
     before = scan(history, snapshot)
@@ -145,7 +145,7 @@ def test_a_snapshot_stays_as_it_is(broker: LocalBroker, history: LocalHistory) -
     assert max(row["position"] for row in before) < snapshot.end_position <= history.end_position()
 
 
-def test_what_is_kept_nowhere_is_named(broker: LocalBroker, history: LocalHistory) -> None:
+def test_dropped_rows_are_reported_as_a_gap(broker: LocalBroker, history: LocalHistory) -> None:
     fill(broker, 1500)
     snapshot = history.snapshot(Selection(), max_bytes=1 << 30)
     assert broker.journal is not None
@@ -181,7 +181,7 @@ def test_a_hole_between_archive_and_journal_is_a_gap(broker: LocalBroker, histor
     )
 
 
-def test_an_older_version_is_read_as_it_was(broker: LocalBroker, history: LocalHistory) -> None:
+def test_an_older_version_is_read_unchanged(broker: LocalBroker, history: LocalHistory) -> None:
     fill(broker, 900)
     archive_sealed(history, most=1)
     first = scan(history, history.snapshot(Selection(), as_of=1))
@@ -197,9 +197,7 @@ def test_an_older_version_is_read_as_it_was(broker: LocalBroker, history: LocalH
         history.snapshot(Selection(), as_of=9)
 
 
-def test_an_archive_is_a_history_by_itself(
-    broker: LocalBroker, history: LocalHistory, tmp_path: Path
-) -> None:
+def test_an_archive_alone_is_a_history(broker: LocalBroker, history: LocalHistory, tmp_path: Path) -> None:
     fill(broker, 900)
     archive_sealed(history)
     rows = scan(history, history.snapshot(Selection(), as_of=1))
@@ -239,7 +237,7 @@ def test_an_archive_of_another_journal_is_refused(
         other.close()
 
 
-def test_where_there_is_no_journal_it_is_said(tmp_path: Path) -> None:
+def test_a_missing_journal_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(HistoryUnavailable, match="holds no journal"):
         LocalHistory(tmp_path).snapshot(Selection())
 
@@ -263,14 +261,14 @@ def test_where_there_is_no_journal_it_is_said(tmp_path: Path) -> None:
         {"kind": "file", "rows": 1, "bytes": 1, "journal": "x", "path": "messages/a.parquet"},
     ],
 )
-def test_a_piece_that_somebody_made_up_is_refused(value: object) -> None:
+def test_an_invalid_piece_is_refused(value: object) -> None:
     with pytest.raises(InvalidSetting, match=r"piece|archive"):
         Piece.from_json(value)
 
 
 @pytest.mark.parametrize("value", [None, {}, {"pieces": 3}, "x"])
-def test_what_is_no_snapshot_is_refused(value: object) -> None:
-    with pytest.raises(InvalidSetting, match="no snapshot"):
+def test_an_invalid_snapshot_is_refused(value: object) -> None:
+    with pytest.raises(InvalidSetting, match="not a snapshot"):
         Snapshot.from_json(value)
 
 
@@ -350,7 +348,7 @@ def test_every_scan_sees_every_message_once_while_segments_move_to_the_archive(
     assert archive_rounds >= least_rounds
 
 
-def test_pieces_are_not_made_so_small_that_there_are_millions(
+def test_the_number_of_pieces_is_limited(
     broker: LocalBroker, history: LocalHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker, 400)
@@ -363,7 +361,7 @@ def test_pieces_are_not_made_so_small_that_there_are_millions(
 
 
 @pytest.mark.parametrize("end_group", [10**9, 2**62])
-def test_row_groups_that_are_made_up_cost_nothing(
+def test_row_groups_beyond_the_file_are_refused_cheaply(
     end_group: int, broker: LocalBroker, history: LocalHistory
 ) -> None:
     fill(broker, 900)
@@ -378,7 +376,7 @@ def test_row_groups_that_are_made_up_cost_nothing(
     assert check_piece(piece, history, history.end_position()) == piece
 
 
-def test_a_piece_that_is_larger_than_any_is_refused(
+def test_a_piece_over_the_size_limit_is_refused(
     broker: LocalBroker, history: LocalHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker, 900)
@@ -414,7 +412,7 @@ def test_row_groups_that_cannot_match_are_not_planned(tmp_path: Path) -> None:
     assert [each.as_py() for each in read] == list(range(301, 601))
 
 
-def test_another_journal_at_the_same_path_is_noticed(tmp_path: Path) -> None:
+def test_another_journal_at_the_same_path_is_detected(tmp_path: Path) -> None:
     def begin() -> tuple[int, ...]:
         LocalBroker(tmp_path / "data").close()
         journal = LocalHistory(tmp_path / "data").journal

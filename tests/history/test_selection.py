@@ -23,7 +23,7 @@ from openq.history.selection import Selection
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_schema_carries_its_version_and_has_the_same_columns_as_spark_s(table: str) -> None:
+def test_arrow_and_spark_schemas_have_the_same_columns(table: str) -> None:
     schema = arrow_schema(table)
 
     assert schema.metadata[VERSION_KEY] == b"1"
@@ -33,7 +33,7 @@ def test_a_schema_carries_its_version_and_has_the_same_columns_as_spark_s(table:
         assert f"`{name}` " in ddl(table)
 
 
-def test_columns_come_in_the_order_asked_for() -> None:
+def test_columns_keep_the_requested_order() -> None:
     assert arrow_schema("messages", ["body", "seq"]).names == ["body", "seq"]
     assert ddl("events", ["group", "ts"]) == "`group` STRING, `ts` TIMESTAMP"
     assert set(column_names("messages")) - set(column_names("messages", body=False)) == set(BODY_COLUMNS)
@@ -50,16 +50,14 @@ def test_columns_come_in_the_order_asked_for() -> None:
         ("messages", ["body"], False),
     ],
 )
-def test_a_column_that_is_not_there_is_one_clear_error(
-    table: str, columns: list[str] | None, body: bool
-) -> None:
+def test_an_unknown_column_is_refused(table: str, columns: list[str] | None, body: bool) -> None:
     with pytest.raises(InvalidSetting):
         arrow_schema(table, columns, body)
 
 
 def test_columns_of_another_version_are_refused() -> None:
     check_version(arrow_schema("events").metadata, "f")
-    with pytest.raises(InvalidSetting, match="no columns of OpenQ"):
+    with pytest.raises(InvalidSetting, match="not hold columns of OpenQ"):
         check_version(None, "f")
     with pytest.raises(InvalidSetting, match="newer OpenQ"):
         check_version({VERSION_KEY: b"2"}, "f")
@@ -115,7 +113,7 @@ def test_a_selection_survives_json_and_pickle() -> None:
         {"table": "events", "events": ["none"]},
     ],
 )
-def test_a_bad_selection_is_one_clear_error(value: object) -> None:
+def test_an_invalid_selection_is_refused(value: object) -> None:
     with pytest.raises(InvalidSetting):
         Selection.from_json(value)  # type: ignore[arg-type]
 
@@ -200,9 +198,7 @@ def test_keep_filters_and_projects_and_null_matches_nothing() -> None:
         ("std::bad_alloc", None, "std::bad_alloc"),
     ],
 )
-def test_a_signature_keeps_what_errors_have_in_common(
-    text: str | None, kind: str | None, sign: str | None
-) -> None:
+def test_equal_failures_have_one_signature(text: str | None, kind: str | None, sign: str | None) -> None:
     assert signature(text) == (kind, sign)
 
 

@@ -1,9 +1,9 @@
-"""AMQP properties of many messages at once: one step of numpy for a field of all of them.
+"""AMQP properties of many messages at once: numpy reads one field of all messages per step.
 
 Clients give each message an id of its own, so hardly two messages have the same properties, and reading them
-one by one takes many times as long as everything else. What is not as clients send it (a name twice, bytes
-that are no text, tables that do not end) is left alone and marked `odd`: `stamps.told` has to say what it
-means. The outcome must be the same, and a test holds one against the other.
+one by one takes many times as long as everything else. Unusual rows (a name twice, bytes that are not text,
+tables that do not end) are marked `odd` and left to `property_values`. Both must agree, and a test compares
+them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from openq.history.property_values import TRACE_NAMES, TYPES_NAME, Attribute, at
 from openq.history.schema import arrow_schema
 from openq.history.segments import Array
 
-_MAX_ITEMS = 64  # of a table; a step for each of them
+_MAX_ITEMS = 64  # of a table; each takes a step
 _UNKNOWN, _SIZED = -2, -1
 
 
 def _sizes() -> Array:
-    """How many bytes a value of each kind has."""
+    """The size in bytes of a value of each kind."""
     table = np.full(256, _UNKNOWN, dtype=np.int64)
     for code, size in amqp_fields.FIXED_SIZES.items():
         table[code] = size
@@ -41,13 +41,13 @@ _INTEGERS = {
 _KINDS = ("String", "Number", "Json", "Binary")
 _STRING, _NUMBER, _JSON, _BINARY = range(4)
 _OPENQ_HEADERS = ("openq.replay_of", "openq.replay_count", "openq.batch")
-# Headers whose name means something else among attributes: two things could have one name.
+# Headers whose names mean something else among attributes.
 _ODD_NAMES = frozenset((TRACE_ATTRIBUTE, TYPES_NAME, *amqp_fields.ATTRIBUTE_PROPERTIES))
 _ATTRIBUTE_FIELDS = list(arrow_schema("messages").field("attributes").type.item_type)
 
 
 class AmqpColumns:
-    """The properties at [starts, ends) of a buffer, in rising order. Rows that are `odd` say nothing."""
+    """The properties at [starts, ends) of a buffer, in rising order. Rows that are `odd` have no values."""
 
     def __init__(self, view: Array, starts: Array, ends: Array) -> None:
         self._view = view
@@ -58,10 +58,10 @@ class AmqpColumns:
         self._read_names()
         self._read_values()
 
-    # -- where everything is --
+    # -- offsets --
 
     def _number(self, at: Array, kind: str) -> Array:
-        """Numbers in network order; what would lie behind the buffer is anything, and found out later."""
+        """Numbers in network order; offsets beyond the buffer give any number, which later checks reject."""
         size = np.dtype(kind).itemsize
         last = len(self._view) - size
         if last < 0:
@@ -71,7 +71,7 @@ class AmqpColumns:
         return found.astype(np.uint64 if kind == "Q" else np.int64)
 
     def _walk(self, at: Array, ends: Array) -> dict[str, tuple[Array, Array, Array]]:
-        """Of each property: the rows that have it, and where it begins and ends."""
+        """For each property: the rows that have it, and where it begins and ends."""
         fine = ends - at >= 2
         flags = self._number(at, "H")
         at = at + 2
@@ -100,7 +100,8 @@ class AmqpColumns:
         }
 
     def _walk_tables(self) -> None:
-        """The headers: first all rows' first, then all rows' second, ...; then in the order of the rows."""
+        """The headers: the first of all rows, then the second of all rows, ...; finally in the order of the
+        rows."""
         nothing: Array = np.empty(0, dtype=np.int64)
         rows, at, end = self._fields.get("headers", (nothing, nothing, nothing))
         steps: list[tuple[Array, Array, Array, Array, Array]] = []
@@ -142,14 +143,14 @@ class AmqpColumns:
         self._keep(made)
 
     def _keep(self, items: list[Array]) -> None:
-        """Without the items of odd rows."""
+        """Drops the items of odd rows."""
         if self.odd.any():
             good = ~self.odd[items[0]]
             items = [each[good] for each in items]
         self._rows, self._names_at, self._kinds_at, self._first, self._last = items
         self._kinds = self._view[self._kinds_at]
 
-    # -- what it says --
+    # -- values --
 
     def _read_names(self) -> None:
         encoded = slices(self._view, self._names_at, self._kinds_at - self._names_at).dictionary_encode()
@@ -177,7 +178,8 @@ class AmqpColumns:
             self._keep([self._rows, self._names_at, self._kinds_at, self._first, self._last])
 
     def _read_values(self) -> None:
-        """`_texts` holds all texts; `_headers` and `_shown` say whose is which, as header and attribute."""
+        """`_texts` has all texts; `_headers` and `_shown` are the numbers of a header's and an attribute's
+        text."""
         kinds = self._kinds
         self._mark_odd_values()
         self._types: Array = np.full(len(kinds), _STRING, dtype=np.int8)
@@ -189,7 +191,7 @@ class AmqpColumns:
         spans = [(self._rows[mine], self._first[mine], self._last[mine])]
         spans += [span for name, *span in fields if name != "timestamp"]  # type: ignore[misc]
         rows, first, last = (np.concatenate([span[which] for span in spans]) for which in range(3))
-        # As they lie in the buffer, so that all are taken in one go.
+        # In the order of the buffer, so that all are copied in one step.
         order = np.argsort(first, kind="stable")
         ranks = np.empty(len(order), dtype=np.int64)
         ranks[order] = np.arange(len(order))
@@ -222,7 +224,7 @@ class AmqpColumns:
         self._texts = pa.concat_arrays(self._pool)
 
     def _add(self, texts: pa.StringArray) -> Array:
-        """The places of more texts in the pool."""
+        """Adds texts to the pool; their numbers."""
         place = sum(map(len, self._pool))
         self._pool.append(texts)
         return np.arange(place, place + len(texts))
@@ -237,7 +239,7 @@ class AmqpColumns:
             return pa.array(found, pa.string())
 
     def _mark_odd_values(self) -> None:
-        """Of headers that are more than a header, those that are no text."""
+        """Rows in which a header with a meaning of its own is not a text."""
         for name in (*TRACE_NAMES, *_OPENQ_HEADERS, GROUP_HEADER, DEDUP_HEADER):
             place = self._name_ids.get(name)
             if place is None:
@@ -246,14 +248,14 @@ class AmqpColumns:
             kinds = self._kinds[mine]
             bad = kinds != _TEXT
             if name in (GROUP_HEADER, DEDUP_HEADER):
-                # Characters are counted there: of a long one only who reads it can tell.
+                # The limit is in characters, so a long value must be decoded to check it.
                 bad |= self._last[mine] - self._first[mine] > MAX_ID_CHARS
             elif name in _OPENQ_HEADERS:
                 bad &= ~np.isin(kinds, list(_INTEGERS))
             self.odd[self._rows[mine[bad]]] = True
 
     def _read_others(self) -> None:
-        """Arrays, tables, fractions, bytes: each distinct one is read as always."""
+        """Arrays, tables, fractions, bytes: each distinct value is decoded once."""
         simple = np.zeros(256, dtype=bool)
         simple[[_TEXT, _BOOL, _VOID, *_INTEGERS]] = True
         mine = np.flatnonzero(~simple[self._kinds])
@@ -329,7 +331,7 @@ class AmqpColumns:
         return _map(self._count, all_rows[order], keys, items)
 
     def _routing_headers(self) -> Array:
-        """Headers that became a message's group or deduplication id, and are no attributes therefore."""
+        """Headers that became a message's group or deduplication id, and are therefore not attributes."""
         found: Array = np.zeros(len(self._rows), dtype=bool)
         for name in (GROUP_HEADER, DEDUP_HEADER):
             place = self._name_ids.get(name)
@@ -375,7 +377,7 @@ def _utf8_or_none(raw: bytes) -> str | None:
 
 
 def _map(count: int, rows: Array, keys: pa.Array, items: pa.Array) -> pa.MapArray:
-    """Of items in the order of their rows. A row without any is null."""
+    """A map column of items in the order of their rows. A row without items is null."""
     sizes = np.bincount(rows, minlength=count)
     offsets = np.zeros(count + 1, dtype=np.int32)
     np.cumsum(sizes, out=offsets[1:])

@@ -1,11 +1,11 @@
-"""The archive: Parquet files of both tables, and manifests that say which of them count.
+"""The archive: Parquet files of both tables, and manifests that say which files belong to it.
 
     ARCHIVE/manifests/<version, 20 digits>.json
     ARCHIVE/messages/dt=YYYY-MM-DD/<name>.parquet      ARCHIVE/events/dt=YYYY-MM-DD/<name>.parquet
 
-Files are written first and never changed; then one manifest, the next version, makes them part of the
-history all at once. A reader takes a manifest and sees exactly its files, whatever is written meanwhile.
-Files that no manifest names do not exist for anybody but `vacuum`.
+Files are written first and never changed; then one manifest, the next version, adds them to the history
+atomically. A reader takes a manifest and sees exactly its files, whatever is written meanwhile. Files that no
+manifest names are invisible; `vacuum` removes them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ROW_BYTES = 256  # of a row beside its body, roughly
 
 
 class ArchiveConflict(OpenQError):
-    """Somebody else committed the same version first: look at theirs, and build on it."""
+    """Another job committed the same version first: read that version, and build on it."""
 
     code = "archive_conflict"
 
@@ -49,7 +49,7 @@ class ArchiveConflict(OpenQError):
 
 
 class ArchiveDamaged(OpenQError):
-    """A file of the archive is not what its manifest says, or is no manifest of ours."""
+    """A file of the archive differs from what its manifest says, or is not a manifest of OpenQ."""
 
     code = "archive_damaged"
 
@@ -64,10 +64,10 @@ class ArchiveDamaged(OpenQError):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFile:
-    """One Parquet file. Bounds are inclusive; None where it holds no such value."""
+    """One Parquet file. Bounds are inclusive; None if it has no such value."""
 
     table: str
-    path: str  # below the archive, with /
+    path: str  # relative to the archive, with /
     rows: int
     bytes: int
     crc: int
@@ -78,13 +78,13 @@ class ArchiveFile:
     first_us: int | None
     last_us: int | None
     queues: list[str]
-    raw_bytes: int = 0  # in memory, roughly; 0 where nobody has looked
+    raw_bytes: int = 0  # in memory, roughly; 0 if unknown
 
     def __post_init__(self) -> None:
         check_path(self.path, self.table)
 
     def may_hold(self, selection: Selection) -> bool:
-        """False only where none of its rows can match."""
+        """False only if none of its rows can match."""
         if self.table != selection.table:
             return False
         for first, last, low, high in (
@@ -104,25 +104,25 @@ class ArchiveFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One version of the archive: every file of it, and how far into the journal it reaches."""
+    """One version of the archive: its files, and up to which position of the journal they reach."""
 
     version: int
     created_us: int
     journal: str  # salt of the journal it was made from, as hex
     id_prefix: str
-    through: int  # position; all before it is in the files
+    through: int  # position; all rows before it are in the files
     files: list[ArchiveFile] = field(default_factory=list)
-    lineage: dict[str, Any] = field(default_factory=dict)  # `Lineage.state()` at `through`
-    erased: list[dict[str, Any]] = field(default_factory=list)  # what was taken out: when, why, how much
-    segments: list[dict[str, Any]] = field(default_factory=list)  # what was proved for each of them
+    lineage: dict[str, Any] = field(default_factory=dict)  # `MessageTracker.state()` at `through`
+    erased: list[dict[str, Any]] = field(default_factory=list)  # erased messages: when, why, how many
+    segments: list[dict[str, Any]] = field(default_factory=list)  # checksums of each
     first: int = 0  # position; where the archive begins
-    # Of an archive that was read from a server: which one, and what was proved of which positions. Such a
-    # one has spans instead of segments, and lets no journal free anything.
+    # An archive that was read from a server names the server, and has checksums of spans of positions instead
+    # of segments. It does not allow a journal to free anything.
     origin: dict[str, Any] = field(default_factory=dict)
     spans: list[dict[str, Any]] = field(default_factory=list)
 
     def next(self, **changes: Any) -> Manifest:
-        """What follows this one, to be changed and committed."""
+        """The next version, with these changes, to be committed."""
         return replace(self, version=self.version + 1, created_us=0, **changes)
 
     def pick(self, selection: Selection) -> list[ArchiveFile]:
@@ -147,14 +147,14 @@ class Manifest:
                 raise KeyError
             columns = inner.pop("columns")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise ArchiveDamaged(where, "this is no manifest of an OpenQ archive") from None
+            raise ArchiveDamaged(where, "this is not a manifest of an OpenQ archive") from None
         if columns != VERSION:
             raise InvalidSetting(
                 f"{where} was written for columns of version {columns!r}, this program knows {VERSION}: "
                 "use a newer OpenQ"
             )
         try:
-            # What a later version adds beside what we know is passed over.
+            # Fields that a later version added are ignored.
             known = {each.name for each in fields(cls)} & inner.keys()
             values = {name: inner[name] for name in known}
             values["files"] = [_archive_file(each) for each in values["files"]]
@@ -169,20 +169,22 @@ def _archive_file(value: dict[str, Any]) -> ArchiveFile:
 
 
 def check_path(path: str, table: str) -> None:
-    """A path of a manifest may come from anybody: it stays below its table's folder."""
+    """Paths of a manifest are not trusted: each must be below the folder of its table."""
     parts = path.split("/") if isinstance(path, str) else []
     clean = all(part and part.strip(".") and not {"\\", "\0"} & set(part) for part in parts)
     if table not in TABLES or len(parts) < 2 or parts[0] != table or not clean or not path.endswith(SUFFIX):
-        raise InvalidSetting(f"{str(path)[:200]!r} is no file of the table {str(table)[:40]!r} of an archive")
+        raise InvalidSetting(
+            f"{str(path)[:200]!r} is not a file of the table {str(table)[:40]!r} of an archive"
+        )
 
 
 class Archive:
-    """A folder of files and manifests. Any number of processes may read it, and commit to it."""
+    """A directory of files and manifests. Any number of processes may read it and commit to it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(path)
         self._manifests = os.path.join(self.path, "manifests")
-        # Manifests never change: the last one read stays true as long as its file is the same.
+        # Manifests never change: the last one read is valid as long as its file is the same.
         self._known: tuple[tuple[int, ...], Manifest] | None = None
 
     # -- manifests
@@ -200,7 +202,7 @@ class Archive:
             try:
                 return self.read(versions[-1])
             except HistoryUnavailable:
-                continue  # replaced and removed between the listing and the reading
+                continue  # removed between the listing and the reading
         return None
 
     def read(self, version: int) -> Manifest:
@@ -208,7 +210,7 @@ class Archive:
         try:
             with open(path, "rb") as source:
                 status = os.fstat(source.fileno())
-                # An archive that was removed and made anew begins with the same versions.
+                # An archive that was removed and created again has the same version numbers.
                 identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
                 if self._known is not None and self._known[0] == identity:
                     return self._known[1]
@@ -224,7 +226,7 @@ class Archive:
         return manifest
 
     def at(self, as_of: int | datetime) -> Manifest:
-        """By version, or the newest of that time. Raises HistoryUnavailable."""
+        """The manifest of a version, or the newest at a time. Raises HistoryUnavailable."""
         if isinstance(as_of, datetime):
             moment = as_of if as_of.tzinfo is not None else as_of.replace(tzinfo=UTC)
             limit_us = _comparable(moment)
@@ -240,7 +242,7 @@ class Archive:
         return self.read(as_of)
 
     def commit(self, manifest: Manifest) -> int:
-        """Make it the newest version, all at once and for good. Raises ArchiveConflict."""
+        """Make it the newest version, atomically and durably. Raises ArchiveConflict."""
         versions = self.versions()
         newest = versions[-1] if versions else 0
         if manifest.version <= newest:
@@ -249,7 +251,7 @@ class Archive:
             raise InvalidSetting(f"version {manifest.version} cannot follow version {newest}")
         now_us = time.time_ns() // 1000
         if versions:
-            # By time there is one answer only, also when the clock was set back.
+            # Times rise with versions, also if the clock was set back.
             now_us = max(now_us, self.read(newest).created_us + 1)
         os.makedirs(self._manifests, exist_ok=True)
         path = self._manifest_path(manifest.version)
@@ -260,7 +262,7 @@ class Archive:
                 target.flush()
                 os.fsync(target.fileno())
             try:
-                os.link(temporary, path)  # unlike a rename it fails where somebody was first
+                os.link(temporary, path)  # unlike a rename it fails if the file exists
             except FileExistsError:
                 raise ArchiveConflict(self.path, manifest.version) from None
         finally:
@@ -278,7 +280,7 @@ class Archive:
     # -- files
 
     def path_of(self, file: ArchiveFile | str) -> str:
-        """Where it is; never outside of the archive, whatever links say."""
+        """The path of a file. Raises InvalidSetting if it leads out of the archive, also by links."""
         relative = file if isinstance(file, str) else file.path
         check_path(relative, relative.partition("/")[0])
         path = os.path.join(self.path, *relative.split("/"))
@@ -288,7 +290,8 @@ class Archive:
         return path
 
     def open(self, file: ArchiveFile | str) -> pq.ParquetFile:
-        """Raises HistoryUnavailable when it was removed, ArchiveDamaged when it is no Parquet of ours."""
+        """Raises HistoryUnavailable if it was removed, ArchiveDamaged if it is not a Parquet file of
+        OpenQ."""
         path = self.path_of(file)
         try:
             opened = pq.ParquetFile(path, memory_map=True)
@@ -298,20 +301,21 @@ class Archive:
                 f"{name} is no longer in the archive {self.path}: its version was vacuumed; take a newer one"
             ) from None
         except (pa.ArrowException, OSError) as error:
-            raise ArchiveDamaged(path, f"this is no intact Parquet file ({_first_line(error)})") from None
+            raise ArchiveDamaged(path, f"this is not an intact Parquet file ({_first_line(error)})") from None
         check_version(opened.metadata.metadata, path)
         return opened
 
     def read_file(
         self, file: ArchiveFile | str, selection: Selection, groups: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The selected rows of a file, or of some of its row groups; what cannot match is not read."""
+        """The selected rows of a file, or of some of its row groups; row groups that cannot match are not
+        read."""
         with self.open(file) as opened:
             path = self.path_of(file)
             metadata = opened.metadata
             wanted = range(metadata.num_row_groups) if groups is None else groups
             if any(not 0 <= each < metadata.num_row_groups for each in wanted):
-                # A range is cut before it is written out: its end may be made up.
+                # A range is cut before it is printed: its end is not trusted.
                 raise InvalidSetting(
                     f"{path} has {metadata.num_row_groups} row groups, not {list(wanted[:9])}"
                 )
@@ -330,7 +334,7 @@ class Archive:
                 raise ArchiveDamaged(path, f"its rows cannot be read ({_first_line(error)})") from None
 
     def describe(self, table: str, path: str) -> ArchiveFile:
-        """What a manifest says of a file that was just written, from the file itself."""
+        """The entry of a manifest for a file that was just written, from the file itself."""
         with self.open(path) as opened:
             metadata = opened.metadata
             bounds = {name: _bounds(opened, name) for name in ("seq", "position", "ts")}
@@ -349,7 +353,7 @@ class Archive:
         )  # fmt: skip
 
     def verify(self, file: ArchiveFile) -> None:
-        """Whether it is, byte for byte, what the manifest says. Raises ArchiveDamaged."""
+        """Raises ArchiveDamaged if it is not, byte for byte, what the manifest says."""
         path = self.path_of(file)
         try:
             crc, size = checksum(path)
@@ -375,7 +379,7 @@ class Archive:
         dry_run: bool = False,
     ) -> list[str]:
         """Remove versions that are neither among the newest `keep_versions` nor younger than `keep_s`, then
-        every file that no version names and nobody touched for `orphan_s`. The paths, relative.
+        every file that no version names and that was not touched for `orphan_s`. Returns relative paths.
 
         The newest version always stays. A reader that still uses a removed one gets HistoryUnavailable.
         """
@@ -386,7 +390,7 @@ class Archive:
         old = versions[: max(0, len(versions) - max(1, keep_versions))]
         going = [each for each in old if self.read(each).created_us < limit_us]
         named = {file.path for each in versions if each not in going for file in self.read(each).files}
-        # Manifests first: one that names a file which is gone would be a lie.
+        # Manifests first: none may name a file that is gone.
         removed = self._remove([f"manifests/{each:020d}.json" for each in going], dry_run)
         return removed + self._remove(self._orphans(named, orphan_s), dry_run)
 
@@ -420,7 +424,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in these columns and types; what it does not have is null."""
+    """The batch in these columns and types; columns it lacks are null."""
     if batch.schema.equals(schema):
         return batch
     arrays = []
@@ -445,7 +449,7 @@ def checksum(path: str) -> tuple[int, int]:
 
 
 def group_bytes(opened: pq.ParquetFile, file: ArchiveFile) -> list[int]:
-    """What each row group weighs in memory, roughly."""
+    """The size of each row group in memory, roughly."""
     metadata = opened.metadata
     groups = [metadata.row_group(each) for each in range(metadata.num_row_groups)]
     each_row = file.raw_bytes / max(1, file.rows)
@@ -473,8 +477,8 @@ def _batches(opened: pq.ParquetFile, groups: Sequence[int], names: Sequence[str]
 
 
 def _batch_rows(opened: pq.ParquetFile, groups: Sequence[int], body: bool) -> int:
-    """How many rows make a batch of a good size. Equal bodies take no room in the file but much in memory,
-    so their own lengths are asked."""
+    """How many rows make a batch of a good size. Equal bodies take little room in the file but much in
+    memory, so the column `size` is read."""
     metadata = opened.metadata
     rows = sum(metadata.row_group(each).num_rows for each in groups)
     weight = sum(metadata.row_group(each).total_byte_size for each in groups)
@@ -486,7 +490,7 @@ def _batch_rows(opened: pq.ParquetFile, groups: Sequence[int], body: bool) -> in
 
 
 def _may_match(group: Any, columns: dict[str, int], selection: Selection) -> bool:
-    """By the statistics of a row group; False only where no row can match."""
+    """By the statistics of a row group; False only if no row can match."""
     for name, low, high in (
         ("ts", selection.since_us, _inclusive(selection.until_us)),
         ("seq", selection.first_seq, selection.last_seq),
@@ -508,8 +512,8 @@ def _may_match(group: Any, columns: dict[str, int], selection: Selection) -> boo
 
 
 def _null_columns(group: Any, columns: dict[str, int]) -> frozenset[str]:
-    """The columns of a row group that hold nothing but nulls, by its statistics: to read them would take as
-    long as others. A map's parts do not tell whether it was null or empty, so maps are read."""
+    """The columns of a row group that are all null, by its statistics: reading them would take as long as
+    others. The statistics of a map do not tell null from empty, so maps are read."""
     found = ((name, group.column(at).statistics) for name, at in columns.items() if "." not in name)
     return frozenset(
         name
@@ -519,7 +523,7 @@ def _null_columns(group: Any, columns: dict[str, int]) -> frozenset[str]:
 
 
 def _statistics(group: Any, columns: dict[str, int], name: str) -> tuple[Any, Any]:
-    """The least and the greatest value; None where the file does not say."""
+    """The minimum and the maximum; None if the file does not have them."""
     at = columns.get(name)
     found = None if at is None else group.column(at).statistics
     if found is None or not found.has_min_max:
@@ -540,7 +544,7 @@ def _bounds(opened: pq.ParquetFile, name: str) -> tuple[int | None, int | None]:
     columns = _column_numbers(opened)
     pairs = [_statistics(metadata.row_group(each), columns, name) for each in range(metadata.num_row_groups)]
     if any(first is None for first, _ in pairs):
-        # No statistics, or nothing but nulls in a group: the column itself knows.
+        # No statistics, or only nulls in a group: read the column.
         found = pc.min_max(opened.read(columns=[name], use_threads=False)[name].cast(pa.int64())).as_py()
         return found["min"], found["max"]
     return min((a for a, _ in pairs), default=None), max((b for _, b in pairs), default=None)

@@ -1,7 +1,7 @@
 """From a segment's bytes and its index to Arrow batches, for all rows of a batch at once.
 
-The index says where everything lies; numpy and Arrow do the rest. Nothing here runs once per message, but for
-infos that really differ from each other and for checksums of bodies, if somebody asks for those.
+The index says where everything is; numpy and Arrow do the rest. Nothing here runs once per message, except
+for distinct properties and for hashes of bodies if they are selected.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from openq.journal.index import SegmentIndex
 
 BATCH_ROWS = 64 << 10
 BATCH_BYTES = 16 << 20
-_GAP = 256 << 10  # unwanted bytes between two rows that are rather read than stepped over
+_GAP = 256 << 10  # up to so many unwanted bytes between two rows are read rather than skipped
 
 _OPTION_COLUMNS = ("message_id", "type", "group", "dedup_id", "priority", "delay_us", "expires")
 _ROUTE_COLUMNS = ("exchange", "routing_key")
@@ -108,7 +108,7 @@ _EVENT_ORDER = (
 
 
 def _event_codes() -> Array:
-    """The number of an event in `_CODES` by kind and by why."""
+    """The number of an event in `_EVENT_ORDER`, by kind and reason."""
     table = np.zeros((256, 256), dtype=np.int8)
     for kind, events in _EVENTS_BY_KIND.items():
         table[kind, :] = _EVENT_ORDER.index({MOVE: "dead_letter", REMOVE: "drop"}.get(kind, events[0]))
@@ -136,7 +136,7 @@ def decode_rows(
 
 
 class _SegmentSource:
-    """Opens the segment when the first byte of it is wanted: some questions the index answers alone."""
+    """Opens the segment when its first byte is needed: some selections need only the index."""
 
     def __init__(self, ref: SegmentRef) -> None:
         self._ref = ref
@@ -150,7 +150,7 @@ class _SegmentSource:
             self._bytes.close()
 
     def load(self, rows: Array) -> tuple[Array, int]:
-        """Verified bytes with all of these rows, which the index must be right about."""
+        """Verified bytes that contain all of these rows. Raises if the index is not that of the segment."""
         if self._bytes is None:
             self._bytes = SegmentBytes(self._ref)
         starts = rows["offset"].astype(np.int64)
@@ -190,7 +190,7 @@ class _TableDecoder:
         wanted = self._pick(rows, low, high)
         if not len(wanted):
             return
-        # Most often all rows of a range are wanted: then nothing is copied.
+        # In most cases all rows of a range are wanted: then nothing is copied.
         first, last = int(wanted[0]), int(wanted[-1]) + 1
         picked = rows[first:last] if last - first == len(wanted) else rows[wanted]
         for i, j in self._cut(picked):
@@ -207,19 +207,19 @@ class _TableDecoder:
                 yield batch
 
     def _columns(self, rows: Array, part: Array, chosen: Array) -> dict[str, pa.Array]:
-        """Each table has its own."""
+        """The columns of the table."""
         raise NotImplementedError
 
     def _needs_bytes(self, chosen: Array) -> Array:
-        """Which rows cannot be told from the index alone: each table knows."""
+        """Which rows need bytes of the segment besides the index."""
         raise NotImplementedError
 
     def _weights(self, chosen: Array) -> Array | None:
-        """How many bytes a row adds to a batch; None: next to nothing."""
+        """How many bytes a row adds to a batch; None: almost none."""
         return None
 
     def _pick(self, rows: Array, low: int, high: int) -> Array:
-        """The numbers of the rows that may match; `keep` decides in the end."""
+        """The numbers of the rows that may match; `keep` decides later."""
         selection = self.selection
         for bound, side in ((selection.first_position, "low"), (selection.end_position, "high")):
             if bound is None:
@@ -232,7 +232,7 @@ class _TableDecoder:
         table[list(self.kinds)] = True
         mask = table[part["kind"]]
         if selection.since_us is not None:
-            # Rounded down: the index counts milliseconds.
+            # Rounded down: the index has milliseconds.
             mask &= part["time"] >= max(0, selection.since_us // 1000)
         if selection.until_us is not None:
             mask &= part["time"] < max(0, -(-selection.until_us // 1000))
@@ -254,7 +254,7 @@ class _TableDecoder:
         return mask
 
     def _possible_seqs(self) -> Array:
-        """The sequences that an id can stand for by itself or by what the context knows."""
+        """The sequence numbers that the selected ids may have, by their digits or by the context."""
         prefix, seqs = self.context.id_prefix, []
         for each in self.selection.ids:
             if each.startswith(prefix) and len(each) == len(prefix) + 12:
@@ -269,7 +269,7 @@ class _TableDecoder:
         return np.array(seqs, dtype=np.uint64)
 
     def _cut(self, chosen: Array) -> Iterator[tuple[int, int]]:
-        """Batches: not too many rows, not too many bytes, and no long way through what nobody asked for."""
+        """Batches of limited rows and bytes, without long ranges of unwanted bytes inside."""
         count = len(chosen)
         starts = chosen["offset"].astype(np.int64)
         ends = starts + chosen["length"]
@@ -335,7 +335,7 @@ class _MessageDecoder(_TableDecoder):
 
     def _pick_ids(self, part: Array, mask: Array) -> Array:
         if self.selection.ids:
-            # A message with an extra may have an id of its own: it is looked into.
+            # A message with options may have an id of its own: it must be read.
             mask &= np.isin(part["seq"], self._possible_seqs()) | ((part["flags"] & HAS_OPTIONS) != 0)
         return mask
 
@@ -376,7 +376,7 @@ class _MessageDecoder(_TableDecoder):
     def _layout(
         self, view: Array, base: int, chosen: Array, needs: Array
     ) -> tuple[OptionColumns | None, Array, Array, Array]:
-        """The extras, where the infos are (size -1: there is none), and where the bodies begin."""
+        """The options, where the properties are (size -1: none), and where the bodies begin."""
         flags = np.where(needs, chosen["flags"], 0)
         if needs.all():
             at = option_starts(view, base, chosen)
@@ -437,14 +437,14 @@ class _EventDecoder(_TableDecoder):
 
     def _pick(self, rows: Array, low: int, high: int) -> Array:
         wanted = super()._pick(rows, low, high)
-        # How many rows before it belong to the same record.
+        # The number of rows before each in the same record.
         offsets = rows["offset"][low:high]
         fresh = np.ones(len(offsets), dtype=bool)
         fresh[1:] = offsets[1:] != offsets[:-1]
         places = np.arange(len(offsets))
         self._items = places - np.maximum.accumulate(np.where(fresh, places, 0)) if len(places) else places
         self._first = low
-        # The rows of a move come in pairs, from and to: one event. The first of them says from where.
+        # The rows of a move are pairs, from and to, and make one event. The first one is the source.
         second = (rows["kind"][wanted] == MOVE) & (self._items[wanted - low] % 2 == 1)
         first: Array = wanted[~second]
         return first
@@ -485,7 +485,7 @@ class _EventDecoder(_TableDecoder):
         items = self._items[part - self._first]
         moves = kinds == MOVE
         if self._is_wanted("item"):
-            # Of a purge, 1 says that what was on loan stayed: so does the sequence field of its record.
+            # A purge with item 1 spared messages in flight; its record has that in the sequence field.
             spared = (kinds == PURGE) & (seqs != 0)
             items_told = np.where(moves, items // 2, np.where(whole, spared, items))
             made["item"] = pa.array(items_told.astype(np.int32))
@@ -550,7 +550,7 @@ class _EventDecoder(_TableDecoder):
         items: Array,
         whys: Array,
     ) -> None:
-        """What stands in the records: consumers, receipts, times and reasons."""
+        """Columns from the records: consumers, receipts, times and reasons."""
         kinds = chosen["kind"]
         times = chosen["time"].astype(np.int64)
         delays = np.zeros(len(chosen), dtype=np.int64)
@@ -558,7 +558,7 @@ class _EventDecoder(_TableDecoder):
         in_flight = needs & (kinds == DELIVER)
         if in_flight.any():
             until = gather_checked(view, at[in_flight] + RECORD_HEAD_BYTES, 8).astype(np.int64)
-            # Without a deadline a lease is as long as its holder is there.
+            # A lease without a deadline lasts as long as its connection.
             delays[in_flight], timed[in_flight] = until - times[in_flight], until > 0
             if self._is_wanted("receipt_hash"):
                 numbers = np.zeros(len(chosen), dtype=np.int64)
@@ -595,7 +595,7 @@ class _EventDecoder(_TableDecoder):
             if reasoned.any()
             else pa.nulls(len(kinds), pa.string())
         )
-        # Where nobody gave a reason, what happened is one.
+        # Without a given reason, the kind of event is the reason.
         default = np.where(kinds == MOVE, whys, np.where(kinds == REMOVE, whys + 16, 0))
         default[~needs] = 0
         reasons = pc.coalesce(reasons, _DEFAULT_REASONS.take(pa.array(default)))
@@ -613,7 +613,7 @@ class _EventDecoder(_TableDecoder):
     def _publish_columns(
         self, made: dict[str, pa.Array], chosen: Array, needs: Array, view: Array, base: int
     ) -> None:
-        """Group, priority, size and the like, of messages that come in or are edited."""
+        """Group, priority, size and the like, of messages that are published or edited."""
         if not self._is_wanted("group", "dedup_id", "priority", "size", "batch", "delay_us"):
             return
         kinds = chosen["kind"]
@@ -662,7 +662,7 @@ class _EventDecoder(_TableDecoder):
             made["delay_us"] = mine if known is None else pc.coalesce(known, mine)
 
 
-# By why of a move, and from 16 on by why of a removal.
+# By the reason of a move, and from 16 on by the reason of a removal.
 _DEFAULT_REASONS = pa.array(
     [DEAD_LETTER_NAMES.get(why) for why in range(16)]
     + [None if why in (REMOVED_EXPIRED, REMOVED_CANCELLED) else REMOVE_NAMES.get(why) for why in range(240)],
@@ -671,13 +671,13 @@ _DEFAULT_REASONS = pa.array(
 
 
 def _read_texts(view: Array, at: Array, mine: Array) -> pa.StringArray:
-    """Texts with their length before them, and one byte that tells an empty one from none."""
+    """Texts with a length prefix, and one byte that tells an empty text from none."""
     lengths = np.full(len(at), -1, dtype=np.int64)
     lengths[mine] = gather_checked(view, at[mine], 4).astype(np.int64) - 1
     valid = lengths >= 0
     if not valid.any():
         return pa.nulls(len(at), pa.string())
-    # Many rows share one record: its text is taken once.
+    # Many rows share one record: its text is read once.
     places, which = np.unique(at[valid], return_inverse=True)
     sizes = np.zeros(len(places), dtype=np.int64)
     sizes[which] = lengths[valid]
@@ -688,7 +688,7 @@ def _read_texts(view: Array, at: Array, mine: Array) -> pa.StringArray:
 
 
 def _times(ms: Array, valid: Array | None = None) -> pa.Array:
-    # Beyond the year 290,000 a time in microseconds does not fit; nobody waits that long.
+    # After the year 290,000 a time in microseconds does not fit: cap it.
     us = np.minimum(ms, (1 << 63) // 1000 - 1) * 1000
     numbers = pa.array(us, mask=None if valid is None else ~valid)
     return numbers.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))

@@ -1,6 +1,6 @@
-"""What two errors have in common: their type, and their text without the parts that always differ.
+"""The signature of an error: its type, and its text without ids, numbers and other variable parts.
 
-The same failure of a thousand messages gives one signature, whatever ids, numbers and paths are in its text.
+The same failure of a thousand messages has one signature.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 MAX_SIGNATURE = 200
-_MAX_INPUT = 2_000  # of a text; a stack trace of megabytes says no more in its signature
+_MAX_INPUT = 2_000  # characters of a text that are read
 
 _TYPE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)(?:\s*:(?!:)|\s*\Z)")
-# Names that look like a class of errors: a capital or a dot in them, or a usual ending.
+# Names that look like an exception class: with a capital or a dot, or a usual ending.
 _LOOKS_LIKE_CLASS = re.compile(r"[A-Z]|\.|(?:error|exception|warning|timeout|exit)\Z")
 
 _REPLACEMENTS = tuple(
@@ -27,7 +27,7 @@ _REPLACEMENTS = tuple(
         (r"\b[a-z]:\\[^\s\"'<>|]+|(?<![\w<>])(?:\.{1,2}|~)?/[^\s\"'<>:,;()]+", "<path>"),
         (r"\b\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:z|[+-]\d\d:?\d\d)?\b", "<time>"),
         (r"\b0x[0-9a-f]+\b", "<id>"),
-        # Letters and digits mixed, as hashes and generated ids are; words and plain numbers are not.
+        # Letters and digits mixed, as in hashes and generated ids; not words and plain numbers.
         (r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b", "<id>"),
         (r"(?<![\w.])[-+]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?", "<n>"),
         (r"\d+", "<n>"),
@@ -43,7 +43,7 @@ class Signature(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def signature(text: str | None) -> Signature:
-    """The type and the signature of an error's text; nothing of nothing."""
+    """The type and the signature of an error text."""
     if not text or not text.strip():
         return Signature(None, None)
     text = text[:_MAX_INPUT]
@@ -52,7 +52,7 @@ def signature(text: str | None) -> Signature:
     found = _TYPE.match(text)
     if found is not None and len(found[1]) <= MAX_SIGNATURE // 2 and _LOOKS_LIKE_CLASS.search(found[1]):
         kind, rest = found[1], text[found.end() :]
-    # What failed stands in the first line that says anything; below it come traces.
+    # The first non-empty line has the message; stack traces follow.
     line = next((line for line in rest.splitlines() if line.strip()), "")
     for pattern, mark in _REPLACEMENTS:
         line = pattern.sub(mark, line)

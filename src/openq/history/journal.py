@@ -1,10 +1,10 @@
-"""Reading a journal as columns: which segments there are, and the selected rows of one as Arrow batches.
+"""Reads a journal as Arrow batches, segment by segment.
 
 files = JournalFiles(path)
-lineage = Lineage()
+tracker = MessageTracker()
 for ref in files.segments():
     index = files.index(ref.number)
-    context = lineage.context_for(ref, index)      # or bare_context(ref, index), see `needs_lineage`
+    context = tracker.context_for(ref, index)      # or bare_context(ref, index), see `needs_tracker`
     for batch in read_segment(ref, selection, index=index, context=context):
         ...
 """
@@ -37,7 +37,7 @@ _OFFSET = 0xFFFF_FFFF
 
 
 def needs_tracker(selection: Selection) -> bool:
-    """Whether the rows speak of what came before their segment. The table messages never does."""
+    """Whether the rows depend on earlier segments. Those of the table messages never do."""
     if selection.table != "events":
         return False
     return not {"message_id", "receive_count"}.isdisjoint(selection.read_columns)
@@ -54,8 +54,8 @@ def read_segment(
 ) -> Iterator[pa.RecordBatch]:
     """The selected rows whose records begin in [start, stop), positions or offsets, in journal order.
 
-    Raises JournalDamaged where the bytes do not match their checksum, HistoryUnavailable when the segment is
-    gone. What was yielded before that is right.
+    Raises JournalDamaged if bytes do not match their checksum, HistoryUnavailable if the segment is gone.
+    Batches yielded before that are valid.
     """
     selection.validate()
     first = 0 if start is None else _offset(ref, start)
@@ -67,7 +67,7 @@ def read_segment(
 
 
 def _offset(ref: SegmentRef, at: int) -> int:
-    """Of a position inside the segment; what lies before or behind it becomes its beginning or end."""
+    """The offset of a position in the segment; positions before or after it become its beginning or end."""
     if at <= _OFFSET:
         return at
     return min(max(at - (ref.number << 32), 0), _OFFSET)

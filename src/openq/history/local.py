@@ -1,8 +1,8 @@
-"""Archive and journal as one history: a snapshot says what there is, in pieces that can be read anywhere.
+"""Archive and journal as one history: a snapshot lists its pieces, which can be read in any process.
 
-The archive's manifest is taken first and the journal from where that ends, so a row is in exactly one piece,
-even while a job moves segments from the one to the other. A piece names its rows by position: when its
-segment is gone because it was archived in the meantime, the same rows are read from the archive.
+The archive's manifest is read first and the journal from where it ends, so a row is in exactly one piece,
+even while a job moves segments into the archive. A piece names its rows by position: if its segment is gone
+because it was archived meanwhile, the same rows are read from the archive.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from openq.history.journal import (
 from openq.history.selection import Selection
 from openq.journal.format import make_location, offset_of, segment_of
 
-ARCHIVE_FOLDER = "archive"  # its folder in a data directory, unless said otherwise
+ARCHIVE_FOLDER = "archive"  # the default folder in a data directory
 PIECE_BYTES = 32 << 20
-MIN_PIECE_BYTES = 64 << 10  # what a server cuts for others
-MAX_PIECES = 50_000  # whoever asks for smaller ones gets larger ones, up to PIECE_BYTES
-_MAX_SNAPSHOT_ATTEMPTS = 20  # each of them needs another version of the archive to be committed in between
+MIN_PIECE_BYTES = 64 << 10  # minimum of a server
+MAX_PIECES = 50_000  # pieces are made larger, up to PIECE_BYTES, to stay below
+_MAX_SNAPSHOT_ATTEMPTS = 20  # each fails only if another version of the archive was committed meanwhile
 _LIMIT = 1 << 63
 _TYPES = {"str": str, "int": int}
-_MAX_CONTEXTS, _MAX_TRACKERS = 16, 64  # remembered ones
+_MAX_CONTEXTS, _MAX_TRACKERS = 16, 64  # in memory
 _NO_TRACKER = -1
 
 
@@ -49,7 +49,7 @@ class Piece:
     kind: str  # "segment" or "file"
     rows: int
     bytes: int
-    journal: str  # the journal's salt as hex: nobody takes the rows of another one
+    journal: str  # the journal's salt as hex: rows of another journal are never returned
     start: int = 0
     stop: int = 0
     version: int = 0  # of the archive
@@ -68,9 +68,9 @@ class Piece:
 
     @classmethod
     def from_json(cls, value: Any) -> Piece:
-        """From the value of `to_json`, which may come from anybody. Raises InvalidSetting."""
+        """From the value of `to_json`, which is not trusted. Raises InvalidSetting."""
         if not isinstance(value, Mapping):
-            raise InvalidSetting("a piece must be a JSON object, as a snapshot gave it")
+            raise InvalidSetting("a piece must be a JSON object from a snapshot")
         kinds: dict[str, type] = {each.name: _TYPES[str(each.type)] for each in fields(cls)}
         for name, each in value.items():
             if name not in kinds:
@@ -97,10 +97,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What there is of a selection at one moment. Every row before `end_position` is in exactly one piece.
+    """The pieces of a selection at one moment. Every row before `end_position` is in exactly one of them.
 
-    `gap` is a range of positions that was asked for and is kept nowhere: whoever may not lose anything
-    refuses to go on. `oldest_position` is where the history begins.
+    `gap` is a range of positions that was requested and is no longer kept: a job that must not lose rows
+    stops. `oldest_position` is where the history begins.
     """
 
     end_position: int
@@ -123,13 +123,13 @@ class Snapshot:
             given["gap"] = None if given["gap"] is None else (int(given["gap"][0]), int(given["gap"][1]))
             return cls(**given)
         except (KeyError, TypeError, ValueError, IndexError):
-            raise InvalidSetting("this is no snapshot of a history; check url") from None
+            raise InvalidSetting("this is not a snapshot of a history; check url") from None
 
 
 class LocalHistory:
-    """The history below a data directory, an archive, or both. Takes no lock: a server may be running there.
+    """The history below a data directory, an archive, or both. Takes no lock: a server may be using it.
 
-    Can be pickled; files are opened where it is used.
+    Can be pickled; files are opened on first use.
     """
 
     def __init__(
@@ -162,20 +162,20 @@ class LocalHistory:
 
     @property
     def journal(self) -> JournalFiles | None:
-        """None where there is only an archive."""
+        """None if there is only an archive."""
         if self._journal is None and self.data_path is not None:
             self._journal = JournalFiles(self.data_path)
         return self._journal
 
     def end_position(self) -> int:
-        """Every row that will ever come has at least this position."""
+        """Every later row has at least this position."""
         if self.journal is not None:
             return self.journal.end_position()
         manifest = self.archive.latest()
         return 0 if manifest is None else manifest.through
 
     def names(self, segment: int) -> set[str]:
-        """The queues that a segment speaks of; none if it is gone."""
+        """The queues that a segment mentions; none if it is gone."""
         try:
             assert self.journal is not None
             found = self.journal.ref(segment)
@@ -191,7 +191,7 @@ class LocalHistory:
         as_of: int | datetime | None = None,
         max_bytes: int | None = None,
     ) -> Snapshot:
-        """What there is now; with `as_of`, what that version of the archive holds and nothing else.
+        """The history now; with `as_of`, that version of the archive and nothing else.
 
         Raises HistoryUnavailable if there is no such version.
         """
@@ -217,9 +217,9 @@ class LocalHistory:
             if taken is not None and not taken.origin.get("complete", True):
                 raise InvalidSetting(
                     f"the archive {self.archive_path} was read from a server with a token that may not see "
-                    "all queues, so it cannot stand for the journal: read it without a data directory"
+                    "all queues, so it cannot replace the journal: read it without a data directory"
                 )
-            # Dropped in between: what is missing here is in a later version of the archive.
+            # Segments dropped meanwhile are in a later version of the archive: read that.
             if _hole(taken, refs) is None or _version(self.archive.latest()) == _version(taken):
                 end = make_location(refs[-1].number, refs[-1].size) if refs else 0
                 return self._make_snapshot(selection, taken, refs, end, limit)
@@ -277,7 +277,7 @@ class LocalHistory:
         first, last = max(start, make_location(ref.number, 0)), min(end, make_location(ref.number, ref.size))
         if first >= last or not _may_hold(ref, selection):
             return
-        # Anywhere will do: a record belongs to where its first byte is.
+        # Cuts may be anywhere: a record belongs to the piece with its first byte.
         count = -(-(last - first) // limit)
         cuts = [first + (last - first) * each // count for each in range(count + 1)]
         for left, right in pairwise(cuts):
@@ -287,7 +287,7 @@ class LocalHistory:
     # -- reading
 
     def read(self, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
-        """The selected rows of a piece, the same at any time. Raises HistoryUnavailable if they are gone."""
+        """The selected rows of a piece, always the same. Raises HistoryUnavailable if they are gone."""
         if piece.kind == "file":
             groups = range(piece.first_group, piece.end_group)
             return self.archive.read_file(piece.path, selection, groups)
@@ -299,15 +299,15 @@ class LocalHistory:
 
     def _read_positions(self, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
         try:
-            # All of it before any of it: a segment that vanishes in the middle is read from the archive,
-            # and nothing may come twice.
+            # Read all before yielding any: if the segment vanishes meanwhile, the archive is read instead,
+            # and no row may come twice.
             batches = list(self._read_segment(piece, selection))
         except HistoryUnavailable:
             manifest = self.archive.latest()
             if manifest is None or manifest.through < piece.stop or manifest.journal != piece.journal:
                 raise HistoryUnavailable(
                     f"positions {piece.start} to {piece.stop} (segment {piece.segment}) are neither in the "
-                    "journal nor in the archive any more; keep more history, or archive in time"
+                    "journal nor in the archive; keep more history, or archive in time"
                 ) from None
             yield from self._read_archived(manifest, piece, selection)
         else:
@@ -319,9 +319,9 @@ class LocalHistory:
         if journal is not None:
             found = next((each for each in journal.segments() if each.number == piece.segment), None)
         if found is None or journal is None:
-            raise HistoryUnavailable(f"segment {piece.segment} is not kept any more")
+            raise HistoryUnavailable(f"segment {piece.segment} is no longer kept")
         if _salt(found) != piece.journal:
-            raise InvalidSetting("this piece is of another journal than the one that is here")
+            raise InvalidSetting("this piece is of another journal")
         if make_location(found.number, found.size) < piece.stop:
             raise HistoryUnavailable(f"segment {piece.segment} ends before position {piece.stop}")
         context = self._contexts.of(found, needs_tracker(selection), piece.start)
@@ -343,9 +343,9 @@ class LocalHistory:
 
 
 class _ContextCache:
-    """What a segment's rows need to know of the segments before it, found by walking through those once.
+    """The contexts of segments, computed by walking through the segments before them once.
 
-    Remembered is where a walk stood: from there, or from the archive's own state, it goes on.
+    Trackers are cached by position: a walk continues from the nearest one, or from the archive's own state.
     """
 
     def __init__(self, history: LocalHistory) -> None:
@@ -354,12 +354,13 @@ class _ContextCache:
         self._trackers: OrderedDict[int, MessageTracker] = OrderedDict()  # by position
 
     def of(self, ref: SegmentRef, needs_tracker: bool, start: int) -> SegmentContext:
-        """For rows of this segment from position `start` on; not `full`: what the segment itself says."""
+        """For rows of this segment from position `start` on. Without a tracker: from the segment alone."""
         journal = self._history.journal
         assert journal is not None
         base = self._nearest_tracker(ref, start) if needs_tracker else _NO_TRACKER
         if needs_tracker and not ref.sealed and base < start:
-            # Who follows the open segment asks for a later start each time: the way up to it is gone once.
+            # A reader that follows the open segment asks for a later start each time: walk up to it only
+            # once.
             lineage = self._walk(base, ref)
             lineage.context_for(ref, journal.index(ref.number), start=_start_inside(base, ref), stop=start)
             self._remember(start, lineage)
@@ -383,7 +384,7 @@ class _ContextCache:
         return context
 
     def _nearest_tracker(self, ref: SegmentRef, start: int) -> int:
-        """The nearest position from where the rest of the way is known."""
+        """The nearest position at or before `start` with a cached tracker."""
         near = max((each for each in self._trackers if each <= start), default=-1)
         if near >= make_location(ref.number, 0):
             return near
@@ -392,7 +393,7 @@ class _ContextCache:
             try:
                 manifest = archive.read(version)
             except HistoryUnavailable:
-                continue  # removed in this moment
+                continue  # removed meanwhile
             if manifest.through <= start:
                 if manifest.through > near and manifest.lineage:
                     self._remember(manifest.through, MessageTracker.from_state(manifest.lineage))
@@ -404,7 +405,7 @@ class _ContextCache:
         return near
 
     def _walk(self, base: int, ref: SegmentRef) -> MessageTracker:
-        """Through every segment from `base` up to the one before this."""
+        """A tracker after every segment from `base` up to the one before this."""
         journal = self._history.journal
         assert journal is not None
         lineage = self._trackers[base].copy()
@@ -435,7 +436,7 @@ def _may_hold(ref: SegmentRef, selection: Selection) -> bool:
 
 
 def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Pieces of one file that follow one another as one: it is opened once."""
+    """Merges adjacent pieces of one file, which is then opened once."""
     held: Piece | None = None
     for piece in pieces:
         if held is not None and _follows(piece, held):
@@ -462,7 +463,7 @@ def _version(manifest: Manifest | None) -> int | None:
 
 
 def _hole(manifest: Manifest | None, refs: list[SegmentRef]) -> tuple[int, int] | None:
-    """Positions between the end of the archive and the beginning of the journal."""
+    """The positions between the end of the archive and the beginning of the journal."""
     if manifest is None or not refs:
         return None
     begin = make_location(refs[0].number, 0)
@@ -472,12 +473,12 @@ def _hole(manifest: Manifest | None, refs: list[SegmentRef]) -> tuple[int, int] 
 def _requested_gap(
     selection: Selection, hole: tuple[int, int] | None, oldest: int, end: int
 ) -> tuple[int, int] | None:
-    """The part of the history that was asked for and is missing. Who names no beginning takes what there is
-    from the oldest on; but a hole in the middle is missing for everybody."""
+    """The requested positions that are missing. A selection without a beginning starts at the oldest row, but
+    a hole in the middle is always missing."""
     first = selection.first_position
     if hole is not None and (first or 0) < hole[1] and end > hole[0]:
         return max(first or 0, hole[0]), min(hole[1], end)
-    # The first segment of a journal is number 1: before that there never was anything.
+    # The first segment of a journal is number 1: nothing is missing before it.
     if first is not None and first < oldest and segment_of(oldest) > 1 and first < end:
         return first, min(oldest, end)
     return None

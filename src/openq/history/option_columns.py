@@ -1,8 +1,7 @@
-"""What stands before a body: extras, read for many messages at once; `infos.py` does the same for infos.
+"""Delivery options of many messages at once: group, priority, times, own id and others.
 
-An extra (group, priority, times, own id, ...) is bytes in a fixed order: numpy reads one field of all of them
-in a few steps.
-Everything works on one verified buffer; what lies outside of it is an error and never a crash.
+The options of a message are bytes in a fixed order before its body: numpy reads one field of all messages in
+a few steps. Everything works on one verified buffer; offsets outside of it raise OutOfBounds.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ _ROUTE_BIT = 1 << 12
 
 
 class OutOfBounds(Exception):
-    """The index or a length leads out of the verified bytes: they do not belong together."""
+    """The index or a length points outside the verified bytes: they do not belong together."""
 
 
 def gather_checked(view: Array, at: Array, size: int) -> Array:
-    """`gather` for places that come from stored lengths."""
+    """`gather` for offsets that come from stored lengths."""
     if len(at) and (int(at.min()) < 0 or int(at.max()) + size > len(view)):
         raise OutOfBounds
     return gather(view, at, size)
 
 
 def slices(view: Array, starts: Array, sizes: Array, valid: Array | None = None) -> pa.BinaryArray:
-    """One binary array of many pieces of a buffer. Rows that are not `valid` become null.
+    """One binary array of many slices of a buffer. Rows that are not `valid` become null.
 
-    The pieces are made the elements of an array over the buffer itself, in turn with what lies between them,
-    and one `take` copies those that are wanted. They must be in the order of the buffer for that; where they
-    are not, or where the same piece is wanted twice, they are sorted first.
+    The slices become elements of an array over the buffer itself, alternating with the bytes between them,
+    and one `take` copies the slices. They must be in the order of the buffer for that; where they are not, or
+    where a slice occurs twice, they are sorted first.
     """
     count = len(starts)
     chosen = np.arange(count) if valid is None else np.flatnonzero(valid)
@@ -78,7 +77,7 @@ def slices(view: Array, starts: Array, sizes: Array, valid: Array | None = None)
 
 
 def texts(data: pa.BinaryArray) -> pa.StringArray:
-    """As text; what is no UTF-8 is written with question marks."""
+    """As text; invalid UTF-8 becomes question marks."""
     try:
         return data.cast(pa.string())
     except pa.ArrowInvalid:
@@ -92,7 +91,7 @@ def texts(data: pa.BinaryArray) -> pa.StringArray:
 
 
 class OptionColumns:
-    """The extras of some messages: one value for each row, of rows without one nothing."""
+    """The options of some messages, one value for each row; rows without options have defaults."""
 
     def __init__(self, view: Array, starts: Array, sizes: Array, has: Array) -> None:
         self._view = view
@@ -106,7 +105,7 @@ class OptionColumns:
 
     @cached_property
     def _fields(self) -> dict[str, tuple[Array, Array]]:
-        """For each field: where its bytes begin, and how many they are (-1: it is not there)."""
+        """For each field: where its bytes begin, and their number (-1: absent)."""
         at = self._at + _OPTIONS_HEAD
         found: dict[str, tuple[Array, Array]] = {}
         for place, name in enumerate((*_TEXTS, *_NUMBERS, "deaths", "route")):
@@ -120,7 +119,7 @@ class OptionColumns:
             sizes[has] = gather_checked(self._view, at[has], 4)
             found[name] = at + 4, sizes
             at = at + np.where(has, sizes + 4, 0)
-            # Each field has its length before it: one that is too long must not lead the next astray.
+            # A length that is too large must not misplace the next field.
             if bool((at > self._end).any()):
                 raise OutOfBounds
         return found
@@ -144,7 +143,7 @@ class OptionColumns:
         return out
 
     def numbers(self, name: str) -> Array:
-        """0 where there is none."""
+        """0 where the field is absent."""
         at, sizes = self._fields[name]
         has = sizes >= 0
         values = np.zeros(len(at), dtype=np.int64)

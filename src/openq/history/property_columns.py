@@ -1,7 +1,7 @@
-"""Infos as columns: attributes, headers, and what is known by name among them.
+"""Properties of many messages as columns: attributes, headers, and the columns that are named among them.
 
-An info is read once for each distinct value. Where messages have properties of their own, that is once for
-each message: `Wires` reads those of AMQP all at once, `told` all others one by one.
+Each distinct value is read once. Where every message has properties of its own, `AmqpColumns` reads AMQP
+properties all at once, and `property_values` reads all others one by one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from openq.history.segments import Array
 _TYPES = {name: arrow_schema("messages").field(name).type for name in PropertyValues._fields}
 _AMQP_TAG, _NO_PUBLISHER, _AMQP_HEAD = 1, 0xFFFF, 3
 _SAMPLE = 64
-_MIN_VECTORIZED = 64  # from here on all at once is faster than one by one
-# Where none of these bytes is in any info, none of them says anything about that column.
+_MIN_VECTORIZED = 64  # from so many on, reading all at once is faster
+# If none of these byte strings occurs in the data, the column is null.
 _COLUMN_MARKERS = {
     "trace_id": (b"traceparent", b"AWSTraceHeader", b"mzn-", b"openq.trace", b"trace_id"),
     "replay_of": (b"openq.replay_of",),
@@ -43,14 +43,14 @@ _COLUMN_MARKERS = {
 _OPENQ_COLUMNS = ("replay_of", "replay_count", "batch")
 # An attribute of one of these names fills a column.
 _COLUMN_ATTRIBUTES = frozenset(("content_type", *(f"openq.{name}" for name in _OPENQ_COLUMNS), *TRACE_NAMES))
-_decode_json = msgspec.json.Decoder().decode  # its errors are ValueErrors
+_decode_json = msgspec.json.Decoder().decode  # raises ValueError
 _cache: dict[bytes, PropertyValues] = {}
 _MAX_CACHED = 4096
 _MAX_CACHED_BYTES = 1024
 
 
 def property_columns(data: pa.BinaryArray, wanted: Callable[[str], bool]) -> dict[str, pa.Array]:
-    """The columns of `Told` that are wanted, from the bytes of infos; rows without one are null."""
+    """The wanted columns of `PropertyValues`, from stored properties; rows without properties are null."""
     names = [name for name in PropertyValues._fields if wanted(name)]
     if _COLUMN_MARKERS.keys() >= set(names):
         names = _mentioned(data, names)
@@ -64,7 +64,7 @@ def property_columns(data: pa.BinaryArray, wanted: Callable[[str], bool]) -> dic
 
 
 def _all_differ(data: pa.BinaryArray) -> bool:
-    """By a few of them: looking for equal ones would cost more than it saves."""
+    """By a sample: looking for equal values would cost more than it saves."""
     some = data.take(pa.array(np.linspace(0, len(data) - 1, _SAMPLE).astype(np.int64)))
     return len(data) > 2 * _SAMPLE and len(some.unique()) == _SAMPLE
 
@@ -76,7 +76,7 @@ def _mentioned(data: pa.BinaryArray, names: list[str]) -> list[str]:
 
 
 class _DistinctProperties:
-    """Distinct infos: those that `Wires` can read, and the rest."""
+    """Distinct stored properties: those that `AmqpColumns` can read, and the rest."""
 
     def __init__(self, data: pa.BinaryArray, names: list[str]) -> None:
         self._data = data
@@ -97,7 +97,7 @@ class _DistinctProperties:
         if len(self._amqp_rows) < _MIN_VECTORIZED:
             return self._one_by_one(self._data)
         made, odd = self._vectorized()
-        # Where each row's value is: among those of the wires, or behind them.
+        # Where each row's value is: among the AMQP rows, or after them.
         places = np.full(count, -1, dtype=np.int64)
         places[self._amqp_rows[~odd]] = np.flatnonzero(~odd)
         rest = np.flatnonzero(places < 0)
@@ -116,7 +116,7 @@ class _DistinctProperties:
         sizes[~named] = 0
         starts = np.minimum(heads + _AMQP_HEAD + sizes, ends)
         amqp = AmqpColumns(self._view, starts, ends)
-        # A name that is longer than the info leaves no properties; who reads it one by one gives up.
+        # A publisher name that is longer than the value is malformed: leave it to the slow path.
         amqp.odd |= heads + _AMQP_HEAD + sizes > ends
         made: dict[str, pa.Array] = {}
         for name in self._names:
@@ -146,17 +146,17 @@ class _DistinctProperties:
                 rows.add(_property_values(each))
         else:
             for each in data.to_pylist():
-                # Bytes are tagged in JSON, and halves of characters escaped: those are told the long way.
+                # Tagged bytes and escaped surrogates are left to the slow path.
                 if each[:1] != b"[" or b'"$' in each or b"\\ud" in each or not rows.add_json(each):
                     rows.add(_property_values(each))
         return {name: rows.column(name) for name in self._names}
 
 
 class _PropertyRows:
-    """Columns that grow row by row, maps as long lists of keys and values: what Arrow takes in fast."""
+    """Columns that grow row by row; maps are flat lists of keys and values, which Arrow converts fast."""
 
     def __init__(self, shown: bool) -> None:
-        self._shown = shown  # whether somebody wants the attributes
+        self._shown = shown  # whether the attributes are selected
         self._count = 0
         self._keys: list[str] = []
         self._types: list[str] = []
@@ -166,7 +166,7 @@ class _PropertyRows:
         self._header_keys: list[str] = []
         self._header_values: list[str | None] = []
         self._header_ends: dict[int, int] = {}
-        # Most messages have none of these: what is not here is null.
+        # Most messages have none of these: missing rows are null.
         self._others: dict[str, dict[int, Any]] = {
             name: {} for name in PropertyValues._fields if name not in ("attributes", "headers")
         }
@@ -192,7 +192,7 @@ class _PropertyRows:
                 values[place] = value
 
     def add_json(self, data: bytes) -> bool:
-        """`add(told(...))` in a third of the time. False: it must be that."""
+        """`add(property_values(...))` in a third of the time. False: the caller must use that."""
         try:
             attributes, publisher = _decode_json(data)
         except ValueError:
@@ -262,7 +262,7 @@ class _PropertyRows:
 
 
 def _map(offsets: Array, keys: pa.StringArray, items: pa.Array) -> pa.MapArray:
-    """A map without anything in it is none."""
+    """An empty map becomes null."""
     missing = np.append(offsets[1:] == offsets[:-1], False)
     return pa.MapArray.from_arrays(pa.array(offsets, mask=missing), keys, items)
 
@@ -273,7 +273,7 @@ def _property_values(data: bytes) -> PropertyValues:
         try:
             known = property_values(unpack_properties(data))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-            known = PropertyValues()  # properties that nobody can read; the message itself is whole
+            known = PropertyValues()  # unreadable properties; the message itself is intact
         if len(data) <= _MAX_CACHED_BYTES:
             if len(_cache) >= _MAX_CACHED:
                 _cache.clear()

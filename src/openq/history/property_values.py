@@ -1,6 +1,6 @@
-"""What one info (attributes, or the properties of a protocol) says, in the columns of the table messages.
+"""The properties of one message (attributes, or AMQP properties) as values of the columns of `messages`.
 
-Pure, and without numpy: a server says the same of the messages in a lease batch as the history does.
+Pure, and without numpy: a server uses it for the messages of a lease batch, which have the same columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Attribute = tuple[str, str | None, bytes | None]  # type, string, binary
 
 
 class PropertyValues(NamedTuple):
-    """What one info says, in the columns of the table messages."""
+    """The properties of one message, in the columns of the table messages."""
 
     content_type: str | None = None
     attributes: list[tuple[str, Attribute]] | None = None
@@ -83,7 +83,7 @@ def attribute_of(value: object, kind: object) -> Attribute:
 
 
 def text_of(value: object) -> str | None:
-    """Text as it is, everything else as JSON would write it."""
+    """Text as it is, everything else as JSON."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -103,7 +103,7 @@ def text_of(value: object) -> str | None:
 
 
 def _json(value: object) -> str:
-    """What JSON has no form for. Never anything that it could not write: it would ask again."""
+    """Values that JSON lacks, as text, which it never refuses."""
     return text_of(value) or "" if isinstance(value, bytes | Decimal) else clean(str(value))
 
 
@@ -116,7 +116,7 @@ def count_of(value: object) -> int | None:
 
 
 def trace_of(values: Mapping[str, Any]) -> str | None:
-    """The id of the trace that a message is part of, in the ways that are in use."""
+    """The trace id of a message, in any of the usual headers."""
     parent = values.get("traceparent")
     if isinstance(parent, str) and parent.count("-") >= 2:
         return clean(parent.split("-")[1]) or None

@@ -1,7 +1,7 @@
 """The two tables of the history, column by column: `messages` and `events`.
 
-The journal, the archive, HTTP and Spark all speak these columns. Changes only ever add some: the version is
-written into every schema's metadata, and a reader of another major form refuses instead of guessing.
+Journal, archive, HTTP and Spark share these columns. Changes only add columns. The version is in the metadata
+of every schema, and a reader refuses other versions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VERSION = 1
 VERSION_KEY = b"openq.columns"
 TABLES = ("messages", "events")
 
-# Those that need the bytes of a body; all others come without reading it.
+# Columns that need the bytes of a body; all others are read without them.
 BODY_COLUMNS = ("body", "body_sha256")
 
 EVENTS = (
@@ -110,7 +110,7 @@ _SPARK = {
 
 
 def column_names(table: str, columns: Sequence[str] | None = None, body: bool = True) -> list[str]:
-    """The columns of a table, or those asked for in the order asked for. Raises InvalidSetting."""
+    """The columns of a table, or those requested, in that order. Raises InvalidSetting."""
     known = _fields(table)
     if columns is None:
         return [name for name in known if body or name not in BODY_COLUMNS]
@@ -133,7 +133,7 @@ def arrow_schema(table: str, columns: Sequence[str] | None = None, body: bool = 
 
 
 def ddl(table: str, columns: Sequence[str] | None = None, body: str = "true") -> str:
-    """The same schema in Spark's words; body="json" adds `body_json`, the body as a VARIANT."""
+    """The same schema as DDL of Spark; body="json" adds `body_json`, the body as a VARIANT."""
     if body not in ("true", "false", "json"):
         raise InvalidSetting(f"body must be true, false or json, not {body!r}")
     fields = _fields(table)
@@ -143,10 +143,10 @@ def ddl(table: str, columns: Sequence[str] | None = None, body: str = "true") ->
 
 
 def check_version(metadata: dict[bytes, bytes] | None, where: str) -> None:
-    """Whether a file's columns are ours. Raises InvalidSetting with the file's name."""
+    """Raises InvalidSetting if the columns of a file are not of this version of OpenQ."""
     version = (metadata or {}).get(VERSION_KEY)
     if version is None:
-        raise InvalidSetting(f"{where} holds no columns of OpenQ")
+        raise InvalidSetting(f"{where} does not hold columns of OpenQ")
     if version != str(VERSION).encode():
         raise InvalidSetting(
             f"{where} holds columns of version {version.decode(errors='replace')!r}, "

@@ -1,8 +1,8 @@
-"""A journal's files read beside the server that writes them: which segments there are, and their bytes.
+"""Reads a journal's segment files while a server may be writing them.
 
-No lock is taken and nothing is written. Whatever is given out has passed its block's checksum, which is good
-for one place of one journal only: a segment that is freed or used again meanwhile can never be mistaken for
-itself. Bytes are read and not mapped, so that a file that shrinks or changes does no harm either.
+No lock is taken and nothing is written. All bytes returned have passed their block's checksum, which covers
+the place in the journal too: a segment file that is freed or reused meanwhile is always noticed. Files are
+read, not mapped, so that one that shrinks or changes does no harm.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ ROW = np.dtype(
 _INDEX_HEAD = 16
 _FIRST_ROW = Struct("<QQIIIBBH")
 _MAX_LIST_ATTEMPTS = 20
-_READ_AHEAD = 256 << 10  # read beyond what was asked for: blocks end later than their records
+_READ_AHEAD = 256 << 10  # read ahead: blocks end later than their records
 _MAX_CACHED_INDEXES = 8
-_EQUAL_LENGTH_RUN = 16  # records of one length in a row: more of them are to be expected
+_EQUAL_LENGTH_RUN = 16  # so many records of one length in a row: expect more of them
 
 
 @dataclass(frozen=True)
 class SegmentRef:
-    """One segment as it was found: `size` bytes of it are whole blocks, safely on disk."""
+    """One segment as it was found: its first `size` bytes are whole, durable blocks."""
 
     number: int
     path: str
@@ -80,12 +80,12 @@ class SegmentRef:
 
     @property
     def end_position(self) -> int:
-        """Not included. What a sealed segment is followed by begins in the next one."""
+        """Exclusive. A sealed segment ends where the next one begins."""
         return make_location(self.number + 1, 0) if self.sealed else make_location(self.number, self.size)
 
 
 class _OpenSegment:
-    """The segment that is being written: what was seen of it so far."""
+    """The segment that is being written, as far as it was read."""
 
     def __init__(self, header: SegmentHeader) -> None:
         self.header = header
@@ -111,14 +111,14 @@ class JournalFiles:
 
     @property
     def salt(self) -> int:
-        """Which journal this is. Raises HistoryUnavailable where there is none."""
+        """The identity of the journal. Raises HistoryUnavailable if there is none."""
         return self.segments()[0].salt
 
     def segments(self) -> list[SegmentRef]:
         """Oldest first, without a gap; the last one is open."""
         with self._lock:
             for _ in range(_MAX_LIST_ATTEMPTS):
-                with suppress(FileNotFoundError):  # freed while we were on our way to it
+                with suppress(FileNotFoundError):  # freed between listing and opening
                     found = self._list()
                     if found is not None:
                         return found
@@ -128,8 +128,8 @@ class JournalFiles:
                 raise HistoryUnavailable(f"the journal in {self.path} changes too fast: {error}") from None
 
     def identity(self) -> tuple[int, ...]:
-        """What lies at the path in this moment, whatever was remembered of it: the folder, and the salt of
-        its journal. Raises OSError where there is none, or it changes just now."""
+        """What is at the path now, whatever is cached: the directory's identity and the salt of its journal.
+        Raises OSError if there is none, or if it is changing."""
         status = os.stat(self.directory)
         numbers = segment_numbers(self._io, self.directory)
         try:
@@ -139,20 +139,20 @@ class JournalFiles:
         return status.st_dev, status.st_ino, header.salt
 
     def end_position(self) -> int:
-        """Where the next block will begin: all before it is on disk and can be read."""
+        """The start of the next block: everything before it is durable and readable."""
         return self.segments()[-1].end_position
 
     def ref(self, number: int) -> SegmentRef:
-        """Raises HistoryUnavailable when the segment is not kept any more."""
+        """Raises HistoryUnavailable if the segment is no longer kept."""
         for each in self.segments():
             if each.number == number:
                 return each
         raise _segment_gone(number)
 
     def index(self, number: int) -> SegmentIndex:
-        """The rows of a segment: from its sidecar, or from the segment itself where it has none (yet).
+        """The index of a segment: its sidecar file, or built from the segment if there is none (yet).
 
-        Of the open segment they may reach beyond the `size` of an earlier SegmentRef.
+        The index of the open segment may reach beyond the `size` of an earlier SegmentRef.
         """
         with self._lock:
             known = self._indexes.get(number)
@@ -187,7 +187,7 @@ class JournalFiles:
         return SegmentIndex(b"".join(tail.parts))
 
     def _list(self, final: bool = False) -> list[SegmentRef] | None:
-        """Lock held. None: the directory changed while it was looked at, look again."""
+        """Lock held. None: the directory changed while it was read, try again."""
         try:
             numbers = segment_numbers(self._io, self.directory)
         except (FileNotFoundError, NotADirectoryError):
@@ -227,14 +227,14 @@ class JournalFiles:
         return [*found, open_ref]
 
     def _describe_sealed(self, number: int) -> SegmentRef:
-        """A sealed segment, without reading its sidecar: the ends of that are enough here."""
+        """A sealed segment, by the first and last row of its sidecar."""
         header = self._header(number)
         path = segment_path(self.directory, number)
         ref = SegmentRef(number, path, HEADER_BYTES, True, header.salt, header.first_block, 0)
         try:
             fd = self._io.open(index_path(path), os.O_RDONLY)
         except FileNotFoundError:
-            # The server is about to write it. Until then it is built, and not remembered.
+            # The server is about to write it. Until then the index is built each time.
             return self._describe_from_index(ref, self._load(path, number))
         try:
             size = self._io.file_size(fd)
@@ -266,23 +266,23 @@ class JournalFiles:
                 if header.number != number:
                     raise BadHeader(f"the file is named {number} but is segment {header.number}")
             except BadHeader as error:
-                if not os.path.exists(path):  # freed, and used again, while it was being read
+                if not os.path.exists(path):  # freed and reused while it was being read
                     raise FileNotFoundError(path) from None
                 raise JournalDamaged(path, 0, str(error)) from None
             self._headers[number] = header
         return header
 
     def _read_new_blocks(self, tail: _OpenSegment, sync: bool = True) -> None:
-        """Take in the blocks that were written since the last look."""
+        """Read the blocks that were written since the last call."""
         header = tail.header
         try:
             fd = self._io.open(segment_path(self.directory, header.number), os.O_RDONLY)
         except FileNotFoundError:
             if tail.rows:
-                return  # freed meanwhile: what was seen stays true
+                return  # freed meanwhile: what was read stays valid
             raise
         try:
-            # Most looks find nothing new: they end with one small read.
+            # Most calls find nothing new: they end after one small read.
             head = block_head(read_all(self._io, fd, BLOCK_BYTES, tail.offset), 0)
             if head is None or head.segment != header.number or head.number != tail.next_block:
                 return
@@ -291,7 +291,7 @@ class JournalFiles:
             if not blocks:
                 return
             if sync:
-                # Blocks can be read before they are on disk. What is shown must not be lost with the power.
+                # Blocks can be read before they are durable. Rows that were shown must survive a power loss.
                 with suppress(OSError):
                     self._io.fdatasync(fd)
         finally:
@@ -319,12 +319,12 @@ def _with_bounds(ref: SegmentRef, rows: int, first: bytes, last: bytes) -> Segme
 
 def _segment_gone(number: int) -> HistoryUnavailable:
     return HistoryUnavailable(
-        f"segment {number} of the journal is not kept any more; archive it in time, or keep a longer history"
+        f"segment {number} of the journal is no longer kept; archive it in time, or keep a longer history"
     )
 
 
 def _frame_offsets(block: Block) -> Array:
-    """Where the records of a block begin. Those of one length, one after the other, are found in one step."""
+    """The offsets of a block's records. Runs of records of one length are found in one step."""
     data, unpack = block.data, FRAME.unpack_from
     found: list[Array] = []
     places: list[int] = []
@@ -348,7 +348,7 @@ def _frame_offsets(block: Block) -> Array:
 
 
 def _block_index_rows(block: Block) -> bytes:
-    """The index rows of a block. Single messages, which are most, are done all at once."""
+    """The index rows of a block. Records of a single message, which are most, are read all at once."""
     if block.count == 0:
         return b""
     data = block.data
@@ -356,7 +356,7 @@ def _block_index_rows(block: Block) -> bytes:
     places = at.tolist()
     view = np.frombuffer(data, dtype=np.uint8)
     lengths = gather(view, at, 4)
-    # A record too short for a head is none of ours; what is odd is left to the slow way, which skips it.
+    # Records too short for a head are left to the slow path, which skips them.
     single = (view[np.minimum(at + FRAME_BYTES, len(view) - 1)] == PUBLISH) & (lengths >= HEAD_SIZE)
     rows = np.zeros(len(at), dtype=ROW)
     chosen = at[single] + FRAME_BYTES
@@ -385,17 +385,17 @@ _TYPES = {2: "<u2", 4: "<u4", 8: "<u8"}
 
 
 def gather(view: Array, at: Array, size: int) -> Array:
-    """The little-endian numbers of `size` bytes at these places."""
+    """The little-endian numbers of `size` bytes at these offsets."""
     if not len(at):
         return np.empty(0, dtype=_TYPES[size])
-    # An array that begins anew with every byte of the other: no bytes need to be put together.
+    # Overlapping elements, one starting at each byte: no bytes need to be copied together.
     places: Array = np.ndarray((max(0, len(view) - size + 1),), _TYPES[size], view, strides=(1,))
     return places[at]
 
 
 class SegmentBytes:
-    """Pieces of one segment, verified block by block. Give the pieces in rising order: what they share is
-    read once."""
+    """Ranges of one segment, verified block by block. Load them in rising order: shared blocks are read
+    once."""
 
     def __init__(self, ref: SegmentRef) -> None:
         self._ref = ref
@@ -404,8 +404,8 @@ class SegmentBytes:
             self._fd = self._io.open(ref.path, os.O_RDONLY)
         except FileNotFoundError:
             raise _segment_gone(ref.number) from None
-        self._base = 0  # where in the file `_data` begins
-        self._verified_end = 0  # up to where in the file it is verified
+        self._base = 0  # file offset of `_data`
+        self._verified_end = 0  # file offset up to which it is verified
         self._data: Array = np.empty(0, dtype=np.uint8)
         self._buffer: Array = self._data
         try:
@@ -426,7 +426,7 @@ class SegmentBytes:
     def load(self, first: int, end: int) -> tuple[Array, int]:
         """Verified bytes that hold at least [first, end), and the file offset of the first of them.
 
-        Only good until the next call, which writes into the same memory: fresh memory is dear.
+        Valid until the next call, which reuses the memory: allocating it each time is slow.
         """
         if first >= self._base and end <= self._verified_end:
             return self._data, self._base
@@ -441,7 +441,7 @@ class SegmentBytes:
             after = pos + BLOCK_BYTES + head.length
             if after > start + len(data):
                 if after > self._io.file_size(self._fd):
-                    raise self._error_at(pos, f"block {head.number} ends behind the file")
+                    raise self._error_at(pos, f"block {head.number} ends beyond the file")
                 self._base, self._verified_end, self._data = start, pos, data
                 data = self._fetch(start, after + _READ_AHEAD, True)
             if not verify(data.data, pos - start, head, self._ref.salt, pos):
@@ -451,7 +451,7 @@ class SegmentBytes:
         return data, start
 
     def _fetch(self, start: int, end: int, keep: bool) -> Array:
-        """The bytes from `start` on, as far as the file goes; what is there already is not read again."""
+        """The bytes from `start` on, as far as the file goes; bytes in memory are not read again."""
         end = min(end, self._io.file_size(self._fd))
         size = max(end - start, 0)
         if size > len(self._buffer):
@@ -462,7 +462,7 @@ class SegmentBytes:
             known = self._data[start - self._base :][: len(data)]
             data[: len(known)] = known
             done = len(known)
-        # Nothing of it is known to be good until it is looked at: that may fail half-way.
+        # Nothing counts as verified until it is checked, which may fail half-way.
         self._base, self._verified_end, self._data = start, start, data
         view = data.data
         while done < len(data):
@@ -476,7 +476,7 @@ class SegmentBytes:
         return JournalDamaged(self._ref.path, offset, detail)
 
     def _block_of(self, offset: int) -> int:
-        """The start of the block that the record or item at `offset` is in."""
+        """The start of the block that contains the record or item at `offset`."""
         frame = offset
         back = self._back_reference(offset)
         if back & ITEM:
@@ -501,7 +501,7 @@ class SegmentBytes:
         return back
 
     def _error_at(self, offset: int, detail: str) -> HistoryUnavailable | JournalDamaged:
-        """Bytes that are not what they should be: of another segment by now, or damaged."""
+        """The error for unexpected bytes: the file was reused for another segment, or is damaged."""
         try:
             self._check_header()
         except HistoryUnavailable as gone:

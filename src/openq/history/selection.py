@@ -1,7 +1,7 @@
-"""Which part of the history somebody wants. Pure: readers use it to skip early, and `keep` has the last word.
+"""Which rows of the history are wanted. Pure: readers use it to skip rows early, and `keep` decides.
 
-Everything is optional; what is given is joined by AND. Lower bounds are included; of the upper ones
-`last_seq` is included, `until_us` and `end_position` are not.
+All conditions are optional and are joined by AND. Lower bounds are inclusive; of the upper bounds `last_seq`
+is inclusive, `until_us` and `end_position` are exclusive.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Selection:
     # -- as JSON --
 
     def to_json(self) -> dict[str, Any]:
-        """What differs from the default, as values that JSON can hold."""
+        """The fields that differ from the default, as JSON values."""
         found: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -55,7 +55,7 @@ class Selection:
 
     @classmethod
     def from_json(cls, value: str | bytes | Mapping[str, Any]) -> Selection:
-        """From the value of `to_json` or its text, which may come from anybody. Raises InvalidSetting."""
+        """From the value of `to_json` or its text, which is not trusted. Raises InvalidSetting."""
         if isinstance(value, str | bytes):
             try:
                 value = json.loads(value)
@@ -74,7 +74,7 @@ class Selection:
         return selection
 
     def validate(self) -> None:
-        """Raises InvalidSetting with one sentence that names what is wrong."""
+        """Raises InvalidSetting."""
         if self.table not in TABLES:
             raise InvalidSetting(f"table must be {' or '.join(TABLES)}, not {self.table!r}")
         if not isinstance(self.body, bool):
@@ -82,7 +82,7 @@ class Selection:
         for name in _TEXT_FIELDS if self.columns is None else (*_TEXT_FIELDS, "columns"):
             texts = getattr(self, name)
             if not isinstance(texts, tuple) or not all(isinstance(text, str) and text for text in texts):
-                raise InvalidSetting(f"{name} must be a list of texts that are not empty")
+                raise InvalidSetting(f"{name} must be a list of non-empty texts")
             if len(texts) > _MAX_TEXTS:
                 raise InvalidSetting(f"{name} holds {len(texts)} texts, the limit is {_MAX_TEXTS}")
         for name in _NUMBER_FIELDS:
@@ -90,7 +90,7 @@ class Selection:
             if number is None:
                 continue
             if isinstance(number, bool) or not isinstance(number, int) or not -_LIMIT <= number < _LIMIT:
-                raise InvalidSetting(f"{name} must be a whole number of 64 bits, not {number!r}")
+                raise InvalidSetting(f"{name} must be a 64-bit integer, not {number!r}")
         for low, high in (
             ("since_us", "until_us"),
             ("first_seq", "last_seq"),
@@ -98,7 +98,7 @@ class Selection:
         ):
             first, last = getattr(self, low), getattr(self, high)
             if first is not None and last is not None and first > last:
-                raise InvalidSetting(f"{low} ({first}) lies behind {high} ({last}): nothing can match")
+                raise InvalidSetting(f"{low} ({first}) is after {high} ({last}): nothing can match")
         for event in self.events:
             if event not in EVENTS:
                 raise InvalidSetting(f"there is no event {event!r}; there are {', '.join(EVENTS)}")
@@ -106,16 +106,16 @@ class Selection:
             raise InvalidSetting("events selects rows of the table events; set table to events")
         column_names(self.table, self.columns, self.body)
 
-    # -- what it means --
+    # -- meaning --
 
     @property
     def names(self) -> list[str]:
-        """The columns of the answer, in order."""
+        """The columns of the result, in order."""
         return column_names(self.table, self.columns, self.body)
 
     @property
     def read_columns(self) -> list[str]:
-        """The columns of the answer, and after them those that `keep` must look at."""
+        """The columns of the result, followed by those that `keep` needs besides."""
         needed = self.names
         for name, wanted in (
             ("queue", self.queues),
@@ -133,7 +133,7 @@ class Selection:
         return not self.queues or any(_matches(pattern, name) for pattern in self.queues)
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Exactly the rows and columns asked for, of a batch that has at least `read_columns`."""
+        """Exactly the selected rows and columns of a batch that has at least `read_columns`."""
         masks = []
         if self.queues:
             encoded = batch.column("queue").dictionary_encode()
@@ -159,7 +159,7 @@ class Selection:
             mask = masks[0]
             for each in masks[1:]:
                 mask = pc.and_(mask, each)
-            # Nothing known (a purge has no sequence number) is no match.
+            # Null (a purge has no sequence number) does not match.
             mask = mask.fill_null(False)
             if pc.all(mask).as_py() is False:
                 batch = batch.filter(mask)
@@ -177,6 +177,6 @@ def _matches(pattern: str, name: str) -> bool:
     if compiled is None:
         if len(_patterns) >= 1024:
             _patterns.clear()
-        # `translate` never goes back behind a star that has found its place: no pattern takes long.
+        # `translate` makes atomic groups: no pattern backtracks for long.
         compiled = _patterns[pattern] = re.compile(translate(pattern.replace("[", "[[]")))
     return compiled.fullmatch(name) is not None

@@ -1,8 +1,9 @@
-"""What a segment's records cannot say by themselves: the ids and delivery counts of older messages.
+"""Ids and delivery counts that are carried over from earlier segments.
 
-A message that moved has a new sequence number and keeps its id; one that came back has been delivered before.
-`Lineage` walks the segments in order and remembers just those messages, as long as they live. It works on the
-columns of the index, for all rows of a segment at once; of the segment itself it reads only what it must.
+A message that moved has a new sequence number and keeps its id; one that was returned has been delivered
+before. `MessageTracker` walks through the segments in order and keeps just those messages, until they are
+removed. It works on the columns of the index, for all rows of a segment at once, and reads as little of the
+segment as possible.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from openq.history.segments import Array, SegmentBytes, SegmentRef, rows_array
 from openq.journal.format import FRAME_BYTES
 from openq.journal.index import SegmentIndex
 
-RECORD_HEAD_BYTES = 24  # bytes of a record before what is special to its kind
+RECORD_HEAD_BYTES = 24  # bytes of a record before the fields of its kind
 _WINDOW = 16 << 20
 _VARIED_FLAG = 4
 
@@ -51,25 +52,27 @@ def _no_numbers() -> Array:
 
 @dataclass(frozen=True)
 class SegmentContext:
-    """What a segment's rows need to know beyond themselves. The default is enough for the table messages,
-    once `names` and `id_prefix` are set: only events speak of messages that came before."""
+    """What the rows of a segment need from elsewhere. For the table messages `names` and `id_prefix` are
+    enough: only events refer to messages of earlier segments."""
 
     id_prefix: str = ""
-    names: Mapping[int, str] = field(default_factory=dict)  # of all queues the segment speaks of
-    own_seqs: Array = field(default_factory=_no_numbers)  # rising; those whose id does not follow from them
+    names: Mapping[int, str] = field(default_factory=dict)  # of all queues that the segment mentions
+    own_seqs: Array = field(
+        default_factory=_no_numbers
+    )  # rising; messages whose id does not follow from the sequence number
     own_ids: pa.StringArray = field(default_factory=lambda: pa.array([], pa.string()))
     redelivered_rows: Array = field(
         default_factory=_no_numbers
-    )  # rising; rows of the index that are no first delivery
+    )  # rising; rows of the index that are redeliveries
     redelivery_counts: Array = field(default_factory=_no_numbers)
 
     def name(self, number: int) -> str:
-        # As the engine calls a queue whose definition was lost to damage.
+        # The engine's name of a queue whose definition was lost by damage.
         return self.names.get(number) or f"recovered-{number}"
 
 
 def option_starts(view: Array, base: int, rows: Array) -> Array:
-    """Where the extra or the info of each message begins in `view`; else where its body does."""
+    """Where the options or properties of each message begin in `view`, or its body if it has none."""
     at = rows["offset"].astype(np.int64) - base + FRAME_BYTES
     kinds = rows["kind"]
     starts = at + RECORD_HEAD_BYTES
@@ -92,7 +95,7 @@ def read_options(view: Array, starts: Array, rows: Array) -> OptionColumns:
 
 
 def bare_context(ref: SegmentRef, index: SegmentIndex) -> SegmentContext:
-    """The names of a segment's queues, from the segment alone: all that the table messages needs."""
+    """The names of a segment's queues, from the segment alone: enough for the table messages."""
     rows = rows_array(index)
     rows = rows[: int(np.searchsorted(rows["offset"], ref.size))]
     names: dict[int, str] = {}
@@ -101,7 +104,7 @@ def bare_context(ref: SegmentRef, index: SegmentIndex) -> SegmentContext:
 
 
 def _read_names(ref: SegmentRef, rows: Array, names: dict[int, str]) -> str | None:
-    """Add the queues that a segment's checkpoint and definitions name; gives the prefix of its ids."""
+    """Add the queues that a segment's checkpoint and definitions name; returns the prefix of its ids."""
     chosen = rows[(rows["kind"] == CHECKPOINT) | (rows["kind"] == QUEUE)]
     prefix: str | None = None
     if not len(chosen):
@@ -124,12 +127,12 @@ def _read_names(ref: SegmentRef, rows: Array, names: dict[int, str]) -> str | No
 
 
 class MessageTracker:
-    """Give it the segments in order, each once; `state` can be kept and carried on later."""
+    """Takes the segments in order, each once; `state` can be stored and resumed later."""
 
     def __init__(self, id_prefix: str = "") -> None:
         self.id_prefix = id_prefix
         self.names: dict[int, str] = {}
-        # Messages that live and have an id of their own, or were delivered before. By rising sequence.
+        # Messages that exist and have an id of their own, or were delivered before. Rising sequence numbers.
         self._seqs = _no_numbers()
         self._queues = _no_numbers()
         self._counts = _no_numbers()
@@ -139,7 +142,7 @@ class MessageTracker:
     def __len__(self) -> int:
         return len(self._seqs)
 
-    # -- kept over a restart --
+    # -- stored state --
 
     def state(self) -> dict[str, Any]:
         """As JSON values."""
@@ -155,7 +158,7 @@ class MessageTracker:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> MessageTracker:
-        """Raises InvalidSetting when it is no state of ours."""
+        """Raises InvalidSetting if it is not a state of a tracker."""
         try:
             tracker = cls(str(state["prefix"]))
             tracker.names = {int(number): str(name) for number, name in state["names"].items()}
@@ -165,14 +168,14 @@ class MessageTracker:
             tracker._in_flight = _unpack(state["lent"]).astype(bool)
             tracker._ids = _unpack_texts(state["ids"], len(tracker._seqs))
         except (KeyError, TypeError, ValueError, AttributeError, zlib.error, pa.ArrowException):
-            raise InvalidSetting("this is no lineage of a journal") from None
+            raise InvalidSetting("this is not the state of a message tracker") from None
         sizes = {len(tracker._queues), len(tracker._counts), len(tracker._in_flight), len(tracker._ids)}
         if sizes != {len(tracker._seqs)}:
-            raise InvalidSetting("this is no lineage of a journal")
+            raise InvalidSetting("this is not the state of a message tracker")
         return tracker
 
     def copy(self) -> MessageTracker:
-        """One that can go another way. Arrays are never changed in place, so they are shared."""
+        """An independent copy. Arrays are never changed in place, so they are shared."""
         other = MessageTracker(self.id_prefix)
         other.names = dict(self.names)
         other._seqs, other._queues, other._counts = self._seqs, self._queues, self._counts
@@ -184,10 +187,10 @@ class MessageTracker:
     def context_for(
         self, ref: SegmentRef, index: SegmentIndex, *, start: int | None = None, stop: int | None = None
     ) -> SegmentContext:
-        """What to know for this segment; from then on the lineage stands behind it.
+        """The context of this segment; afterwards the tracker is at its end.
 
-        With `start` and `stop` (positions or offsets) only that part of the segment is walked through: an
-        open one can be taken in several steps. The rows that the context names are those of the whole index.
+        With `start` and `stop` (positions or offsets) only that part of the segment is read: an open one can
+        be read in several steps. Row numbers in the context are those of the whole index.
         """
         rows = rows_array(index)
         first = 0 if start is None else int(np.searchsorted(rows["offset"], start & 0xFFFF_FFFF))
@@ -206,10 +209,10 @@ class MessageTracker:
     def _count_deliveries(
         self, rows: Array, facts: _SegmentFacts
     ) -> tuple[Array, Array, tuple[Array, Array]]:
-        """Which deliveries are no first ones, and how often each message has been delivered at the end."""
+        """The redeliveries, and the number of deliveries of each message at the end."""
         returned = rows["seq"][facts.returned].astype(np.int64)
         known = self._counts > 0
-        # Without one of these a message has never been delivered before.
+        # All other messages have not been delivered before.
         marked = np.unique(np.concatenate((self._seqs[known], facts.set_seqs, returned)))
         deliveries = np.flatnonzero(rows["kind"] == DELIVER)
         deliveries = deliveries[_isin(rows["seq"][deliveries].astype(np.int64), marked)]
@@ -218,7 +221,7 @@ class MessageTracker:
         )
         places = np.concatenate((np.full(int(known.sum()), -1), facts.set_rows, facts.returned, deliveries))
         sizes = (int(known.sum()), len(facts.set_seqs), len(returned), len(deliveries))
-        kinds = np.repeat(np.array([0, 0, 1, 2]), sizes)  # set, one more, asked for
+        kinds = np.repeat(np.array([0, 0, 1, 2]), sizes)  # set, increment, read
         values = np.concatenate(
             (
                 self._counts[known],
@@ -229,7 +232,7 @@ class MessageTracker:
         ).astype(np.int64)
         order = np.lexsort((places, seqs))
         seqs, places, kinds, values = seqs[order], places[order], kinds[order], values[order]
-        # A running sum that starts anew with each message and with each count that a record states.
+        # A running sum that restarts with each message and with each count that a record sets.
         anew = kinds == 0
         anew[1:] |= seqs[1:] != seqs[:-1]
         if len(anew):
@@ -247,12 +250,12 @@ class MessageTracker:
         return rows_of[order], running[again][order] + 1, (seqs[last], running[last])
 
     def _identify(self, rows: Array, facts: _SegmentFacts) -> _MessageIds:
-        """The ids that do not follow from the sequence, of all messages known before or named here."""
+        """The ids that do not follow from the sequence number, of messages tracked before or named here."""
         has = self._ids.is_valid().to_numpy(zero_copy_only=False)
         seqs = np.concatenate((self._seqs[has], facts.own_seqs))
         texts = pa.chunked_array([self._ids.filter(pa.array(has)), facts.own_ids], pa.string())
         if len(facts.new):
-            # A message that moved twice in this segment: follow it to where it came from.
+            # A message may have moved several times in this segment: follow it to its origin.
             order = np.argsort(facts.new, kind="stable")
             news, roots = facts.new[order], facts.old[order]
             for _ in range(len(news)):
@@ -270,7 +273,7 @@ class MessageTracker:
             texts = pa.chunked_array([*texts.chunks, moved], pa.string())
         order = np.argsort(seqs, kind="stable")
         seqs = seqs[order]
-        # Of a message that is named twice (it was copied or edited) the last word counts.
+        # A message may be named twice (copied or edited): the last id counts.
         last = np.ones(len(seqs), dtype=bool)
         last[:-1] = seqs[1:] != seqs[:-1]
         flat = texts.combine_chunks() if texts.num_chunks else pa.array([], pa.string())
@@ -294,7 +297,7 @@ class MessageTracker:
     def _advance(
         self, rows: Array, facts: _SegmentFacts, ids: _MessageIds, counts: tuple[Array, Array]
     ) -> None:
-        """Who is to be remembered: has an id or a count, and still lives."""
+        """Keep the messages that have an id or a count and still exist."""
         counted = counts[1] > 0
         seqs = np.unique(np.concatenate((ids.seqs, counts[0][counted], self._seqs)))
         numbers = np.zeros(len(seqs), dtype=np.int64)
@@ -312,7 +315,7 @@ class MessageTracker:
         places = np.searchsorted(seqs, row_seqs[mine])
         queues[places] = rows["queue"][mine]
         arrived = mine[_ARRIVES[kinds[mine]] | facts.is_new[mine]]
-        # Backwards, so that the first one stays.
+        # Backwards, so that the first one wins.
         born[np.searchsorted(seqs, row_seqs[arrived[::-1]])] = arrived[::-1]
         gone = np.zeros(len(seqs), dtype=bool)
         ended = mine[_ENDS[kinds[mine]] & ~facts.is_new[mine]]
@@ -322,7 +325,7 @@ class MessageTracker:
         for purge in np.flatnonzero((kinds == PURGE) | (kinds == UNQUEUE)).tolist():
             swept = (queues == int(rows["queue"][purge])) & (born < purge)
             if kinds[purge] == PURGE and row_seqs[purge]:
-                # Only what waited: who was lent out at that moment stays.
+                # Only ready messages are removed: those in flight at that moment stay.
                 held = in_flight.copy()
                 earlier = changes < purge
                 held[change_at[earlier]] = kinds[changes[earlier]] == DELIVER
@@ -358,19 +361,19 @@ _HAS_SEQ = _by_kind(PUBLISH, RUN, ROUTE, DELIVER, ACK, RETURN, MOVE, REMOVE, EDI
 
 
 class _SegmentFacts:
-    """What one segment says that the index alone does not: own ids, stated counts, and who came back."""
+    """What a segment has beside its index: own ids, set counts, and returned messages."""
 
     def __init__(self, ref: SegmentRef, rows: Array) -> None:
         kinds = rows["kind"]
         moves = np.flatnonzero(kinds == MOVE)
         if len(moves) % 2:
-            raise InvalidSetting(f"the index of {ref.path} is not whole; delete it, it is built again")
+            raise InvalidSetting(f"the index of {ref.path} is incomplete; delete it, it will be rebuilt")
         seqs = rows["seq"].astype(np.int64)
         self.old, self.new = seqs[moves[0::2]], seqs[moves[1::2]]
         self.is_new = np.zeros(len(rows), dtype=bool)
         self.is_new[moves[1::2]] = True
         has_options = _HAS_OPTIONS[kinds] & ((rows["flags"] & HAS_OPTIONS) != 0)
-        # An edited or copied message says all about itself, also that it was never delivered.
+        # An edited or copied message has its whole state, also that it was never delivered.
         stated = (kinds == EDIT) | (kinds == COPY)
         wanted = np.flatnonzero(has_options | (kinds == RETURN))
         returned: list[Array] = []
@@ -388,7 +391,7 @@ class _SegmentFacts:
                         returned.append(self._returned(view, base, part, chosen))
                         self._read_options(view, base, part, chosen, own, counts)
                     except OutOfBounds:
-                        raise source.damaged(first, "its index does not belong to it") from None
+                        raise source.damaged(first, "the index does not belong to this segment") from None
         self.returned = np.concatenate(returned) if returned else _no_numbers()
         self.own_seqs = np.concatenate([seqs[each] for each, _ in own]) if own else _no_numbers()
         texts = [each for _, each in own]
@@ -427,7 +430,7 @@ class _SegmentFacts:
 
 
 def windows(rows: Array, wanted: Array, limit: int = _WINDOW, gap: int = 256 << 10) -> list[Array]:
-    """Cut row numbers into pieces that lie close together in the segment."""
+    """Cut row numbers into groups that are close together in the segment."""
     starts = rows["offset"][wanted].astype(np.int64)
     ends = starts + rows["length"][wanted]
     far = np.flatnonzero(starts[1:] - ends[:-1] > gap) + 1
@@ -447,7 +450,7 @@ _HEX = np.frombuffer(b"".join(b"%02x" % each for each in range(256)), dtype=np.u
 
 
 def hex_ids(prefix: str, seqs: Array) -> pa.StringArray:
-    """The ids that follow from sequences: the prefix and twelve hexadecimal digits."""
+    """The ids that follow from sequence numbers: the prefix and twelve hexadecimal digits."""
     if len(seqs) and int(seqs.max()) >= 1 << 48:
         return pa.array([f"{prefix}{seq:012x}" for seq in seqs.tolist()], pa.string())
     head = np.frombuffer(prefix.encode(), dtype=np.uint8)

@@ -1,11 +1,11 @@
-"""The process that reads history for a server: it decodes, so that the server only passes bytes on.
+"""The process that decodes history for a server, which only passes the bytes on.
 
     python -m openq.history.worker FD
 
 FD is one end of a pair of sockets. Both sides send frames: a length (4 bytes, little endian) and JSON. The
 server sends one task; this side may ask which queues the caller may see, and ends with `done` or `failed`.
-With `done` comes a file descriptor: the answer's bytes are in that file, which has no name. When the server
-goes, however it goes, the socket ends and so does this process.
+With `done` comes the descriptor of an anonymous file with the bytes of the answer. When the server ends, the
+socket is closed and this process ends too.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ PACKAGES_MISSING = "columns_missing"
 
 
 class WorkerChannel:
-    """Frames over a socket, one after the other."""
+    """Frames over a socket."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
 
     def receive(self) -> Any:
-        """None when the other side is gone."""
+        """None if the other side has closed the socket."""
         head = self._take(4)
         data = None if head is None else self._take(int.from_bytes(head, "little"))
         return None if data is None else json.loads(data)
@@ -63,11 +63,11 @@ def frame(value: Any) -> bytes:
 
 
 class ServerClosed(Exception):
-    """The server hung up."""
+    """The server closed the socket."""
 
 
 def anonymous_file() -> int:
-    """Bytes that only descriptors lead to; in memory where the system can."""
+    """A file without a name; in memory if the system supports it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("openq-rows", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
@@ -75,12 +75,12 @@ def anonymous_file() -> int:
 
 
 class HistoryWorker:
-    """Carries out the tasks of one server."""
+    """Executes the tasks of one server."""
 
     def __init__(self, channel: WorkerChannel) -> None:
         self._channel = channel
         self._histories: dict[tuple[str, str | None], Any] = {}
-        self._permissions: dict[str, bool] = {}  # in this task
+        self._permissions: dict[str, bool] = {}  # by queue, for this task
 
     def run_task(self, task: dict[str, Any]) -> None:
         self._permissions = {}
@@ -108,7 +108,7 @@ class HistoryWorker:
         return self._histories[key]
 
     def _visible_queues(self, names: set[str]) -> set[str]:
-        """Those of the names whose rows the caller may see; the server knows."""
+        """Those of the queues whose rows the caller may see, as the server decides."""
         unknown = sorted(names - self._permissions.keys())
         if unknown:
             self._channel.send({"ask": unknown})
@@ -127,7 +127,7 @@ class HistoryWorker:
         end: int = task["end"]
         if selection.end_position is None or selection.end_position > end:
             first = selection.first_position
-            # Only what is durable is shown; who asks for what comes later gets nothing yet.
+            # Only durable rows are shown; a selection of later rows is empty.
             selection = replace(
                 selection,
                 end_position=end,
@@ -141,7 +141,7 @@ class HistoryWorker:
         from openq.history.local import MIN_PIECE_BYTES
 
         history, selection = self._history(task), self._selection(task)
-        # Any number of pieces may be asked for by a few characters: they are not made arbitrarily small.
+        # A short request must not cause millions of pieces.
         max_bytes = max(task["max_bytes"], MIN_PIECE_BYTES)
         snapshot = history.snapshot(selection, as_of=_parse_as_of(task["as_of"]), max_bytes=max_bytes)
         files = [piece for piece in snapshot.pieces if piece.kind == "file"]
@@ -168,9 +168,9 @@ class HistoryWorker:
         write(handle, json.dumps(shown.to_json(), separators=(",", ":")).encode())
 
     def _visible_part(self, history: Any, piece: Any, selection: Any) -> list[Any]:
-        """The piece with the volume of the rows that the caller may see; nothing if there are none of them.
+        """The piece with the volume of the rows that the caller may see; nothing if there are none.
 
-        A segment and a file hold rows of many queues: how many those of others are is nobody's business.
+        A segment or file holds rows of many queues: the volume of other queues must not be disclosed.
         """
         from dataclasses import replace
 
@@ -200,7 +200,7 @@ class HistoryWorker:
             for batch in self._visible_rows(history.read(piece, wide)):
                 writer.write_batch(batch.select(schema.names).replace_schema_metadata(schema.metadata))
                 if sink.tell() > MAX_ANSWER:
-                    raise InvalidSetting("this piece is too large to be sent; read by path, or no bodies")
+                    raise InvalidSetting("this piece is too large to send; read by path, or without bodies")
 
     def _visible_rows(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -217,7 +217,7 @@ class HistoryWorker:
 
 
 def check_piece(piece: Any, history: Any, end: int) -> Any:
-    """A piece that a client sent back. Whoever made it up gets what is there anyway, or a refusal."""
+    """Check a piece that a client sent, which is not trusted. Raises InvalidSetting or HistoryUnavailable."""
     from dataclasses import replace
 
     from openq.history.archive import group_bytes
@@ -238,7 +238,7 @@ def check_piece(piece: Any, history: Any, end: int) -> Any:
         weights = group_bytes(opened, file)
     if piece.end_group > len(weights):
         raise InvalidSetting(f"{file.path} has {len(weights)} row groups, not {piece.end_group}")
-    # One group cannot be cut, however large it is.
+    # A single row group cannot be cut.
     size = sum(weights[piece.first_group : piece.end_group])
     if size > PIECE_BYTES and piece.end_group - piece.first_group > 1:
         raise InvalidSetting(f"a piece has at most {PIECE_BYTES} bytes, not {size}")
@@ -246,7 +246,7 @@ def check_piece(piece: Any, history: Any, end: int) -> Any:
 
 
 def hide_paths(text: str, task: dict[str, Any]) -> str:
-    """An error as strangers may read it: files by their names below the data directory or the archive."""
+    """An error text for clients: files by their paths below the data directory or the archive."""
     for root in sorted({task["archive"] or "", task["data"] or ""} - {"", "/"}, key=len, reverse=True):
         for each in (root, os.path.realpath(root)):
             text = text.replace(each + os.sep, "").replace(" " + each, "").replace(each, "the server")
@@ -286,23 +286,23 @@ def serve(end: socket.socket, prepare: Callable[[], None]) -> None:
 
 
 def prepare() -> None:
-    """Load what every task needs before the first one comes; who lacks it says so when it is asked."""
+    """Import what every task needs before the first one. Missing packages are reported by the first task."""
     try:
         import pyarrow as pa
 
         import openq.history.local  # noqa: F401
     except ImportError:
         return
-    # The cores belong to the server: one worker is one thread.
+    # The cores are for the server: one worker is one thread.
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    # What is loaded now stays: the collector need not look at it again and again.
+    # What is loaded now stays: keep the garbage collector from scanning it.
     gc.collect()
     gc.freeze()
 
 
 def die_with_parent() -> None:
-    """Also in the midst of work: a killed server closes the socket, but nobody may be reading it."""
+    """Also in the middle of a task, when nothing reads the socket that a killed server has closed."""
     if sys.platform == "linux":
         import ctypes
 
@@ -311,7 +311,7 @@ def die_with_parent() -> None:
 
 
 def main() -> int:
-    # The terminal's Ctrl-C is for the server, which ends this in its own time.
+    # Ctrl-C of the terminal is for the server, which ends this process itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     try:
