@@ -128,7 +128,9 @@ def check(results: Results, recount: Recount) -> None:
             assert total["wait"]["p90_us"] == pytest.approx(nearest(waits, 0.9), rel=0.01)
 
 
-def test_every_figure_equals_a_recount_and_steps_equal_the_whole(spark: SparkSession, tmp_path: Path) -> None:
+def test_metrics_equal_a_recount_and_incremental_runs_equal_one_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     simulation = Simulation(seed=7)
     simulation.history.spark = spark
 
@@ -221,7 +223,7 @@ def metrics(server: Served) -> dict[tuple[str, str], int]:
     return {(queue, names[metric]): int(value) for metric, queue, value in found if metric in names}
 
 
-def test_figures_over_http_are_those_of_the_server_itself(
+def test_metrics_over_http_equal_those_of_the_server(
     spark: SparkSession, server: Served, tmp_path: Path
 ) -> None:
     data = Path(server.arguments[1])
@@ -272,7 +274,7 @@ def test_triage_finds_the_same_by_http_and_by_path(spark: SparkSession, server: 
     assert all(sample["body"].startswith('{"order": ') for group in far.groups for sample in group.samples)
 
 
-def test_the_commands_write_what_programs_and_people_read(
+def test_the_commands_write_json_and_text(
     spark: SparkSession, server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report, page, shown = tmp_path / "out/report.html", tmp_path / "dead.html", tmp_path / "shown"
@@ -299,7 +301,7 @@ def test_the_commands_write_what_programs_and_people_read(
     assert shown.read_text() == report.as_uri()
 
 
-def test_a_dry_run_says_what_would_be_read(
+def test_a_dry_run_shows_what_would_be_read(
     server: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["pipeline", "analytics", "--url", server.url, "--out", str(tmp_path), "--dry-run"]
@@ -318,7 +320,7 @@ def test_a_dry_run_says_what_would_be_read(
     assert main(words) == 0
     assert "nothing is new" in capsys.readouterr().out
     assert main([*words, "--window", "2h"]) == 0
-    assert "would read everything (the settings are others" in capsys.readouterr().out
+    assert "would read everything (the settings differ" in capsys.readouterr().out
 
 
 # -- what is refused ------------------------------------------------------------------------------------
@@ -332,7 +334,7 @@ def test_an_empty_history_gives_an_empty_report(spark: SparkSession, tmp_path: P
     assert "no events" in results.report.read_text()
 
 
-def test_what_cannot_be_gone_on_with_is_refused_and_leaves_the_results(tmp_path: Path) -> None:
+def test_results_that_cannot_be_continued_are_refused_and_kept(tmp_path: Path) -> None:
     history = History()
     pointer = {
         "version": 3,
@@ -351,18 +353,18 @@ def test_what_cannot_be_gone_on_with_is_refused_and_leaves_the_results(tmp_path:
     (tmp_path / "current.json").write_text("{")
     with pytest.raises(InvalidSetting, match="cannot be read"):
         run(history, tmp_path)
-    with AnalyticsJob(tmp_path, WINDOW_US)._alone(), pytest.raises(ResultsBusy):
+    with AnalyticsJob(tmp_path, WINDOW_US)._locked(), pytest.raises(ResultsBusy):
         run(history, tmp_path)
     assert not (tmp_path / "versions").exists()
 
 
 @pytest.mark.parametrize("window", ["0", "500ms", "soon", "-5m", "1000d"])
-def test_a_window_that_makes_no_sense_is_refused(window: str) -> None:
+def test_an_invalid_window_is_refused(window: str) -> None:
     with pytest.raises(InvalidSetting, match="window must be"):
         window_us(window)
 
 
-def test_settings_are_read_as_people_write_them() -> None:
+def test_settings_accept_units_and_lists() -> None:
     assert window_us("5m") == 300_000_000
     assert queue_list("orders,mail*") == ("orders", "mail*")
     assert moment_us("2026-01-01T00:00:00Z", "since") == 1_767_225_600_000_000

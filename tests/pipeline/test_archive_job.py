@@ -207,7 +207,7 @@ def test_one_job_at_a_time(data: Path) -> None:
         archive(None, path=str(data))
 
 
-def test_rows_that_were_dropped_too_early_are_no_secret(data: Path) -> None:
+def test_rows_dropped_before_archiving_are_reported(data: Path) -> None:
     archive(None, path=str(data), through=3 << 32)
     for ref in JournalFiles(data).segments()[:5]:
         os.unlink(ref.path)
@@ -240,7 +240,7 @@ compact(None, path=sys.argv[1])
 """
 
 
-def test_killed_anywhere_it_is_finished_by_the_next_run(data: Path) -> None:
+def test_a_killed_run_is_finished_by_the_next(data: Path) -> None:
     before = history_of(data)
     seed = chosen_seed()
     print(repeat_with(seed))
@@ -351,7 +351,7 @@ def everything_in(path: Path) -> Iterator[tuple[str, pa.Table]]:
         yield name, pq.ParquetFile(path / "archive" / name).read()
 
 
-def test_what_is_erased_is_in_no_file_any_more(data: Path) -> None:
+def test_erased_messages_are_in_no_file(data: Path) -> None:
     archive(None, path=str(data), task_bytes=SEGMENT)
     older = Archive(data / "archive").versions()
     messages = rows_of(data, "messages", older[-1])
@@ -391,7 +391,7 @@ def test_what_is_erased_is_in_no_file_any_more(data: Path) -> None:
     assert verify(None, path=str(data)).findings == []
 
 
-def test_erasing_a_queue_takes_the_words_out_of_its_events(data: Path) -> None:
+def test_erasing_a_queue_removes_the_texts_of_its_events(data: Path) -> None:
     archive(None, path=str(data), include_open=True)
     before = rows_of(data, "events", 1)
     assert any(text and "no answer" in text for text in before["error_text"].to_pylist())
@@ -416,7 +416,7 @@ def test_erasing_a_queue_takes_the_words_out_of_its_events(data: Path) -> None:
 def test_nothing_is_erased_by_accident(data: Path) -> None:
     archive(None, path=str(data))
 
-    with pytest.raises(InvalidSetting, match="what shall be erased"):
+    with pytest.raises(InvalidSetting, match="what is to be erased"):
         erase(None, path=str(data), before_us=1 << 60)
     with pytest.raises(InvalidSetting, match="evaluated by Spark"):
         erase(None, path=str(data), where="true")
@@ -428,7 +428,7 @@ def test_nothing_is_erased_by_accident(data: Path) -> None:
 # -- verifying -----------------------------------------------------------------------------------
 
 
-def test_damage_of_any_kind_is_found(data: Path) -> None:
+def test_verify_finds_every_kind_of_damage(data: Path) -> None:
     archive(None, path=str(data), task_bytes=3 * SEGMENT)
     place = Archive(data / "archive")
     manifest = place.latest()
@@ -466,7 +466,7 @@ def test_damage_of_any_kind_is_found(data: Path) -> None:
 # -- watching ------------------------------------------------------------------------------------
 
 
-def test_a_watcher_archives_what_becomes_full(data: Path) -> None:
+def test_watch_archives_full_segments(data: Path) -> None:
     stop = threading.Event()
     runs: list[Any] = []
 
@@ -505,7 +505,7 @@ def test_ctrl_c_ends_the_command_that_watches(data: Path) -> None:
 # -- beside a server -----------------------------------------------------------------------------
 
 
-def test_the_server_keeps_what_is_not_archived_and_learns_what_is(data: Path) -> None:
+def test_the_server_frees_only_archived_segments(data: Path) -> None:
     with served(data) as server:
 
         def cursors() -> dict[str, int]:
@@ -567,10 +567,10 @@ def test_the_command_archives_verifies_erases_and_cleans_up(
         (["erase", "--archive", "x"], "which messages? give --message-id"),
         (["vacuum", "--archive", "x", "--now", "--older", "1d"], "contradict each other"),
         (["vacuum", "--archive", "nowhere"], "there is no archive"),
-        (["verify", "--archive", "nowhere", "--master", "none"], "holds no archive yet"),
+        (["verify", "--archive", "nowhere", "--master", "none"], "is not an archive yet"),
     ],
 )
-def test_wrong_words_get_one_clear_line(
+def test_invalid_arguments_give_one_line(
     words: list[str], wanted: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENQ_DATA", raising=False)

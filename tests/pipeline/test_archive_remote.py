@@ -29,7 +29,8 @@ from openq.history.local import LocalHistory, Piece
 from openq.history.schema import TABLES, arrow_schema
 from openq.history.selection import Selection
 from openq.pipeline.archive import archive, compact, erase, vacuum, verify, watch
-from openq.pipeline.archive_remote import append_span, archive_server
+from openq.pipeline.archive_job import TASK_BYTES, run_archive
+from openq.pipeline.archive_server import ServerSource, append_span
 from openq.pipeline.remote_history import RemoteHistory
 from tests.crash.seeds import chosen_seed, repeat_with
 from tests.pipeline.conftest import Filled, fill_path, fill_server
@@ -151,7 +152,7 @@ archive(None, url=sys.argv[1], archive=sys.argv[2], task_bytes=2048)
 """
 
 
-def test_killed_anywhere_it_is_finished_by_the_next_run(server: Served, tmp_path: Path) -> None:
+def test_a_killed_run_is_finished_by_the_next(server: Served, tmp_path: Path) -> None:
     place = tmp_path / "archive"
     fill_server(server.url, 40)
     before = rows_of(RemoteHistory(server.url))
@@ -175,7 +176,7 @@ def test_killed_anywhere_it_is_finished_by_the_next_run(server: Served, tmp_path
     assert verify(None, archive=str(place)).findings == []
 
 
-def test_a_watcher_takes_what_comes(server: Served, tmp_path: Path) -> None:
+def test_watch_archives_new_rows(server: Served, tmp_path: Path) -> None:
     stop = threading.Event()
     runs: list[Any] = []
 
@@ -201,7 +202,7 @@ def test_a_watcher_takes_what_comes(server: Served, tmp_path: Path) -> None:
 # -- what is missing ------------------------------------------------------------------------------
 
 
-def test_segments_that_were_dropped_too_early_are_no_secret(tmp_path: Path) -> None:
+def test_segments_dropped_before_archiving_are_reported(tmp_path: Path) -> None:
     data, place = tmp_path / "data", tmp_path / "archive"
     fill_path(data, 40, segment_bytes=4 << 10)
     with served(data) as server:
@@ -221,7 +222,7 @@ def test_segments_that_were_dropped_too_early_are_no_secret(tmp_path: Path) -> N
     assert archived(place)["messages"]["position"].to_pylist() == kept
 
 
-def test_a_queue_that_is_deleted_meanwhile_takes_only_its_own_rows(tmp_path: Path) -> None:
+def test_deleting_a_queue_meanwhile_loses_only_its_rows(tmp_path: Path) -> None:
     with served_on_redis() as server:
 
         class Late(RemoteHistory):
@@ -236,13 +237,14 @@ def test_a_queue_that_is_deleted_meanwhile_takes_only_its_own_rows(tmp_path: Pat
             with OpenQ(name, url=server.url, codec="raw") as queue:
                 queue.publish(b"of " + name.encode())
 
-        archive_server(None, Late(server.url), str(tmp_path / "archive"))
+        place = Archive(tmp_path / "archive")
+        run_archive(None, place, ServerSource(place, Late(server.url), None, False, TASK_BYTES))
 
     assert archived(tmp_path / "archive")["messages"]["queue"].to_pylist() == ["other"]
     assert verify(None, archive=str(tmp_path / "archive")).findings == []
 
 
-def test_rows_that_were_dropped_too_early_are_no_secret(tmp_path: Path) -> None:
+def test_rows_dropped_before_archiving_are_reported(tmp_path: Path) -> None:
     place = str(tmp_path / "archive")
     with served_on_redis("?history=100") as server:
         with OpenQ("q", url=server.url, codec="raw") as queue:
@@ -268,7 +270,7 @@ def test_rows_that_were_dropped_too_early_are_no_secret(tmp_path: Path) -> None:
         assert b"second" not in bodies
 
 
-def test_who_may_not_gets_nothing_and_who_may_see_some_gets_those(tmp_path: Path) -> None:
+def test_a_token_archives_only_the_queues_it_may_see(tmp_path: Path) -> None:
     data, place = tmp_path / "data", tmp_path / "archive"
     fill_path(data, 10)
     store = UserStore(data / "users.json")
@@ -333,7 +335,7 @@ def test_an_archive_is_of_one_server(tmp_path: Path, messages: int) -> None:
             archive(None, url=other.url, archive=place)
 
 
-def test_a_server_that_was_set_back(tmp_path: Path) -> None:
+def test_a_server_that_was_restored_to_an_older_state(tmp_path: Path) -> None:
     data, place = tmp_path / "data", str(tmp_path / "archive")
     with served(data) as server:
         fill_server(server.url, 10)
@@ -350,7 +352,7 @@ def test_a_server_that_was_set_back(tmp_path: Path) -> None:
         archive(None, url=server.url, archive=place)
 
 
-def test_spans_that_follow_are_one_until_they_hold_much() -> None:
+def test_adjacent_spans_are_merged_up_to_a_limit() -> None:
     def span(start: int, stop: int, rows: int) -> dict[str, Any]:
         sums = {"rows": rows, "seqs": "0", "digest": "0"}
         return {"start": start, "stop": stop, "gaps": [], "messages": sums, "events": sums}
@@ -364,7 +366,7 @@ def test_spans_that_follow_are_one_until_they_hold_much() -> None:
 # -- looking after it -----------------------------------------------------------------------------
 
 
-def test_what_was_published_is_what_spark_reads_and_the_archive_is_looked_after(
+def test_spark_reads_what_was_published_and_maintenance_works(
     spark: SparkSession, server: Served, tmp_path: Path
 ) -> None:
     from openq.pipeline.history import history

@@ -35,7 +35,7 @@ def run(server: Served, nobody: str, *words: str | Path) -> CommandResult:
     return run_in_process("pipeline", *words, "--url", server.url, "--master", nobody)
 
 
-def test_a_master_that_nobody_serves_is_one_line(server: Served, nobody: str) -> None:
+def test_an_unreachable_master_is_one_line(server: Served, nobody: str) -> None:
     done = run(server, nobody, "export", "orders", "--to", "out", "--dry-run")
 
     assert (done.code, done.out) == (FAILED, "")
@@ -83,13 +83,13 @@ def test_where_a_master_listens(master: str, addresses: list[tuple[str, int]]) -
         ("analytics", "--queue", "ordres", "--out", "figures"),
     ],
 )
-def test_a_queue_that_does_not_exist_is_named(server: Served, nobody: str, words: tuple[str, ...]) -> None:
+def test_a_missing_queue_is_named(server: Served, nobody: str, words: tuple[str, ...]) -> None:
     done = run(server, nobody, *words)
 
     assert (done.code, "queue 'ordres' does not exist" in done.err) == (NOT_FOUND, True), done
 
 
-def test_a_load_names_what_would_create_its_queue(server: Served, nobody: str, tmp_path: Path) -> None:
+def test_a_load_names_the_option_that_creates_its_queue(server: Served, nobody: str, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"a": 1}))
     words = ("load", tmp_path / "rows.jsonl", "--to")
 
@@ -113,7 +113,7 @@ def test_a_load_names_what_would_create_its_queue(server: Served, nobody: str, t
         (("replay", "--from", "orders", "--to", "orders", "--rate", "5", "--speed", "2"), "contradict"),
     ],
 )
-def test_an_option_that_cannot_be_is_wrong_usage(
+def test_an_invalid_option_is_a_usage_error(
     server: Served, nobody: str, words: tuple[str, ...], says: str
 ) -> None:
     done = run(server, nobody, *words)
@@ -121,7 +121,7 @@ def test_an_option_that_cannot_be_is_wrong_usage(
     assert (done.code, says in done.err) == (USAGE, True), done
 
 
-def test_a_directory_that_is_not_empty_is_wrong_usage(server: Served, nobody: str, tmp_path: Path) -> None:
+def test_a_non_empty_directory_is_a_usage_error(server: Served, nobody: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     done = run(server, nobody, "export", "orders", "--to", tmp_path)

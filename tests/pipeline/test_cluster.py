@@ -71,7 +71,7 @@ def bodies(url: str, queue: str) -> list[bytes]:
         return sorted(message.body for message in opened.peek_many(1000))
 
 
-def test_executors_that_do_not_see_the_data_read_consume_and_write_through_the_server(tmp_path: Path) -> None:
+def test_executors_without_the_data_use_the_server(tmp_path: Path) -> None:
     data, work = tmp_path / "data", tmp_path / "spark"
     work.mkdir()
     filled = fill_path(data, COUNT, 4 << 10)

@@ -57,7 +57,7 @@ def server(tmp_path: Path) -> Iterator[Served]:
         yield started
 
 
-def test_a_run_takes_what_waits_in_batches_and_leaves_nothing_behind(server: Served) -> None:
+def test_a_run_consumes_all_ready_messages_in_batches(server: Served) -> None:
     publish(server, numbered(10))
 
     player = consumer(server).run()
@@ -69,7 +69,7 @@ def test_a_run_takes_what_waits_in_batches_and_leaves_nothing_behind(server: Ser
     assert counts(server) == (0, 0)
 
 
-def test_rows_say_what_the_history_says(server: Served) -> None:
+def test_rows_equal_those_of_the_history(server: Served) -> None:
     with OpenQ("a", url=server.url, codec="raw") as queue:
         message_id = queue.publish(b"x", message_type="order", priority=3, attributes={"shop": "north"})
 
@@ -105,7 +105,7 @@ def test_nothing_is_acked_before_its_batch_is_committed(server: Served) -> None:
     assert counts(server) == (0, 2)
 
 
-def test_a_batch_that_was_not_committed_is_read_again_as_it_was(server: Served) -> None:
+def test_an_uncommitted_batch_is_read_again_unchanged(server: Served) -> None:
     publish(server, numbered(6))
     player = consumer(server).start()
     assert player.step(commits=False)
@@ -117,7 +117,7 @@ def test_a_batch_that_was_not_committed_is_read_again_as_it_was(server: Served) 
     assert counts(server) == (0, 0)
 
 
-def test_a_server_that_is_killed_keeps_batches_as_they_are(tmp_path: Path) -> None:
+def test_batches_survive_a_killed_server(tmp_path: Path) -> None:
     with served(tmp_path / "data") as first:
         publish(first, numbered(6))
         player = consumer(first).start()
@@ -129,7 +129,7 @@ def test_a_server_that_is_killed_keeps_batches_as_they_are(tmp_path: Path) -> No
             assert counts(second) == (0, 0)
 
 
-def test_of_two_runs_only_the_later_one_acks(server: Served) -> None:
+def test_only_the_latest_run_may_ack(server: Served) -> None:
     publish(server, numbered(6))
     earlier = consumer(server).start()
     assert earlier.step()
@@ -144,7 +144,7 @@ def test_of_two_runs_only_the_later_one_acks(server: Served) -> None:
     assert counts(server) == (0, 0)
 
 
-def test_a_new_checkpoint_takes_over_what_an_earlier_one_left(server: Served) -> None:
+def test_a_new_checkpoint_takes_over_open_batches(server: Served) -> None:
     publish(server, numbered(6))
     assert consumer(server).start().step()
 
@@ -153,7 +153,7 @@ def test_a_new_checkpoint_takes_over_what_an_earlier_one_left(server: Served) ->
     assert player.bodies() == [numbered(4), numbered(2, 4)]
 
 
-def test_numbers_of_batches_are_not_used_again(server: Served) -> None:
+def test_batch_numbers_are_not_reused(server: Served) -> None:
     publish(server, numbered(2))
     first = consumer(server).run()
     publish(server, numbered(2, 2))
@@ -166,7 +166,7 @@ def test_numbers_of_batches_are_not_used_again(server: Served) -> None:
     assert counts(server) == (0, 2)
 
 
-def test_a_batch_whose_lease_ended_comes_again_as_another_one(server: Served) -> None:
+def test_a_batch_whose_lease_ended_becomes_another_batch(server: Served) -> None:
     publish(server, numbered(3))
     player = consumer(server).start()
     assert player.step(commits=False)
@@ -179,7 +179,7 @@ def test_a_batch_whose_lease_ended_comes_again_as_another_one(server: Served) ->
     assert counts(server) == (0, 0)
 
 
-def test_messages_that_come_later_are_waited_for_without_asking_all_the_time(server: Served) -> None:
+def test_later_messages_are_long_polled(server: Served) -> None:
     publish(server, numbered(1))
     player = consumer(server).start(available_now=False)
     assert player.step()
@@ -193,7 +193,7 @@ def test_messages_that_come_later_are_waited_for_without_asking_all_the_time(ser
     assert counts(server) == (0, 0)
 
 
-def test_leases_are_kept_while_a_batch_is_worked_on(server: Served) -> None:
+def test_leases_are_extended_while_a_batch_is_processed(server: Served) -> None:
     publish(server, numbered(2))
     player = consumer(server, leaseTimeout="5s").start()
     assert player.step()
@@ -245,8 +245,8 @@ def test_offsets_of_other_sources_are_left_alone() -> None:
     assert offsets_in(texts) == {"s": 3}
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="no checkpoint"):
+def test_an_invalid_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="not a checkpoint"):
         committed_offsets(str(tmp_path))
     with pytest.raises(InvalidSetting, match="s3a://"):
         committed_offsets("s3a://bucket/checkpoint")
@@ -278,6 +278,6 @@ def test_a_token_for_one_queue_consumes_that_one_and_no_other(tmp_path: Path) ->
     assert player.bodies() == [numbered(4), numbered(2, 4)]
 
 
-def test_an_unknown_queue_is_one_clear_error(server: Served) -> None:
+def test_an_unknown_queue_is_refused(server: Served) -> None:
     with pytest.raises(Refused, match="does not exist"):
         consumer(server, queue="nowhere").run()

@@ -72,9 +72,7 @@ def forget_last_commit(checkpoint: Path) -> None:
     (commits / f".{last.name}.crc").unlink(missing_ok=True)
 
 
-def test_a_batch_that_comes_again_is_published_once(
-    spark: SparkSession, server: Served, tmp_path: Path
-) -> None:
+def test_a_repeated_batch_is_published_once(spark: SparkSession, server: Served, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     publish(server, "a", 0, 12)
     copied(spark, server, checkpoint)
@@ -89,9 +87,7 @@ def test_a_batch_that_comes_again_is_published_once(
     assert counts(server, "a") == (17, 0)  # reading the log takes nothing out of the queue
 
 
-def test_a_consumed_queue_is_empty_when_its_run_is_over(
-    spark: SparkSession, server: Served, tmp_path: Path
-) -> None:
+def test_a_consumed_queue_is_empty_after_the_run(spark: SparkSession, server: Served, tmp_path: Path) -> None:
     publish(server, "a", 0, 12)
     seen: list[list[bytes]] = []
 
@@ -120,9 +116,7 @@ def test_a_consumed_queue_is_empty_when_its_run_is_over(
     assert list(close_stream(tmp_path / "checkpoint", server.url)) == ["s"]
 
 
-def test_a_table_becomes_messages_and_a_wrong_one_one_clear_error(
-    spark: SparkSession, server: Served
-) -> None:
+def test_a_table_becomes_messages_and_an_invalid_one_is_refused(spark: SparkSession, server: Served) -> None:
     table = spark.range(1000).selectExpr("to_json(struct(*)) AS body", "'order' AS type")
 
     def write(frame: DataFrame, **options: str) -> None:
@@ -143,9 +137,7 @@ def test_a_table_becomes_messages_and_a_wrong_one_one_clear_error(
     assert counts(server, "a") == (1000, 0)
 
 
-def test_what_is_wrong_with_a_stream_is_told_in_one_sentence(
-    spark: SparkSession, server: Served, tmp_path: Path
-) -> None:
+def test_stream_errors_are_one_sentence(spark: SparkSession, server: Served, tmp_path: Path) -> None:
     publish(server, "a", 0, 3)
 
     def complaint(**options: object) -> str:
@@ -168,7 +160,7 @@ def test_what_is_wrong_with_a_stream_is_told_in_one_sentence(
 
 
 @needs_proc
-def test_everybody_is_killed_and_every_message_arrives_once(tmp_path: Path) -> None:
+def test_every_message_arrives_once_though_every_process_is_killed(tmp_path: Path) -> None:
     """Once each, and no more starts of Spark than that needs; `make crash` has neither limit."""
     seed = chosen_seed()
     loop = PipelineLoop(tmp_path, seed, messages=300, limit=100, apart=3, gentle=True)

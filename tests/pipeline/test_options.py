@@ -44,20 +44,20 @@ def test_names_of_options_ignore_case() -> None:
         ({**PATH, "body": "maybe"}, "body must be true or false or json"),
         ({**PATH, "columns": "seq,bodi"}, "table messages has no column 'bodi'"),
         ({**PATH, "startingTimestamp": "yesterday"}, "startingTimestamp must look like 2023-04-03T10:30:00Z"),
-        ({**PATH, "startingSeq": "-1"}, "startingSeq must be a whole number, 0 or more"),
+        ({**PATH, "startingSeq": "-1"}, "startingSeq must be an integer, 0 or more"),
         ({**PATH, "startingSeq": "9", "endingSeq": "3"}, "nothing can match"),
         ({**PATH, "maxBytesPerPartition": "much"}, "maxBytesPerPartition must be a size"),
         ({**PATH, "minPartitions": "0"}, "minPartitions must be 1 or more"),
         ({**PATH, "failOnDataLoss": "perhaps"}, "failOnDataLoss must be true or false"),
         ({**PATH, "asOf": "last"}, "asOf must be a version of the archive"),
         ({**PATH, "queues": " , "}, "queues must name at least one"),
-        ({**PATH, "queues": "[1]"}, "queues must be names with commas"),
+        ({**PATH, "queues": "[1]"}, "queues must be names separated by commas"),
         ({**PATH, "events": "acked", "table": "events"}, "there is no event 'acked'"),
         ({**PATH, "table": "events", "body": "json"}, "body=json is for table=messages"),
         ({**PATH, "jobId": "a"}, "option jobId does not go with read; it is for write"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_one_sentence(given: dict[str, str], said: str) -> None:
+def test_invalid_options_are_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidSetting) as raised:
         SourceOptions.parse(given, READ, {})
 
@@ -65,7 +65,7 @@ def test_what_cannot_be_meant_is_refused_in_one_sentence(given: dict[str, str], 
     assert "\n" not in str(raised.value)
 
 
-def test_what_spark_adds_by_itself_is_no_mistake() -> None:
+def test_options_added_by_spark_are_accepted() -> None:
     SourceOptions.parse({"url": "http://127.0.0.1:1", "checkpointLocation": "x", "path": "y"}, WRITE, {})
 
 
@@ -178,7 +178,7 @@ def truth(term: ColumnFilter, row: dict[str, Any]) -> bool | None:
 
 
 @given(st.lists(ROWS, max_size=12), st.lists(a_term(), max_size=3), st.booleans())
-def test_what_is_pushed_down_keeps_every_row_that_sql_keeps(
+def test_pushed_down_filters_keep_every_row_that_sql_keeps(
     rows: list[dict[str, Any]], found: list[ColumnFilter], is_bounded: bool
 ) -> None:
     selection = Selection(queues=("a", "b*"), first_seq=2, until_us=8) if is_bounded else Selection()

@@ -38,7 +38,7 @@ def taken(server: Served, queue: str) -> list[dict[str, object]]:
         return [json.loads(message.body) for message in opened.receive_many(100)]
 
 
-def test_a_project_is_written_whole_into_a_new_place(tmp_path: Path) -> None:
+def test_a_project_is_written_into_a_new_directory(tmp_path: Path) -> None:
     for template in TEMPLATES:
         made = init(tmp_path / template, template, source="it's", target='a "b"', url="http://host:1")
 
@@ -53,14 +53,14 @@ def test_a_project_is_written_whole_into_a_new_place(tmp_path: Path) -> None:
     assert init(tmp_path / "empty") != []
 
 
-def test_a_place_that_is_taken_or_a_wrong_word_leaves_everything_as_it_was(tmp_path: Path) -> None:
+def test_an_invalid_init_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("x")
     for directory, words, says in (
         ("full", {}, "is not empty"),
-        ("full/mine", {}, "in the way"),
+        ("full/mine", {}, "not a directory"),
         ("new", {"template": "queue-to-moon"}, "there are queue-to-table, "),
-        ("new", {"name": "1st"}, "begins with a letter"),
+        ("new", {"name": "1st"}, "begin with a letter"),
         ("new", {"source": "a", "target": "a"}, "name two queues"),
         ("new", {"source": "a*"}, "without"),
     ):
@@ -69,11 +69,11 @@ def test_a_place_that_is_taken_or_a_wrong_word_leaves_everything_as_it_was(tmp_p
     assert [path.name for path in tmp_path.rglob("*")] == ["full", "mine"]
 
 
-def test_what_is_no_project_is_told_before_spark_starts(tmp_path: Path) -> None:
+def test_an_invalid_project_is_refused_before_spark_starts(tmp_path: Path) -> None:
     done = run_in_process("pipeline", "run", tmp_path)
-    assert (done.code, "`openq pipeline init` makes one" in done.err) == (USAGE, True)
+    assert (done.code, "`openq pipeline init` creates one" in done.err) == (USAGE, True)
     (tmp_path / "spark-pipeline.yml").write_text("name: [")
-    with pytest.raises(InvalidSetting, match="is no YAML"):
+    with pytest.raises(InvalidSetting, match="is not YAML"):
         run(tmp_path)
     (tmp_path / "spark-pipeline.yml").write_text("name: x")
     with pytest.raises(InvalidSetting, match="name and storage"):

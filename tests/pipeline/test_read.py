@@ -124,7 +124,7 @@ def test_every_event_is_one_row(spark: SparkSession, data: Data) -> None:
     assert {row["message_id"] for row in rows if row["event"] == "dead_letter"} == set(filled.dead)
 
 
-def test_what_options_leave_out_is_what_a_filter_would(spark: SparkSession, data: Data) -> None:
+def test_options_select_the_same_rows_as_a_filter(spark: SparkSession, data: Data) -> None:
     full, middle = data.messages, data.messages[len(data.messages) // 2]
     ids = sorted(data.with_bodies.sent)[5:9]
     wanted: list[tuple[dict[str, object], list[dict[str, Any]]]] = [
@@ -169,7 +169,7 @@ def test_filters_give_the_same_rows_pushed_down_or_not(spark: SparkSession, data
     assert [len(rows) > 0 for rows in found["true"]] == [True, True, True, True, True, False]
 
 
-def test_a_schema_of_the_callers_own_prunes_columns(spark: SparkSession, data: Data) -> None:
+def test_a_schema_of_the_caller_prunes_columns(spark: SparkSession, data: Data) -> None:
     frame = spark.read.format("openq").schema("queue STRING, seq BIGINT, position BIGINT").load(data.path)
 
     assert rows_of(frame) == picked(data.messages, "queue", "seq", "position")
@@ -179,7 +179,7 @@ def test_a_schema_of_the_callers_own_prunes_columns(spark: SparkSession, data: D
         spark.read.format("openq").schema("seq STRING").load(data.path).collect()
 
 
-def test_pieces_are_shared_out_as_asked_for(spark: SparkSession, data: Data) -> None:
+def test_partitions_follow_the_options(spark: SparkSession, data: Data) -> None:
     few = read(spark, data.path, columns="seq")
     many = read(spark, data.path, columns="seq", minPartitions=5, maxBytesPerPartition="16k")
 
@@ -214,7 +214,7 @@ def test_sql_reads_it_and_a_source_without_bodies_can_be_registered(spark: Spark
     assert "body" not in spark.read.format("openq.meta").load(data.path).columns
 
 
-def test_mistakes_are_told_in_one_sentence(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+def test_mistakes_are_one_sentence(spark: SparkSession, data: Data, tmp_path: Path) -> None:
     with refused("there is no option 'queus': did you mean queues?"):
         read(spark, data.path, queus="orders").collect()
     with refused("queue 'ordres' does not exist"):
@@ -287,7 +287,7 @@ def test_archive_and_journal_are_one_history(spark: SparkSession, data: Data, tm
         history(spark, path=path, as_of=7)
 
 
-def test_what_comes_after_the_call_is_not_in_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_after_the_call_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "data"
     fill_path(path, 10)
     before = [history(spark, path=path, columns=["seq"]), history(spark, path=path, table="events")]
@@ -299,7 +299,7 @@ def test_what_comes_after_the_call_is_not_in_it(spark: SparkSession, tmp_path: P
     assert history(spark, path=path, columns=["seq"]).count() == 60
 
 
-def test_a_hole_in_the_history_is_named(spark: SparkSession, data: Data, tmp_path: Path) -> None:
+def test_a_gap_in_the_history_is_reported(spark: SparkSession, data: Data, tmp_path: Path) -> None:
     path = tmp_path / "data"
     shutil.copytree(data.path, path)
     through = write_archive(str(path), 1)
@@ -355,7 +355,7 @@ def test_a_server_gives_the_same_rows_as_its_files(spark: SparkSession, tmp_path
         assert read(spark, server.url, queues="ordres*").count() == 0
 
 
-def test_a_server_that_comes_back_is_waited_for_and_one_that_does_not_is_named(
+def test_a_restarting_server_is_waited_for_and_a_missing_one_is_named(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = tmp_path / "data"

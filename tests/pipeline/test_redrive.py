@@ -13,9 +13,10 @@ import pytest
 from openq import OpenQ
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
 from openq.packed import pack
-from openq.pipeline.redrive import _new_body, choose, function_of, redrive
+from openq.pipeline.redrive import choose, redrive
 from openq.pipeline.resend import RemovalTracker, ResendContext, publish
 from openq.pipeline.resend_plan import load_plan
+from openq.pipeline.transform import function_of, new_body
 from tests.cli.helpers import run_in_process
 from tests.serving import Served, served
 
@@ -67,7 +68,7 @@ def audited(path: Path | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_letters_that_match_go_back_once_and_keep_their_ids(
+def test_matching_dead_letters_are_redriven_once_with_their_ids(
     spark: SparkSession, server: Served, data: Path, tmp_path: Path
 ) -> None:
     numbers = kill(server, 30)
@@ -122,7 +123,7 @@ def test_letters_that_match_go_back_once_and_keep_their_ids(
     assert ids(server, "retry") == {by_number[3], by_number[9]}
 
 
-def test_a_changed_letter_is_published_once_and_its_original_removed(
+def test_a_transformed_dead_letter_is_published_once_and_removed(
     spark: SparkSession, server: Served, data: Path, tmp_path: Path
 ) -> None:
     by_number = {n: message_id for message_id, n in kill(server, 24).items()}
@@ -156,9 +157,9 @@ def test_a_changed_letter_is_published_once_and_its_original_removed(
     assert not done.is_clean
     why = {line["id"]: line["detail"] for line in audited(done.audit)}
     assert "ZeroDivisionError" in why[by_number[1]]
-    assert "gave nothing" in why[by_number[4]]
+    assert "returned no body" in why[by_number[4]]
     assert "edited" in why[by_number[7]]
-    assert "consumer" in why[by_number[10]]
+    assert "in flight" in why[by_number[10]]
     mended = {message.attributes["openq.replay_of"]: message for message in waiting(server, "orders")}
     assert set(mended) == {by_number[n] for n in (13, 16, 19, 22)}
     message = mended[by_number[13]]
@@ -170,7 +171,7 @@ def test_a_changed_letter_is_published_once_and_its_original_removed(
     )
     assert message.attributes["openq.replay_count"] == 1
     assert ids(server, "dead").isdisjoint(mended)
-    assert len(ids(server, "dead")) == 24 - 4 - 1  # a look does not show what is with a consumer
+    assert len(ids(server, "dead")) == 24 - 4 - 1  # messages in flight are not listed
 
     # A run that sent its first slice and was gone before it could remove the originals.
     file = tmp_path / "sql.json"
@@ -194,7 +195,7 @@ def test_a_changed_letter_is_published_once_and_its_original_removed(
     assert {by_number[n] for n in (2, 8, 14, 20)}.isdisjoint(ids(server, "dead"))
 
 
-def test_the_command_shows_asks_and_tells(
+def test_the_command_previews_asks_and_reports(
     spark: SparkSession, server: Served, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill(server, 9)
@@ -248,7 +249,7 @@ def test_the_command_shows_asks_and_tells(
     assert run_in_process("pipeline", "replay", "--speed", "fast").code == 2
 
 
-def test_what_cannot_be_redriven_is_refused_in_one_sentence(
+def test_an_invalid_redrive_is_refused(
     spark: SparkSession, server: Served, data: Path, tmp_path: Path
 ) -> None:
     kill(server, 3)
@@ -274,7 +275,7 @@ def test_what_cannot_be_redriven_is_refused_in_one_sentence(
     with served(tmp_path / "other") as other:
         with OpenQ("dead", url=other.url):
             pass
-        with pytest.raises(InvalidSetting, match="does not work on"):
+        with pytest.raises(InvalidSetting, match="does not serve"):
             redrive(spark, "dead", path=data, url=other.url, plan=tmp_path / "other.json")
     assert len(ids(server, "dead")) == 3
 
@@ -282,17 +283,17 @@ def test_what_cannot_be_redriven_is_refused_in_one_sentence(
 # -- without Spark ---------------------------------------------------------------------------------------
 
 
-def test_a_function_is_loaded_from_its_file_and_its_mistakes_are_told(tmp_path: Path) -> None:
+def test_a_transform_function_is_loaded_and_its_errors_reported(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text("def text(row):\n    return row['body'].decode() + '!'\nnumber = 5\n")
     assert function_of("upper(body)") is None
     assert function_of(None) is None
     row = {"body": b"x", "attributes": None}
-    assert _new_body(row, function_of(f"{file}:text")) == (b"x!", None)
-    assert _new_body(row, lambda row: {"a": 1}) == (b'{"a": 1}', None)
-    assert _new_body(row, lambda row: bytearray(b"y")) == (b"y", None)
-    assert _new_body(row, lambda row: object())[0] is None
-    assert _new_body({**row, "body": None}, None) == (None, "its publish is not in the history any more")
+    assert new_body(row, function_of(f"{file}:text")) == (b"x!", None)
+    assert new_body(row, lambda row: {"a": 1}) == (b'{"a": 1}', None)
+    assert new_body(row, lambda row: bytearray(b"y")) == (b"y", None)
+    assert new_body(row, lambda row: object())[0] is None
+    assert new_body({**row, "body": None}, None) == (None, "its publish is no longer in the history")
     for named, why in ((f"{file}:number", "no function"), (f"{file}:nothing", "no function")):
         with pytest.raises(InvalidSetting, match=why):
             function_of(named)
@@ -301,7 +302,7 @@ def test_a_function_is_loaded_from_its_file_and_its_mistakes_are_told(tmp_path: 
         function_of(f"{file}:text")
 
 
-def test_departures_are_seen_as_the_journal_grows(server: Served, data: Path) -> None:
+def test_removals_are_tracked_as_the_journal_grows(server: Served, data: Path) -> None:
     kill(server, 6)
     context = ResendContext(data, server.url)
     letters = waiting(server, "dead")

@@ -45,7 +45,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_the_rows_are_those_that_the_path_gives(data: Path) -> None:
+def test_rows_over_http_equal_rows_by_path(data: Path) -> None:
     everybody = tuple(f"id-{number}" for number in range(0, 5000, 2))
     with served(data) as server:
         near = LocalHistory(data)
@@ -71,7 +71,7 @@ def test_the_rows_are_those_that_the_path_gives(data: Path) -> None:
             list(far.read(Piece("segment", 1, 1, "0" * 16, 1 << 32, 1 << 32 | 100), Selection()))
 
 
-def test_a_server_that_restarts_in_the_middle_is_waited_for(tmp_path: Path) -> None:
+def test_a_restarting_server_is_waited_for(tmp_path: Path) -> None:
     data = tmp_path / "data"
     fill(data, 4000)
     port = free_port()
@@ -98,7 +98,7 @@ def test_a_server_that_restarts_in_the_middle_is_waited_for(tmp_path: Path) -> N
     assert found == list(range(min(found), min(found) + 4000))
 
 
-def test_a_server_that_stays_away_is_one_clear_error_without_the_token() -> None:
+def test_an_unreachable_server_is_an_error_without_the_token() -> None:
     link = Link(f"http://127.0.0.1:{free_port()}", TOKEN, retry_s=0.3)
     history = RemoteHistory("", link=link)
 
@@ -116,7 +116,7 @@ def test_a_server_that_stays_away_is_one_clear_error_without_the_token() -> None
     assert "secret" not in str(bad.value)
 
 
-def test_who_may_not_is_told_so_at_once(data: Path) -> None:
+def test_a_forbidden_user_is_refused_at_once(data: Path) -> None:
     store = UserStore(data / "users.json")
     store.add_user("narrow", rules=[Rule("allow", frozenset({"peek"}), "a")])
     token = store.create_token("narrow", "t")
@@ -133,7 +133,7 @@ def test_who_may_not_is_told_so_at_once(data: Path) -> None:
             Link(server.url, token).call("GET", "users")
 
 
-def test_something_else_that_answers_is_noticed(data: Path) -> None:
+def test_another_service_at_the_url_is_detected(data: Path) -> None:
     with served(data) as server:
         far = RemoteHistory(f"{server.url}/api/v1/queues/a")
         with pytest.raises(OpenQError, match="not an address"):

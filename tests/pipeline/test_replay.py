@@ -17,9 +17,11 @@ import pytest
 from openq import OpenQ
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
 from openq.pipeline import resend_plan as plans
-from openq.pipeline.replay import _cut, _steps, choose, replay
-from openq.pipeline.resend import ResendContext, spark_message
+from openq.pipeline.replay import _cut, choose, replay
+from openq.pipeline.replay_run import steps
+from openq.pipeline.resend import ResendContext
 from openq.pipeline.resend_plan import PlanBusy, RateLimiter, batch_size, load_plan, make_plan
+from openq.pipeline.spark_errors import spark_sentence
 from tests.serving import Served, served
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def make_queue(server: Served, name: str, **settings: Any) -> None:
         pass
 
 
-def test_a_plan_is_carried_out_once_and_copies_say_what_they_are(
+def test_a_plan_is_executed_once_and_copies_name_their_originals(
     spark: SparkSession, server: Served, data: Path, tmp_path: Path
 ) -> None:
     make_queue(server, "again")
@@ -118,7 +120,7 @@ def test_a_plan_is_carried_out_once_and_copies_say_what_they_are(
     assert third.attributes["openq.replay_count"] == 2
 
 
-def test_what_was_purged_is_not_replayed_unless_asked_for(
+def test_purged_messages_are_not_replayed_by_default(
     spark: SparkSession, server: Served, data: Path, tmp_path: Path
 ) -> None:
     with OpenQ("swept", url=server.url, codec="raw") as swept:
@@ -139,7 +141,7 @@ def test_what_was_purged_is_not_replayed_unless_asked_for(
     assert numbers(server, "everything") == list(range(7))
 
 
-def test_a_pace_goes_in_steps_and_goes_on_in_the_middle_of_a_slice(
+def test_a_paced_replay_resumes_within_a_slice(
     spark: SparkSession, server: Served, data: Path, tmp_path: Path
 ) -> None:
     make_queue(server, "slow.fifo", fifo=True)
@@ -167,7 +169,7 @@ def test_a_pace_goes_in_steps_and_goes_on_in_the_middle_of_a_slice(
     assert numbers(server, "fast") == list(range(40))
 
 
-def test_what_cannot_be_done_is_said_before_anything_is_sent(
+def test_an_invalid_replay_is_refused_before_anything_is_sent(
     spark: SparkSession, server: Served, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     make_queue(server, "none")
@@ -191,7 +193,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_sent(
     chance = choose(spark, context, "orders", "none", where="seq > 0", plan=tmp_path / "chance.json").plan
     chance.asked["where"] = "seq > 9"
     chance.slices = [(first, end, rows + 1) for first, end, rows in chance.slices]
-    with pytest.raises(HistoryUnavailable, match="nothing of it was sent"):
+    with pytest.raises(HistoryUnavailable, match="none of them was sent"):
         replaying.run(spark, context, chance)
     with pytest.raises(InvalidSetting, match="leave it out"):
         replay(spark, "orders", "other", path=data, url=server.url, plan=tmp_path / "chance.json")
@@ -205,7 +207,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_sent(
 # -- without Spark ---------------------------------------------------------------------------------------
 
 
-def test_a_plan_file_is_read_as_it_was_written_and_anything_else_is_refused(tmp_path: Path) -> None:
+def test_a_plan_file_is_read_back_and_other_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "plan.json"
     plan = make_plan("replay", file, asked={"to": "q"}, journal="ab", end_position=7, total=3)
     plan.slices = [(1, 5, 2), (5, 7, 1)]
@@ -221,7 +223,7 @@ def test_a_plan_file_is_read_as_it_was_written_and_anything_else_is_refused(tmp_
         load_plan(file, "redrive")
     told = json.loads(file.read_text())
     for damage, why in (
-        ({"openq": "other"}, "no plan"),
+        ({"openq": "other"}, "not a plan"),
         ({"version": 2}, "newer"),
         ({"id": "../../x"}, "damaged"),
         ({"slices": [[1]]}, "damaged"),
@@ -232,11 +234,11 @@ def test_a_plan_file_is_read_as_it_was_written_and_anything_else_is_refused(tmp_
         with pytest.raises(InvalidSetting, match=why):
             load_plan(file, "replay")
     file.write_bytes(b"\xff\x00")
-    with pytest.raises(InvalidSetting, match="no plan"):
+    with pytest.raises(InvalidSetting, match="not a plan"):
         load_plan(file, "replay")
 
 
-def test_slices_hold_neighbours_up_to_a_limit() -> None:
+def test_slices_join_adjacent_buckets_up_to_a_limit() -> None:
     buckets = [(0, 10, 5, 100), (20, 25, 5, 100), (30, 31, 50, 100), (40, 41, 1, 900)]
 
     assert _cut(buckets, 10, 1000) == [(0, 25, 10), (30, 31, 50), (40, 41, 1)]
@@ -248,12 +250,12 @@ def test_slices_hold_neighbours_up_to_a_limit() -> None:
 def test_steps_follow_the_number_of_messages_and_the_original_time() -> None:
     plan = make_plan("replay", None, asked={"speed": None}, journal="", end_position=0, total=0, step=2)
     times = pa.chunked_array([pa.array([0, 100, 200, 300, 2_000_000], pa.timestamp("us", "UTC"))])
-    assert list(_steps(plan, times)) == [(0, 2), (2, 4), (4, 5)]
+    assert list(steps(plan, times)) == [(0, 2), (2, 4), (4, 5)]
 
     plan.asked["speed"], plan.step, plan.state = 1.0, 100, {"first_us": 0}
-    assert list(_steps(plan, times)) == [(0, 4), (4, 5)]
+    assert list(steps(plan, times)) == [(0, 4), (4, 5)]
     plan.asked["speed"] = 10.0
-    assert list(_steps(plan, times)) == [(0, 5)]
+    assert list(steps(plan, times)) == [(0, 5)]
 
     assert (batch_size(None, 1000), batch_size(1.5, 1000), batch_size(400, 1000), batch_size(1e6, 1000)) == (
         1000,
@@ -263,7 +265,7 @@ def test_steps_follow_the_number_of_messages_and_the_original_time() -> None:
     )
 
 
-def test_a_pace_does_not_make_up_for_lost_time() -> None:
+def test_a_rate_limiter_makes_up_for_at_most_a_second() -> None:
     pace = RateLimiter(1000.0)
     pace._next -= 3600  # nothing happened for an hour
 
@@ -272,15 +274,15 @@ def test_a_pace_does_not_make_up_for_lost_time() -> None:
     assert pace._next > time.monotonic() - 2
 
 
-def test_what_spark_says_becomes_one_sentence() -> None:
+def test_an_error_of_spark_becomes_one_sentence() -> None:
     text = (
         "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `x` is not there. SQLSTATE: 42703; line 1 pos 0;\n"
         "'Filter ('x = 1)\n+- Relation"
     )
-    assert spark_message(ValueError(text)) == "A column `x` is not there."
+    assert spark_sentence(text) == "A column `x` is not there."
 
 
-def test_a_job_needs_a_history_and_to_send_needs_a_server(tmp_path: Path) -> None:
+def test_a_job_needs_a_history_and_sending_needs_a_server(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="where the history is"):
         ResendContext()
     with pytest.raises(InvalidSetting, match="running server"):

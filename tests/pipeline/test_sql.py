@@ -12,7 +12,8 @@ import pytest
 from openq import OpenQ
 from openq.cli.terminal import USAGE
 from openq.errors import InvalidSetting, OpenQError
-from openq.pipeline.sqljob import SqlSource, SqlSyntaxError, SqlTarget, parse, sql
+from openq.pipeline.sql_parser import SqlSource, SqlSyntaxError, SqlTarget, parse
+from openq.pipeline.sqljob import sql
 from tests.cli.helpers import run_in_process
 from tests.serving import Served, served
 
@@ -58,7 +59,7 @@ def test_targets_are_a_queue_or_files() -> None:
     assert parse("INSERT OVERWRITE csv('d') SELECT 1").target == SqlTarget("csv", "d", overwrite=True)
 
 
-def test_a_checkpoint_belongs_to_the_words_not_to_their_layout() -> None:
+def test_a_checkpoint_depends_on_the_words_not_the_layout() -> None:
     one = parse("INSERT INTO queue(b) SELECT body FROM stream(queue(a))")
 
     assert parse("INSERT INTO queue(b)\n  SELECT body -- all\n FROM stream( queue(a) );").key() == one.key()
@@ -69,9 +70,9 @@ def test_a_checkpoint_belongs_to_the_words_not_to_their_layout() -> None:
     ("text", "column", "says"),
     [
         ("", 1, "there is no statement"),
-        ("INSERT queue(b) SELECT 1", 8, "INTO is wanted"),
+        ("INSERT queue(b) SELECT 1", 8, "INTO is expected"),
         ("INSERT INTO topic(b) SELECT 1", 13, "INSERT INTO writes to"),
-        ("INSERT INTO queue b SELECT 1", 19, r"\( is wanted"),
+        ("INSERT INTO queue b SELECT 1", 19, r"\( is expected"),
         ("INSERT INTO queue(b SELECT 1", 21, "needs quotes"),
         ("INSERT INTO queue(b*) SELECT 1", 13, "one queue"),
         ("INSERT INTO queue(a, b) SELECT 1", 13, "takes one name"),
@@ -81,18 +82,18 @@ def test_a_checkpoint_belongs_to_the_words_not_to_their_layout() -> None:
         ("SELECT * FROM queue()", 21, "wants a name"),
         ("SELECT * FROM queue(a", 22, "not closed"),
         ("SELECT * FROM queue('a)", 21, "never closed"),
-        ("SELECT * FROM stream(queue(a))", 1, "say where it goes"),
+        ("SELECT * FROM stream(queue(a))", 1, "name its target"),
         ("INSERT INTO queue(b) SELECT * FROM stream(a)", 43, r"stream\(queue\(NAME\)\)"),
         ("INSERT INTO queue(b) SELECT * FROM consume(events(a))", 44, r"consume\(queue\(NAME\)\)"),
         ("INSERT INTO queue(b) SELECT * FROM consume(queue(a, c))", 44, "one queue"),
         ("INSERT INTO queue(b) SELECT * FROM stream(queue(a) x", 52, "not closed"),
         ("INSERT INTO queue(a) SELECT * FROM stream(queue(a))", 1, "read and written"),
-        ("SELECT queue(a) FROM x", 8, "after FROM or JOIN"),
+        ("SELECT queue(a) FROM x", 8, "follow FROM or JOIN"),
         ("SELECT * FROM queu(a)", 15, r"did you mean queue"),
         ("SELECT 1; SELECT 2", 9, "one statement"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(text: str, column: int, says: str) -> None:
+def test_a_mistake_is_reported_with_its_position(text: str, column: int, says: str) -> None:
     with pytest.raises(SqlSyntaxError, match=says) as raised:
         parse(text)
 
@@ -113,13 +114,13 @@ def test_the_command_refuses_a_wrong_statement_before_spark_starts() -> None:
     assert run_in_process("pipeline", "sql", "SELECT 1", "--once", "--continuous").code == USAGE
 
 
-def test_what_does_not_go_together_is_refused() -> None:
+def test_contradicting_arguments_are_refused() -> None:
     nobody: SparkSession = None  # type: ignore[assignment]
     stream = "INSERT INTO parquet('x') SELECT * FROM stream(queue(a))"
     for text, words, says in (
         ("SELECT * FROM queue(a)", {}, "say where the queues are"),
-        ("INSERT INTO queue(b) SELECT * FROM queue(a)", {"path": "d"}, "needs a server"),
-        (stream, {"path": "d", "until": "1h"}, "a stream reads on"),
+        ("INSERT INTO queue(b) SELECT * FROM queue(a)", {"path": "d"}, "need a server"),
+        (stream, {"path": "d", "until": "1h"}, "a stream has no end"),
         (stream, {"path": "d", "job": "j"}, "checkpoint"),
         ("SELECT * FROM queue(a)", {"path": "d", "continuous": True}, "is for streams"),
     ):
@@ -193,7 +194,7 @@ def test_consuming_leaves_nothing_behind_and_joins_what_it_needs(
     assert (stats["ready"], stats["in_flight"]) == (0, 0)
 
 
-def test_spark_s_own_mistakes_have_their_place_in_the_statement(spark: SparkSession, server: Served) -> None:
+def test_errors_of_spark_have_their_position_in_the_statement(spark: SparkSession, server: Served) -> None:
     publish(server, "here", [b"x"])
     for text, column, says in (
         ("SELECT bodi FROM queue(here)", 8, "bodi"),

@@ -54,7 +54,7 @@ def journal(tmp_path: Path) -> Any:
     made.broker.close()
 
 
-def test_a_stream_begins_where_it_is_told(journal: Journal) -> None:
+def test_a_stream_begins_at_its_starting_offsets(journal: Journal) -> None:
     journal.publish(*numbered(5))
     [first] = StreamRunner(path=journal.path, columns=["position", "seq", "ts", "body"]).run().batches
     third = first[2]
@@ -76,7 +76,7 @@ def test_a_stream_begins_where_it_is_told(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("word", ["soon", "seq:x", '{"batch": 1}', "-1"])
-def test_a_start_that_means_nothing_is_refused(journal: Journal, word: str) -> None:
+def test_an_invalid_start_is_refused(journal: Journal, word: str) -> None:
     journal.publish(b"x")
 
     with pytest.raises(InvalidSetting, match=r"startingOffsets|checkpoint"):
@@ -126,7 +126,7 @@ def test_limits_hold_in_files_of_the_archive_and_across_their_end(tmp_path: Path
     ]
 
 
-def test_a_run_that_is_to_end_takes_what_was_there_when_it_began(journal: Journal) -> None:
+def test_available_now_reads_what_existed_at_the_start(journal: Journal) -> None:
     journal.publish(*numbered(3))
     player = StreamRunner(path=journal.path, maxMessagesPerTrigger=2).start()
     journal.publish(*numbered(3, 3))
@@ -152,7 +152,7 @@ def test_other_queues_cause_no_batches(journal: Journal) -> None:
     assert player.bodies() == [[b"1"], [b"2"]]
 
 
-def test_a_stream_waits_for_enough_messages_but_not_for_ever(journal: Journal) -> None:
+def test_a_stream_waits_for_enough_messages_up_to_a_limit(journal: Journal) -> None:
     journal.publish(b"1")
     player = StreamRunner(path=journal.path, minMessagesPerTrigger=3, maxTriggerDelay="1h")
     player.start(available_now=False)
@@ -169,7 +169,7 @@ def test_a_stream_waits_for_enough_messages_but_not_for_ever(journal: Journal) -
     assert flat(impatient) == numbered(4, 1)
 
 
-def test_a_batch_that_was_not_committed_is_read_again_as_it_was(journal: Journal) -> None:
+def test_an_uncommitted_batch_is_read_again_unchanged(journal: Journal) -> None:
     journal.publish(*numbered(3))
     player = StreamRunner(path=journal.path).start()
     assert player.step(commits=False)
@@ -192,7 +192,7 @@ def test_events_are_a_stream_too(journal: Journal) -> None:
     assert [row["event"] for row in player.batches[0]] == ["publish", "publish", "ack"]
 
 
-def test_history_that_is_gone_is_an_error_that_names_it_or_is_left_out_when_told(tmp_path: Path) -> None:
+def test_dropped_history_is_an_error_or_skipped_by_option(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "data", segment_bytes=1 << 16, history_bytes=1 << 17)
     try:
         journal.publish(b"first")

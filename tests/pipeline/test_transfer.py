@@ -53,13 +53,13 @@ def ready(server: Served, queue: str) -> int:
         (["app.log"], "text"),
     ],
 )
-def test_the_format_is_told_by_the_names(names: list[str], format: str) -> None:
+def test_the_format_follows_from_the_file_names(names: list[str], format: str) -> None:
     assert format_of(names) == format
 
 
-def test_names_that_tell_nothing_need_a_word(tmp_path: Path) -> None:
+def test_unclear_file_names_need_a_format(tmp_path: Path) -> None:
     for names in (["a"], ["a.csv", "b.json"], ["a.xlsx"]):
-        with pytest.raises(InvalidSetting, match="say which, parquet, json, csv, text"):
+        with pytest.raises(InvalidSetting, match="one of parquet, json, csv, text"):
             format_of(names)
     assert format_of(["a"], "csv") == "csv"
     with pytest.raises(InvalidSetting, match="does not exist"):
@@ -80,7 +80,7 @@ def test_a_job_is_named_after_its_files(tmp_path: Path) -> None:
     assert job_of(files, ["orders"]) != name
 
 
-def test_the_command_refuses_what_cannot_be_before_spark_starts(tmp_path: Path) -> None:
+def test_the_command_refuses_invalid_arguments_before_spark_starts(tmp_path: Path) -> None:
     done = run_in_process("pipeline", "load", tmp_path / "nothing.csv", "--to", "q", "--dry-run")
     assert (done.code, "does not exist" in done.err) == (NOT_FOUND, True)
 
@@ -88,7 +88,7 @@ def test_the_command_refuses_what_cannot_be_before_spark_starts(tmp_path: Path) 
 # -- load ---------------------------------------------------------------------------------------------
 
 
-def test_lines_of_json_are_published_as_they_are_and_once(
+def test_lines_of_json_are_published_unchanged_and_once(
     spark: SparkSession, server: Served, tmp_path: Path
 ) -> None:
     lines = ['{"id": 7, "n": 1.50, "who": "ada"}', "", '{"who":"zoe","id":8}']
@@ -103,7 +103,7 @@ def test_lines_of_json_are_published_as_they_are_and_once(
         got = {message.id: message.body.decode() for message in queue.receive_many(10)}
     assert got == {"7": lines[0], "8": lines[2]}
     (tmp_path / "orders.jsonl").write_text(lines[0] + "\nno json\n")
-    with pytest.raises(OpenQError, match="a line is no JSON: no json"):
+    with pytest.raises(OpenQError, match="a line is not JSON: no json"):
         load(spark, tmp_path / "orders.jsonl", "lines", url=server.url)
     assert ready(server, "lines") == 0
 
@@ -128,7 +128,7 @@ def test_tables_are_published_by_their_columns(spark: SparkSession, server: Serv
 # -- export -------------------------------------------------------------------------------------------
 
 
-def test_what_was_exported_can_be_loaded_again(spark: SparkSession, server: Served, tmp_path: Path) -> None:
+def test_an_export_can_be_loaded_again(spark: SparkSession, server: Served, tmp_path: Path) -> None:
     bodies = [b"plain", b"\x00\xff\xfe", '{"ä": "ö"}'.encode(), b""]
     ids = publish(server, "source", bodies)
 
@@ -137,7 +137,7 @@ def test_what_was_exported_can_be_loaded_again(spark: SparkSession, server: Serv
 
     assert (done.rows, done.repeated, again.repeated, again.rows) == (4, False, True, 4)
     assert ready(server, "source") == 4  # only read
-    with pytest.raises(InvalidSetting, match="is there already"):
+    with pytest.raises(InvalidSetting, match="exists already"):
         export(spark, "source", tmp_path / "out", url=server.url)
     load(spark, tmp_path / "out", "copy", url=server.url, body="body", id="message_id", create=True)
     with OpenQ("copy", url=server.url, codec="raw") as queue:
@@ -161,9 +161,7 @@ def test_bodies_in_json_and_csv_are_text_or_base64(
         export(spark, "mixed", tmp_path / "t", url=server.url, format="text", columns=columns)
 
 
-def test_a_drained_queue_is_in_its_files_and_nowhere_else(
-    spark: SparkSession, server: Served, tmp_path: Path
-) -> None:
+def test_a_drained_queue_is_only_in_its_files(spark: SparkSession, server: Served, tmp_path: Path) -> None:
     publish(server, "full", [b"%d" % n for n in range(5)])
     first = export(spark, "full", tmp_path / "out", url=server.url, format="text", drain=True, max_messages=3)
     publish(server, "full", [b"5"])

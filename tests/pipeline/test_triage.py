@@ -33,7 +33,7 @@ def source(history: History) -> Any:
     return read
 
 
-def test_groups_equal_a_plain_count_and_say_what_is_still_there(spark: SparkSession) -> None:
+def test_groups_equal_a_plain_count(spark: SparkSession) -> None:
     history = Simulation(seed=11).run(500)
     history.spark = spark
     for row in history.messages:
@@ -116,7 +116,7 @@ def test_the_command_of_a_group_is_safe_to_paste() -> None:
     assert text[:end].replace("\\'", "'").replace("\\\\", "\\") == hostile
 
 
-def test_wrong_settings_are_refused_before_anything_is_read() -> None:
+def test_invalid_settings_are_refused_before_anything_is_read() -> None:
     with pytest.raises(InvalidSetting, match="top must be"):
         triage(None, "data", top=0)  # type: ignore[arg-type]
     with pytest.raises(InvalidSetting, match="samples must be"):

@@ -1,7 +1,7 @@
 """Queue traffic and its history in Spark: sources, sinks and the jobs over them. Needs `openq[spark]`.
 
-The public names are loaded when they are first asked for. Some are called like the file they are in:
-`openq.pipeline.history` is always the function, also after somebody has imported from that file.
+The public names are loaded on first use. Some have the name of their file: `openq.pipeline.history` is always
+the function, also after an import from that file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Python sets a file that was imported as an attribute of its package; the public names go before."""
+    """Python sets an imported submodule as an attribute of its package; public names have priority."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _PUBLIC and isinstance(value, ModuleType):

@@ -1,10 +1,10 @@
-"""The analytics job: rates, waits, retries, failures and who is answerable, per queue and window.
+"""The analytics job: rates, waits, retries, failures, producers and consumers, per queue and window.
 
-    analytics(spark, path="data", window="5m", out="figures")
+    analytics(spark, path="data", window="5m", out="metrics")
 
-A run reads what is new since the last one and adds it to what that had found (`lives`), then writes a whole
-new version of the results beside the old one; a pointer file, replaced at once, says which one counts. A run
-that is killed leaves the last results as they were.
+A run reads what is new since the last one and adds it to the aggregates of that run (`lifecycle.py`), then
+writes a new version of the results beside the old one; a pointer file, replaced atomically, names the current
+version. A run that is killed leaves the last results unchanged.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ..client.times import from_ms, iso
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
 from ..history.selection import Selection
 from ..parsing import read_seconds
+from .events import PURGES
 from .metrics import write_metrics
 from .report import render
 from .target import HistoryTarget, queue_list
@@ -32,10 +33,10 @@ from .target import HistoryTarget, queue_list
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FORMAT = 1  # of the pointer, the cells and the tables
+FORMAT = 1  # of the pointer, the aggregates and the tables
 POINTER = "current.json"
 _VERSIONS = "versions"
-_KEPT_VERSIONS = 2  # versions: the current one, and the one that somebody may still be reading
+_KEPT_VERSIONS = 2  # the current one, and one that may still be being read
 _US = 1_000_000
 
 
@@ -48,22 +49,22 @@ class ResultsBusy(OpenQError):
 
 @dataclass(frozen=True)
 class Results:
-    """What a run has found, and where it is."""
+    """The results of a run, and where they are."""
 
     out: Path
     version: int
     directory: Path
     summary: dict[str, Any]
-    first_position: int  # of what this run read; 0: from the beginning
+    first_position: int  # where this run began to read; 0: at the beginning
     end_position: int
-    repeated: bool = False  # nothing was new
+    repeated: bool = False  # there was nothing new
 
     @property
     def report(self) -> Path:
         return self.out / "report.html"
 
     def table(self, name: str) -> Any:
-        """One of `figures.TABLES` as an Arrow table."""
+        """One of `metrics.TABLES` as an Arrow table."""
         import pyarrow.parquet as pq
 
         return pq.read_table(self.directory / f"{name}.parquet")
@@ -76,7 +77,7 @@ class AnalyticsPlan:
     out: Path
     first_position: int
     end_position: int
-    anew: str | None  # why it begins at the beginning; None if it goes on from the last results
+    anew: str | None  # why it starts over; None if it continues from the last results
     journal: str = ""
 
     @property
@@ -102,7 +103,7 @@ def analytics(
 ) -> Results:
     """Analyse the history of a data directory (`path`) or of a server (`url`); results go to `out`.
 
-    Results of an earlier run with the same settings are gone on with, unless `incremental` is false. `queues`
+    Results of an earlier run with the same settings are continued, unless `incremental` is false. `queues`
     are names or patterns with * and ?. Returns when the new results are in place.
     """
     target = HistoryTarget(path, url, token, archive, since, until)
@@ -163,8 +164,8 @@ class _HistoryTables:
         return self.target.snapshot(first_position)
 
     def tables(self, first_position: int, end_position: int) -> tuple[DataFrame, DataFrame, DataFrame]:
-        """`messages`, the `events` that are steps of lives, and those that emptied a queue."""
-        from .lifecycle import EVENT_COLUMNS, MESSAGE_COLUMNS, PURGES, STEPS
+        """`messages`, the `events` of single messages, and those that emptied a queue."""
+        from .lifecycle import EVENT_COLUMNS, MESSAGE_COLUMNS, STEPS
 
         assert self.spark is not None
         read = self.target.reader(self.spark, first_position, end_position)
@@ -191,7 +192,7 @@ class AnalyticsJob:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What results must agree in to be added up."""
+        """Results can be continued only with the same settings."""
         return {
             "format": FORMAT,
             "window_us": self.window_us,
@@ -201,7 +202,7 @@ class AnalyticsJob:
         }
 
     def pointer(self) -> dict[str, Any] | None:
-        """What the pointer file says; None if there are no results yet."""
+        """The content of the pointer file; None if there are no results yet."""
         path = self.out / POINTER
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -215,11 +216,11 @@ class AnalyticsJob:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidSetting(
-                f"{path} cannot be read ({error}): remove it to begin anew, or choose another directory (out)"
+                f"{path} cannot be read ({error}): remove it to start over, or choose another directory (out)"
             ) from None
 
     def plan(self, source: Any, incremental: bool) -> AnalyticsPlan:
-        """Raises HistoryUnavailable or InvalidSetting where going on would lose or mix up something."""
+        """Raises HistoryUnavailable or InvalidSetting if the last results cannot be continued."""
         last = self.pointer()
         anew = None
         if last is None:
@@ -227,19 +228,19 @@ class AnalyticsJob:
         elif not incremental:
             anew = "asked for"
         elif last["settings"] != self.settings:
-            anew = "the settings are others than those of the last results"
+            anew = "the settings differ from those of the last results"
         first = 0 if anew is not None or last is None else last["position"]
         snapshot = source.snapshot(first)
         if anew is None and last is not None:
             if last["journal"] != snapshot.journal or first > snapshot.end_position:
                 raise InvalidSetting(
                     f"the results in {self.out} are those of another history: choose another directory "
-                    "(out), or begin anew (incremental=False, --anew)"
+                    "(out), or start over (incremental=False, --anew)"
                 )
             if snapshot.gap is not None:
                 raise HistoryUnavailable(
                     f"positions {snapshot.gap[0]} to {snapshot.gap[1]}, since the last results, are neither "
-                    "in the journal nor in the archive any more: begin anew (incremental=False, --anew), and "
+                    "in the journal nor in the archive: start over (incremental=False, --anew), and "
                     "archive in time"
                 )
         return AnalyticsPlan(self.out, first, snapshot.end_position, anew, snapshot.journal)
@@ -267,11 +268,11 @@ class AnalyticsJob:
             before = events.sparkSession.read.schema(lifecycle.AGGREGATE_SCHEMA).parquet(str(old.absolute()))
         purged = lifecycle.purges_of(purges)
         found = lifecycle.aggregate(messages, events, self.window_us, before, purged, self.queues)
-        # Each queue in one file and one stretch of it: `figures` holds one queue at a time.
+        # Each queue contiguous in one file: `metrics` holds one queue in memory at a time.
         placed = found.repartition("queue").sortWithinPartitions("queue", "kind", "window_us")
         cells = directory / "cells"
         placed.write.option("compression", "zstd").parquet(str(cells.absolute()))
-        progress("drawing figures")
+        progress("computing metrics")
         selection = Selection(queues=self.queues)
         summary = write_metrics(cells, directory, self.window_us, selection.matches_queue, self.top)
         now_ms = time.time_ns() // 1_000_000
@@ -291,7 +292,7 @@ class AnalyticsJob:
             "settings": self.settings,
         }
         _write(self.out / POINTER, json.dumps(pointer, indent=1))
-        # For people: the same place after every run. What counts is the pointer.
+        # For people: the same path after every run. Programs follow the pointer.
         for name in ("summary.json", "report.html"):
             _write(self.out / name, (directory / name).read_text(encoding="utf-8"))
         self._remove_old_versions(version)
@@ -337,7 +338,7 @@ class AnalyticsJob:
 
 
 def _write(path: Path, text: str) -> None:
-    """At once: a reader sees the old text or the new one."""
+    """Atomic: a reader sees the old text or the new one."""
     temporary = path.with_name(path.name + ".new")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)

@@ -1,7 +1,7 @@
-"""Rows of the history as Parquet files of the archive: sorted, checked against what was given, summed up.
+"""Writes rows of the history as Parquet files of the archive: sorted, read back, with checksums.
 
-Runs in tasks of Spark and knows nothing of it. A file gets its final name only when it is on disk and every
-row was read back equal; a name is used once, so that what a killed task leaves behind is in nobody's way.
+Runs in tasks of Spark, but does not depend on it. A file gets its final name only when it is durable and
+every row was read back equal. Names are unique, so files that a killed task leaves do no harm.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ from openq.history.schema import arrow_schema
 
 MIB = 1 << 20
 GROUP_ROWS = 128 << 10
-GROUP_BYTES = (
-    24 * MIB
-)  # of a row group before compression: small enough to skip by, large enough to read fast
+GROUP_BYTES = 24 * MIB  # of a row group before compression: small enough to skip, large enough to read fast
 _DAY_US = 86_400_000_000
 UNFINISHED_SUFFIX = ".writing"
 
-# Texts that repeat. Bodies and ids do not: a dictionary of them would be built for nothing.
+# Columns with repeated values. Bodies and ids do not repeat: a dictionary of them would be useless.
 _DICTIONARY_COLUMNS = {
     "messages": [
         *("queue", "type", "group", "content_type", "producer", "exchange", "routing_key", "batch"),
@@ -59,12 +57,13 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 _WORD = (1 << 64) - 1
 
 
-# -- sums: what the rows of a segment add up to --------------------------------------------------
+# -- checksums of the rows of a segment --------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RowChecksum:
-    """Rows of one segment of the journal, in any order: how many, their sequences, and a digest of each."""
+    """Of the rows of one segment, in any order: their number, the sum of their sequence numbers and of
+    digests."""
 
     rows: int = 0
     seqs: int = 0
@@ -92,7 +91,7 @@ class RowChecksum:
 
 RowChecksums = dict[int, RowChecksum]
 
-# What a digest is made of: what one segment alone can tell, and erasing does not take from events that stay.
+# Columns of a digest: those that a segment has by itself, and that erasing leaves in events.
 CHECKSUM_COLUMNS = {
     "messages": ("position", "seq", "size", "body_sha256"),
     "events": ("position", "item", "seq", "event"),
@@ -105,8 +104,8 @@ def add_checksums(into: RowChecksums, more: RowChecksums) -> None:
 
 
 def row_checksums(table: str, data: pa.Table | pa.RecordBatch, starts: Sequence[int] = ()) -> RowChecksums:
-    """One sum for each segment that the rows come from; with `starts`, the first positions of spans in order,
-    one for each span, by its start. Needs the columns of `SUMMED`."""
+    """One checksum for each segment; with `starts`, the first positions of spans in order, one for each span,
+    by its start. Needs the columns of `CHECKSUM_COLUMNS`."""
     if not data.num_rows:
         return {}
     positions = numbers(data.column("position"))
@@ -140,7 +139,7 @@ def _spans_of(positions: Numbers, starts: Sequence[int]) -> Numbers:
 
 
 def numbers(column: pa.ChunkedArray | pa.Array) -> Numbers:
-    """A column of whole numbers or times; what is not known counts as 0."""
+    """A column of integers or times; null counts as 0."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     if column.null_count:
@@ -178,7 +177,7 @@ def _encoded(column: pa.ChunkedArray | pa.Array) -> tuple[Numbers, list[str | No
 
 
 def sorted_by_day(table: str, data: pa.Table) -> list[tuple[str, pa.Table]]:
-    """The rows by day (UTC), in each day by queue and sequence; events of a message as they happened."""
+    """The rows by day (UTC), each day by queue and sequence number; events of a message in their order."""
     batch = data.combine_chunks()
     days = numbers(batch.column("ts")) // _DAY_US
     codes, texts = _encoded(batch.column("queue"))
@@ -201,7 +200,8 @@ def sorted_by_day(table: str, data: pa.Table) -> list[tuple[str, pa.Table]]:
 
 
 def _order(table: str, data: pa.Table, places: Numbers, seqs: Numbers) -> Numbers | None:
-    """How to take the rows; None if they lie right, as they nearly do: the journal is in order of time."""
+    """The permutation that sorts the rows; None if they are sorted. They nearly are: a journal is in time
+    order."""
     positions = numbers(data.column("position"))
     together = bool((places[1:] >= places[:-1]).all())
     if not bool((positions[1:] >= positions[:-1]).all()):
@@ -212,11 +212,11 @@ def _order(table: str, data: pa.Table, places: Numbers, seqs: Numbers) -> Number
     if together:
         order = None
     elif int(places.max()) < 1 << 16:
-        order = np.argsort(places.astype(np.uint16), kind="stable")  # by counting, not by comparing
+        order = np.argsort(places.astype(np.uint16), kind="stable")  # a radix sort
     else:
         order = np.argsort(places, kind="stable")
-    near, told = (places, seqs) if order is None else (places[order], seqs[order])
-    if bool(((told[1:] >= told[:-1]) | (near[1:] != near[:-1])).all()):
+    near, ordered = (places, seqs) if order is None else (places[order], seqs[order])
+    if bool(((ordered[1:] >= ordered[:-1]) | (near[1:] != near[:-1])).all()):
         return order
     return np.lexsort([seqs, places])
 
@@ -230,7 +230,7 @@ def _day_text(day: int) -> str:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file that is on disk and holds what it should; no manifest names it yet."""
+    """A file that is durable and checked; no manifest names it yet."""
 
     file: ArchiveFile
     sums: RowChecksums
@@ -248,12 +248,12 @@ class WrittenFile:
 
 
 def write_rows(archive: str, table: str, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
-    """All these rows as one file per day. They are held in memory: the caller bounds how many they are."""
+    """Write the rows as one file per day. They are held in memory: the caller limits their number."""
     schema = arrow_schema(table)
     data = pa.Table.from_batches([batch for batch in batches if batch.num_rows], schema)
     if not data.num_rows:
         return []
-    # Summed as they came: what reordering or writing loses would be missed here.
+    # Before sorting and writing, so that a loss there is noticed.
     whole = row_checksums(table, data)
     written: list[WrittenFile] = []
     parts = sorted_by_day(table, data)
@@ -314,7 +314,7 @@ def _read_back(path: str, table: str, data: pa.Table) -> RowChecksums:
         for group in range(file.num_row_groups):
             rows = file.read_row_group(group)
             if not rows.equals(data.slice(at, rows.num_rows)):
-                raise ArchiveDamaged(path, "it does not hold what was just written to it")
+                raise ArchiveDamaged(path, "it does not hold what was written to it")
             at += rows.num_rows
             add_checksums(sums, row_checksums(table, rows))
     if at != data.num_rows:
@@ -331,7 +331,7 @@ def _sync(path: str) -> None:
 
 
 def _sync_directories(directory: str, top: str) -> None:
-    """The file's folder and those above it, which may be new too."""
+    """The file's directory and those above it, which may be new too."""
     while True:
         _sync(directory)
         if os.path.samefile(directory, top):

@@ -1,7 +1,7 @@
-"""Looking after the archive: small files into large ones, messages erased for good, old versions removed.
+"""Maintenance of an archive: compacts small files, erases messages, removes old versions.
 
-Nothing is changed in place. New files are written, one manifest puts them in the place of old ones, and
-whoever reads an older version goes on with its files until `vacuum` takes them away.
+Nothing is changed in place. New files are written, one manifest replaces the old ones by them, and readers of
+an older version continue with its files until `vacuum` removes them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TARGET_BYTES = 192 * MIB
-MEMORY_BYTES = 512 * MIB  # rows of a file to be, before they are compressed: a task holds them
+MEMORY_BYTES = 512 * MIB  # of the rows of a new file before compression: a task holds them in memory
 KEEP_S = 7 * 86_400.0
-# What events say of a message in words from outside. The rest is numbers and names of ours.
+# Columns of events with texts of users. All others are numbers and names.
 TEXT_COLUMNS = ("error_text", "error_signature", "group", "dedup_id")
 
 
@@ -47,26 +47,26 @@ def latest_of(archive: Archive) -> Manifest:
     manifest = archive.latest()
     if manifest is None:
         raise HistoryUnavailable(
-            f"{archive.path} holds no archive yet: `openq pipeline archive run` makes the first version"
+            f"{archive.path} is not an archive yet: `openq pipeline archive run` creates the first version"
         )
     return manifest
 
 
-# -- segments and spans: what manifests say of them -----------------------------------------------
+# -- the entries of segments and spans in manifests -----------------------------------------------
 
 
 def entries_of(manifest: Manifest) -> list[dict[str, Any]]:
-    """What was proved, part by part: of segments, or of spans where the rows came from a server."""
+    """The entries of segments, or of spans if the rows came from a server."""
     return manifest.spans if manifest.origin else manifest.segments
 
 
 def key_of(entry: dict[str, Any]) -> int:
-    """By which `sums_of` knows it."""
+    """The key of an entry in `row_checksums`."""
     return int(entry["start"] if "start" in entry else entry["segment"])
 
 
 def starts_of(manifest: Manifest) -> list[int]:
-    """Of its spans, in order; none where there are segments."""
+    """The starts of its spans, in order; none if it has segments."""
     return sorted(map(key_of, manifest.spans)) if manifest.origin else []
 
 
@@ -75,7 +75,7 @@ def entry_checksum(entry: dict[str, Any], table: str, erased: bool = False) -> R
 
 
 def with_erased(entries: Sequence[dict[str, Any]], erased: RowChecksums) -> list[dict[str, Any]]:
-    """The entries of a manifest after these rows of `messages` were taken out."""
+    """The entries of a manifest after these rows of `messages` were erased."""
     changed = []
     for entry in entries:
         gone = erased.get(key_of(entry))
@@ -95,7 +95,7 @@ def with_erased(entries: Sequence[dict[str, Any]], erased: RowChecksums) -> list
 
 @dataclass(frozen=True)
 class CompactResult:
-    version: int | None  # None: nothing was changed
+    version: int | None  # None: nothing changed
     before: int  # files that were (or would be) replaced
     after: int
     bytes: int  # of the new files
@@ -111,7 +111,7 @@ def compact(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> CompactResult:
-    """Small files of a day become large ones, in a new version of the archive."""
+    """Merge the small files of each day, in a new version of the archive."""
     if target_bytes < 1 or memory_bytes < 1:
         raise InvalidSetting("target_bytes and memory_bytes must be 1 or more")
     place = Archive(archive_path(path, archive))
@@ -134,7 +134,7 @@ def compact(
 def small_files(
     files: Sequence[ArchiveFile], target_bytes: int, memory_bytes: int
 ) -> list[list[ArchiveFile]]:
-    """Those of one table and day that fit together into one file, in the order of the journal."""
+    """Groups of one table and day that fit into one file, in the order of the journal."""
     days: dict[str, list[ArchiveFile]] = {}
     for file in files:
         if file.bytes < target_bytes // 2:
@@ -159,7 +159,7 @@ def _weight(file: ArchiveFile) -> int:
 def _merge(archive: str, files: list[ArchiveFile]) -> list[WrittenFile]:
     place = Archive(archive)
     for file in files:
-        place.verify(file)  # damage must not be carried into a file with a fresh checksum
+        place.verify(file)  # damage must not get a new, valid checksum
     table = files[0].table
     rows = (batch for file in files for batch in place.read_file(file, Selection(table)))
     return write_rows(archive, table, rows)
@@ -170,18 +170,18 @@ def _merge(archive: str, files: list[ArchiveFile]) -> list[WrittenFile]:
 
 @dataclass(frozen=True)
 class EraseResult:
-    version: int | None  # None: nothing was changed
-    messages: int  # taken out (or found, in a dry run)
-    events: int  # events that lost their words
+    version: int | None  # None: nothing changed
+    messages: int  # erased (or found, in a dry run)
+    events: int  # events whose texts were removed
     files: int  # files rewritten
-    journal: int  # of the messages, those that the journal still holds too
-    waiting: int | None  # matching messages that are not archived yet; None: nobody could look
-    versions: list[int] = field(default_factory=list)  # older ones that hold them until `vacuum`
+    journal: int  # of the messages, those that are still in the journal too
+    waiting: int | None  # matching messages that are not archived yet; None: unknown
+    versions: list[int] = field(default_factory=list)  # older versions that hold them until `vacuum`
 
 
 @dataclass(frozen=True)
 class _MatchingMessages:
-    """Messages to erase; rows of the three columns belong together."""
+    """Messages to erase: parallel columns."""
 
     seqs: Numbers
     positions: Numbers
@@ -202,15 +202,16 @@ def erase(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> EraseResult:
-    """Take messages out of the archive: all that is given must hold. `where` is a predicate of Spark SQL.
+    """Erase the messages that match all conditions. `where` is a condition of Spark SQL.
 
-    Their rows go, with bodies and attributes; their events stay, without texts. Older versions of the archive
-    hold them until `vacuum`, and the journal until it drops their segments: the answer tells both.
+    Their rows are removed, with bodies and attributes; their events stay, without texts. Older versions of
+    the archive hold them until `vacuum`, and the journal until it drops their segments: the result reports
+    both.
     """
     if not (message_ids or queues or where):
-        raise InvalidSetting("what shall be erased? give message ids, queues or a predicate")
+        raise InvalidSetting("what is to be erased? give message ids, queues or a condition")
     if where and spark is None:
-        raise InvalidSetting("a predicate is evaluated by Spark: give a session")
+        raise InvalidSetting("a condition is evaluated by Spark: give a session")
     selection = Selection("messages", tuple(queues), ids=tuple(message_ids), until_us=before_us)
     selection.validate()
     place = Archive(archive_path(path, archive))
@@ -241,7 +242,7 @@ def erase(
             events += touched
             changed += 1
         count = sum(each.rows for each in gone.values())
-        # The audit names no ids: they may be what must be forgotten.
+        # The audit has no ids: they may be what must be forgotten.
         entry = {
             "time_us": time.time_ns() // 1000,
             "by": by,
@@ -314,11 +315,11 @@ def _find_where(
         return kept.select(*_ID_COLUMNS).toArrow().cast(_empty_table().schema)
     except (AnalysisException, ParseException) as error:
         first = str(error).strip().splitlines()[0][:300]
-        raise InvalidSetting(f"the predicate {where!r} cannot be evaluated: {first}") from None
+        raise InvalidSetting(f"the condition {where!r} cannot be evaluated: {first}") from None
 
 
 def _rewrites(manifest: Manifest, found: _MatchingMessages) -> list[tuple[ArchiveFile, Any]]:
-    """The files that may hold something to take out, each with what it is."""
+    """The files that may hold something to erase, each with what to erase."""
     seqs = np.sort(found.seqs)
     jobs: list[tuple[ArchiveFile, Any]] = []
     for file in manifest.files:
@@ -336,7 +337,7 @@ def _rewrites(manifest: Manifest, found: _MatchingMessages) -> list[tuple[Archiv
 def _rewrite(
     archive: str, starts: list[int], job: tuple[ArchiveFile, Any]
 ) -> tuple[list[WrittenFile], RowChecksums, int] | None:
-    """New files in the place of one, the sums of the messages taken out, and how many events were changed."""
+    """The files that replace one, the checksums of the erased messages, and the number of changed events."""
     file, wanted = job
     place = Archive(archive)
     place.verify(file)
@@ -370,7 +371,7 @@ def _without_messages(
 
 
 def _has_texts(batch: pa.RecordBatch, ids: pa.Array) -> pa.BooleanArray:
-    """Events of these messages that still hold words."""
+    """Events of these messages that still have texts."""
     words = pc.is_valid(batch[TEXT_COLUMNS[0]])
     for name in TEXT_COLUMNS[1:]:
         words = pc.or_(words, pc.is_valid(batch[name]))
@@ -395,7 +396,7 @@ def _in_journal(
     where: str | None,
     found: _MatchingMessages,
 ) -> tuple[int, int | None]:
-    """How many of the messages found are in the journal too, and how many more only there."""
+    """How many of the messages are in the journal too, and how many more only there."""
     if path is None or manifest.origin:
         return 0, None
     from ..history.journal import JournalFiles
@@ -430,15 +431,15 @@ def vacuum(
     keep_s: float = KEEP_S,
     dry_run: bool = False,
 ) -> list[str]:
-    """Remove old versions and the files that only they, or nobody, names; the paths, relative to the archive.
+    """Remove old versions, and the files that no other version names. Returns paths relative to the archive.
 
-    `keep_s=0` removes all versions but the newest at once: what was erased is gone then.
+    `keep_s=0` removes all versions but the newest: erased messages are gone then.
     """
     place = Archive(archive_path(path, archive))
     if not os.path.isdir(place.path):
         raise HistoryUnavailable(f"{place.path}: there is no archive")
     with archive_lock(place.path):
-        # Alone, nobody can be writing: what no version names was left behind by a job that was killed.
+        # With the lock held, files that no version names are left from a killed job.
         return place.vacuum(keep_versions, keep_s, orphan_s=0.0, dry_run=dry_run)
 
 

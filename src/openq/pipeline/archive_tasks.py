@@ -1,4 +1,4 @@
-"""What all jobs on the archive share: tasks on Spark's executors, and that there is one job at a time."""
+"""What all jobs on an archive share: its lock, and tasks on the executors of Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TaskT = TypeVar("TaskT")
 AnswerT = TypeVar("AnswerT")
-# Called with how much is done, and of how much; both in the same unit, whichever the job counts in.
+# Called with the amount done and the total, both in the unit of the job.
 Progress = Callable[[int, int], None]
 _POLL_S = 0.25
 _TASKS_PER_CORE = 16
@@ -33,23 +33,23 @@ _MIN_TASK_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class ArchiveResult:
-    """What a run of the archive job did, or in a dry run would do."""
+    """What a run of the archive job did, or would do in a dry run."""
 
-    version: int | None  # the newest it committed; None: nothing was changed
-    through: int  # position; all before it is in the archive
+    version: int | None  # the newest one committed; None: nothing changed
+    through: int  # position; all rows before it are in the archive
     segments: int = 0
     rows: dict[str, int] = field(default_factory=dict)
     files: int = 0
     bytes: int = 0  # of the files
-    journal_bytes: int = 0  # of what was read; of a server's history roughly
-    removed: int = 0  # files that a killed job had left
-    # Why the server was not told how far the archive reaches; empty: it was, or there is none to be told.
+    journal_bytes: int = 0  # read; an estimate if from a server
+    removed: int = 0  # files left from a killed job
+    # Why the cursor of the server could not be moved; empty: it was, or there is no server.
     cursor: str = ""
-    server: str = ""  # where the rows came from, if not from a journal's files
-    gaps: list[list[int]] = field(default_factory=list)  # positions that were lost, and accepted as such
+    server: str = ""  # the URL, if the rows came from a server
+    gaps: list[list[int]] = field(default_factory=list)  # lost positions that were accepted
 
     def with_files(self, version: int, through: int, files: Sequence[ArchiveFile]) -> ArchiveResult:
-        """After these files were committed."""
+        """The result after these files were committed."""
         rows = dict(self.rows)
         for file in files:
             rows[file.table] = rows.get(file.table, 0) + file.rows
@@ -68,11 +68,11 @@ class ArchiveBusy(OpenQError):
 
     def __init__(self, path: str, pid: int | None) -> None:
         who = f"process {pid}" if pid else "another process"
-        super().__init__(f"{who} is at work on the archive {path}: wait until it is done, and run this again")
+        super().__init__(f"{who} is working on the archive {path}: wait until it is done, and run this again")
 
 
 class TaskFailed(OpenQError):
-    """An error of ours in a task on an executor, under its own code."""
+    """An error of OpenQ in a task on an executor, with its own code."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -81,7 +81,7 @@ class TaskFailed(OpenQError):
 
 @contextmanager
 def archive_lock(archive: str) -> Iterator[None]:
-    """One job at a time changes an archive. Readers take no part in this: they see finished versions only."""
+    """One job at a time changes an archive. Readers need no lock: they see committed versions only."""
     os.makedirs(archive, exist_ok=True)
     try:
         lock = DirectoryLock(archive, time.time_ns() // 1_000_000)
@@ -108,10 +108,10 @@ def run_tasks(
     tick: Callable[[int], None] | None = None,
     weight: int | None = None,
 ) -> list[AnswerT]:
-    """`work(job)` for each job; the answers in the order of the jobs.
+    """`work(job)` for each job; the answers are in the order of the jobs.
 
-    A task each; with `weight`, the bytes of all jobs, several make a task where they are many or small.
-    Without Spark they run here, one after the other. `tick` is told how many are done.
+    Each is a task; with `weight`, the bytes of all jobs, many or small jobs share tasks. Without Spark they
+    run here, one after the other. `tick` is called with the number done.
     """
     if not jobs:
         return []
@@ -172,7 +172,7 @@ def _run_on_spark(
 
 
 def _outcome(work: Callable[[TaskT], AnswerT], job: TaskT) -> tuple[bool, Any]:
-    """Errors of ours come back as answers: to try again would not help, and Spark would wrap them up."""
+    """Errors of OpenQ are returned as answers: Spark would repeat the task and wrap them."""
     try:
         return True, work(job)
     except OpenQError as error:
@@ -199,4 +199,4 @@ def _is_remote(spark: SparkSession) -> bool:
 
 
 def _ignore(done: int) -> None:
-    """For those who do not watch."""
+    """The default of `tick`."""

@@ -1,8 +1,8 @@
-"""Whether the archive is what it says: every file, every row once, the same as the journal while that has it.
+"""Verifies an archive: every file intact, every row once, and equal to the journal where that still has it.
 
-A manifest keeps for each segment of the journal, or each span of what a server told, what its rows add up
-to. The files must add up to the same, so one row lost, doubled or changed anywhere shows, without comparing
-files with each other.
+A manifest has checksums of the rows of each segment, or of each span of a server's history. Those of the
+files must be the same, so a row that is lost, doubled or changed is found without comparing files with each
+other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WITH_STATISTICS = ("queue", "seq", "ts", "position")
 
 @dataclass(frozen=True)
 class ArchiveFinding:
-    """One thing that is not as it should be: where, and what."""
+    """One problem: where, and what."""
 
     where: str
     what: str
@@ -48,9 +48,9 @@ class VerifyResult:
     files: int
     rows: dict[str, int]
     segments: int
-    compared: int  # segments that the journal still has, and that were compared with it
+    compared: int  # segments that are still in the journal, and were compared with it
     findings: list[ArchiveFinding] = field(default_factory=list)
-    spans: int = 0  # where the rows came from a server
+    spans: int = 0  # if the rows came from a server
 
     @property
     def ok(self) -> bool:
@@ -65,8 +65,8 @@ def verify(
     as_of: int | datetime | None = None,
     progress: Progress | None = None,
 ) -> VerifyResult:
-    """Look at everything; change nothing. With `path`, a data directory, compare with its journal, too: not
-    where the rows came from a server."""
+    """Read everything, change nothing. With `path`, a data directory, also compare with its journal, unless
+    the rows came from a server."""
     place = Archive(archive_path(path, archive))
     manifest = latest_of(place) if as_of is None else place.at(as_of)
     findings: list[ArchiveFinding] = []
@@ -94,7 +94,7 @@ def verify(
     doubles = len(files) - len({file.path for file in files})
     if doubles:
         findings.append(ArchiveFinding(f"version {manifest.version}", f"{doubles} files are named twice"))
-    # Where a file cannot be read its segments cannot add up: that is said once, above.
+    # If a file cannot be read, its segments differ too: that was reported above.
     findings += [] if broken else _compare(manifest, sums)
     limit = manifest.through
     again = run_tasks(
@@ -105,13 +105,13 @@ def verify(
         sum(ref.size for ref in refs),
     )
     compared = 0
-    told = {entry["segment"]: entry for entry in manifest.segments}
+    entries = {entry["segment"]: entry for entry in manifest.segments}
     for ref, answer in zip(refs, again, strict=True):
         if isinstance(answer, str):
             findings.append(ArchiveFinding(f"segment {ref.number}", answer))
         elif answer is not None:
             compared += 1
-            findings += _compare_journal(told.get(ref.number, {}), ref.number, answer)
+            findings += _compare_journal(entries.get(ref.number, {}), ref.number, answer)
     rows = {table: manifest.rows(table) for table in TABLES}
     segments, spans = len(manifest.segments), len(manifest.spans)
     return VerifyResult(manifest.version, len(files), rows, segments, compared, findings, spans)
@@ -161,12 +161,12 @@ def _rows_of(
     if not sorted_so_far:
         findings.append(ArchiveFinding(file.path, "its rows are not in the order of queue and seq"))
     for name, (first, final) in {**_BOUNDS, "ts": ("first_us", "last_us")}.items():
-        told = (getattr(file, first), getattr(file, final))
+        stated = (getattr(file, first), getattr(file, final))
         seen = bounds[name]
         there = (min(seen), max(seen)) if seen else (None, None)
-        if told != there:
+        if stated != there:
             findings.append(
-                ArchiveFinding(file.path, f"{name} goes from {there[0]} to {there[1]}, not {told}")
+                ArchiveFinding(file.path, f"{name} goes from {there[0]} to {there[1]}, not {stated}")
             )
     if queues != set(file.queues):
         findings.append(ArchiveFinding(file.path, "it holds other queues than the manifest says"))
@@ -179,7 +179,7 @@ def _has_statistics(group: Any) -> bool:
 
 
 def _is_sorted(rows: pa.Table, last: tuple[str, int] | None) -> tuple[bool, tuple[str, int] | None]:
-    """Whether these follow `last` and each other, and the last of them."""
+    """Whether the rows are sorted and follow `last`; and the last of them."""
     if not rows.num_rows:
         return True, last
     queues = rows["queue"].combine_chunks().fill_null("")
@@ -197,17 +197,17 @@ def _is_sorted(rows: pa.Table, last: tuple[str, int] | None) -> tuple[bool, tupl
 
 def _compare(manifest: Manifest, sums: dict[str, RowChecksums]) -> list[ArchiveFinding]:
     findings = []
-    told = {key_of(entry): entry for entry in entries_of(manifest)}
-    for number in sorted(set(told) | {number for each in sums.values() for number in each}):
+    entries = {key_of(entry): entry for entry in entries_of(manifest)}
+    for number in sorted(set(entries) | {number for each in sums.values() for number in each}):
         for table in TABLES:
-            want = entry_checksum(told.get(number, {}), table)
+            want = entry_checksum(entries.get(number, {}), table)
             have = sums[table].get(number, RowChecksum())
             if have != want:
-                where = _name(told.get(number), number, manifest)
+                where = _name(entries.get(number), number, manifest)
                 findings.append(ArchiveFinding(where, _difference(table, have, want, "the manifest")))
     if manifest.origin:
         return findings + _span_gaps(sorted(manifest.spans, key=key_of), manifest.through)
-    numbers = sorted(told)
+    numbers = sorted(entries)
     for before, after in pairwise(numbers):
         if after != before + 1:
             findings.append(
@@ -223,7 +223,7 @@ def _name(entry: dict[str, Any] | None, number: int, manifest: Manifest) -> str:
 
 
 def _span_gaps(spans: Sequence[dict[str, Any]], through: int) -> list[ArchiveFinding]:
-    """Positions that no span covers. Gaps that were accepted lie within spans and are told there."""
+    """Positions that no span covers. Accepted gaps are inside spans."""
     stops = [int(entry["stop"]) for entry in spans]
     starts = [*(int(entry["start"]) for entry in spans[1:]), through] if spans else []
     return [
@@ -259,13 +259,14 @@ def _archived_segments(path: str, manifest: Manifest, findings: list[ArchiveFind
 
 
 def journal_sums(limit: int, ref: SegmentRef) -> dict[str, RowChecksum] | str | None:
-    """What the rows of a segment before `limit` (a position) add up to. None: it is gone; a text: damage."""
+    """The checksums of the rows of a segment before `limit` (a position). None: it is gone; a text:
+    damage."""
     found = {}
     try:
         for table in TABLES:
             selection = Selection(table, columns=CHECKSUM_COLUMNS[table], end_position=limit)
             sums: RowChecksums = {}
-            # No names, ids or counts from other segments: none of the columns summed up needs them.
+            # Without names, ids or counts from other segments: the columns of a checksum do not need them.
             for batch in read_segment(ref, selection, context=SegmentContext()):
                 add_checksums(sums, row_checksums(table, batch))
             found[table] = sums.get(ref.number, RowChecksum())
@@ -277,11 +278,11 @@ def journal_sums(limit: int, ref: SegmentRef) -> dict[str, RowChecksum] | str | 
 
 
 def _compare_journal(
-    told: dict[str, Any], number: int, journal: dict[str, RowChecksum]
+    entry: dict[str, Any], number: int, journal: dict[str, RowChecksum]
 ) -> list[ArchiveFinding]:
     findings = []
     for table in TABLES:
-        have = entry_checksum(told, table) + entry_checksum(told, table, erased=True)
+        have = entry_checksum(entry, table) + entry_checksum(entry, table, erased=True)
         if have != journal[table]:
             findings.append(
                 ArchiveFinding(f"segment {number}", _difference(table, have, journal[table], "the journal"))

@@ -1,4 +1,4 @@
-"""The way to the server that the options of a stream or a sink name."""
+"""Connections to the server that the options of a stream or a sink name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def link_of(options: SourceOptions, reached_before: bool = False) -> Link:
-    """`patient`: somebody has been there before; a server that is away will come back."""
+    """`reached_before`: the server was reached before, so wait longer while it is unreachable."""
     from .link import RETRY_S, Link
 
     if options.url is None:
@@ -35,7 +35,7 @@ def linked(options: SourceOptions, reached_before: bool = False) -> Iterator[Lin
 
 
 class NoTargetQueue(QueueNotFound):
-    """Messages were to go to a queue that does not exist; the sentence says what would create it."""
+    """The target queue does not exist; the message says how to create it."""
 
     def __init__(self, name: str, advice: str) -> None:
         OpenQError.__init__(self, f"queue {name!r} does not exist; {advice}")
@@ -47,7 +47,7 @@ def require_queue(link: Link, name: str, advice: str | None = None) -> None:
     try:
         link.call("GET", f"queues/{quoted(name)}")
     except Refused as refused:
-        # A user without the permission to look may still have the permission to send.
+        # A user without the permission to inspect may still have the permission to send.
         if refused.status == 404:
             raise (NoTargetQueue(name, advice) if advice else QueueNotFound(name)) from None
         if refused.status != 403:
@@ -55,5 +55,5 @@ def require_queue(link: Link, name: str, advice: str | None = None) -> None:
 
 
 def quoted(name: str) -> str:
-    """A name as one step of a path."""
+    """A name as one segment of a URL path."""
     return quote(name, safe="")

@@ -1,8 +1,8 @@
-"""The last batch of a stream with mode=consume: acked once the run is over, from what Spark itself committed.
+"""Acks the last batch of a stream with mode=consume when the run has ended, from what Spark committed.
 
-A running query acks a batch when it asks for the next one; a run that ends there and then (stopped, failed in
-the next batch, trigger once) leaves its last batch to whoever is first: this listener, `close_stream`, or the
-next start. Acking twice does no harm, and numbers of batches are never used again.
+A running query acks a batch when it asks for the next one. When a run ends before that (stopped, failed in
+the next batch, trigger once), its last batch is acked by this listener, by `close_stream`, or by the next
+start, whichever comes first. Acking twice does no harm, and batch numbers are never reused.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Closer(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        # Progress is reported when the commit log has the batch.
+        # Spark reports progress when the batch is in its commit log.
         found = offsets_in(source.endOffset for source in event.progress.sources)
         for subscription, number in found.items():
             if number > self._acked.get(subscription, -1):
                 try:
                     _ack(self._link, subscription, number)
                 except OpenQError as error:
-                    # The query goes on, and acks it itself when it asks for the next one.
+                    # The query continues, and acks it when it asks for the next batch.
                     log.warning(
                         "batch %d of subscription %s is not acked yet: %s", number, subscription, error
                     )
@@ -66,7 +66,7 @@ class Closer(StreamingQueryListener):
 
 
 def close_stream(ended: Any, url: str, token: str | None = None) -> dict[str, int]:
-    """Ack what a query that is over has committed; the number of the last batch of each subscription.
+    """Ack what an ended query has committed. Returns the number of the last batch of each subscription.
 
     `ended` is the query, or the directory of its checkpoint.
     """
@@ -89,12 +89,12 @@ def _link(url: str, token: str | None) -> Link:
 
 
 def _ack(link: Link, subscription: str, number: int) -> None:
-    # In nobody's name: this is no new reader, and none is pushed aside by it.
+    # Without an owner: this is not a reader and does not take the subscription over.
     link.call("POST", f"pipeline/subscriptions/{quoted(subscription)}/ack", json={"through": number})
 
 
 def offsets_in(texts: Iterable[Any]) -> dict[str, int]:
-    """The last batch of each subscription in the offsets of a query, of whatever sources it has."""
+    """The last batch of each subscription in the offsets of a query with any sources."""
     found: dict[str, int] = {}
     for text in texts:
         try:
@@ -119,7 +119,7 @@ def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def committed_offsets(checkpoint: str) -> list[str]:
-    """What Spark wrote into its offset log for the last batch that is in its commit log."""
+    """The offset log of the last batch in the commit log of Spark."""
     parts = urlsplit(checkpoint)
     if len(parts.scheme) > 1 and parts.scheme != "file":
         raise InvalidSetting(
@@ -128,7 +128,7 @@ def committed_offsets(checkpoint: str) -> list[str]:
         )
     path = unquote(parts.path) if parts.scheme == "file" else checkpoint
     if not os.path.isdir(os.path.join(path, "offsets")):
-        raise InvalidSetting(f"{path} is no checkpoint of a stream: it has no offsets")
+        raise InvalidSetting(f"{path} is not a checkpoint of a stream: it has no offsets")
     done = _numbers(os.path.join(path, "commits"))
     if not done:
         return []

@@ -1,9 +1,11 @@
-"""`readStream` with mode=consume: Spark works a queue off, each message once, acked when its batch is done.
+"""Streams with mode=consume: Spark takes messages out of a queue, and each is acked when its batch is
+committed.
 
-The server forms numbered, durable batches that read the same every time; the offset is the number of the last
-one. Spark asks for the next offset only when the sink and its own commit log have the batch before: that is
-the moment to ack it, because `commit()` comes a batch later, for the last one never, and `stop()` not at all.
-What a killed run leaves is acked by the next start, by `closer.py`, or returns to the queue by its lease.
+The server forms numbered, durable batches that read the same every time; an offset is the number of the last
+batch. Spark asks for the next offset only when the sink and its own commit log have the previous batch, so
+that is when the batch is acked: Spark's `commit()` comes one batch later, never for the last one, and not at
+all on `stop()`. Batches that a killed run leaves are acked by the next start or by `closer.py`, or return to
+the queue when their lease ends.
 """
 
 from __future__ import annotations
@@ -12,24 +14,18 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import InputPartition
 
 from ..client.http import Refused
 from ..errors import InvalidSetting, OpenQError
 from .calls import link_of, linked, quoted
 from .packed_rows import unpack_to_arrow
 from .source import SchemaAdapter, check_schema, read_names
+from .stream import Offset, StreamReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,8 +47,6 @@ UNLIMITED = 1 << 62
 BATCH = "batch"
 SUBSCRIPTION = "subscription"
 
-Offset = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class BatchPartition(InputPartition):
@@ -65,7 +59,7 @@ class BatchPartition(InputPartition):
 
 @dataclass(frozen=True)
 class ConsumeOptions:
-    """What the options of such a stream say."""
+    """The options of a stream with mode=consume, checked."""
 
     options: SourceOptions
     queue: str
@@ -90,13 +84,13 @@ class ConsumeOptions:
         lease_s: float = options.value("leaseTimeout", LEASE_S)
         if not MIN_LEASE_S <= lease_s <= MAX_LEASE_S:
             raise InvalidSetting("leaseTimeout must be from 5 s to 7 days")
-        most = options.value("maxMessagesPerTrigger")
+        max_messages = options.value("maxMessagesPerTrigger")
         return cls(
             options,
             queue,
             subscription,
             lease_s,
-            most and min(most, MAX_MESSAGES),
+            max_messages and min(max_messages, MAX_MESSAGES),
             options.value("maxBytesPerTrigger"),
         )
 
@@ -106,150 +100,122 @@ class ConsumeOptions:
 
 
 class LeaseLost(OpenQError):
-    """A batch went back to its queue while it was being read."""
+    """A batch returned to its queue while it was being read."""
 
     code = "lease_lost"
 
 
-class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ConsumeReader(StreamReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._plan = ConsumeOptions.of(options)
+        self._consume = ConsumeOptions.of(options)
         check_schema(options, schema)
-        self._schema = schema
-        self._driver: ConsumeDriver | None = None
+        super().__init__(options, schema, self._consume.max_messages, self._consume.max_bytes)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Tasks get a copy of this reader; threads and connections stay with the driver.
-        return {**self.__dict__, "_driver": None}
-
-    @property
-    def _at_driver(self) -> ConsumeDriver:
-        if self._driver is None:
-            self._driver = ConsumeDriver(self._plan)
-        return self._driver
-
-    def _offset(self, number: int) -> Offset:
-        # The name is in it so that a checkpoint tells whose batches it counts, to us and to `closer.py`.
-        return {BATCH: number, SUBSCRIPTION: self._plan.subscription}
-
-    def _number(self, offset: Mapping[str, Any]) -> int:
-        return batch_of(offset, self._plan.subscription)
-
-    def initialOffset(self) -> Offset:
-        return self._offset(self._at_driver.first())
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        if self._plan.max_messages is not None:
-            return ReadMaxRows(self._plan.max_messages)
-        if self._plan.max_bytes is not None:
-            return ReadMaxBytes(self._plan.max_bytes)
-        return ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._at_driver.set_target()
-
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        number = self._at_driver.next_after(self._number(start))
-        return self._offset(number) if number != self._number(start) else start
-
-    def partitions(self, start: Offset, end: Offset) -> Sequence[BatchPartition]:
-        return self._at_driver.plan_partitions(self._number(start), self._number(end))
-
-    def commit(self, end: Offset) -> None:
-        self._at_driver.ack(self._number(end))
-
-    def stop(self) -> None:
-        if self._driver is not None:
-            self._driver.close()
+    def _make_driver(self) -> ConsumeDriver:
+        return ConsumeDriver(self._consume)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, BatchPartition)
-        path = f"{self._plan.path}/batches/{partition.number}"
-        with linked(self._plan.options, reached_before=True) as link:
+        path = f"{self._consume.path}/batches/{partition.number}"
+        with linked(self._options, reached_before=True) as link:
             answer = link.call("GET", path, query={"part": partition.part, "parts": partition.parts})
         if is_expired(answer.headers):
-            # Some tasks may have read their part before: half a batch must not reach the sink.
+            # Other tasks may have read their part before: half a batch must not reach the sink.
             raise LeaseLost(
-                f"batch {partition.number} of subscription {self._plan.subscription!r} went back to its "
+                f"batch {partition.number} of subscription {self._consume.subscription!r} returned to its "
                 "queue while it was being read; restart the query, and give it a longer leaseTimeout"
             )
-        shape = SchemaAdapter(self._schema)
+        adapter = SchemaAdapter(self._schema)
         for batch in unpack_to_arrow(answer.body, read_names(self._schema)):
-            yield shape.of(batch)
+            yield adapter.of(batch)
 
 
 class ConsumeDriver:
-    """The side of the reader that forms batches, keeps their leases and acks them; one for each run."""
+    """Forms batches, keeps their leases and acks them; one for each run."""
 
-    def __init__(self, plan: ConsumeOptions) -> None:
-        self.plan = plan
+    def __init__(self, consume: ConsumeOptions) -> None:
+        self._consume = consume
         self._owner = uuid.uuid4().hex
-        self._link = link_of(plan.options)
+        self._link = link_of(consume.options)
         self._formed: dict[int, tuple[int, int]] = {}  # number -> messages and bytes
         self._acked = -1
-        self._left: int | None = None  # messages that AvailableNow may still take
+        self._left: int | None = None  # messages that a run with AvailableNow may still take
         self._long_poll: _LongPoll | None = None
         self._heartbeat: threading.Thread | None = None
         self._closed = threading.Event()
 
     # -- offsets --
 
-    def first(self) -> int:
-        """Where a new checkpoint begins: at what an earlier one left, else behind all that ever was."""
-        shown = self._subscription_state()
-        if shown and shown["batches"]:
-            return int(shown["first_open"]) - 1
-        # Numbers are never used again: an ack that arrives late must not hit another batch of that number.
-        return time.time_ns() // 1_000_000
+    def _offset(self, number: int) -> Offset:
+        # With the subscription, so that a checkpoint says whose batches it counts, here and in `closer.py`.
+        return {BATCH: number, SUBSCRIPTION: self._consume.subscription}
+
+    def _number(self, offset: Mapping[str, Any]) -> int:
+        return batch_of(offset, self._consume.subscription)
+
+    def first(self) -> Offset:
+        """Before the open batches of an earlier checkpoint, if there are any; otherwise after all batches
+        ever."""
+        state = self._subscription_state()
+        if state and state["batches"]:
+            return self._offset(int(state["first_open"]) - 1)
+        # Numbers are never reused: a late ack must not hit another batch of the same number.
+        return self._offset(time.time_ns() // 1_000_000)
 
     def set_target(self) -> None:
         try:
-            stats = self._link.call("GET", f"queues/{quoted(self.plan.queue)}/stats").json()
+            stats = self._link.call("GET", f"queues/{quoted(self._consume.queue)}/stats").json()
         except Refused as refused:
             if refused.status != 403:
                 raise
-            # Who may take messages need not be allowed to count them: until nothing waits any more.
+            # Without the permission to count, the run ends when no message is ready.
             self._left = UNLIMITED
             return
-        # What an earlier run has not finished comes first.
+        # The batches that an earlier run has not finished come first.
         open_now = int((self._subscription_state() or {}).get("messages", 0))
         self._left = int(stats["ready"]) + open_now
 
-    def next_after(self, number: int) -> int:
-        self.ack(number)  # Spark has committed it, or it would not ask for the next
+    def next_after(self, start: Offset, is_bounded: bool) -> Offset:
+        number = self._number(start)
+        batch = self._next_batch(number)
+        return self._offset(batch) if batch != number else start
+
+    def _next_batch(self, number: int) -> int:
+        self._ack(number)  # Spark has committed it, else it would not ask for the next batch
         if self._left is not None:
             if self._left <= 0:
                 return number
-            formed = self._form(number, 0.0, self._link)
+            formed = self.form(number, 0.0, self._link)
             self._left -= self._formed[formed][0] if formed != number else self._left
             return formed
         if self._long_poll is not None:
-            came = self._long_poll.take(number)
-            if came is None:
+            found = self._long_poll.take(number)
+            if found is None:
                 return number
             self._long_poll = None
-            if came > number:
-                return came
-        formed = self._form(number, 0.0, self._link)
+            if found > number:
+                return found
+        formed = self.form(number, 0.0, self._link)
         if formed == number:
-            # Spark asks every few milliseconds: from here on somebody else waits, and we answer from memory.
-            self._long_poll = _LongPoll(self, number)
+            # Spark asks every few milliseconds: from now on a thread waits, and this answers from memory.
+            self._long_poll = _LongPoll(self, self._consume.options, number, self._closed)
         return formed
 
-    def _form(self, after: int, wait_s: float, link: Link) -> int:
-        plan = self.plan
-        wanted: dict[str, Any] = {
-            "queue": plan.queue,
+    def form(self, after: int, wait_s: float, link: Link) -> int:
+        """Let the server form the batch after this one; its number, or `after` if no message came in time."""
+        consume = self._consume
+        request: dict[str, Any] = {
+            "queue": consume.queue,
             "after": after,
             "limit": self._limit(),
-            "lease_s": plan.lease_s,
+            "lease_s": consume.lease_s,
             "owner": self._owner,
             "wait": wait_s,
         }
-        if plan.max_bytes is not None:
-            wanted["max_bytes"] = plan.max_bytes
-        path = f"{self.plan.path}/batches"
-        answer = link.call("POST", path, json=wanted, wait_s=wait_s, stop=self._closed).json()
+        if consume.max_bytes is not None:
+            request["max_bytes"] = consume.max_bytes
+        path = f"{consume.path}/batches"
+        answer = link.call("POST", path, json=request, wait_s=wait_s, stop=self._closed).json()
         number = int(answer["batch"])
         if number != after:
             self._formed[number] = int(answer["count"]), int(answer["bytes"])
@@ -257,8 +223,8 @@ class ConsumeDriver:
         return number
 
     def _limit(self) -> int:
-        most = self.plan.max_messages or MAX_MESSAGES
-        return most if self._left is None else max(1, min(most, self._left))
+        limit = self._consume.max_messages or MAX_MESSAGES
+        return limit if self._left is None else max(1, min(limit, self._left))
 
     def _keep_leases(self) -> None:
         if self._heartbeat is None:
@@ -267,71 +233,77 @@ class ConsumeDriver:
 
     # -- batches --
 
-    def plan_partitions(self, start: int, end: int) -> list[BatchPartition]:
-        """Numbers need not follow one another: another checkpoint may have used some in between."""
-        if end > start and not any(start < number <= end for number in self._formed):
-            self._find(start, end)
+    def plan_partitions(self, start: Offset, end: Offset) -> list[BatchPartition]:
+        """Numbers may have gaps: another checkpoint may have used some in between."""
+        first, last = self._number(start), self._number(end)
+        if last > first and not any(first < number <= last for number in self._formed):
+            self._take_over(first, last)
         found: list[BatchPartition] = []
         for number, (count, size) in sorted(self._formed.items()):
-            if start < number <= end:
+            if first < number <= last:
                 parts = min(count, max(1, -(-size // PART_BYTES), -(-count // PART_ROWS)))
                 found += [BatchPartition(number, part, parts) for part in range(parts)]
         self._keep_leases()
         return found
 
-    def _find(self, start: int, end: int) -> None:
-        """What an earlier run has planned and not committed."""
-        # It is ours from now on: whoever still works on it is refused when it acks.
-        request = {"owner": self._owner, "lease_s": self.plan.lease_s}
-        self._link.call("POST", f"{self.plan.path}/extend", json=request)
+    def _take_over(self, start: int, end: int) -> None:
+        """Continue with a batch that an earlier run planned and did not commit."""
+        # This run owns it from now on: an earlier run that is still alive is refused when it acks.
+        self._link.call("POST", f"{self._consume.path}/extend", json=self._extension())
         for each in (self._subscription_state() or {}).get("batches", ()):
             if start < each["number"] <= end:
                 self._formed[each["number"]] = int(each["count"]), int(each["bytes"])
                 return
         log.warning(
-            "batch %d of subscription %s is no longer there: its lease ended and its messages returned to "
+            "batch %d of subscription %s no longer exists: its lease ended and its messages returned to "
             "the queue; they come in a later batch",
             end,
-            self.plan.subscription,
+            self._consume.subscription,
         )
+
+    def _extension(self) -> dict[str, Any]:
+        return {"owner": self._owner, "lease_s": self._consume.lease_s}
 
     def _subscription_state(self) -> dict[str, Any] | None:
         answer = self._link.call("GET", "pipeline/subscriptions").json()
         for each in answer["subscriptions"]:
-            if each["name"] == self.plan.subscription:
+            if each["name"] == self._consume.subscription:
                 found: dict[str, Any] = each
                 return found
         return None
 
-    def ack(self, number: int) -> None:
+    def committed(self, end: Offset) -> None:
+        self._ack(self._number(end))
+
+    def _ack(self, number: int) -> None:
         if number <= self._acked:
             return
         request = {"through": number, "owner": self._owner}
-        answer = self._link.call("POST", f"{self.plan.path}/ack", json=request).json()
+        answer = self._link.call("POST", f"{self._consume.path}/ack", json=request).json()
         self._acked = number
         if answer["lost"]:
             log.warning(
-                "%d messages of subscription %s went back to the queue before they were acked, and come "
-                "again; give it a longer leaseTimeout",
+                "%d messages of subscription %s returned to the queue before they were acked, and will be "
+                "delivered again; give it a longer leaseTimeout",
                 answer["lost"],
-                self.plan.subscription,
+                self._consume.subscription,
             )
         for done in [each for each in self._formed if each <= number]:
             del self._formed[done]
 
     def _heartbeat_loop(self) -> None:
-        """Keeps the leases for as long as this process lives, however long a batch takes."""
-        request = {"owner": self._owner, "lease_s": self.plan.lease_s}
-        with linked(self.plan.options, reached_before=True) as link:
-            while not self._closed.wait(self.plan.lease_s / 3):
+        """Extends the leases while this process lives, however long a batch takes."""
+        consume = self._consume
+        with linked(consume.options, reached_before=True) as link:
+            while not self._closed.wait(consume.lease_s / 3):
                 try:
-                    link.call("POST", f"{self.plan.path}/extend", json=request, stop=self._closed)
+                    link.call("POST", f"{consume.path}/extend", json=self._extension(), stop=self._closed)
                 except OpenQError as error:
                     if self._closed.is_set():
                         return
-                    log.warning("the leases of subscription %s: %s", self.plan.subscription, error)
+                    log.warning("the leases of subscription %s: %s", consume.subscription, error)
                     if isinstance(error, Refused) and error.status == 409:
-                        return  # somebody else has it now, and the next call of the query says so
+                        return  # another run owns the subscription; the query's next call reports it
 
     def close(self) -> None:
         self._closed.set()
@@ -339,11 +311,15 @@ class ConsumeDriver:
 
 
 class _LongPoll:
-    """A long poll for the next batch in a thread of its own."""
+    """Waits for the next batch in a thread of its own."""
 
-    def __init__(self, driver: ConsumeDriver, after: int) -> None:
+    def __init__(
+        self, driver: ConsumeDriver, options: SourceOptions, after: int, closed: threading.Event
+    ) -> None:
         self._driver = driver
+        self._options = options
         self._after = after
+        self._closed = closed
         self._formed: int | None = None
         self._error: BaseException | None = None
         self._done = threading.Event()
@@ -351,17 +327,17 @@ class _LongPoll:
 
     def _wait(self) -> None:
         try:
-            with linked(self._driver.plan.options, reached_before=True) as link:
+            with linked(self._options, reached_before=True) as link:
                 formed = self._after
-                while formed == self._after and not self._driver._closed.is_set():
-                    formed = self._driver._form(self._after, WAIT_S, link)
+                while formed == self._after and not self._closed.is_set():
+                    formed = self._driver.form(self._after, WAIT_S, link)
             self._formed = formed
         except BaseException as error:
             self._error = error
         self._done.set()
 
     def take(self, after: int) -> int | None:
-        """The batch that came, once; None while there is none."""
+        """The batch that was formed, once; None while there is none."""
         if not self._done.is_set():
             return None
         if self._error is not None:
@@ -376,11 +352,11 @@ def batch_of(offset: Mapping[str, Any], subscription: str) -> int:
             "this checkpoint does not count batches of a subscription: it belongs to another kind of query; "
             "give the query a checkpoint of its own"
         )
-    whose = offset.get(SUBSCRIPTION)
-    if whose != subscription:
+    found = offset.get(SUBSCRIPTION)
+    if found != subscription:
         raise InvalidSetting(
-            f"this checkpoint belongs to subscription {whose!r}, not to {subscription!r}; "
-            "give the query a checkpoint of its own, or the subscription back its name"
+            f"this checkpoint belongs to subscription {found!r}, not to {subscription!r}; "
+            "give the query a checkpoint of its own, or give the subscription its old name"
         )
     return number
 

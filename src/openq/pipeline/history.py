@@ -1,7 +1,7 @@
 """`history(spark, ...)`: archive and journal as one DataFrame, the archive read by Spark's own Parquet scan.
 
-The same rows as `format("openq")`, only faster: Spark prunes columns of the manifest's files and pushes its
-filters into them, and just what is not archived yet comes in another way. The end is fixed by the call.
+The same rows as `format("openq")`, but faster: Spark prunes columns of the archive's files and pushes filters
+into them, and only rows that are not archived yet are read by OpenQ. The call fixes the end.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 Moment = datetime | float | str
 
-# A short tail is read right here and sent along: tasks in Python would take longer to start than to read it.
+# A short tail is read here and sent along: Python tasks would take longer to start than to read it.
 TAIL_BYTES = 8 << 20
-MANY_IDS = 500  # more of them are joined with, not compared one after the other
+MANY_IDS = 500  # more of them are joined with
 
 
 def history(
@@ -51,13 +51,13 @@ def history(
     fail_on_data_loss: bool = True,
     opened: LocalHistory | RemoteHistory | None = None,
 ) -> DataFrame:
-    """The history of a server's queues, `messages` or `events`, as of now: nothing that comes later is in it.
+    """The history of a server's queues, `messages` or `events`, up to now.
 
     `path` is the server's data directory and `archive` its archive, if it is not in there; the executors must
     see both. With `url` alone everything comes from the server. `queues` are names or patterns with * and ?,
     `since` is included and `until` is not, `body` is true, false or "json" (adds `body_json`, a VARIANT).
-    `as_of` is a version of the archive, or a time: what was archived then, and nothing else.
-    Jobs that read several times hand over what they have `opened` of the same place.
+    `as_of` is a version of the archive, or a time: what was archived then, and nothing else. Jobs that read
+    several times pass the history that they have `opened`.
     """
     given = as_options(
         path=None if path is None else os.fspath(path),
@@ -83,7 +83,7 @@ def history(
         given["token"] = options.token
     is_connected = "connect" in type(spark).__module__
     if is_connected:
-        # The files are where the Spark server is, not here: it plans for itself.
+        # The Spark server has the files, not this process: it plans by itself.
         return spark.read.format("openq").options(**given).load()
 
     from .source import check_queues, is_local, open_history
@@ -115,7 +115,7 @@ def _archive_and_journal(
         files = manifest.pick(selection)
         if files:
             parts.append(_scan_archive(spark, source, files, selection))
-        # From its end on: rows that move into the archive in this moment are found there by their position.
+        # From its end on: rows that are archived meanwhile are found there by their position.
         first = max(manifest.through, first or 0)
     if as_of is None:
         tail = replace(selection, first_position=first)
@@ -124,11 +124,11 @@ def _archive_and_journal(
             check_gap(snapshot, options)
             size = sum(piece.bytes for piece in snapshot.pieces)
             if size > TAIL_BYTES:
-                told = {**given, "endingPosition": str(snapshot.end_position), "body": "true"}
-                told["columns"] = as_options(columns=selection.names)["columns"]
+                tail_options = {**given, "endingPosition": str(snapshot.end_position), "body": "true"}
+                tail_options["columns"] = as_options(columns=selection.names)["columns"]
                 if first is not None:
-                    told["startingPosition"] = str(first)
-                parts.append(spark.read.format("openq").options(**told).load())
+                    tail_options["startingPosition"] = str(first)
+                parts.append(spark.read.format("openq").options(**tail_options).load())
             else:
                 rows = _rows(source, snapshot.pieces, tail)
                 if rows.num_rows or not parts:
@@ -153,7 +153,7 @@ def _scan_archive(
     """Spark's own scan of exactly these files."""
     from .source import spark_schema
 
-    # "file:" in words: on a cluster a bare path may mean another file system. And a star is a star.
+    # With "file:": on a cluster a bare path may be on another file system. Globs are escaped.
     paths = [
         "file:" + re.sub(r"([\\*?\[\]{}])", r"\\\1", os.path.join(source.archive_path, file.path))
         for file in files
@@ -170,7 +170,7 @@ def _scan_archive(
 
 
 def spark_conditions(selection: Selection) -> list[Column]:
-    """What a selection says of rows, in Spark's words; long lists of ids are left out."""
+    """A selection as conditions of Spark, except for long lists of ids."""
     from pyspark.sql.functions import col, lit, timestamp_micros
 
     found: list[Column] = []
@@ -205,7 +205,7 @@ def _exclusive(number: int | None) -> int | None:
 
 
 def _regex(pattern: str) -> str:
-    """For Java: re.escape would put a backslash before letters that mean something there."""
+    """A pattern with * and ? as a regular expression of Java, where re.escape would not be right."""
     words = {"*": ".*", "?": "."}
     return "(?s)^" + "".join(words.get(c, c if re.match(r"[\w-]", c) else f"\\{c}") for c in pattern) + "$"
 
@@ -223,7 +223,7 @@ def _rows(source: LocalHistory, pieces: Iterable[Any], selection: Selection) -> 
 def _frame(spark: SparkSession, rows: Any, selection: Selection) -> DataFrame:
     from .source import spark_schema
 
-    # Spark makes no frame of an Arrow table of maps that has no row.
+    # Spark cannot make a frame of an Arrow table with maps and without rows.
     return spark.createDataFrame(rows if len(rows) else [], spark_schema(selection.table, selection.names))
 
 

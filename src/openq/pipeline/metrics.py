@@ -1,7 +1,7 @@
-"""From cells to figures: tables per window, and the summary that the report is drawn from. No Spark here.
+"""From aggregates to metrics: tables per window, and the summary for the report. Without Spark.
 
-Cells lie in Parquet files, each queue in one of them and in one stretch, so one queue at a time is in memory.
-A sketch is counts in buckets that grow by 1 %: adding two is exact, and a percentile is within 0.5 %.
+Aggregates are in Parquet files, each queue contiguous in one of them, so one queue at a time is in memory. A
+sketch is counts in buckets that grow by 1 %: adding two is exact, and a percentile is within 0.5 %.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from ..errors import InvalidSetting
 
-ACCURACY = 0.005  # that of `lives.ACCURACY`, which cannot be imported without Spark
+ACCURACY = 0.005  # as `lifecycle.ACCURACY`, which cannot be imported without Spark
 GROWTH = (1 + ACCURACY) / (1 - ACCURACY)
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 MAX_WINDOWS = 200_000
@@ -130,7 +130,7 @@ class Sketch:
         base = running[starts] - self.counts[starts]
         columns = {"count": total}
         for name, share in QUANTILES.items():
-            # The rounding takes back what a product such as 0.9 * 10 has too much.
+            # Rounded because a product such as 0.9 * 10 may be slightly too large.
             rank = np.maximum(np.ceil(np.round(share * total, 6)), 1).astype(np.int64)
             at = np.searchsorted(running, base + rank, side="left")
             columns[f"{name}_us"] = np.clip(bucket_values(self.buckets[at]), low, top)
@@ -146,7 +146,7 @@ class Sketch:
 
 @dataclass
 class QueueMetrics:
-    """The tables of one queue, and what the summary needs of it."""
+    """The tables of one queue, and its part of the summary."""
 
     name: str
     tables: dict[str, list[dict[str, Any]]]
@@ -195,7 +195,7 @@ def queue_metrics(
             "bytes": here.get("bytes", 0),
             "bytes_delivered": here.get("bytes_delivered", 0),
             "in_flight": in_flight,
-            # In a history without a beginning, loans of messages whose publish is not known may be more.
+            # If the beginning of the history is missing, more messages may be in flight than were published.
             "waiting": max(waiting - in_flight, 0),
             "oldest_age_us": min(start + window_us, now_us) - oldest[start] if start in oldest else None,
         }
@@ -272,10 +272,10 @@ def _open_columns(state: pa.Table) -> dict[str, Any]:
 
 
 def _oldest(spans: pa.Table, opened: dict[str, Any], window_us: int, now_us: int) -> dict[int, int]:
-    """For each window with messages open at its end: when the oldest of them arrived.
+    """For each window with messages in the queue at its end: when the oldest of them arrived.
 
-    Sorted by arrival, a message is the oldest from where all earlier ones have ended: every window is
-    visited once, however many messages stay for however long.
+    Sorted by arrival, a message is the oldest once all earlier ones are removed: every window is visited
+    once, however many messages stay for however long.
     """
     last_window = now_us - now_us % window_us
     arrival = opened["arrival_us"]
@@ -342,7 +342,7 @@ def _example_order(example: dict[str, Any]) -> tuple[int, int, str]:
 
 
 def _by_count(row: dict[str, Any]) -> tuple[Any, ...]:
-    """The most frequent first; the rest only so that the order is always the same."""
+    """The most frequent first; the names make the order deterministic."""
     names = ("queue", "event", "type", "error_type", "error_signature")
     return (-row["count"], *(row.get(name) or "" for name in names))
 
@@ -434,7 +434,7 @@ def _points(
 
 
 def by_queue(directory: Path) -> Iterator[tuple[str, pa.Table]]:
-    """The cells of one queue after the other."""
+    """The aggregates, queue by queue."""
     for path in sorted(directory.glob("*.parquet")):
         pieces: list[pa.Table] = []
         name = None
@@ -455,7 +455,7 @@ def by_queue(directory: Path) -> Iterator[tuple[str, pa.Table]]:
 
 
 def bounds(directory: Path) -> tuple[int, int] | None:
-    """The times of the first window and of the last event; None if nothing ever happened."""
+    """The times of the first window and of the last event; None if there is no event."""
     first = last = None
     for path in sorted(directory.glob("*.parquet")):
         table = pq.read_table(path, columns=["kind", "window_us", "last_us", "low_us"])
@@ -474,7 +474,7 @@ def write_metrics(
     matches: Callable[[str], bool] = lambda name: True,
     top: int = 20,
 ) -> dict[str, Any]:
-    """Reads cells, writes one Parquet file for each table into `out`, gives back the summary."""
+    """Read aggregates, write one Parquet file for each table into `out`, return the summary."""
     writers = {name: pq.ParquetWriter(out / f"{name}.parquet", schema, compression="zstd")
                for name, schema in _SCHEMAS.items()}  # fmt: skip
     span = bounds(cells)
@@ -551,7 +551,7 @@ def _dead_lines(
 
 
 def _types(failures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Which types of messages fail most, over all signatures."""
+    """The types of messages that fail most, over all signatures."""
     merged: dict[tuple[str, str | None], dict[str, Any]] = {}
     for row in failures:
         at = merged.setdefault(

@@ -1,7 +1,7 @@
-"""The options of `format("openq")`: what there is, what each may say, and what they mean together.
+"""The options of `format("openq")`: their names, values and combinations.
 
-Spark gives options as texts whose names ignore case. A name nobody knows is an error here, never ignored: a
-misspelled `queues` would read everything.
+Spark passes options as texts with case-insensitive names. An unknown name is an error: a misspelled `queues`
+would read everything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0,
 DEFAULT_PARTITION_BYTES = 128 << 20
 MAX_LISTED = 100_000
 
-# What Spark itself adds to the options of a source or sink.
+# Options that Spark itself adds to a source or sink.
 _SPARK_OPTIONS = {"checkpointlocation", "queryname", "path", "outputmode"}
 
 
@@ -51,7 +51,7 @@ def read_number(text: str, name: str) -> int:
     except ValueError:
         number = -1
     if number < 0 or number >= 1 << 63:
-        raise InvalidSetting(f"{name} must be a whole number, 0 or more, not {text!r}")
+        raise InvalidSetting(f"{name} must be an integer, 0 or more, not {text!r}")
     return number
 
 
@@ -79,8 +79,8 @@ def read_seconds(text: str, name: str) -> float:
 
 
 def read_time_us(text: str, name: str) -> int:
-    """A point in time as microseconds: ISO-8601 (UTC if it names no zone), or epoch milliseconds as Spark
-    and Kafka's options have them."""
+    """A point in time as microseconds: ISO-8601 (UTC if it names no zone), or epoch milliseconds, as in
+    the options of Kafka."""
     text = text.strip()
     if re.fullmatch(r"\d{1,15}", text):
         return int(text) * 1000
@@ -96,7 +96,7 @@ def moment_us(moment: datetime | float | str, name: str) -> int:
 
 
 def read_list(text: str, name: str) -> tuple[str, ...]:
-    """Names with commas between them, or a JSON list where a name has a comma in it."""
+    """Names separated by commas, or a JSON list if a name has a comma."""
     text = text.strip()
     if text.startswith("["):
         import json
@@ -106,7 +106,7 @@ def read_list(text: str, name: str) -> tuple[str, ...]:
         except ValueError:
             listed = None
         if not isinstance(listed, list) or not all(isinstance(each, str) and each for each in listed):
-            raise InvalidSetting(f"{name} must be names with commas between them, or a JSON list of texts")
+            raise InvalidSetting(f"{name} must be names separated by commas, or a JSON list of texts")
         found = tuple(dict.fromkeys(listed))
     else:
         found = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
@@ -143,7 +143,7 @@ def read_as_of(text: str, name: str) -> int | datetime:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its name as the documentation writes it, where it counts, and how its text is read."""
+    """One option: its name as in the documentation, where it is allowed, and how its text is parsed."""
 
     name: str
     uses: tuple[str, ...]
@@ -159,7 +159,7 @@ OPTIONS = (
     Option("path", _READ_USES, read_text, "data directory of the server, read directly"),
     Option("archive", _READ_USES, read_text, "directory of the archive, if it is not PATH/archive"),
     Option("token", _ALL_USES, read_text, "token for the server; else OPENQ_TOKEN or OPENQ_TOKEN_FILE"),
-    Option("retryTimeout", _ALL_USES, read_seconds, "how long to wait for a server that is away"),
+    Option("retryTimeout", _ALL_USES, read_seconds, "how long to wait for an unreachable server"),
     Option("table", _READ_USES, one_of("messages", "events"), "messages (default) or events"),
     Option("queues", _READ_USES, read_list, "names or patterns with * and ?; default: all"),
     Option("queue", (STREAM, WRITE), read_text, "the queue to consume from, or to write to"),
@@ -167,31 +167,33 @@ OPTIONS = (
     Option("endingTimestamp", (READ,), read_time_us, "before this time"),
     Option("startingSeq", (READ,), read_number, "from this sequence number on"),
     Option("endingSeq", (READ,), read_number, "up to this sequence number"),
-    Option("startingPosition", (READ,), read_number, "from this place in the journal on"),
-    Option("endingPosition", (READ,), read_number, "before this place in the journal"),
+    Option("startingPosition", (READ,), read_number, "from this position in the journal on"),
+    Option("endingPosition", (READ,), read_number, "before this position in the journal"),
     Option("messageIds", (READ,), read_list, "only these messages"),
     Option("events", _READ_USES, read_list, "only these events (table=events)"),
     Option("columns", _READ_USES, read_list, "only these columns"),
     Option("body", _READ_USES, one_of("true", "false", "json"), "false: no bodies; json: also as VARIANT"),
-    Option("minPartitions", _READ_USES, read_count, "at least so many tasks"),
-    Option("maxBytesPerPartition", _READ_USES, read_bytes, "at most so much for one task"),
+    Option("minPartitions", _READ_USES, read_count, "minimum number of tasks"),
+    Option("maxBytesPerPartition", _READ_USES, read_bytes, "maximum size of one task"),
     Option("asOf", (READ,), read_as_of, "the archive at this version or time"),
-    Option("failOnDataLoss", _READ_USES, read_flag, "false: go on where a part of the history is gone"),
+    Option("failOnDataLoss", _READ_USES, read_flag, "false: continue if a part of the history is gone"),
     Option("mode", (STREAM,), one_of("log", "consume"), "log (default): read only; consume: take and ack"),
     Option("startingOffsets", (STREAM,), read_text, "earliest, latest, a position or a time"),
-    Option("maxMessagesPerTrigger", (STREAM,), read_count, "at most so many in a micro-batch"),
-    Option("maxBytesPerTrigger", (STREAM,), read_bytes, "at most so much in a micro-batch"),
-    Option("minMessagesPerTrigger", (STREAM,), read_count, "wait for so many"),
-    Option("maxTriggerDelay", (STREAM,), read_seconds, "but not longer than this"),
-    Option("cursor", (STREAM,), read_text, "name of a cursor on the server that holds the history back"),
-    Option("holdBytes", (STREAM,), read_bytes, "how much the cursor may hold back"),
-    Option("holdTime", (STREAM,), read_seconds, "how long the cursor may hold it back"),
+    Option("maxMessagesPerTrigger", (STREAM,), read_count, "maximum number in a micro-batch"),
+    Option("maxBytesPerTrigger", (STREAM,), read_bytes, "maximum size of a micro-batch"),
+    Option("minMessagesPerTrigger", (STREAM,), read_count, "wait for this number"),
+    Option("maxTriggerDelay", (STREAM,), read_seconds, "maximum wait for it"),
+    Option("cursor", (STREAM,), read_text, "name of a cursor on the server that keeps the history"),
+    Option("holdBytes", (STREAM,), read_bytes, "maximum size that the cursor keeps"),
+    Option("holdTime", (STREAM,), read_seconds, "maximum age that the cursor keeps"),
     Option("subscription", (STREAM,), read_text, "name of the subscription (mode=consume)"),
-    Option("leaseTimeout", (STREAM,), read_seconds, "when unfinished batches go back (mode=consume)"),
+    Option(
+        "leaseTimeout", (STREAM,), read_seconds, "when unfinished batches return to the queue (mode=consume)"
+    ),
     Option("jobId", (WRITE,), read_text, "a write with the same id is published once"),
-    Option("onError", (WRITE,), one_of("fail", "dlq"), "what happens with rows that cannot be published"),
+    Option("onError", (WRITE,), one_of("fail", "dlq"), "what to do with rows that cannot be published"),
     Option("dlq", (WRITE,), read_text, "the queue for them (onError=dlq)"),
-    Option("createQueue", (WRITE,), read_flag, "true: make queues that do not exist"),
+    Option("createQueue", (WRITE,), read_flag, "true: create queues that do not exist"),
     Option("batchId", (WRITE,), read_number, "number of the batch within jobId"),
 )
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
@@ -199,17 +201,17 @@ _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Options that are known and whose values are right; `value(name)` is what each one means."""
+    """Checked options; `value(name)` is the parsed value of one."""
 
     use: str
-    values: Mapping[str, Any] = field(repr=False)  # a token is among them
+    values: Mapping[str, Any] = field(repr=False)  # has the token
     token: str | None = field(default=None, repr=False)
 
     @classmethod
     def parse(
         cls, given: Mapping[str, str], use: str, environ: Mapping[str, str] | None = None
     ) -> SourceOptions:
-        """Raises InvalidSetting: a name that is not known, a bad value, or two that contradict each other."""
+        """Raises InvalidSetting for an unknown name, a bad value, or options that contradict each other."""
         values: dict[str, Any] = {}
         for name, text in given.items():
             option = _BY_NAME.get(name.lower())
@@ -255,7 +257,7 @@ class SourceOptions:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """Those asked for; `body_json` is not among them, it comes with body=json by itself."""
+        """The requested columns, without `body_json`, which body=json adds."""
         columns: tuple[str, ...] | None = self.values.get("columns")
         if columns is None or self.body != "json":
             return columns
@@ -284,7 +286,7 @@ class SourceOptions:
         )
 
     def ddl(self) -> str:
-        """The schema in Spark's words."""
+        """The schema as DDL of Spark."""
         from ..history.schema import ddl
 
         return ddl(self.table, self.columns, self.body)
@@ -323,7 +325,7 @@ def _token(environ: Mapping[str, str]) -> str | None:
 
 
 def as_options(**values: object) -> dict[str, str]:
-    """Python values as the texts that options are; what is None is left out."""
+    """Python values as texts of options; None is left out."""
     import json
 
     found: dict[str, str] = {}

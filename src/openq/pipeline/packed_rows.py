@@ -1,6 +1,6 @@
-"""Arrow to packed rows and back, by whole columns: lengths and bytes go from buffer to buffer as they are.
+"""Arrow to packed rows and back, by whole columns: lengths and bytes are copied from buffer to buffer.
 
-Only JSON columns (attributes, headers) are looked at value by value; rows without any cost nothing.
+Only JSON columns (attributes, headers) are converted value by value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..history.schema import arrow_schema
 from ..packed import MAGIC, NULL
 
 PART_BYTES = 8 << 20
-# The columns of a message that is to be published, and how they travel.
+# The columns of a message to be published, and how they are encoded.
 COLUMN_KINDS = {
     "body": "bytes",
     "queue": "text",
@@ -46,7 +46,7 @@ class PackedPart:
 
 
 def parts(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[PackedPart]:
-    """Rows as parts of about `PART_BYTES`; a row that is longer than that is a part of its own."""
+    """Rows as parts of about `PART_BYTES`; a longer row is a part of its own."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -66,7 +66,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
         if batch.num_rows:
             yield batch, total
         return
-    # By the bodies: they are what makes a batch large.
+    # By the bodies, which make a batch large.
     body = batch.column(batch.schema.names.index("body"))
     ends = np.cumsum(pc.binary_length(body).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64))
     other = max(total - int(ends[-1]), 0) // batch.num_rows
@@ -80,7 +80,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
 
 
 def pack(batches: Sequence[pa.RecordBatch]) -> PackedPart:
-    """Record batches as one part, from their buffers as they are; only JSON goes through Python objects."""
+    """Record batches as one part, copied from their buffers; only JSON goes through Python objects."""
     rows = sum(batch.num_rows for batch in batches)
     header: list[tuple[str, str]] = []
     pieces: list[Any] = []
@@ -148,7 +148,7 @@ def _as_us(seconds: pa.Array) -> pa.Array:
 
 
 def _as_json(array: pa.Array) -> pa.Array:
-    """Maps and structs as JSON text; the server knows an attribute in the history's form as well."""
+    """Maps and structs as JSON text; the server accepts attributes in the form of the history too."""
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
         return array
     texts: list[str | None] = []
@@ -180,7 +180,7 @@ def _plain(value: Any) -> Any:
 
 
 def unpack_to_arrow(data: bytes, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Packed rows as the columns of `messages` that are asked for; those that did not come are null."""
+    """Packed rows as the requested columns of `messages`; missing columns are null."""
     rows, columns = _columns(data)
     if not rows:
         return
@@ -193,7 +193,7 @@ def unpack_to_arrow(data: bytes, names: Sequence[str]) -> Iterator[pa.RecordBatc
 
 
 def _columns(data: bytes) -> tuple[int, dict[str, tuple[str, int, int]]]:
-    """How many rows, and of each column its kind, where it begins and where its values end."""
+    """The number of rows, and of each column its kind, its start and its end."""
     if data[:4] != MAGIC:
         raise InvalidSetting(f"not packed rows: they do not begin with {MAGIC.decode()}")
     size = int.from_bytes(data[4:8], "little")
@@ -210,7 +210,7 @@ def _columns(data: bytes) -> tuple[int, dict[str, tuple[str, int, int]]]:
         found[name] = kind, start, end
         start = end
     if start > len(data):
-        raise InvalidSetting("not packed rows: they are cut off")
+        raise InvalidSetting("not packed rows: they are truncated")
     return rows, found
 
 
@@ -275,7 +275,7 @@ def _maps(texts: pa.Array, name: str, wanted: pa.DataType) -> pa.Array:
 
 
 def _typed(value: Any) -> dict[str, Any]:
-    """An attribute as the history has it."""
+    """An attribute in the form of the history."""
     if isinstance(value, dict) and "type" in value and value.keys() <= {"type", "string", "binary"}:
         binary = value.get("binary")
         return {

@@ -1,8 +1,8 @@
-"""Pipelines of one's own: a project of Spark Declarative Pipelines with OpenQ's sources and sinks in it.
+"""Projects of Spark Declarative Pipelines with the sources and sinks of OpenQ.
 
-`init` writes one from a template, `run` runs any. Spark's own runner is a client of Spark Connect: it gets a
-process of its own, and a session of ours (`session.py`) serves it on a loopback port with a secret. What a
-project needs of OpenQ's server comes in by OPENQ_URL and OPENQ_TOKEN.
+`init` writes a project from a template, `run` runs any. The runner of Spark is a client of Spark Connect: it
+gets a process of its own, and a session (`session.py`) serves it on a loopback port with a secret. A project
+gets the address and token of the OpenQ server by OPENQ_URL and OPENQ_TOKEN.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEFAULT_TEMPLATE = "queue-to-queue"
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 STORAGE, TABLES = "pipeline-storage", "tables"
 _SUFFIX = ".tmpl"
-# Spark's client refuses to be told of two places at once.
+# Spark's client refuses two addresses.
 _SPARK_VARIABLES = (
     "MASTER",
     "SPARK_REMOTE",
@@ -53,7 +53,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 
 
 class PipelineFailed(OpenQError):
-    """Spark's runner ended with an error; the sentence has what it said."""
+    """The runner of Spark ended with an error, which is in the message."""
 
     code = "pipeline_failed"
 
@@ -70,7 +70,7 @@ def init(
     target: str = "results",
     url: str = DEFAULT_URL,
 ) -> list[Path]:
-    """Write a project into a directory that is new or empty; the files that it has now.
+    """Write a project into a new or empty directory. Returns its files.
 
     `source` and `target` are the queues to read and to write, where the template does so.
     """
@@ -80,12 +80,12 @@ def init(
     name = name or folder.resolve().name
     if not _NAME.fullmatch(name):
         raise InvalidSetting(
-            f"{name!r} is no name for a pipeline, which begins with a letter and has only letters, digits, "
-            "'-' and '_': give another one (--name)"
+            f"{name!r} is not a name for a pipeline: it must begin with a letter and have only letters, "
+            "digits, '-' and '_' (--name)"
         )
     for queue in (source, target):
         if not queue or set("*?") & set(queue):
-            raise InvalidSetting(f"a queue has a name without * and ?, not {queue!r}")
+            raise InvalidSetting(f"name a queue without * and ?, not {queue!r}")
     if source == target:
         raise InvalidSetting(f"both queues are {source!r}: results would be read again; name two queues")
     words = {
@@ -120,9 +120,9 @@ def _fill_template(text: str, words: Mapping[str, str]) -> str:
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """All files at once: a project is there as a whole or not at all."""
+    """All files, or none if something fails."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise InvalidSetting(f"{folder} is in the way: name a directory that is new or empty")
+        raise InvalidSetting(f"{folder} is not a directory: name one that is new or empty")
     if folder.is_dir() and any(folder.iterdir()):
         raise InvalidSetting(f"{folder} is not empty: name a directory that is new or empty")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 @dataclass
 class RunResult:
-    """What became of a run. `flows` has the last word about each flow, such as COMPLETED."""
+    """The result of a run. `flows` has the last state of each flow, such as COMPLETED."""
 
     flows: dict[str, str] = field(default_factory=dict)
     acked: dict[str, int] = field(default_factory=dict)  # the last batch of each subscription
@@ -166,11 +166,11 @@ def run(
     full_refresh: Sequence[str] | bool = (),
     progress: Callable[[str], None] | None = None,
 ) -> RunResult:
-    """Run a project once: all that is new goes through it. `dry_run` only checks it.
+    """Run a project once, over all that is new. `dry_run` only checks it.
 
     `project` is its directory or its spec file; `spark` a session to run it in, instead of one of its own.
-    `full_refresh` names tables to compute anew, or is True for all; `refresh` names those to run instead of
-    all. `progress` gets what Spark tells, line by line.
+    `full_refresh` names tables to compute again, or is True for all; `refresh` names those to run instead of
+    all. `progress` gets the output of Spark, line by line.
     """
     spec = spec_of(project)
     for package in ("pyspark", "yaml", "grpc"):
@@ -184,7 +184,7 @@ def run(
         env["OPENQ_TOKEN"] = token
         env.pop("OPENQ_TOKEN_FILE", None)
     if dry_run and (refresh or full_refresh):
-        raise InvalidSetting("a dry run looks at all of a project: leave refresh and full_refresh out")
+        raise InvalidSetting("a dry run checks the whole project: leave refresh and full_refresh out")
     words = [sys.executable, "-m", "pyspark.pipelines.cli", "dry-run" if dry_run else "run"]
     words += ["--spec", str(spec)]
     if full_refresh is True:
@@ -228,7 +228,7 @@ def spec_of(project: str | os.PathLike[str]) -> Path:
     if found:
         raise InvalidSetting(f"{project} has two specs, {' and '.join(SPEC_NAMES)}: keep one of them")
     raise InvalidSetting(
-        f"{project} is no pipeline project, it has no {SPEC_NAMES[0]}: `openq pipeline init` makes one"
+        f"{project} is not a pipeline project, it has no {SPEC_NAMES[0]}: `openq pipeline init` creates one"
     )
 
 
@@ -236,20 +236,20 @@ def _storage(spec: Path) -> str:
     import yaml  # type: ignore[import-untyped, unused-ignore]
 
     try:
-        told = yaml.safe_load(spec.read_text("utf-8"))
+        content = yaml.safe_load(spec.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = getattr(error, "problem_mark", None)
         at = f" (line {where.line + 1})" if where is not None else ""
-        raise InvalidSetting(f"{spec.name} is no YAML{at}: correct it") from None
-    if not isinstance(told, dict) or not isinstance(told.get("storage"), str):
+        raise InvalidSetting(f"{spec.name} is not YAML{at}: correct it") from None
+    if not isinstance(content, dict) or not isinstance(content.get("storage"), str):
         raise InvalidSetting(
-            f"{spec.name} must say name and storage: see the templates of `openq pipeline init`"
+            f"{spec.name} must have name and storage: see the templates of `openq pipeline init`"
         )
-    return str(told["storage"])
+    return str(content["storage"])
 
 
 def _tables(spec: Path) -> dict[str, str]:
-    """Tables beside the project, and their names too: Spark's own catalog forgets them with the process."""
+    """Keeps tables and their catalog in the project: the default catalog of Spark ends with the process."""
     from urllib.parse import quote
 
     home = spec.parent
@@ -264,18 +264,18 @@ def _tables(spec: Path) -> dict[str, str]:
 
 
 def _serve(spark: SparkSession) -> tuple[str, str]:
-    """A Connect server inside a session, for our child alone; its address and its secret."""
+    """Start a Connect server in a session, for the child process. Returns its address and its secret."""
     jvm: Any = spark.sparkContext._jvm
     context: Any = spark.sparkContext._jsc.sc()  # type: ignore[attr-defined, unused-ignore]
     settings = context.conf()
-    # A Scala object, which Java sees in this way.
+    # A Scala object, as Java sees it.
     service = getattr(getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
     if not settings.contains("spark.connect.authenticate.token"):
         settings.set("spark.connect.authenticate.token", secrets.token_urlsafe(32))
         settings.set("spark.connect.grpc.binding.address", "127.0.0.1")
         settings.set("spark.connect.grpc.binding.port", "0")
     service.start(context)  # once only
-    # "localhost" in letters: only to that does Spark's client send a secret without a certificate.
+    # "localhost": only to that name does Spark's client send a secret without TLS.
     return f"sc://localhost:{service.localPort()}", str(settings.get("spark.connect.authenticate.token"))
 
 
@@ -283,7 +283,7 @@ def _launch(
     words: Sequence[str], env: Mapping[str, str], cwd: Path, progress: Callable[[str], None] | None
 ) -> RunResult:
     ran = RunResult()
-    said: list[str] = []
+    output: list[str] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         child = subprocess.Popen(
             words,
@@ -299,7 +299,7 @@ def _launch(
             with child.stdout:
                 for line in child.stdout:
                     text = re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: ", "", line.rstrip())
-                    said.append(text)
+                    output.append(text)
                     if found := re.match(r"Flow '?([^' ]+)'? (?:is|has) (\w+)", text):
                         ran.flows[found[1].rpartition(".")[2]] = found[2].upper()
                     if progress is not None and text:
@@ -311,21 +311,23 @@ def _launch(
                 child.wait()
         errors.seek(0)
         if code:
-            raise PipelineFailed(_failure_message("\n".join(said) + "\n" + errors.read()))
+            raise PipelineFailed(_failure_message("\n".join(output) + "\n" + errors.read()))
     return ran
 
 
 def _failure_message(text: str) -> str:
-    """The one sentence in what Spark's runner printed that says what went wrong."""
+    """The error message in the output of Spark's runner."""
     ours = reason(Exception(text))
     if ours is not None:
         return ours
     found = re.findall(r"^(?:pyspark\.[\w.]+|[\w.]+(?:Error|Exception)): (.+)$", text, re.MULTILINE)
-    return (found[-1] if found else text.strip().rpartition("\n")[2] or "Spark's runner said nothing")[:1000]
+    return (
+        found[-1] if found else text.strip().rpartition("\n")[2] or "Spark's runner failed without a message"
+    )[:1000]
 
 
 def _ack_last_batches(storage: str, env: Mapping[str, str]) -> dict[str, int]:
-    """Ack what the flows have committed: none of them does so for its last batch once it is over."""
+    """Ack the last batch of each flow, which an ended flow does not do itself."""
     from .closer import close_stream
 
     acked: dict[str, int] = {}

@@ -1,6 +1,6 @@
-"""What Spark's WHERE can spare a reader: a narrower selection, and rows that need not cross over to Java.
+"""Filter pushdown: a narrower selection, and fewer rows to copy to Java.
 
-Spark checks every filter again, so this may always keep too much and must never keep too little.
+Spark applies every filter again, so this may keep too many rows and must never keep too few.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _LIMIT = 1 << 63
 
 @dataclass(frozen=True)
 class ColumnFilter:
-    """One filter on one column, in plain values: it travels to the executors."""
+    """One filter on one column, in plain values, which are pickled to the executors."""
 
-    kind: str  # the name of Spark's class
+    kind: str  # the name of the class in Spark
     column: str
     value: Any = None
     negated: bool = False
 
 
 def column_filters(filters: Iterable[Filter]) -> list[ColumnFilter]:
-    """Those of Spark's filters that are about a whole column."""
+    """The filters of Spark on a top-level column."""
     found = []
     for each in filters:
         negated = type(each).__name__ == "Not"
@@ -56,7 +56,7 @@ def column_filters(filters: Iterable[Filter]) -> list[ColumnFilter]:
 
 
 def narrow_selection(selection: Selection, found: Iterable[ColumnFilter]) -> Selection | None:
-    """The selection with what the terms say; None if no row can match them all."""
+    """The selection narrowed by the filters; None if no row can match."""
     for term in found:
         if term.negated:
             continue
@@ -92,13 +92,13 @@ def _texts(term: ColumnFilter) -> tuple[str, ...] | None:
     )
     if values is None:
         return None
-    # `queue <=> NULL` names no text, and is not about nothing either.
+    # `queue <=> NULL` has no text.
     return tuple(dict.fromkeys(value for value in values if isinstance(value, str))) or None
 
 
 def _listed(selection: Selection, column: str, texts: tuple[str, ...]) -> Selection | None:
     if column == "queue":
-        # A star in a selection is a pattern, in SQL it is a star; no queue has one in its name.
+        # A star is a pattern in a selection, but not in SQL; no queue name has one.
         names = tuple(t for t in texts if t and not set("*?") & set(t) and selection.matches_queue(t))
         return replace(selection, queues=names) if names else None
     if column == "message_id":
@@ -111,7 +111,7 @@ def _listed(selection: Selection, column: str, texts: tuple[str, ...]) -> Select
 
 
 def _range(term: ColumnFilter) -> tuple[int | None, int | None]:
-    """The least and the greatest whole number that can match, both included."""
+    """The smallest and the largest integer that can match, inclusive."""
     if term.kind == "In":
         numbers = [number for value in term.value if (number := _number(value)) is not None]
         if len(numbers) < len([value for value in term.value if value is not None]) or not numbers:
@@ -161,7 +161,7 @@ def _between(selection: Selection, column: str, low: int | None, high: int | Non
 
 
 def filter_batch(batch: pa.RecordBatch, found: Iterable[ColumnFilter]) -> pa.RecordBatch:
-    """The rows of a batch that may match; a term that Arrow cannot judge is left to Spark."""
+    """The rows of a batch that may match; filters that Arrow cannot apply are left to Spark."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -173,7 +173,7 @@ def filter_batch(batch: pa.RecordBatch, found: Iterable[ColumnFilter]) -> pa.Rec
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError):
             continue
         if mask is not None:
-            # As in SQL: what is not known (null) is no match, also when negated.
+            # As in SQL, null does not match, also when negated.
             batch = batch.filter(pc.invert(mask) if term.negated else mask)
     return batch
 

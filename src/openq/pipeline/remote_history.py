@@ -1,7 +1,7 @@
-"""The history of a server over HTTP: what `LocalHistory` does by path, for whoever does not see the files.
+"""The history of a server over HTTP: `LocalHistory` for processes that cannot see the files.
 
-A piece is asked for as a whole and is small, so a server that goes away in the middle costs one more try
-and nobody gets a row twice.
+A piece is small and is requested as a whole, so if the server becomes unreachable meanwhile, the request is
+repeated and no row comes twice.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..history.schema import check_version
 from ..history.selection import Selection
 from .link import Link
 
-PIECE_BYTES = 8 << 20  # asked for unless said otherwise: the next one comes while one is worked on
-_READ_AHEAD = 2  # pieces on their way: a server reads as many at once
-_MAX_SELECTION_BYTES = 16 << 10  # more does not fit into an address; the rest is sorted out here
+PIECE_BYTES = 8 << 20  # the default: the next piece is fetched while one is processed
+_READ_AHEAD = 2  # pieces that are fetched at once
+_MAX_SELECTION_BYTES = 16 << 10  # longer ones do not fit into a URL, and are applied here
 
 
 class RemoteHistory:
-    """Can be pickled to executors; see `openq.history.local.LocalHistory` for what each method promises."""
+    """Can be pickled to executors; the methods are those of `openq.history.local.LocalHistory`."""
 
     def __init__(
         self, url: str, token: str | None = None, *, link: Link | None = None, **options: Any
@@ -61,7 +61,7 @@ class RemoteHistory:
         yield from self._batches(selection, self._fetch(piece, selection))
 
     def read_many(self, pieces: Iterable[Piece], selection: Selection) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece after the other; the next ones are on their way while one is worked on."""
+        """The rows of one piece after the other; the next pieces are fetched meanwhile."""
         waiting = iter(pieces)
         coming: deque[Future[bytes]] = deque()
         stop = Event()
@@ -77,12 +77,12 @@ class RemoteHistory:
                     coming.append(threads.submit(self._fetch, piece, selection, stop))
                 yield from self._batches(selection, data)
         finally:
-            # Whoever stops reading does not wait for what was asked for in advance.
+            # A caller that stops reading does not wait for pieces fetched in advance.
             stop.set()
             threads.shutdown(wait=False, cancel_futures=True)
 
     def end_position(self, after: int | None = None, wait_s: float = 0.0) -> int:
-        """How far the history reaches; with `after`, as soon as it is beyond that, or after `wait_s`."""
+        """The end of the history; with `after`, wait up to `wait_s` until it is beyond that."""
         query = {"after": after, "wait": wait_s or None}
         with _history_errors():
             answer = self.link.call("GET", "history/end", query=query, wait_s=wait_s)
@@ -112,7 +112,7 @@ class RemoteHistory:
 
 
 class _history_errors:
-    """The server's refusal as the error that the same history by path would raise."""
+    """Raises errors of the server as those that a local history raises."""
 
     def __enter__(self) -> None:
         return None
@@ -128,7 +128,7 @@ class _history_errors:
 
 
 class HistoryRefused(OpenQError):
-    """What the server said, and what it says to do about it."""
+    """The error of the server, with its hint."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(f"{refused.detail.rstrip('.')}. {refused.hint}")
@@ -142,7 +142,7 @@ def _text(selection: Selection) -> str:
 
 
 def _sendable(selection: Selection) -> tuple[Selection, bool]:
-    """What the server is asked for, and whether that is all: a long list stays here and is applied here."""
+    """The selection for the server, and whether it is complete: long lists are applied here instead."""
     if len(_text(selection)) <= _MAX_SELECTION_BYTES:
         return selection, True
     if len(_text(replace(selection, ids=()))) <= _MAX_SELECTION_BYTES:
@@ -153,7 +153,7 @@ def _sendable(selection: Selection) -> tuple[Selection, bool]:
 
 
 def _is_loopback(url: str) -> bool:
-    """On this machine: packing tightly costs more than it saves. Loosely it pays: most columns are empty."""
+    """Whether the server is on this machine: then fast compression is better."""
     host = urlsplit(url).hostname or ""
     try:
         return ip_address(host).is_loopback

@@ -1,7 +1,7 @@
-"""The report of an analysis: one HTML file that asks nobody for anything. Pure: a summary in, text out.
+"""The report of an analysis: one HTML file without external resources. Pure: a summary in, text out.
 
-Everything in a summary was written by strangers: names and error texts pass through `esc`, and nothing of
-them ever stands where a browser would run it. A policy in the page forbids all scripts but ours besides.
+Texts in a summary are not trusted: names and error texts pass through `escape`, and never get where a browser
+would run them. The content security policy of the page also forbids all scripts but its own.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 
 from ..client.times import from_ms
 
-NO_VALUE = "\u2013"  # where there is no value
-_MAX_TEXT = 240  # characters of a stranger's text in one place
+NO_VALUE = "\u2013"  # in place of a missing value
+_MAX_TEXT = 240  # characters of an untrusted text
 _WIDTH, _HEIGHT = 520, 170
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 8, 8, 22
 
-# Characters that cannot be seen, or turn around how others are read.
+# Invisible characters, and those that change the direction of text.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
 
 
 def escape(text: object, longest: int = _MAX_TEXT) -> str:
-    """A stranger's text as it may stand in a page, in an element or in a quoted attribute."""
+    """An untrusted text for an element or a quoted attribute."""
     shown = str(text)
     if len(shown) > longest:
         shown = shown[: longest - 1] + "…"
@@ -36,7 +36,7 @@ def escape(text: object, longest: int = _MAX_TEXT) -> str:
     return html.escape(shown, quote=True)
 
 
-# -- numbers for people --------------------------------------------------------------------------------
+# -- formatted numbers --------------------------------------------------------------------------------
 
 
 def count(number: float | None) -> str:
@@ -48,7 +48,7 @@ def count(number: float | None) -> str:
 
 
 def span(us: float | None) -> str:
-    """A time span in the unit that people would use."""
+    """A duration in a readable unit."""
     if us is None:
         return NO_VALUE
     for limit, unit, name in (
@@ -80,13 +80,13 @@ def moment(us: int | None, seconds: bool = True) -> str:
     return from_ms(us // 1000).strftime("%Y-%m-%d %H:%M:%S" if seconds else "%m-%d %H:%M")
 
 
-# -- pieces of a page ------------------------------------------------------------------------------------
+# -- parts of a page ------------------------------------------------------------------------------------
 
 
 def table(
     caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()
 ) -> str:
-    """Cells are HTML already; columns in `numbers` stand to the right."""
+    """Cells are HTML already; columns in `numbers` are right-aligned."""
     if not rows:
         return f"<p class=none>{escape(caption)}: nothing.</p>"
 
@@ -105,7 +105,7 @@ def table(
 
 def text_cell(text: object, kind: str = "") -> str:
     shown = NO_VALUE if text is None or text == "" else escape(text)
-    # What a stranger wrote may run from right to left; what stands beside it must not.
+    # Untrusted text may be right-to-left; its surroundings must not be.
     return f"<bdi{f' class={kind}' if kind else ''}>{shown}</bdi>"
 
 
@@ -114,7 +114,7 @@ def examples(ids: Sequence[str]) -> str:
 
 
 def sparkline(values: Sequence[int], label: str) -> str:
-    """A small row of columns: when it happened."""
+    """A small bar chart over time."""
     if not values:
         return ""
     most = max(values) or 1
@@ -147,7 +147,8 @@ def stacked_bar(parts: Sequence[tuple[str, int, str]], label: str) -> str:
             )
         x += width
     return (
-        f"<svg class=stack viewBox='0 0 100 10' preserveAspectRatio=none role=img aria-label='{escape(label)}'>"
+        "<svg class=stack viewBox='0 0 100 10' preserveAspectRatio=none role=img "
+        f"aria-label='{escape(label)}'>"
         f"<title>{escape(label)}</title>{''.join(drawn)}</svg>"
     )
 
@@ -194,17 +195,18 @@ def line_plot(
         drawn = _path([(x(at), y(value)) if value is not None else None for at, value in enumerate(each)])
         parts.append(f"<path class='line {colour}' d='{drawn}'><title>{escape(name)}</title></path>")
     legend = "".join(f"<li><i class={colour}></i>{escape(name)}</li>" for name, colour, _ in series)
-    told = ", ".join(f"{name} up to {shown(max((v for v in each if v is not None), default=0))}"
+    description = ", ".join(f"{name} up to {shown(max((v for v in each if v is not None), default=0))}"
                      for name, _, each in series)  # fmt: skip
     return (
         f"<figure><figcaption>{escape(title)}</figcaption>"
-        f"<svg class=plot viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='{escape(title)}: {escape(told)}'>"
+        f"<svg class=plot viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img "
+        f"aria-label='{escape(title)}: {escape(description)}'>"
         f"{''.join(parts)}</svg><ul class=legend>{legend}</ul></figure>"
     )
 
 
 def _path(places: Sequence[tuple[float, float] | None]) -> str:
-    """Where a value is missing the line breaks off; one that stands alone is a dot."""
+    """A missing value interrupts the line; a single value is a dot."""
     drawn, pen_down = [], False
     for at, place in enumerate(places):
         if place is None:
@@ -325,7 +327,7 @@ font-size:12px}
 @media print{body{background:#fff}.card{break-inside:avoid}}
 """
 
-# Tables are sorted by a click on a head; without scripts they stay as they are.
+# A click on a header sorts a table; without scripts tables are static.
 _SCRIPT = """
 for(const table of document.querySelectorAll("table")){
   const heads=[...table.querySelectorAll("thead th")];

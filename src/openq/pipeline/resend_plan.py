@@ -1,8 +1,8 @@
-"""Plans: what a long job has chosen, and how far it is, in a file, so that it can be taken up again.
+"""Plans of redrive and replay: what was chosen and how far the job is, in a file, so that it can be resumed.
 
-The messages themselves are not in a plan. It says what was asked for and where the history ended in that
-moment; the same question, asked again, has the same answer. What a slice sends is known to the server by
-the plan's id and the number of the slice, so one that is sent again after a crash changes nothing.
+A plan does not hold the messages. It holds the request and the end position of the history at that moment;
+the same request has the same answer later. The server knows what a slice sends by the plan's id and the
+number of the slice, so sending a slice again after a crash changes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -22,22 +22,24 @@ from typing import Any
 from ..errors import InvalidSetting, OpenQError
 
 VERSION = 1
-FOLDER = "openq-pipelines"  # of plans that nobody named
-# A server knows for a month what it has published under an id.
+FOLDER = "openq-pipelines"  # of plans without a name of their own
+# A server remembers for a month what it has published under an id.
 RESUMABLE_S = 29 * 86_400
 _ID = re.compile(r"(redrive|replay)-[0-9a-f]{16}")
+
+Progress = Callable[[int, int], None]  # messages done, of how many
 
 
 class PlanBusy(OpenQError):
     code = "plan_busy"
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"somebody else works on the plan {path}: wait until they are done")
+        super().__init__(f"another process works on the plan {path}: wait until it is done")
 
 
 @dataclass
 class ResendPlan:
-    """`asked` is what the job was told to do; `done` counts slices, which are worked on one by one."""
+    """`asked` is the request; `done` counts slices, which are sent one by one."""
 
     kind: str
     id: str
@@ -46,7 +48,7 @@ class ResendPlan:
     end_position: int
     total: int
     slices: list[tuple[int, int, int]] = field(default_factory=list)  # from, to (exclusive), messages
-    step: int = 0  # messages that go at once; fixed, for each such batch is known by its number
+    step: int = 0  # messages per batch; never changes, because the server knows batches by their number
     digest: str = ""
     done: int = 0
     state: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +62,7 @@ class ResendPlan:
 
     @property
     def parts(self) -> int:
-        """How many slices there are."""
+        """The number of slices."""
         return len(self.slices) if self.slices else -(-self.total // self.step) if self.step else 0
 
     def to_json(self) -> dict[str, Any]:
@@ -69,13 +71,13 @@ class ResendPlan:
         return {"openq": "plan", "version": VERSION, **data}
 
     def save(self) -> None:
-        """At once: whoever reads sees the old state or the new one, also after a crash."""
+        """Atomic: a reader sees the old state or the new one, also after a crash."""
         if self.path is None:
             return
         self.touched = time.time()
         temporary = self.path.with_name(self.path.name + ".new")
         with write_errors(self.path):
-            # 0600: ids and conditions are nobody else's business.
+            # 0600: ids and conditions may be confidential.
             handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with open(handle, "w", encoding="utf-8") as file:
                 json.dump(self.to_json(), file, separators=(",", ":"))
@@ -90,7 +92,7 @@ class ResendPlan:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else works on it meanwhile. Raises PlanBusy."""
+        """No other process works on it meanwhile. Raises PlanBusy."""
         if self.path is None:
             yield
             return
@@ -103,6 +105,7 @@ class ResendPlan:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise PlanBusy(self.path) from None
+            self._reload(self.path)
             yield
             if self.is_done:
                 with suppress(OSError):
@@ -110,9 +113,19 @@ class ResendPlan:
         finally:
             os.close(handle)
 
+    def _reload(self, path: Path) -> None:
+        """Another process may have continued the plan since it was loaded."""
+        found = load_plan(path, self.kind) if path.exists() else None
+        if found is not None and found.id == self.id:
+            self.done, self.state = found.done, found.state
+
+    def check_journal(self, journal: str) -> None:
+        if journal != self.journal:
+            raise InvalidSetting(f"the plan {self.path} was made from another history: name the right one")
+
 
 def make_plan(kind: str, path: str | os.PathLike[str] | None, **known: Any) -> ResendPlan:
-    """A new one, not yet on disk. Without a path it gets one of its own below the current directory."""
+    """A new plan, not yet on disk. Without a path it gets one below the current directory."""
     number = f"{kind}-{uuid.uuid4().hex[:16]}"
     file = Path(FOLDER, f"{number}.json") if path is None else Path(path)
     return ResendPlan(kind, number, created=time.time(), path=file, **known)
@@ -130,7 +143,7 @@ def load_plan(path: str | os.PathLike[str], kind: str) -> ResendPlan | None:
     except ValueError:
         data = None
     if not isinstance(data, dict) or data.get("openq") != "plan":
-        raise InvalidSetting(f"{file} is no plan of a redrive or a replay: name another file")
+        raise InvalidSetting(f"{file} is not a plan of a redrive or a replay: name another file")
     if data.get("version") != VERSION:
         raise InvalidSetting(f"the plan {file} was made by a newer OpenQ: use that, or make a new plan")
     try:
@@ -148,24 +161,29 @@ def load_plan(path: str | os.PathLike[str], kind: str) -> ResendPlan | None:
         raise InvalidSetting(f"{file} is the plan of a {plan.kind}, not of a {kind}")
     if not plan.is_done and plan.done and time.time() - plan.touched > RESUMABLE_S:
         raise InvalidSetting(
-            f"nobody has worked on the plan {file} for a month, and the server has forgotten how far it is: "
-            "look at what was sent, and make a new plan for the rest"
+            f"the plan {file} has not been worked on for a month, and the server no longer knows how far it "
+            "is: look at what was sent, and make a new plan for the rest"
         )
     return plan
 
 
-def check_same_request(plan: ResendPlan, asked: dict[str, Any]) -> None:
-    """Whoever goes on with a plan may leave everything out, but not ask for something else."""
+def existing_plan(kind: str, path: str | os.PathLike[str] | None, asked: dict[str, Any]) -> ResendPlan | None:
+    """The plan in a file, to be resumed. A caller may leave out any part of the request, but not change
+    one."""
+    plan = None if path is None else load_plan(path, kind)
+    if plan is None:
+        return None
     for name, value in asked.items():
         if value is not None and value != plan.asked.get(name):
             raise InvalidSetting(
                 f"the plan {plan.path} has {name} {plan.asked.get(name)!r}, not {value!r}: leave it out to "
-                "go on with that plan, or name another file for a new one"
+                "resume that plan, or name another file for a new one"
             )
+    return plan
 
 
 class RateLimiter:
-    """At most so many a second; what was missed while something took long is not made up for in a burst."""
+    """At most so many messages per second. Lost time is made up for by at most one second's worth."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -181,13 +199,13 @@ class RateLimiter:
         self._next += count / self._rate
 
     def restart(self) -> None:
-        """What the server had already needs no time."""
+        """A batch that the server had already takes no time."""
         self._next = time.monotonic()
 
 
-def batch_size(rate: float | None, most: int) -> int:
-    """How many go at once: a quarter of a second's worth."""
-    return most if rate is None else max(1, min(most, int(rate / 4)))
+def batch_size(rate: float | None, maximum: int) -> int:
+    """Messages per batch: those of a quarter of a second."""
+    return maximum if rate is None else max(1, min(maximum, int(rate / 4)))
 
 
 def check_rate(rate: float | None) -> None:

@@ -1,7 +1,7 @@
-"""A Spark session that is ready for OpenQ: Java found, workers on this interpreter, loopback, quiet, UTC.
+"""A Spark session that is set up for OpenQ: Java found, workers on this interpreter, loopback, quiet, UTC.
 
-Spark and its Java run beside us, never inside a server. Everything set here is a default: what the caller,
-or Spark's own environment variables, say goes before it.
+Spark and its Java never run inside a server. Everything set here is a default: the caller and the environment
+variables of Spark have priority.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .java import find_java, spark_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    # A job takes a session, or a function that starts one once everything else has been checked.
+    # A job takes a session, or a function that starts one after everything else has been checked.
     Spark = SparkSession | Callable[[], SparkSession]
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -43,7 +43,7 @@ class NoSpark(OpenQError):
 
 
 class SparkFailed(OpenQError):
-    """Spark did not start; the sentence has what it said last."""
+    """Spark did not start; its last message is in the error."""
 
     code = "spark_failed"
 
@@ -53,11 +53,11 @@ def ensure_session(spark: Spark) -> SparkSession:
 
 
 def session(master: str | None = None, app_name: str = "openq", **conf: object) -> SparkSession:
-    """The Spark session of this process: a new one, or the one that is already there.
+    """The Spark session of this process: a new one, or the existing one.
 
     `master`: `local[*]` (the default), `spark://host:port`, `yarn`, `k8s://...`, or `sc://host:port` for a
     Spark Connect server. `conf` are Spark's settings; `driver_memory="4g"` means `spark.driver.memory`, and
-    names with dots go as they are: `**{"spark.sql.ansi.enabled": True}`.
+    names with dots are passed on: `**{"spark.sql.ansi.enabled": True}`.
     """
     master = master or os.environ.get("SPARK_REMOTE") or os.environ.get("MASTER") or DEFAULT_MASTER
     if not _MASTER.fullmatch(master):
@@ -82,7 +82,7 @@ def session(master: str | None = None, app_name: str = "openq", **conf: object) 
 
 
 def check_master(master: str) -> None:
-    """Raises SparkFailed if no node of a master listens: Spark itself would try for minutes."""
+    """Raises SparkFailed if no node of a master listens: Spark itself would retry for minutes."""
     addresses = _addresses(master)
     if not addresses:
         return
@@ -101,7 +101,7 @@ def check_master(master: str) -> None:
 
 
 def _addresses(master: str) -> list[tuple[str, int]]:
-    """Where a master listens; none for one that has no address of its own (local, yarn)."""
+    """The addresses of a master; none for local and yarn."""
     found = re.match(r"(spark|sc|k8s)://(?:(https?)://)?([^/;?]+)", master)
     if found is None:
         return []
@@ -139,16 +139,16 @@ def _start_session(master: str, app_name: str, settings: dict[str, str]) -> Spar
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    told = {**_common_settings(), **_defaults(master), **settings}
+    all_settings = {**_common_settings(), **_defaults(master), **settings}
     if SparkContext._active_spark_context is None and SparkContext._gateway is None:
         java = find_java()
         gateway_conf = SparkConf(loadDefaults=False)
-        for name, value in {"spark.master": master, "spark.app.name": app_name, **told}.items():
+        for name, value in {"spark.master": master, "spark.app.name": app_name, **all_settings}.items():
             gateway_conf.set(name, value)
         with _environment(master, str(java.home)):
             _start_java(gateway_conf)
     builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in told.items():
+    for name, value in all_settings.items():
         builder = builder.config(name, value)
     with _environment(master, None):
         spark: SparkSession = builder.getOrCreate()
@@ -158,7 +158,7 @@ def _start_session(master: str, app_name: str, settings: dict[str, str]) -> Spar
 
 
 def _silence_loggers() -> None:
-    """Spark would print each mistake in a user's SQL, with a stack trace in JSON, before it raises it."""
+    """Spark would print each error in a user's SQL, with a stack trace in JSON, before it raises it."""
     from pyspark.logger import PySparkLogger
 
     for kind in ("SQL", "DataFrame"):
@@ -166,22 +166,22 @@ def _silence_loggers() -> None:
 
 
 def _start_java(conf: Any) -> None:
-    """Starts the JVM with what it prints going to a file: a terminal shows what we have to say."""
+    """Start the JVM with its output in a file, not on the terminal."""
     from pyspark import SparkContext, java_gateway
     from pyspark.errors import PySparkRuntimeError
 
     handle, log = tempfile.mkstemp(prefix="openq-spark-", suffix=".log")
     atexit.register(_delete_log, log)
     try:
-        # Stdout too: what a worker prints would mix with the answer of a command.
+        # Stdout too: prints of workers would mix with the output of a command.
         launch: Any = java_gateway.launch_gateway
         gateway = launch(conf, popen_kwargs={"stdout": handle, "stderr": handle})
     except PySparkRuntimeError:
         with open(log, encoding="utf-8", errors="replace") as text:
             lines = [line.strip() for line in text if line.strip() and "WARNING" not in line]
         last = next((line for line in lines if re.search("error|exception", line, re.IGNORECASE)), "")
-        said = last or (lines[-1] if lines else "nothing")
-        raise SparkFailed(f"Spark's Java did not start: {said[:300]}") from None
+        message = last or (lines[-1] if lines else "nothing")
+        raise SparkFailed(f"Spark's Java did not start: {message[:300]}") from None
     finally:
         os.close(handle)
     SparkContext._ensure_initialized(gateway=gateway)
@@ -195,7 +195,7 @@ def _delete_log(log: str) -> None:
 
 
 def _common_settings() -> dict[str, str]:
-    """What can be said to any session, also to one on a Connect server."""
+    """Settings of every session, also of one on a Connect server."""
     return {PUSHDOWN: "true", "spark.sql.session.timeZone": "UTC"}
 
 
@@ -204,9 +204,9 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # On a busy machine a Python process that was started may need a while before it says who it is.
+        # On a busy machine a new Python process may take long to authenticate.
         "spark.python.authenticate.socketTimeout": "2min",
-        # An archive has hundreds of files; to list them takes less time than a Spark job.
+        # Listing the hundreds of files of an archive takes less time than a Spark job.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",
     }
     if master.startswith("local"):
@@ -219,9 +219,9 @@ def _defaults(master: str) -> dict[str, str]:
 
 
 def _cores(master: str) -> int:
-    told = re.search(r"\[(\d+)", master)
-    if told:
-        return max(1, int(told[1]))
+    cores = re.search(r"\[(\d+)", master)
+    if cores:
+        return max(1, int(cores[1]))
     return (os.cpu_count() or 1) if "*" in master else 1
 
 
@@ -233,23 +233,23 @@ def _is_on_this_host(master: str) -> bool:
 
 @contextmanager
 def _environment(master: str, java_home: str | None) -> Iterator[None]:
-    """Spark reads these when it starts; afterwards the process has its own environment back."""
-    told: dict[str, str] = {}
+    """Environment variables that Spark reads when it starts; restored afterwards."""
+    variables: dict[str, str] = {}
     if master != "yarn" and not master.startswith("k8s://") and "PYSPARK_PYTHON" not in os.environ:
-        # Without it the workers run whatever `python3` is on the PATH.
-        told["PYSPARK_PYTHON"] = sys.executable
+        # Without it the workers run the `python3` of the PATH.
+        variables["PYSPARK_PYTHON"] = sys.executable
     if "PYSPARK_DRIVER_PYTHON" not in os.environ and "PYSPARK_PYTHON" not in os.environ:
-        told["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        variables["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if _is_on_this_host(master) and "SPARK_LOCAL_IP" not in os.environ:
-        told["SPARK_LOCAL_IP"] = _LOOPBACK
+        variables["SPARK_LOCAL_IP"] = _LOOPBACK
     if java_home is not None:
-        told["JAVA_HOME"] = java_home
-        # Only where workers run on our own interpreter, which has pyspark.
-        own = _packaged_spark() if "PYSPARK_PYTHON" in told and master.startswith("local") else None
+        variables["JAVA_HOME"] = java_home
+        # Only if workers run on this interpreter, which has pyspark.
+        own = _packaged_spark() if "PYSPARK_PYTHON" in variables and master.startswith("local") else None
         if own is not None and "SPARK_HOME" not in os.environ:
-            told["SPARK_HOME"] = str(own)
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
+            variables["SPARK_HOME"] = str(own)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -281,9 +281,9 @@ _OPENQ_ERROR = re.compile(r"^(?:[\w.]+:\s+)*openq\.[\w.]+:\s+(.+)$", re.MULTILIN
 
 
 def reason(error: BaseException) -> str | None:
-    """The sentence of an OpenQ error that was raised inside Spark; None if it was none of ours.
+    """The message of an OpenQ error that was raised inside Spark; None for other errors.
 
-    Spark hands an error of a Python data source on as text, with two stack traces around it.
+    Spark passes an error of a Python data source on as text, with two stack traces around it.
     """
     if isinstance(error, OpenQError):
         return str(error)

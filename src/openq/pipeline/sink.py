@@ -1,8 +1,8 @@
 """`df.write.format("openq")` and `writeStream`: rows become messages, each batch exactly once.
 
-Tasks upload packed parts under random names; nothing of them is seen until the driver's commit names the
-parts of the attempts that succeeded, and the server publishes those in one go under (job, batch). The same
-batch again is a no-op there. The job is a stream's query id; for a batch, the option `jobId` or a random one.
+Tasks upload packed parts under random names; they are invisible until the driver's commit names the parts of
+the successful attempts, and the server publishes those atomically under (job, batch). Committing the same
+batch again is a no-op. The job is the query id of a stream; for a batch, the option `jobId` or a random one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("openq.pipeline")
 
-# What else a row of the history has says where a message was, not what it is: a copy from queue to queue may
-# carry it along, and it is left out.
+# Columns of the history that say where a message was, not what it is. They may be in a frame that is copied
+# from queue to queue, and are ignored.
 IGNORED_COLUMNS = frozenset(
     (
         *("position", "seq", "ts", "expires", "trace_id", "producer", "replay_of", "replay_count", "batch"),
@@ -67,12 +67,12 @@ def make_stream_writer(
     if overwrite:
         raise InvalidSetting('a queue only grows: use outputMode("append") or "update", not "complete"')
     if target.job is not None:
-        # With another checkpoint its batches would begin at 0 again, and be taken for repetitions.
+        # With another checkpoint its batches would start at 0 again, and look like repetitions.
         raise InvalidSetting(
-            "a stream is known by its checkpoint: leave jobId out, or use it in foreachBatch"
+            "a stream is identified by its checkpoint: leave jobId out, or use it in foreachBatch"
         )
     columns = columns_of(schema, target)
-    target.check(reached_before=True)  # a stream may be started again while its server is
+    target.check(reached_before=True)  # stream and server may be restarted at the same time
     return StreamWriter(target, columns)
 
 
@@ -81,7 +81,7 @@ def _parsed(options: SourceOptions | Mapping[str, str]) -> SourceOptions:
 
 
 class SinkTarget:
-    """Where messages go, and under which name a batch of them is known."""
+    """Where messages go, and the job and number of the batch."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -102,7 +102,7 @@ class SinkTarget:
         return link_of(self._options, reached_before)
 
     def check(self, reached_before: bool = False) -> None:
-        """A wrong address, token or queue is found out before Spark computes anything."""
+        """Raises for a wrong address, token or queue before Spark computes anything."""
         link = self.link(reached_before)
         try:
             link.call("GET", "whoami")
@@ -131,7 +131,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, target: SinkTarget, columns: list[str]) -> None:
         self._target = target
         self._columns = columns
-        # Made once on the driver and pickled into every task and into the commit: all see the same one.
+        # Created once on the driver and pickled into every task and the commit.
         self._job = target.job or f"batch-{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> UploadedParts:
@@ -157,7 +157,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         commit(self._target, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        # Where no task got through nothing names the query: such parts run out by themselves.
+        # If no task succeeded, the query is unknown: the server drops such parts after a while.
         for message in messages:
             if isinstance(message, UploadedParts):
                 abort(self._target, message.job, message.batch)
@@ -165,7 +165,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _query_and_batch() -> tuple[str, int]:
-    """Which batch of which query a task works for: not handed to write(), but Spark tells its tasks."""
+    """The query and batch of a task: not an argument of write(), but a local property of the task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -183,7 +183,7 @@ def _query_and_batch() -> tuple[str, int]:
 
 
 def columns_of(schema: StructType, target: SinkTarget) -> list[str]:
-    """The columns to send, after a look at every type. Raises InvalidSetting before anything is uploaded."""
+    """The columns to send, with checked types. Raises InvalidSetting before anything is uploaded."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if "body" not in types:
         raise InvalidSetting(
@@ -204,8 +204,8 @@ def columns_of(schema: StructType, target: SinkTarget) -> list[str]:
     if "delay" in types and "delay_us" in types:
         raise InvalidSetting("there are two delays, delay and delay_us: keep one")
     if target.queue is None and "queue" not in types:
-        raise InvalidSetting("where to? Give option('queue', NAME), or a column queue")
-    # The option wins, as a topic does with Kafka: a copy of a queue's history names the old one.
+        raise InvalidSetting("which queue? Give option('queue', NAME), or a column queue")
+    # The option has priority, as with Kafka's topic: the history of a queue names that queue.
     unwanted = () if target.queue is None else ("queue",)
     return [name for name in types if (name in COLUMN_KINDS or name == "delay") and name not in unwanted]
 
@@ -231,7 +231,7 @@ def _check_type(name: str, kind: str) -> None:
 def upload(
     target: SinkTarget, columns: Sequence[str], job: str, batch: int, batches: Iterable[pa.RecordBatch]
 ) -> UploadedParts:
-    """All rows of a task as parts on the server: one is sent while the next is made."""
+    """Upload the rows of a task as parts: one is sent while the next is packed."""
     done = UploadedParts(job, batch, [], 0, [])
     queues: dict[str, None] = {} if target.queue is None else {target.queue: None}
     pending: Future[None] | None = None
@@ -241,7 +241,7 @@ def upload(
             for part in parts(batches, columns):
                 if pending is not None:
                     pending.result()
-                if target.dlq is None:  # else rows without a queue become dead letters
+                if target.dlq is None:  # otherwise rows without a queue become dead letters
                     for queue in part.queues:
                         if queue not in queues:
                             target.require(link, queue)
@@ -267,7 +267,7 @@ def commit(target: SinkTarget, messages: Sequence[WriterCommitMessage | None]) -
     uploaded = [message for message in messages if isinstance(message, UploadedParts)]
     names = [name for message in uploaded for name in message.parts]
     if not names:
-        return  # no row, nothing to publish, and nothing to remember
+        return  # no rows, nothing to publish
     job, batch = uploaded[0].job, uploaded[0].batch
     link = target.link()
     try:
@@ -293,7 +293,7 @@ def abort(target: SinkTarget, job: str, batch: int) -> None:
     try:
         link.call("DELETE", f"pipeline/stages/{job}/{batch}")
     except OpenQError:
-        pass  # the server drops by itself what nobody commits, and the job's own error is the one to show
+        pass  # the server drops uncommitted parts after a while, and the error of the job matters more
     finally:
         link.close()
 

@@ -1,8 +1,8 @@
-"""`spark.read.format("openq")`: the history of queues as a table, and the way to streams and sinks.
+"""`spark.read.format("openq")`: the history of queues as a table, and the entry to streams and sinks.
 
-The driver takes one snapshot of the history and shares its pieces out; each task reads its own by path where
-it can see the journal, else from the server, and hands Arrow batches to Spark. Spark 4.3 prunes no columns of
-such a source: what a caller does not need is left out by `columns`, `body`, or a schema of the caller's own.
+The driver takes one snapshot of the history and divides its pieces among tasks; each task reads its pieces by
+path if it can see the journal, otherwise from the server, and passes Arrow batches to Spark. Spark 4.3 does
+not prune columns of a Python source: `columns`, `body`, or a schema of the caller leave columns out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("openq.pipeline")
 
 JSON_COLUMN = "body_json"
-MIN_PARTITION_BYTES = 4 << 20  # less is not worth a task
+MIN_PARTITION_BYTES = 4 << 20  # smaller partitions are not worth a task
 PIECE_BYTES = 32 << 20
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _WORKERS = ("pyspark.worker", "pyspark.sql.worker.")
@@ -53,14 +53,14 @@ _PLANNING_WORKERS = ("pyspark.sql.worker.", "pyspark.sql.streaming.python_stream
 
 
 class DefaultSource(DataSource):
-    """The class that Spark finds by itself; the options are in `options.py`."""
+    """The class that Spark discovers; the options are in `options.py`."""
 
     @classmethod
     def name(cls) -> str:
         return "openq"
 
     def schema(self) -> str:
-        # Spark asks before it says whether this is to be a read or a stream: the options tell.
+        # Spark asks before it is known whether this is a read or a stream: the options show it.
         given = self._given()
         names = {
             option.name.lower() for option in OPTIONS if STREAM in option.uses and READ not in option.uses
@@ -69,8 +69,8 @@ class DefaultSource(DataSource):
         return SourceOptions.parse(given, STREAM if is_stream else READ).ddl()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        # Spark refuses a reader with `pushFilters` in a session where pushdown is off, and does not say
-        # which it is. But it plans with pushdown in a worker of its own.
+        # Spark refuses a reader with `pushFilters` if pushdown is off in the session, and does not tell that
+        # to the source. But it plans with pushdown in a worker process of its own.
         kind = PushdownReader if _is_planning_with_pushdown() else HistoryReader
         return kind(self._read_options(), schema)
 
@@ -97,7 +97,8 @@ class DefaultSource(DataSource):
 
 
 class MetaSource(DefaultSource):
-    """`openq.meta`: the same without bodies. Spark finds one source per package: register this one."""
+    """`openq.meta`: the same without bodies. Spark discovers one source per package, so this one must be
+    registered."""
 
     @classmethod
     def name(cls) -> str:
@@ -136,7 +137,7 @@ class HistoryReader(DataSourceReader):
         found = make_partitions(snapshot.pieces, share_bytes, options.value("minPartitions"))
         if is_local(history):
             return found
-        # A server that was reached once is worth waiting for, if it is away when a task comes to it.
+        # The server was reached: tasks wait longer if it becomes unreachable.
         return [replace(share, server=history) for share in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -155,7 +156,7 @@ class PushdownReader(HistoryReader):
         self._terms = column_filters(filters)
         if self._selection is not None:
             self._selection = narrow_selection(self._selection, self._terms)
-        # All of them: Spark checks each one again.
+        # All of them: Spark applies each one again.
         yield from filters
 
 
@@ -164,7 +165,7 @@ def _is_planning_with_pushdown() -> bool:
 
 
 def _program() -> str:
-    """The module that this process runs; a fork of Spark's daemon runs the one that the daemon was told."""
+    """The main module of this process; for a fork of Spark's daemon, the one given to the daemon."""
     name: str = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", None) or ""
     return sys.argv[1] if name == "pyspark.daemon" and len(sys.argv) > 1 else name
 
@@ -173,8 +174,8 @@ _freezes = 0
 
 
 def _freeze_imports() -> None:
-    """Spark has its workers collect garbage after every task, and that walks through all they ever imported:
-    a third of the time of a scan. What is there by now stays for good anyway."""
+    """Exclude imported objects from garbage collection, which Spark's workers run after every task: scanning
+    them took a third of the time of a read."""
     global _freezes
     if _freezes < _MAX_FREEZES and _program().startswith(_WORKERS):
         _freezes += 1
@@ -182,9 +183,9 @@ def _freeze_imports() -> None:
 
 
 def _skip_pandas() -> None:
-    """Where Spark only plans, once for every query, half of the time would go into importing pandas.
+    """Keep pyarrow from importing pandas in processes that only plan, where it took half of the time.
 
-    pyarrow looks for it when it makes its first array, and never again.
+    pyarrow looks for pandas when it creates its first array, and never again.
     """
     if not _program().startswith(_PLANNING_WORKERS) or "pandas" in sys.modules:
         return
@@ -214,9 +215,9 @@ _freeze_imports()
 def open_history(
     options: SourceOptions, pieces: Sequence[Piece] = (), server: RemoteHistory | None = None
 ) -> LocalHistory | RemoteHistory:
-    """By path where this process can read it, else from the server.
+    """By path if this process can read it, otherwise from the server.
 
-    With `pieces` the path must hold their journal: on another machine the same path may be another one.
+    With `pieces` the path must hold their journal: on another machine the same path may be another journal.
     """
     _freeze_imports()
     local = _local(options)
@@ -231,7 +232,11 @@ def open_history(
     path = options.path
     raise HistoryUnavailable(
         f"{socket.gethostname()} cannot read {path}: "
-        + ("it is no data directory of OpenQ" if os.path.isdir(str(path)) else "there is no such directory")
+        + (
+            "it is not a data directory of OpenQ"
+            if os.path.isdir(str(path))
+            else "there is no such directory"
+        )
         + "; correct the option path, or set url so that the history comes from the server"
     )
 
@@ -253,8 +258,8 @@ _cached_histories: dict[tuple[str | None, str], tuple[tuple[int, ...], LocalHist
 
 
 def _cached_history(history: LocalHistory) -> LocalHistory:
-    """What this process knows of the same history already. Spark uses its workers again and again, one task
-    at a time, and the segment that is being written would be looked through from its beginning each time."""
+    """The same history as this process opened before. Spark reuses its workers, one task at a time, and each
+    task would read the open segment from its beginning."""
     try:
         identity = () if history.journal is None else history.journal.identity()
     except OSError:
@@ -302,7 +307,7 @@ def check_gap(snapshot: Snapshot, options: SourceOptions) -> None:
     first, end = snapshot.gap
     lost = f"the history has a hole: positions {first} to {end} are neither in the archive nor in the journal"
     if options.fail_on_data_loss:
-        raise HistoryUnavailable(f"{lost}; to read on without them, set failOnDataLoss to false")
+        raise HistoryUnavailable(f"{lost}; to continue without them, set failOnDataLoss to false")
     log.warning("%s", lost)
 
 
@@ -312,7 +317,8 @@ def read_pieces(
     selection: Selection,
     options: SourceOptions,
 ) -> Iterator[pa.RecordBatch]:
-    """Their rows. One that vanished since the plan was made is an error, or is passed over when told so."""
+    """The rows of the pieces. A piece that vanished since it was planned is an error, or skipped by
+    option."""
     if options.fail_on_data_loss:
         yield from history.read_many(pieces, selection)
         return
@@ -324,7 +330,8 @@ def read_pieces(
 
 
 def check_queues(history: LocalHistory | RemoteHistory, options: SourceOptions) -> None:
-    """A queue that was called by its name must have existed: a misspelled one is no empty table."""
+    """Raises QueueNotFound for a name that never existed: a misspelled name must not look like an empty
+    table."""
     missing = {name for name in options.value("queues", ()) if not set("*?") & set(name)}
     if not missing:
         return
@@ -337,7 +344,7 @@ def check_queues(history: LocalHistory | RemoteHistory, options: SourceOptions) 
 
 
 def _names_by_path(history: LocalHistory) -> Iterator[set[str]]:
-    """Of the queues in the history, newest first: most are found at once."""
+    """The queues in the history, newest first: most are found at once."""
     journal = history.journal
     if journal is not None:
         from ..history.tracker import bare_context
@@ -346,7 +353,7 @@ def _names_by_path(history: LocalHistory) -> Iterator[set[str]]:
             try:
                 yield set(bare_context(ref, journal.index(ref.number)).names.values())
             except HistoryUnavailable:
-                continue  # freed in this moment
+                continue  # freed meanwhile
     manifest = history.archive.latest()
     for file in [] if manifest is None else manifest.files:
         yield set(file.queues)
@@ -362,8 +369,8 @@ def _names_on_server(history: RemoteHistory, asked: set[str]) -> Iterator[set[st
             history.link.call("GET", f"queues/{quoted(name)}")
         except Refused as refused:
             if refused.status != 404:
-                raise  # not allowed, most likely: no empty table either
-            # Deleted, perhaps: then its past tells of it.
+                raise  # not allowed, most likely
+            # It may have been deleted: then its history has events.
             selection = Selection("events", queues=(name,), columns=("position",))
             pieces = history.snapshot(selection).pieces
             if next(history.read_many(pieces[::-1], selection), None) is None:
@@ -371,12 +378,12 @@ def _names_on_server(history: RemoteHistory, asked: set[str]) -> Iterator[set[st
         yield {name}
 
 
-# -- sharing out -------------------------------------------------------------------------------------
+# -- partitions -------------------------------------------------------------------------------------
 
 
 def make_partitions(pieces: Sequence[Piece], share_bytes: int, least: int | None) -> list[HistoryPartition]:
-    """Pieces that follow one another, in shares of about the same size and at least `least` if there are
-    so many pieces. As many for every core, so that nobody waits in the end for the one that got one more."""
+    """Adjacent pieces in partitions of about the same size, at least `least` of them if there are so many
+    pieces. Their number is a multiple of the cores, so that no core waits for the last one."""
     total = sum(piece.bytes for piece in pieces)
     cores = os.cpu_count() or 1
     rounds = max(1, math.ceil(1.1 * total / (share_bytes * cores)))
@@ -385,7 +392,7 @@ def make_partitions(pieces: Sequence[Piece], share_bytes: int, least: int | None
     held: list[Piece] = []
     have = done = 0
     for piece in pieces:
-        # Where the middle of a piece lies tells whose it is.
+        # A piece belongs to the partition that its middle is in.
         is_others = (done + piece.bytes / 2) * wanted >= total * (len(found) + 1)
         if held and (is_others or have + piece.bytes > share_bytes):
             found.append(HistoryPartition(tuple(held)))
@@ -402,7 +409,7 @@ def make_partitions(pieces: Sequence[Piece], share_bytes: int, least: int | None
 
 
 def selection_for(options: SourceOptions, schema: StructType) -> Selection:
-    """The selection with the columns of Spark's schema, which is ours or a caller's own."""
+    """The selection with the columns of the schema, which may be the caller's."""
     check_schema(options, schema)
     return replace(options.selection(), columns=tuple(read_names(schema)), body=True)
 
@@ -416,7 +423,7 @@ def read_names(schema: StructType) -> list[str]:
 
 
 def spark_schema(table: str, names: Sequence[str] | None = None) -> StructType:
-    """A table's columns as Spark's types; works in the workers too, where no Java can be asked."""
+    """A table's columns as types of Spark; works without Java, as in the workers."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from ..history.schema import arrow_schema
@@ -444,7 +451,7 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
 
 
 class SchemaAdapter:
-    """Batches in the form that Spark demands: its columns in its order with exactly its types."""
+    """Converts batches to the schema of Spark: its columns in its order with exactly its types."""
 
     def __init__(self, schema: StructType) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -466,7 +473,7 @@ class SchemaAdapter:
 
 
 def _variants(bodies: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Bodies as VARIANT; null for what is no JSON. Row by row in Python: `history()` lets Java do it."""
+    """Bodies as VARIANT; null if they are not JSON. Row by row in Python; `history()` lets Java do it."""
     import pyarrow as pa
     from pyspark.sql.types import VariantVal
 

@@ -1,7 +1,7 @@
 """Files into a queue and a queue into files: Parquet, JSON, CSV, lines of text.
 
-A load is one job: all rows are published at once, and once only, whatever is killed and run again. An export
-appears under its name when it is whole; with `drain` its messages are taken out of the queue.
+A load is one job: all rows are published atomically and once, also if it is killed and run again. An export
+appears under its name when it is complete; with `drain` its messages are taken out of the queue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from ..history.selection import Selection
 from .calls import require_queue
 from .options import as_options
 from .session import ensure_session
-from .sqljob import CREATE, ack_last_batch, explain_errors, parse_moment, run_stream
+from .sqljob import CREATE, explain_errors
+from .streaming import ack_last_batch, run_stream
+from .target import moment_datetime
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -47,7 +49,7 @@ _COMPRESSIONS = ("gz", "zst", "bz2", "snappy", "lz4", "deflate")
 _NESTED = ("struct<", "array<", "map<", "variant")
 _POLL_S = 0.3
 
-Tick = Callable[[int, int], None]  # tasks that are done, of how many
+Tick = Callable[[int, int], None]  # tasks done, of how many
 
 
 class NoSuchFile(InvalidSetting):
@@ -62,8 +64,8 @@ class LoadResult:
     job: str
     queue: str
     published: int
-    rejected: int  # into the dead-letter queue that was named
-    repeated: bool  # all this happened in an earlier run of this job
+    rejected: int  # into the dead-letter queue `dlq`
+    repeated: bool  # an earlier run of this job did all this
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -91,28 +93,29 @@ def load(
 
     `body` is the column with the body; without one it is the whole row as JSON (a line of JSON or text as it
     is). `id`, `group` and `priority` are columns too. Files that were loaded before are not published again:
-    the job is named after them, their columns and the queue, or as `job` says. Rows that the queue refuses go
-    to `dlq`; without one nothing is published if there are any. `options` are for Spark's reader.
+    the name of the job is derived from them, their columns and the queue, unless `job` is given. Rows that
+    the queue refuses go to `dlq`; without one nothing is published if there are any. `options` are for
+    Spark's reader.
     """
     listed = list_files(files)
     format = format_of(listed, format)
     job = job or job_of(listed, (to, format, body, id, group, priority, *sorted((options or {}).items())))
     link = _link(url, token)
     try:
-        # What an earlier run has uploaded and not committed is of no use to this one.
+        # Drop what an earlier run uploaded and did not commit.
         left = link.call("DELETE", f"pipeline/stages/{job}/0").json()
         repeated = bool(left["committed"])
         if not repeated:
-            told: dict[str, Any] = {"url": url, "token": token, "queue": to, "jobId": job, "dlq": dlq}
-            told |= {"createQueue": create or None, "onError": "dlq" if dlq else None}
+            sink: dict[str, Any] = {"url": url, "token": token, "queue": to, "jobId": job, "dlq": dlq}
+            sink |= {"createQueue": create or None, "onError": "dlq" if dlq else None}
             if not create:
                 for queue in filter(None, (to, dlq)):
                     require_queue(link, queue, CREATE)
             session = ensure_session(spark)
             with explain_errors(), report_progress(session, progress):
                 frame = rows(session, listed, format, body, id, group, priority, options)
-                frame.write.format("openq").options(**as_options(**told)).mode("append").save()
-        # The batch is done, and says so to everybody who commits it again.
+                frame.write.format("openq").options(**as_options(**sink)).mode("append").save()
+        # Committing a published batch again returns its result.
         done = link.call("POST", f"pipeline/stages/{job}/0/commit", json={"parts": [], "rows": 0}).json()
     finally:
         link.close()
@@ -129,7 +132,7 @@ def rows(
     priority: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The rows of files as the messages that they would be."""
+    """The rows of files as columns of messages."""
     from pyspark.sql.functions import col, expr
 
     named = {"message_id": id, "group": group, "priority": priority}
@@ -137,7 +140,7 @@ def rows(
     columns: dict[str, Column]
     reader = spark.read.options(**(options or {}))
     if format == "text" or (format == "json" and body is None):
-        # Lines as they are: to read and write them again would change numbers and the order of names.
+        # Unchanged lines: parsing and writing them would change numbers and the order of names.
         frame = reader.text(list(files))
         if format == "text":
             if body is not None or wanted:
@@ -146,7 +149,7 @@ def rows(
         frame = frame.where("trim(value) <> ''")
         checked = (
             "CASE WHEN try_parse_json(value) IS NOT NULL THEN value "
-            "ELSE raise_error(concat('a line is no JSON: ', substr(value, 1, 60))) END"
+            "ELSE raise_error(concat('a line is not JSON: ', substr(value, 1, 60))) END"
         )
         columns = {"body": expr(checked)}
         for name, column in wanted.items():
@@ -175,7 +178,7 @@ def rows(
 
 
 def list_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """The paths, whole. Raises InvalidSetting for one that is not there."""
+    """Absolute paths. Raises InvalidSetting for one that does not exist."""
     several = [files] if isinstance(files, str | os.PathLike) else files
     found: list[str] = []
     for each in several:
@@ -190,20 +193,20 @@ def list_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
     return found
 
 
-def format_of(files: Sequence[str], told: str | None = None) -> str:
-    """As told, else by the names of the files."""
-    if told is not None:
-        if told not in FORMATS:
-            raise InvalidSetting(f"format must be {', '.join(FORMATS)}, not {told!r}")
-        return told
+def format_of(files: Sequence[str], given: str | None = None) -> str:
+    """The given format, or that of the file names."""
+    if given is not None:
+        if given not in FORMATS:
+            raise InvalidSetting(f"format must be {', '.join(FORMATS)}, not {given!r}")
+        return given
     formats = {_SUFFIXES.get(_suffix(name), "") for name in _leaves(files)}
     if len(formats) == 1 and (only := formats.pop()):
         return only
-    raise InvalidSetting(f"the names of the files do not tell their format: say which, {', '.join(FORMATS)}")
+    raise InvalidSetting(f"the file names do not show the format: give it, one of {', '.join(FORMATS)}")
 
 
 def job_of(files: Sequence[str], more: Sequence[object]) -> str:
-    """The same name for the same files; a new one wherever the files cannot be looked at."""
+    """The same name for the same files; a new one if the files are remote."""
     if any(is_remote(path) for path in files):
         return f"load-{uuid.uuid4().hex}"
     facts = []
@@ -224,7 +227,7 @@ def _leaves(files: Sequence[str]) -> Iterator[str]:
             yield path
             continue
         for folder, inside, names in os.walk(path):
-            # Spark does not read these either.
+            # Spark does not read these.
             inside[:] = sorted(each for each in inside if each[0] not in "._")
             yield from (os.path.join(folder, name) for name in sorted(names) if name[0] not in "._")
 
@@ -283,11 +286,13 @@ def export(
     options: Mapping[str, str] | None = None,
     progress: Tick | None = None,
 ) -> ExportResult:
-    """Messages of queues as files in the directory `to`, which is new or empty; the queues are only read.
+    """Write messages of queues as files into the directory `to`, which is new or empty; the queues are only
+    read.
 
-    With `drain`, what waits in one queue now is taken out of it, into a directory where earlier drains of it
-    may be: a message is deleted when its file is safe. Under the name `job` the same export is made once.
-    In JSON and CSV a body is text, or `body_base64` where it is none; in text it is all there is.
+    With `drain`, the messages that are ready in one queue now are taken out of it, into a directory that may
+    have earlier drains of it: a message is acked when its file is durable. Under one name `job` an export is
+    made once. In JSON and CSV a body is text, or `body_base64` if it is not text; the format text has only
+    bodies.
     """
     if format not in FORMATS:
         raise InvalidSetting(f"format must be {', '.join(FORMATS)}, not {format!r}")
@@ -300,9 +305,9 @@ def export(
         given = {"since": since, "until": until, "path": path, "archive": archive, "job": job}
         for name, value in given.items():
             if value is not None and name != "path":
-                raise InvalidSetting(f"{name} does not go with drain, which takes all that waits")
+                raise InvalidSetting(f"{name} does not go with drain, which takes all ready messages")
         if url is None:
-            raise InvalidSetting("to drain a queue needs its server: give url")
+            raise InvalidSetting("draining a queue needs its server: give url")
         return _drain(spark, names, out, format, url, token, columns, max_messages, options, progress)
     if max_messages is not None:
         raise InvalidSetting("max_messages is for drain")
@@ -312,7 +317,7 @@ def export(
     from .history import history
 
     wanted = _read_columns(columns, format)
-    first, end = parse_moment(since, "since"), parse_moment(until, "until")
+    first, end = moment_datetime(since, "since"), moment_datetime(until, "until")
     session = ensure_session(spark)
     with explain_errors(), report_progress(session, progress):
         frame = history(
@@ -342,13 +347,13 @@ def count(
     until: Any = None,
     drain: bool = False,
 ) -> int:
-    """How many messages an export would write, as of now."""
+    """The number of messages that an export would write now."""
     names = (queues,) if isinstance(queues, str) else tuple(queues)
     if drain:
         from .calls import quoted
 
         if url is None:
-            raise InvalidSetting("to drain a queue needs its server: give url")
+            raise InvalidSetting("draining a queue needs its server: give url")
         with _link(url, token) as link:
             return int(link.call("GET", f"queues/{quoted(_only(names))}/stats").json()["ready"])
     from .history import history
@@ -361,8 +366,8 @@ def count(
             token=token,
             archive=archive,
             queues=names,
-            since=parse_moment(since, "since"),
-            until=parse_moment(until, "until"),
+            since=moment_datetime(since, "since"),
+            until=moment_datetime(until, "until"),
             columns=("seq",),
         ).count()
 
@@ -376,7 +381,7 @@ def _only(names: tuple[str, ...]) -> str:
 def _write_atomically(
     frame: DataFrame, out: str, format: str, job: str | None, options: Mapping[str, str] | None
 ) -> ExportResult:
-    """Written beside its place, and moved there in one step."""
+    """Written beside its target, and renamed to it."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
@@ -429,18 +434,18 @@ def _drain(
             _mark(out, mark)
     read_columns = _read_columns(columns, format)
     session = ensure_session(spark)
-    told = {
+    source = {
         "url": url,
         "token": token,
         "mode": "consume",
         "queue": queue,
-        # Its batches are known by this name: the same directory goes on where it was.
+        # The name of its batches: the same directory continues where it was.
         "subscription": f"export-{hashlib.sha256(out.encode()).hexdigest()[:16]}",
         "columns": read_columns,
         "maxMessagesPerTrigger": max_messages,
     }
     with explain_errors():
-        frame = session.readStream.format("openq").options(**as_options(**told)).load()
+        frame = session.readStream.format("openq").options(**as_options(**source)).load()
         writing = {**_file_options(format, options), "path": out}
         ticked = None if progress is None else lambda done: progress(done, 0)
         count, _ = run_stream(format_columns(frame, format), format, writing, checkpoint, progress=ticked)
@@ -453,7 +458,7 @@ def _read_columns(columns: Sequence[str] | None, format: str) -> Sequence[str] |
     """The columns to read. Raises InvalidSetting for one that messages do not have."""
     if format == "text":
         if columns is not None:
-            raise InvalidSetting("text is the bodies alone: leave columns out")
+            raise InvalidSetting("the format text has only bodies: leave columns out")
         return ("body",)
     if columns is not None:
         Selection(columns=tuple(columns)).validate()
@@ -461,7 +466,7 @@ def _read_columns(columns: Sequence[str] | None, format: str) -> Sequence[str] |
 
 
 def format_columns(frame: DataFrame, format: str) -> DataFrame:
-    """Columns that a format can hold: bodies as text where there is no better way, maps as JSON in CSV."""
+    """Columns as a format supports them: bodies as text, maps as JSON in CSV."""
     from pyspark.sql.functions import col, expr
 
     if format == "parquet":
@@ -487,15 +492,15 @@ def format_columns(frame: DataFrame, format: str) -> DataFrame:
 
 
 def _file_options(format: str, options: Mapping[str, str] | None) -> dict[str, str]:
-    told = {"parquet": {"compression": "zstd"}, "csv": {"header": "true", "escape": '"'}}.get(format, {})
-    return {**told, **(options or {})}
+    defaults = {"parquet": {"compression": "zstd"}, "csv": {"header": "true", "escape": '"'}}.get(format, {})
+    return {**defaults, **(options or {})}
 
 
 def _require_empty(out: str) -> None:
     if is_remote(out):
-        return  # Spark looks for itself
+        return  # Spark checks that itself
     if os.path.lexists(out) and (not os.path.isdir(out) or os.listdir(out)):
-        raise InvalidSetting(f"{out} is there already: name a directory that is new or empty")
+        raise InvalidSetting(f"{out} exists already: name a directory that is new or empty")
     os.makedirs(os.path.dirname(out), exist_ok=True)
 
 
@@ -520,7 +525,7 @@ def _mark(out: str, facts: Mapping[str, Any]) -> None:
 
 @contextmanager
 def report_progress(spark: SparkSession, tick: Tick | None) -> Iterator[None]:
-    """Tells how many tasks are done, of those that Spark knows of by now."""
+    """Report how many tasks are done, of those that Spark knows so far."""
     if tick is None or "connect" in type(spark).__module__:
         yield
         return

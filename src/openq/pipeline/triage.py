@@ -1,9 +1,9 @@
-"""Dead letters by what went wrong: how many, since when, which of them are still there, and what to do.
+"""Dead letters grouped by error: how many, since when, which are still there, and what to do.
 
     triage(spark, path="data", queues="orders-dead")
 
-The reasons are normalised when the history is read (`history/error_signature.py`), so millions are grouped in one
-pass, and only numbers of fixed size are kept for each group. Samples are looked up afterwards.
+The reasons are normalised when the history is read (`history/error_signature.py`), so millions are grouped in
+one pass with a fixed amount of data per group. Samples are looked up afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..client.times import from_ms, iso
 from ..errors import InvalidSetting
+from .events import PURGES, REMOVALS, RETURNS, purges_by_queue
 from .report import count, escape, examples, moment, page, span, sparkline, stacked_bar, table, text_cell
+from .resend import excerpt
 from .target import HistoryTarget, queue_list
 
 if TYPE_CHECKING:
@@ -41,14 +43,12 @@ _COLUMNS = (
     "to_queue",
     "to_seq",
 )
-_ENDS = ("ack", "redrive", "move", "dead_letter", "expire", "cancel", "drop")
 _BACK = ("redrive", "move")
-_PURGES = ("purge", "delete")
 
 
 @dataclass(frozen=True)
 class TriageGroup:
-    """Dead letters with one reason, from one queue, of one type."""
+    """Dead letters with one error, from one queue, of one type."""
 
     source: str
     dead_queue: str
@@ -90,7 +90,7 @@ class TriageGroup:
 
 @dataclass(frozen=True)
 class Triage:
-    """The largest groups, and how much there is in all."""
+    """The largest groups, and the totals."""
 
     total: int
     groups_in_all: int
@@ -121,9 +121,9 @@ def triage(
     top: int = 20,
     samples: int = 3,
 ) -> Triage:
-    """Group the dead letters of a history. `queues` are dead-letter queues, names or patterns; all without.
+    """Group the dead letters of a history. `queues` are dead-letter queues, names or patterns; default: all.
 
-    Gives the `top` largest groups, each with up to `samples` messages.
+    Returns the `top` largest groups, each with up to `samples` messages.
     """
     if not 1 <= top <= 1000:
         raise InvalidSetting(f"top must be from 1 to 1000, not {top}")
@@ -134,17 +134,17 @@ def triage(
 
 
 def triage_history(source: Any, queues: tuple[str, ...], top: int, samples: int) -> Triage:
-    """`source` takes the words of `history` and gives a DataFrame, with the same end for all of them."""
+    """`source` has the keywords of `history` and returns DataFrames with the same end."""
     dead = source(table="events", events=("dead_letter",), columns=_COLUMNS)
     dead = _with_types(_in_queues(dead, queues), source)
     found, in_all = _groups(dead, top, samples)
     if not found:
         return Triage(0, 0, None, _HOUR_US, ())
-    # Two questions that do not need each other's answer: Spark works on both at once.
+    # Independent of each other: Spark runs both at once.
     with ThreadPoolExecutor(1, thread_name_prefix="openq-triage") as thread:
         looking = thread.submit(_samples, source, found, samples) if samples else None
         ends = _ends(dead, source, found)
-        told = looking.result() if looking is not None else {}
+        found_samples = looking.result() if looking is not None else {}
     first = min(row["first_us"] for row in found)
     last = max(row["last_us"] for row in found)
     hours = last // _HOUR_US - first // _HOUR_US + 1
@@ -157,7 +157,7 @@ def triage_history(source: Any, queues: tuple[str, ...], top: int, samples: int)
             timeline[(each["hour"] - begin) // wide] += each["n"]
         back = sum(ends.get((at, event), 0) for event in _BACK)
         ended = sum(number for (group, _), number in ends.items() if group == at)
-        groups.append(_group(row, timeline, back, ended, last, told.get(at, ())))
+        groups.append(_group(row, timeline, back, ended, last, found_samples.get(at, ())))
     return Triage(in_all["total"], in_all["groups"], begin * _HOUR_US, wide * _HOUR_US, tuple(groups))
 
 
@@ -175,16 +175,16 @@ def _in_queues(dead: DataFrame, queues: tuple[str, ...]) -> DataFrame:
 
 
 def _with_types(dead: DataFrame, source: Any) -> DataFrame:
-    """With the type of each message, which only its publish knows."""
+    """Adds the type of each message, which only its publish has."""
     from pyspark.sql import functions as F
 
-    # Published long before, maybe: from the beginning on.
+    # The publish may be long before `since`.
     types = source(table="messages", columns=("message_id", "type"), body=False, since=None)
     types = types.where("type IS NOT NULL")
     if types.isEmpty():
-        # Where nobody sets types there is nothing to join a million rows with.
+        # Without any types there is no need for a join.
         return dead.withColumn("type", F.lit(None).cast("string"))
-    # An id that was used twice names two messages; the join must not make two dead letters of one.
+    # An id may be used twice: the join must not duplicate dead letters.
     types = types.groupBy(F.xxhash64("message_id").alias("key")).agg(F.max("type").alias("type"))
     return dead.withColumn("key", F.xxhash64("message_id")).join(types, "key", "left").drop("key")
 
@@ -198,7 +198,7 @@ def _groups(dead: DataFrame, top: int, samples: int) -> tuple[list[dict[str, Any
         F.min(F.col("seq").bitwiseXOR(F.lit(mask))).alias(f"pick{at}")
         for at, mask in enumerate(_masks(samples))
     ]
-    # Only numbers: Spark then keeps the groups in a hash table, where texts would make it sort every row.
+    # Only numbers: Spark aggregates them in a hash table, and would sort all rows for texts.
     by_hour = dead.groupBy(*_GROUP, F.floor(us / _HOUR_US).alias("hour")).agg(
         F.count("*").alias("n"), F.min(us).alias("first_us"), F.max(us).alias("last_us"), *picks
     )
@@ -209,7 +209,7 @@ def _groups(dead: DataFrame, top: int, samples: int) -> tuple[list[dict[str, Any
         F.collect_list(F.struct("hour", "n")).alias("hours"),
         *(F.min(f"pick{at}").alias(f"pick{at}") for at in range(samples)),
     )
-    # How much there is in all is counted on the way: only the largest groups leave Spark.
+    # The totals are observed on the way: only the largest groups leave Spark.
     seen = Observation()
     grouped = grouped.observe(seen, F.sum("n").alias("total"), F.count("*").alias("groups"))
     order = [F.col("n").desc(), *(F.col(name).asc_nulls_first() for name in _GROUP)]
@@ -218,7 +218,8 @@ def _groups(dead: DataFrame, top: int, samples: int) -> tuple[list[dict[str, Any
 
 
 def _masks(samples: int) -> list[int]:
-    """The least `seq ^ mask` of a group is its first, its last or another one, and `^ mask` gives it back."""
+    """The smallest `seq ^ mask` of a group belongs to its first, its last or another message; `^ mask`
+    inverts it."""
     every = (1 << 62) - 1
     return [0, every, *(0x9E3779B97F4A7C15 * at & every for at in range(1, samples))][:samples]
 
@@ -239,26 +240,26 @@ def _matched(dead: DataFrame, found: Sequence[dict[str, Any]]) -> DataFrame:
 
 
 def _ends(dead: DataFrame, source: Any, found: Sequence[dict[str, Any]]) -> dict[tuple[int, str], int]:
-    """How many of each group left the dead-letter queue, and how: (number of the group, event)."""
+    """How many of each group left the dead-letter queue, by (number of the group, event)."""
     from pyspark.sql import functions as F
 
     names = sorted({row["to_queue"] for row in found if row["to_queue"] is not None})
     columns = ("position", "item", "seq", "queue", "event")
-    left = source(table="events", events=(*_ENDS, *_PURGES), columns=columns, until=None)
+    left = source(table="events", events=(*REMOVALS, *PURGES), columns=columns, until=None)
     left = left.where(F.col("queue").isin(names))
-    is_purge = F.col("event").isin(*_PURGES)
-    # Of purges each one, of the rest only whether there is any: that is mostly all there is to know.
+    is_purge = F.col("event").isin(*PURGES)
+    # Every purge, but of the rest only whether there is any: often there is none.
     seen = left.groupBy("queue", "event", F.when(is_purge, F.col("position")).alias("at")).agg(
         F.max("item").alias("item")
     )
-    told = seen.collect()
-    if not told:
+    events = seen.collect()
+    if not events:
         return {}
-    left = left.where(F.col("event").isin(*_ENDS))
-    # A dead letter may have gone to several queues at once, one row each: one end for each of those.
+    left = left.where(F.col("event").isin(*REMOVALS))
+    # A dead letter may have gone to several queues, one row each: one removal for each.
     ended = left.groupBy(F.col("seq").alias("to_seq")).agg(F.max("event").alias("ended"))
     rows = _matched(dead, found).join(ended, "to_seq", "left")
-    purges = [row for row in told if row["event"] in _PURGES]
+    purges = [row for row in events if row["event"] in PURGES]
     if purges:
         rows = _with_purges(rows, source, purges)
     counted = rows.where("ended IS NOT NULL").groupBy("at", "ended").count()
@@ -266,25 +267,20 @@ def _ends(dead: DataFrame, source: Any, found: Sequence[dict[str, Any]]) -> dict
 
 
 def _with_purges(rows: DataFrame, source: Any, purges: Sequence[Any]) -> DataFrame:
-    """With "purge" as the end of those that a purge of their queue has found there."""
+    """Sets "purge" as the end of those that a purge of their queue removed."""
     from pyspark.sql import functions as F
 
-    from .lifecycle import RETURNS
-
-    listed: dict[str, list[tuple[int, bool]]] = {}
-    for row in purges:
-        # The item of a purge says whether it left alone what was on loan.
-        listed.setdefault(row["queue"], []).append((row["at"], row["event"] == "purge" and row["item"] == 1))
+    listed = purges_by_queue(purges, "at")
     schema = "to_queue STRING, purges ARRAY<STRUCT<at: BIGINT, spares: BOOLEAN>>"
     table = rows.sparkSession.createDataFrame(list(listed.items()), schema)
     rows = rows.join(F.broadcast(table), "to_queue", "left")
     sparing = [queue for queue, found in listed.items() if any(spares for _, spares in found)]
     if sparing:
         columns = ("position", "seq", "queue", "event")
-        loans = source(table="events", events=("deliver", *RETURNS), columns=columns, until=None)
+        deliveries = source(table="events", events=("deliver", *RETURNS), columns=columns, until=None)
         step = F.struct(F.col("position").alias("at"), (F.col("event") == "deliver").alias("held"))
-        loans = loans.where(F.col("queue").isin(sparing)).groupBy(F.col("seq").alias("to_seq"))
-        rows = rows.join(loans.agg(F.collect_list(step).alias("steps")), "to_seq", "left")
+        deliveries = deliveries.where(F.col("queue").isin(sparing)).groupBy(F.col("seq").alias("to_seq"))
+        rows = rows.join(deliveries.agg(F.collect_list(step).alias("steps")), "to_seq", "left")
 
     def sweeps(purge: Any) -> Any:
         there = purge["at"] > F.col("position")
@@ -311,46 +307,38 @@ def _samples(
     chosen = F.col("seq").isin(list(wanted))
     columns = ("seq", "ts", "message_id", "error_text")
     events = source(table="events", events=("dead_letter",), columns=columns).where(chosen)
-    excerpt = F.substring("body", 1, EXCERPT).alias("body")
+    beginning = F.substring("body", 1, EXCERPT).alias("body")
 
     def bodies_of(**which: Any) -> DataFrame:
-        # Published long before, maybe: from the beginning on.
-        words = ("seq", "message_id", "size", "body")
-        told = source(table="messages", columns=words, since=None, until=None, **which)
-        return cast("DataFrame", told)
+        # The publish may be long before `since`.
+        columns = ("seq", "message_id", "size", "body")
+        return cast("DataFrame", source(table="messages", columns=columns, since=None, until=None, **which))
 
-    # Most died where they were published, under the same number: events and bodies in one go.
-    both = bodies_of().where(chosen).select("seq", "message_id", "size", excerpt)
+    # Most were dead-lettered from the queue they were published to, with the same sequence number: one query.
+    both = bodies_of().where(chosen).select("seq", "message_id", "size", beginning)
     both = both.withColumn("is_body", F.lit(True)).unionByName(events, allowMissingColumns=True)
     read = both.collect()
     rows = [row for row in read if not row["is_body"]]
     bodies = {row["message_id"]: row for row in read if row["is_body"]}
-    # Those that were moved before have the number of their last place.
+    # Those that were moved before have another sequence number.
     missing = {row["message_id"] for row in rows if row["message_id"] is not None} - bodies.keys()
     if missing:
-        others = bodies_of(ids=sorted(missing)).select("message_id", "size", excerpt)
+        others = bodies_of(ids=sorted(missing)).select("message_id", "size", beginning)
         bodies.update((row["message_id"], row) for row in others.collect())
     listed: dict[int, list[dict[str, Any]]] = {}
-    for died in sorted(rows, key=lambda row: row["seq"]):
-        told_body = bodies.get(died["message_id"])
+    for letter in sorted(rows, key=lambda row: row["seq"]):
+        body = bodies.get(letter["message_id"])
         sample = {
-            "id": died["message_id"],
-            "time": iso(died["ts"].astimezone()),
-            "error": None if died["error_text"] is None else died["error_text"][:2000],
-            "size": None if told_body is None else told_body["size"],
-            "body": None if told_body is None else _excerpt(bytes(told_body["body"] or b"")),
+            "id": letter["message_id"],
+            "time": iso(letter["ts"].astimezone()),
+            "error": None if letter["error_text"] is None else letter["error_text"][:2000],
+            "size": None if body is None else body["size"],
+            "body": None if body is None else excerpt(bytes(body["body"] or b""), EXCERPT),
         }
-        group = listed.setdefault(wanted[died["seq"]], [])
+        group = listed.setdefault(wanted[letter["seq"]], [])
         if all(each["id"] != sample["id"] for each in group):
             group.append(sample)
     return {at: tuple(each) for at, each in listed.items()}
-
-
-def _excerpt(body: bytes) -> str:
-    """The beginning of a body as text; the last character may have been cut in the middle."""
-    text = body.decode("utf-8", "replace").rstrip("\ufffd") if body else ""
-    shown = sum(character.isprintable() or character in "\r\n\t" for character in text)
-    return text if shown >= 0.8 * len(text) else "hex " + body[: EXCERPT // 4].hex()
 
 
 # -- what to do --------------------------------------------------------------------------------------------
@@ -360,48 +348,48 @@ _ADVICE = (
         "redrive",
         r"time.?d? ?out|timeout|refused|unreachable|unavailable|reset by peer|broken pipe|connection|temporar"
         r"|throttl|rate.?limit|too many requests|deadlock|lock wait|try again|\b50[234]\b|\b429\b",
-        "looks like trouble that passes: redrive once the other side is well, not too fast",
+        "looks transient: redrive with a rate limit once the dependency has recovered",
     ),
     (
         "access",
         r"permission|denied|forbidden|unauthori[sz]ed|credential|\b40[13]\b|certificate|expired token",
-        "somebody was not let in: mend access first, then redrive",
+        "access was denied: fix permissions or credentials first, then redrive",
     ),
     (
         "capacity",
         r"overflow|queue is full|max_length|expired|time to live|no space|out of memory|memoryerror",
-        "more came than could be worked off: add consumers or limits first, then redrive what still matters",
+        "more messages than consumers could process: add consumers or limits first, then redrive",
     ),
     (
         "gone",
         r"not found|no such|does not exist|\b404\b|missing|unknown \w+ id|deleted",
-        "what it speaks of is not there: redrive if that comes back, else discard",
+        "something it refers to does not exist: redrive if it comes back, otherwise discard",
     ),
     (
         "fix",
         r"valueerror|typeerror|keyerror|indexerror|attributeerror|assertion|json|decode|parse|schema|valid"
         r"|syntax|unexpected|nonetype|null|cast|overflowerror|zerodivision",
-        "the same input fails every time: mend the consumer, or the message (--transform), then redrive",
+        "the same input fails every time: fix the consumer or the message (--transform), then redrive",
     ),
 )
 _ADVICE_PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE), text) for name, pattern, text in _ADVICE)
 
 
 def advice_for(error_type: str | None, signature: str | None, there: int) -> tuple[str, str]:
-    """A word for programs and a sentence for people."""
+    """A keyword for programs and a sentence for people."""
     if not there:
-        return "none", "nothing of it is left in the dead-letter queue"
+        return "none", "none is left in the dead-letter queue"
     text = f"{error_type or ''} {signature or ''}"
     for name, pattern, sentence in _ADVICE_PATTERNS:
         if pattern.search(text):
             return name, sentence
     if not text.strip():
-        return "look", "no reason was given: look at the samples, and let consumers nack with a reason"
-    return "look", "look at the samples, mend the cause, then redrive"
+        return "look", "no reason was given: inspect the samples, and let consumers nack with a reason"
+    return "look", "inspect the samples, fix the cause, then redrive"
 
 
 def command_for(row: dict[str, Any]) -> str:
-    """The redrive of exactly this group, as one may paste it into a shell."""
+    """The redrive of exactly this group, quoted for a shell."""
     signature = row["error_signature"]
     where = "error_signature IS NULL" if signature is None else f"error_signature = {_sql(signature)}"
     where += f" AND dlq_source = {_sql(row['queue'])}"
@@ -411,7 +399,7 @@ def command_for(row: dict[str, Any]) -> str:
 
 
 def _sql(text: str) -> str:
-    """A text of Spark's SQL. A backslash and a quote are all that means something in it."""
+    """A text literal of Spark SQL, with backslashes and quotes escaped."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -456,7 +444,7 @@ def render(found: Triage) -> str:
     if not found.groups:
         return page("OpenQ: no dead letters", "<h1>Dead letters</h1><p class=none>There are none.</p>")
     shown = sum(group.count for group in found.groups)
-    heads = ["what went wrong", "from", "type", "count", "state", "there", "redriven", "discarded", "when"]
+    heads = ["error", "from", "type", "count", "state", "there", "redriven", "discarded", "when"]
     rows = [
         [
             text_cell(group.signature or "(no reason given)", "sig"),
