@@ -48,11 +48,19 @@ class CursorStore:
         return broker
 
     def fill(self, count: int = 2_000, queue: str = "q") -> None:
-        """Traffic that comes and goes; then nobody needs it any more."""
-        for _ in range(count // 100):
+        """Publish and ack messages, the last ack in a later millisecond than the last publish: a cursor holds
+        whole milliseconds."""
+        for number in range(count // 100):
             self.broker.publish_bodies(queue, [b"x" * 100] * 100, 0)
-            lent = self.broker.receive(queue, 100)
-            assert self.broker.ack(queue, [(each.entry.seq, each.number) for each in lent]) == [None] * 100
+            deliveries = self.broker.receive(queue, 100)
+            while number == count // 100 - 1 and self.now_ms() <= deliveries[-1].entry.sent_ms:
+                pass
+            receipts = [(each.entry.seq, each.number) for each in deliveries]
+            assert self.broker.ack(queue, receipts) == [None] * 100
+
+    def now_ms(self) -> int:
+        """Redis's time. A virtual clock does not pass by itself, and needs no waiting."""
+        return 1 << 62 if self._clock is not None else self.broker.store.redis_now()
 
     def hand_around(self, times: int) -> None:
         """One message again and again: two events each time, and nothing else."""
@@ -69,7 +77,7 @@ class CursorStore:
         return int(self.broker.calls.call(key, "XLEN", key, idempotent=True))
 
     def end(self) -> int:
-        return StreamHistoryEnd(self.broker).now(settle=True)
+        return StreamHistoryEnd(self.broker.store).now(settle=True)
 
     def state(self, name: str = "c", broker: RedisBroker | None = None) -> CursorState:
         [found] = [each for each in (broker or self.broker).cursors.states() if each.cursor.name == name]

@@ -106,7 +106,7 @@ def test_a_queue_that_is_deleted_and_changed_at_once_is_there_or_not(redis_serve
 def test_a_queue_whose_deletion_was_cut_short_is_gone_for_everybody(redis_server: Server) -> None:
     first, second = _open(redis_server), _open(redis_server)
     first.declare("q", QueueSettings())
-    first._fcall_queue(first._view("q"), "drop", 0, 0)  # and no more: as if it died here
+    first.store.fcall_queue(first.get_queue("q"), "drop", 0, 0)  # and no more: as if it died here
 
     with pytest.raises(QueueNotFound):
         second.publish("q", Draft(b"x"))
@@ -144,7 +144,7 @@ def test_settings_whose_change_was_cut_short_apply_all_the_same(
     dying.declare("q", QueueSettings())
     wanted = QueueSettings(max_length=1, overflow="reject")
     with monkeypatch.context() as patch:
-        patch.setattr(dying, "_configure", lambda view: None)
+        patch.setattr(dying.store, "configure", lambda view: None)
         dying.declare("q", wanted, change=True)
 
     assert other.declare("q", wanted) == wanted
@@ -169,7 +169,7 @@ def test_history_of_what_only_arrives_is_trimmed_too(redis_server: Server) -> No
             broker.ack(name, [(delivery.entry.seq, delivery.number)])
 
     for name in ("a", "b"):
-        key = broker._view(name).key[:-1]
+        key = broker.get_queue(name).key[:-1]
         assert redis_server.ask("XLEN", (key + b"m").decode()) < 700
         assert redis_server.ask("EXISTS", (key + b"ob").decode()) == 0
     broker.close()
@@ -220,7 +220,7 @@ def test_a_waiter_that_met_an_error_stands_in_line_again(
             raise StoreUnavailable("away", sent=False)
         return real(*args, **options)
 
-    monkeypatch.setattr(broker, "receive", receive)
+    monkeypatch.setattr(broker.receiver, "receive", receive)
     publisher = _open(redis_server)
     publisher.publish("q", Draft(b"x"))
 
@@ -236,7 +236,7 @@ def test_bound_leases_of_a_lost_answer_come_back(
     broker = _open(redis_server)
     broker.declare("q", QueueSettings())
     broker.publish_bodies("q", [b"a", b"b", b"c"], 0)
-    real = broker._fcall_queue
+    real = broker.store.fcall_queue
     lost = []
 
     def about_queue(view: Any, name: str, *args: Any, **options: Any) -> Any:
@@ -246,7 +246,7 @@ def test_bound_leases_of_a_lost_answer_come_back(
             raise StoreUnavailable("the answer never came", sent=True)
         return reply
 
-    monkeypatch.setattr(broker, "_fcall_queue", about_queue)
+    monkeypatch.setattr(broker.store, "fcall_queue", about_queue)
 
     assert _bodies(broker.receive("q", 2, NO_DEADLINE, "me")) == [b"a", b"b"]
 

@@ -11,7 +11,7 @@ import redis
 
 from openq.clock import VirtualClock
 from openq.model import Draft, Entry, QueueSettings
-from openq.redis import admin
+from openq.redis import inspection
 from openq.redis.broker import RedisBroker
 from tests.redis.servers import Server
 
@@ -27,7 +27,7 @@ def clock() -> VirtualClock:
 def broker(
     redis_server: Server, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RedisBroker]:
-    monkeypatch.setattr(admin, "_PAGE", PAGE)
+    monkeypatch.setattr(inspection, "_PAGE", PAGE)
     with closing(RedisBroker(redis_server.url, profile="fast", clock=clock)) as broker:
         broker.declare("q", QueueSettings())
         # Sequences from 1, so that they have different numbers of digits. Redis sorts them as texts.

@@ -548,8 +548,8 @@ def test_a_view_for_a_loop_stages_by_its_own_connections(broker: RedisBroker) ->
     loop = asyncio.new_event_loop()
     view = broker.on_loop(loop)
 
-    assert view.staging.broker is view
-    assert broker.staging.broker is broker
+    assert view.staging.store is view.store is not broker.store
+    assert broker.staging.store is broker.store
 
     broker.leave_loop(loop)
     loop.close()

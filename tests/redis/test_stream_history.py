@@ -50,7 +50,7 @@ class HistoryFixture:
 
     def __init__(self, url: str, **options: Any) -> None:
         self.broker = RedisBroker(url, profile="fast", **options)
-        self.reach = StreamHistoryEnd(self.broker)
+        self.reach = StreamHistoryEnd(self.broker.store)
         self.history = StreamHistory(self.broker.address)
 
     def close(self) -> None:
@@ -386,7 +386,7 @@ def test_what_comes_after_a_snapshot_is_not_in_it(columns: HistoryFixture) -> No
 def _drop_history(columns: HistoryFixture) -> None:
     """As a queue does that publishes on, until its first messages are beyond the limit."""
     broker = columns.broker
-    key = broker._view("q").key[:-1] + b"m"
+    key = broker.get_queue("q").key[:-1] + b"m"
     while broker.calls.call(key, "XRANGE", key, "-", "+", "COUNT", 1)[0][1][1][2:] == b"0":
         for number in range(64):
             broker.publish("q", Draft(b"later %d" % number))

@@ -16,6 +16,8 @@ from openq.clock import VirtualClock
 from openq.errors import FunctionError, NotReplicated, QueueNotFound, StoreUnavailable
 from openq.model import Draft, QueueSettings
 from openq.redis.broker import RedisBroker
+from openq.redis.consume import Receiver
+from openq.redis.store import RedisStore
 from openq.redis.subscriptions import RedisSubscriptions
 from tests.cli import test_pipeline_cursors as by_command
 from tests.local import test_subscriptions as of_the_journal
@@ -264,15 +266,15 @@ def test_a_batch_is_whole_as_it_is_when_its_lease_nears_the_end(
     place: SubscriptionStore, monkeypatch: pytest.MonkeyPatch, seconds: int, formed: int, waiting: int
 ) -> None:
     place.publish(*BODIES)
-    ask_and_decide = RedisBroker.ask_and_drain
+    ask_and_drain = RedisStore.ask_and_drain
 
-    def slowly(self: RedisBroker, *args: Any) -> tuple[Any, bool]:
+    def slowly(self: RedisStore, *args: Any) -> tuple[Any, bool]:
         try:
-            return ask_and_decide(self, *args)
+            return ask_and_drain(self, *args)
         finally:
             place.clock.advance(seconds)
 
-    monkeypatch.setattr(RedisBroker, "ask_and_drain", slowly)
+    monkeypatch.setattr(RedisStore, "ask_and_drain", slowly)
 
     assert place.next_batch(0, lease_ms=10_000) == (1, formed)
     assert place.ready() == waiting
@@ -365,7 +367,7 @@ def test_what_an_old_owner_sent_before_it_was_replaced_comes_too_late(
     assert form(other, 0, owner="new") == (1, 5)
 
     with pytest.raises(FunctionError, match="STALE"):
-        one.ask_this_queue(one.get_queue("q"), "ack_batches", one.token(), "s", late.term, 1)
+        one.store.ask_this_queue(one.get_queue("q"), "ack_batches", one.store.token(), "s", late.term, 1)
     with pytest.raises(SubscriptionTaken):
         one.subscriptions.ack("s", 1, "old")
     assert other.subscriptions.ack("s", 1, "new") == (5, 0)
@@ -434,13 +436,13 @@ def test_what_came_before_anybody_stood_in_line_is_taken(
 ) -> None:
     one, other = two
     waiter = Waiter(1, None, None, None, lambda _: None, notify_only=True)
-    stand_by = RedisBroker.stand_by
+    stand_by = Receiver.stand_by
 
-    def stand_late(self: RedisBroker, queue: str, waiter: Waiter) -> int:
+    def stand_late(self: Receiver, queue: str, waiter: Waiter) -> int:
         other.publish_bodies(queue, [b"x"], 0)
         return stand_by(self, queue, waiter)
 
-    monkeypatch.setattr(RedisBroker, "stand_by", stand_late)
+    monkeypatch.setattr(Receiver, "stand_by", stand_late)
 
     assert form(one, 0, waiter=waiter) == (1, 1)
     assert not one.remove_waiter("q", waiter)  # nobody stands there for nothing
@@ -470,7 +472,7 @@ def test_a_server_that_dies_while_it_forms_a_batch_leaves_it_to_the_next(
 
     # One slice of it, and the rest never comes.
     args = ("", "s", known.term, 2, 9_000, -1, 300_000, consumer_of("s", 2), "0", 0, MAX_OPEN)
-    until_ms, _, count, is_whole = one.ask_this_queue(view, "form_batch", *args)
+    until_ms, _, count, is_whole = one.store.ask_this_queue(view, "form_batch", *args)
     assert (int(count), int(is_whole)) == (1_000, 0)
 
     assert form(other, 1, limit=50) == (2, 9_000)  # as large as it was begun
@@ -488,7 +490,7 @@ def test_leases_that_were_made_longer_by_half_end_as_they_were_told(
     known, view = one.subscriptions.get("s"), one.get_queue("q")
 
     # One slice of it, and the rest never comes.
-    _, place = one.ask_this_queue(view, "extend_batch", "", "s", known.term, 1, 3_600_000, 0, 0)
+    _, place = one.store.ask_this_queue(view, "extend_batch", "", "s", known.term, 1, 3_600_000, 0, 0)
     assert 0 < int(place) < formed.count
 
     [state] = other.subscriptions.states()
@@ -502,9 +504,9 @@ def test_answers_that_are_lost_are_given_again(two: tuple[RedisBroker, RedisBrok
     one, _ = two
     one.publish_bodies("q", BODIES[:3_000], 0)
     form(one, 0, limit=2_500)
-    known, view, token = one.subscriptions.get("s"), one.get_queue("q"), one.token()
+    known, view, token = one.subscriptions.get("s"), one.get_queue("q"), one.store.token()
 
-    answers = [one.ask_this_queue(view, "ack_batches", token, "s", known.term, 1) for _ in range(3)]
+    answers = [one.store.ask_this_queue(view, "ack_batches", token, "s", known.term, 1) for _ in range(3)]
 
     assert answers == [[0, 0, 1]] * 3  # a slice of it, once
     assert one.subscriptions.ack("s", 1, None) == (2_500, 0)

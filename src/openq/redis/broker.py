@@ -1,43 +1,51 @@
-"""The Broker over Redis or Valkey: any number of processes on any number of machines, the same queues."""
+"""The broker over Redis or Valkey: any number of processes on any number of machines share its queues.
+
+A broker is composed of parts, each over one `RedisStore`. Its methods are those of the parts, bound once when
+it is made, so a call costs no extra hop:
+
+    store.py       calls of functions, queue cache, ids, time   publish.py    publish, route
+    consume.py     receive, settle, wait                        queues.py     declare, delete, statistics
+    inspection.py  peek, search, leases, timelines              admin.py      edit, move, redrive, replay
+    exchanges.py   exchanges and bindings                       servers.py    documents, heartbeats, health
+    waiters.py     threads that serve waiters and do upkeep     moves.py      moves between queues
+    cursors.py, subscriptions.py, staging.py                    for the data pipeline
+
+Each event loop has a broker of its own (`on_loop`), whose parts use the connections of that loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import copy
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
-from ..broker.waiters import Waiter
-from ..clock import Clock, VirtualClock
-from ..errors import FunctionError, QueueNotFound, StoreError
+from ..clock import Clock
+from ..errors import OpenQError
 from ..local.foundation import Listener
-from ..model import NO_DEADLINE, Delivery
-from .admin import Administration
-from .call_batcher import CallBatcher
-from .core import StoreState
+from .admin import MessageAdmin
+from .consume import Receiver
 from .cursors import HoldState, RedisCursors
 from .event_log import EventLog
-from .functions import function_name
-from .net import greenlets
-from .net.calls import Calls
-from .net.url import Host, parse
-from .publish import SMALL_BYTES
-from .records import pack_record
-from .registry import CachedQueue, Registry
+from .exchanges import ExchangeAdmin
+from .inspection import Inspector
+from .net.url import parse
+from .publish import Publisher
+from .queues import QueueAdmin
+from .servers import ServerDirectory
 from .staging import RedisStaging
+from .store import RedisStore, StoreState
 from .subscriptions import RedisSubscriptions
-from .waiters import WATCH_MS, WaiterService
+from .upkeep import Upkeep
+from .waiters import WaiterService, WaiterServiceRef
 
 
-class WaiterServiceRef:
-    """Where the views of one broker find its attendant: a fork needs another one."""
+class RedisBroker:
+    # Constant properties of the interface.
+    waits = True
+    is_shared = True
+    storage = "redis"
+    relaxed = False
+    journal = None
 
-    def __init__(self, waiters: WaiterService) -> None:
-        self.service = waiters
-
-
-class RedisBroker(Administration):
     def __init__(
         self,
         url: str,
@@ -46,330 +54,215 @@ class RedisBroker(Administration):
         clock: Clock | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`loop` is where verbs may be called in `bridge` greenlets; threads may call them anyway."""
-        address = parse(url, **({} if profile is None else {"profile": profile}))
-        super().__init__(StoreState(address, clock), loop)
-        if loop is not None:
-            self.batcher = CallBatcher(loop)
-            self.is_server = True
-        self._views: dict[asyncio.AbstractEventLoop, RedisBroker] = {}
+        """`loop` is the loop on which methods may be called in greenlets; threads may always call them."""
+        state = StoreState(parse(url, **({} if profile is None else {"profile": profile})), clock)
+        state.is_server = loop is not None
         self._base = self
+        self._loops: dict[asyncio.AbstractEventLoop, RedisBroker] = {}
+        self._waiters = WaiterServiceRef()
         self._holds = HoldState()
-        self.is_virtual = isinstance(clock, VirtualClock)
+        self._compose(RedisStore(state, loop))
+        state.on_new_queue = self.cursors.hold_new_queue
         try:
-            self._start()
+            self.store.start()
         except BaseException:
-            self.calls.close()
+            self.store.calls.close()
             raise
-        self._waiters_ref = WaiterServiceRef(WaiterService(self))
-        self._shared.after_fork.append(self._after_fork)
+        self._start_waiters()
+        state.after_fork.append(self._after_fork)
         if clock is not None:
             clock.on_advance(self.tick)
         if loop is not None:
-            self._waiters.start()
+            self._waiters.service.start()
+
+    def _compose(self, store: RedisStore) -> None:
+        waiters = self._waiters
+        event_log = EventLog(store)
+        upkeep = self._upkeep = Upkeep(store, event_log)
+        publisher = self.publisher = Publisher(store)
+        receiver = self.receiver = Receiver(store, waiters, upkeep)
+        queues = QueueAdmin(store, waiters.count, self._drop_orphan_subscriptions)
+        inspector = Inspector(store, event_log, queues, waiters.count)
+        admin = MessageAdmin(store, event_log, inspector, publisher)
+        exchanges = ExchangeAdmin(store)
+        servers = ServerDirectory(store)
+
+        self.store = store
+        self.calls = store.calls
+        self.registry = store.registry
+        self.address = store.address
+        self.clock = store.state.clock
+        self.damage = store.state.damage
+        self.is_durable = store.is_durable
+        self.place = f"everything acknowledged is in Redis at {store.address}"
+        self.cursors = RedisCursors(store, servers, self._holds)
+        self.subscriptions = RedisSubscriptions(store, receiver, inspector)
+        self.staging = RedisStaging(store, queues, publisher)
+
+        # Queues.
+        self.declare = queues.declare
+        self.delete = queues.delete
+        self.queues = queues.queues
+        self.settings = queues.settings
+        self.stats = queues.stats
+        self.purge = queues.purge
+        self.waiting = queues.waiting
+        self.ready_count = queues.ready_count
+        self.in_flight = queues.in_flight
+        self.dead_letter_sources = queues.dead_letter_sources
+        self.find_queue = store.registry.queues.get
+        self.get_queue = store.view
+
+        # Publishing.
+        self.publish = publisher.publish
+        self.publish_many = publisher.publish_many
+        self.publish_each = publisher.publish_each
+        self.publish_body = publisher.publish_body
+        self.publish_bodies = publisher.publish_bodies
+        self.publish_with_properties = publisher.publish_with_properties
+        self.publish_soon = publisher.publish_soon
+        self.route = publisher.route
+        self.route_to = publisher.route_to
+        self.routed_queues = publisher.routed_queues
+
+        # Receiving and settling.
+        self.receive = receiver.receive
+        self.receive_soon = receiver.receive_soon
+        self.add_waiter = receiver.add_waiter
+        self.remove_waiter = receiver.remove_waiter
+        self.load = receiver.load
+        self.is_loaded = receiver.is_loaded
+        self.commit_location = receiver.commit_location
+        self.drop_bodies = receiver.drop_bodies
+        self.ack = receiver.ack
+        self.ack_one = receiver.ack_one
+        self.ack_soon = receiver.ack_soon
+        self.ack_late = receiver.ack_late
+        self.nack = receiver.nack
+        self.nack_many = receiver.nack_many
+        self.reject = receiver.reject
+        self.reject_many = receiver.reject_many
+        self.release = receiver.release
+        self.extend = receiver.extend
+        self.extend_late = receiver.extend_late
+
+        # Inspecting and changing messages.
+        self.peek = inspector.peek
+        self.entries = inspector.entries
+        self.walk = inspector.walk
+        self.with_bodies = inspector.with_bodies
+        self.load_bodies = inspector.load_bodies
+        self.deliveries = inspector.deliveries
+        self.leases = inspector.leases
+        self.leases_of = inspector.leases_of
+        self.lease = inspector.lease
+        self.lease_of = inspector.lease_of
+        self.find = inspector.find
+        self.status = inspector.status
+        self.why = inspector.why
+        self.timeline = inspector.timeline
+        self.past = inspector.past
+        self.search = inspector.search
+        self.matching = inspector.matching
+        self.cancel = admin.cancel
+        self.edit = admin.edit
+        self.reschedule = admin.reschedule
+        self.move = admin.move
+        self.redrive = admin.redrive
+        self.redrive_targets = admin.redrive_targets
+        self.replay = admin.replay
+
+        # Exchanges.
+        self.router = store.registry.router
+        self.declare_exchange = exchanges.declare_exchange
+        self.change_exchange = exchanges.change_exchange
+        self.delete_exchange = exchanges.delete_exchange
+        self.bind = exchanges.bind
+        self.unbind = exchanges.unbind
+        self.exchange = exchanges.exchange
+        self.exchanges = exchanges.exchanges
+        self.bindings = exchanges.bindings
+
+        # Durability, time, ids, servers.
+        self.sync = self.flush = store.sync
+        self.after_durable = store.calls.after_copies
+        self.now_ms = store.now_ms
+        self.id_of = store.id_of
+        self.message_id = store.message_id
+        self.document = servers.document
+        self.put_document = servers.put_document
+        self.heartbeat = servers.heartbeat
+        self.servers = servers.servers
+        self.remove_server = servers.remove_server
+        self.announce_url = servers.announce_url
+        self.health = servers.health
+        self.gauges = servers.gauges
 
     @property
-    def _waiters(self) -> WaiterService:
-        return self._waiters_ref.service
+    def id_prefix(self) -> str:
+        return self.registry.id_prefix
 
-    def _after_fork(self) -> None:
-        self._waiters_ref.service = WaiterService(self)
-        self._views.clear()
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        def confirmed(error: OpenQError | None) -> None:
+            callback()
 
-    @property
-    def staging(self) -> RedisStaging:
-        """Batches that come in parts."""
-        if self._staging is None or self._staging.broker is not self:  # a view for a loop is a copy
-            self._staging = RedisStaging(self)
-        return self._staging
-
-    _staging: RedisStaging | None = None
-
-    @property
-    def cursors(self) -> RedisCursors:
-        return RedisCursors(self, self._holds)
-
-    @property
-    def subscriptions(self) -> RedisSubscriptions:
-        return RedisSubscriptions(self)
+        self.store.calls.after_copies(confirmed)
 
     def _drop_orphan_subscriptions(self) -> None:
         self.subscriptions.drop_orphans()
 
-    def _hold_for_cursors(self, view: CachedQueue) -> None:
-        self.cursors.hold_new_queue(view)
+    def _start_waiters(self) -> None:
+        self._waiters.service = WaiterService(self.store, self.receiver, self._upkeep, self.cursors)
 
-    @property
-    def registry(self) -> Registry:
-        return self._registry
+    def _after_fork(self) -> None:
+        self._start_waiters()
+        self._loops.clear()
 
-    # -- views for loops ------------------------------------------------------------------------
+    # -- event loops ----------------------------------------------------------------------------
 
     def on_loop(self, loop: asyncio.AbstractEventLoop) -> RedisBroker:
-        """The same broker, for greenlets on that loop. Never waits."""
+        """The same queues through connections of that loop, for greenlets on it. Never blocks."""
         base = self._base
-        view = base._views.get(loop)
-        if view is None:
-            view = copy.copy(base)
-            view.calls = Calls(self._shared.address, loop=loop)
-            view.batcher = CallBatcher(loop)
-            base._views[loop] = view
-        return view
+        broker = base._loops.get(loop)
+        if broker is None:
+            broker = RedisBroker.__new__(RedisBroker)
+            broker._base = base
+            broker._loops = base._loops
+            broker._waiters = base._waiters
+            broker._holds = base._holds
+            broker._compose(RedisStore(base.store.state, loop))
+            base._loops[loop] = broker
+        return broker
 
     def leave_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        view = self._base._views.pop(loop, None)
-        if view is not None:
-            view.calls.close()
+        broker = self._base._loops.pop(loop, None)
+        if broker is not None:
+            broker.calls.close()
 
-    # -- for coroutines -------------------------------------------------------------------------
-    # The commonest verbs without a greenlet for each. None: it must go the long way.
-
-    def _fast_path_view(self, queue: str) -> CachedQueue | None:
-        shared = self._shared
-        if self.batcher is None or shared.closed or shared.listeners:
-            return None
-        return shared.registry.queues.get(queue)
-
-    def publish_soon(self, queue: str, body: bytes, encoding: int) -> Awaitable[int] | None:
-        view = self._fast_path_view(queue)
-        if view is None or not view.is_plain or self.batcher is None:
-            return None
-        record = pack_record(body, encoding, None, b"", False)
-        if len(record) > SMALL_BYTES:
-            return None
-        return self._published(view, self.batcher.ask(self._publish_groups, view, (record, b"")))
-
-    async def _published(self, view: CachedQueue, answers: Awaitable[list[Any]]) -> int:
-        answer = (await answers)[0]
-        return answer if isinstance(answer, int) else self._seq_of_answer(view, answer)
-
-    def receive_soon(self, queue: str, limit: int, consumer: str | None) -> Awaitable[list[Delivery]] | None:
-        view = self._fast_path_view(queue)
-        if view is None or self.batcher is None:
-            return None
-
-        def lost(deliveries: list[Delivery]) -> None:
-            if deliveries:
-                receipts = [(each.entry.seq, each.number) for each in deliveries]
-                greenlets.spawn(self.release, queue, receipts)
-
-        future = self.batcher.ask(self._receive_groups, view, (limit, "", consumer or "", ""), lost)
-        return self._received(future, lost)
-
-    async def _received(
-        self, future: asyncio.Future[list[Delivery]], lost: Callable[[list[Delivery]], None]
-    ) -> list[Delivery]:
-        try:
-            return await future
-        except asyncio.CancelledError:
-            # They may have come in the very moment in which nobody wanted them any more.
-            if future.done() and not future.cancelled() and future.exception() is None:
-                lost(future.result())
-            raise
-
-    def ack_soon(self, queue: str, seq: int, number: int) -> Awaitable[None] | None:
-        view = self._fast_path_view(queue)
-        if view is None or self.batcher is None:
-            return None
-        return self._acked(view, seq, self.batcher.ask(self._ack_groups, view, (seq, number)))
-
-    async def _acked(self, view: CachedQueue, seq: int, answers: Awaitable[list[Any]]) -> None:
-        answer = (await answers)[0]
-        if answer != 1:
-            raise self._settle_error(view, seq, answer)
-
-    # -- waiting --------------------------------------------------------------------------------
-
-    def add_waiter(self, queue: str, waiter: Waiter) -> list[Delivery] | None:
-        """Messages at once, or None: then the waiter stands in line and is served later."""
-        view = self._view(queue)
-        if not waiter.notify_only:
-            deliveries = self._receive_for(queue, waiter)
-            if deliveries:
-                return deliveries
-        waiters = self._waiters
-        waiters.start()
-        waiters.add(queue, waiter)
-        try:
-            # From now on the queue tells; what came in between is seen here.
-            ready = self._watch_queue(view)
-        except BaseException:
-            waiters.remove_waiter(queue, waiter)
-            raise
-        if ready and waiters.remove_waiter(queue, waiter):
-            deliveries = [] if waiter.notify_only else self._receive_for(queue, waiter)
-            if deliveries or waiter.notify_only:
-                return deliveries
-            waiters.add(queue, waiter)
-        return None
-
-    def stand_by(self, queue: str, waiter: Waiter) -> int:
-        """Put one in line who only wants to be told. How many were ready before anybody could tell."""
-        view = self._view(queue)
-        waiters = self._waiters
-        waiters.start()
-        waiters.add(queue, waiter)
-        try:
-            return self._watch_queue(view)
-        except BaseException:
-            waiters.remove_waiter(queue, waiter)
-            raise
-
-    def _watch_queue(self, view: CachedQueue) -> int:
-        next_ms, ready = self.tick_queue(view, WATCH_MS)
-        self._waiters.add_deadline(view, next_ms)
-        return ready
-
-    def _receive_for(self, queue: str, waiter: Waiter) -> list[Delivery]:
-        return self.receive(queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types)
-
-    def remove_waiter(self, queue: str, waiter: Waiter) -> bool:
-        return self._waiters.remove_waiter(queue, waiter)
-
-    def _waiter_count(self, queue: str) -> int:
-        return self._waiters.count(queue)
-
-    def _after_delivery(self, view: CachedQueue, deliveries: list[Delivery], lease_ms: int | None) -> None:
-        if lease_ms == NO_DEADLINE:
-            self._track_bound_lease(view)
-        elif self.batcher is not None:
-            self._waiters.add_deadline(view, deliveries[0].until_ms)
-
-    def _track_bound_lease(self, view: CachedQueue) -> None:
-        self._waiters.add_bound(view)
-
-    def any_host(self) -> Host | None:
-        """Of a server to listen to: messages on channels reach all of them."""
-        return self.calls.any_host()
-
-    # -- for the attendant ----------------------------------------------------------------------
-
-    def view_of_key(self, key: bytes) -> CachedQueue | None:
-        number = key[key.find(b".", key.find(b"{")) + 1 : key.find(b"}")]
-        return self._registry.numbered.get(int(number)) if number.isdigit() else None
-
-    def tick_queue(self, view: CachedQueue, watch_ms: int | None = None) -> tuple[int, int]:
-        """What time brought about in a queue. When it brings the next, and how many are ready."""
-        args = () if watch_ms is None else (watch_ms,)
-        outbox, _, (next_ms, ready, version) = self._fcall_queue(view, "tick", *args)
-        if outbox:
-            self._try_drain_outbox(view)
-        if version < view.version:
-            self._configure(view)  # who changed the settings died before the queue heard of it
-        if self._shared.listeners:
-            for seq in EventLog(self).expired_leases(view):
-                self._emit("expired", view.name, [self._delivered_id(seq)])
-        return int(next_ms), int(ready)
-
-    def keep_history(self, views: list[CachedQueue], from_ms: int, until_ms: int) -> list[CachedQueue]:
-        """For readers who have not come further. Those that dropped something which nobody holds."""
-        asked = (self._now_argument(), from_ms, until_ms)
-        name = function_name("keep_history")
-        commands = [(view.key, (b"FCALL", name, 1, view.key, *asked)) for view in views]
-        dropped = []
-        for view, reply in zip(views, self.calls.many(commands, idempotent=True), strict=True):
-            try:
-                if isinstance(reply, StoreError):
-                    # A node without the functions, a queue that is gone or was lost: the long way tells.
-                    reply = self._fcall_queue(view, "keep_history", *asked[1:])
-            except QueueNotFound:
-                continue
-            if reply[2]:
-                dropped.append(view)
-        return dropped
-
-    def redis_now(self) -> int:
-        return self._redis_now()
-
-    # -- for subscriptions ----------------------------------------------------------------------
-
-    def view(self, queue: str) -> CachedQueue:
-        return self._view(queue)
-
-    def token(self) -> str:
-        return self._token()
-
-    def tick_at(self, view: CachedQueue, at_ms: int) -> None:
-        """When a lease ends that nobody may ask for."""
-        if self.batcher is not None:
-            self._waiters.add_deadline(view, at_ms)
-
-    def ask_this_queue(self, view: CachedQueue, name: str, *args: Any) -> Any:
-        return self.ask_and_drain(view, name, *args)[0]
-
-    def ask_and_drain(self, view: CachedQueue, name: str, *args: Any) -> tuple[Any, bool]:
-        """The answer of a function for this very queue, not for one of its name made later; and whether some
-        of its messages went elsewhere by that."""
-        for _ in range(2):
-            try:
-                reply = self._fcall(view.key, name, *args)
-                outbox, _, answer = reply if len(reply) == 3 else self._report_damage(view, reply)
-                return answer, bool(outbox and self._try_drain_outbox(view))
-            except FunctionError as error:
-                if error.code == "GONE":
-                    self._drop_deleted(view)
-                elif error.code != "NOQUEUE":
-                    raise
-                elif self._recreate(view) is view:
-                    continue
-                break
-        raise QueueNotFound(view.name)
-
-    def renew_bound_leases(self, view: CachedQueue) -> bool:
-        return bool(self._ask_queue(view, "hold", self._shared.client, self._shared.heartbeat_ms))
-
-    def may_sweep(self, lock_ms: int) -> bool:
-        """Whether it is this process that looks through all queues just now."""
-        key = f"{self._registry.prefix}:{{meta}}:sweeper".encode()
-        client = self._shared.client
-        if self.calls.call(key, "SET", key, client, "NX", "PX", lock_ms, idempotent=True) is not None:
-            return True
-        if self.calls.call(key, "GET", key, idempotent=True) != client.encode():
-            return False
-        self.calls.call(key, "PEXPIRE", key, lock_ms, idempotent=True)
-        return True
-
-    def mark_registry_stale(self) -> None:
-        self._is_registry_stale = True
-
-    def refresh_if_stale(self) -> None:
-        if self._is_registry_stale:
-            self._is_registry_stale = False
-            self._registry.refresh(self.calls)
-
-    _is_registry_stale = False
+    # -- time and events ------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Bring everything up to the present by hand (a virtual clock does it on every advance)."""
-        if self._shared.closed:
-            return
-        self._registry.refresh(self.calls)
-        self._waiters.renew_leases()
-        for _ in range(3):  # dead letters may be due where they arrive
-            for view in list(self._registry.queues.values()):
-                with contextlib.suppress(QueueNotFound):
-                    _, ready = self.tick_queue(view)
-                    if ready:
-                        self._waiters.serve(view.name)
-
-    # -- events ---------------------------------------------------------------------------------
+        """Bring all queues up to the present (a virtual clock calls this when it is advanced)."""
+        if not self.store.state.closed:
+            self._waiters.service.tick()
 
     @property
     def observed(self) -> bool:
-        return bool(self._shared.listeners)
+        return bool(self.store.state.listeners)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Tell of every change that this process makes."""
-        self._shared.listeners.append(listener)
+        """Report every change that this process makes. Returns the function that ends it."""
+        listeners = self.store.state.listeners
+        listeners.append(listener)
 
         def unsubscribe() -> None:
-            if listener in self._shared.listeners:
-                self._shared.listeners.remove(listener)
+            if listener in listeners:
+                listeners.remove(listener)
 
         return unsubscribe
 
     def announce(self) -> None:
-        """Listeners have been told already."""
+        """Events are reported at once."""
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -377,12 +270,14 @@ class RedisBroker(Administration):
         return True
 
     def close(self) -> None:
-        if self._shared.closed:
+        state = self.store.state
+        if state.closed:
             return
-        self._shared.closed = True
-        self._base._waiters.send_stop()
-        for view in list(self._base._views.values()):
-            view.calls.close()
-        self._base._views.clear()
+        state.closed = True
+        service = self._waiters.service
+        service.send_stop()
+        for broker in list(self._loops.values()):
+            broker.calls.close()
+        self._loops.clear()
         self._base.calls.close()
-        self._base._waiters.stop()
+        service.stop()

@@ -28,7 +28,8 @@ from .stream_positions import (
 from .stream_scripts import RANGES
 
 if TYPE_CHECKING:
-    from .broker import RedisBroker
+    from .servers import ServerDirectory
+    from .store import RedisStore
 
 HOLD_BYTES = 1 << 30  # of memory, which is dearer than the disk of a journal
 _UPDATE_S = 1.0  # holds that only move on may come to the queues so much later
@@ -52,10 +53,11 @@ class HoldState:
 class RedisCursors:
     holds_all = False
 
-    def __init__(self, broker: RedisBroker, holds: HoldState) -> None:
-        self._broker = broker
+    def __init__(self, store: RedisStore, servers: ServerDirectory, holds: HoldState) -> None:
+        self._store = store
+        self._servers = servers
         self._holds = holds
-        self._hash = JsonHash(broker, "cursors")
+        self._hash = JsonHash(store, "cursors")
 
     def get(self, name: str) -> Cursor | None:
         fields = self._hash.get(name)
@@ -78,7 +80,7 @@ class RedisCursors:
         A position before the one that it has is that of a message which was overtaken, and moves nothing.
         """
         check_name(name, "cursor")
-        now_ms = self._broker.redis_now()
+        now_ms = self._store.redis_now()
         end = position_of_time(now_ms + 1)
         if not 0 <= position <= end:
             raise InvalidSetting(f"position {position} is beyond the end of the history, {end}")
@@ -97,10 +99,10 @@ class RedisCursors:
             return moved.to_json()
 
         moved = Cursor.from_json(name, self._hash.update(name, move))
-        self._broker.registry.refresh(self._broker.calls)
+        self._store.refresh()
         if is_other or self._is_update_due():
             self._update_queues()
-        self._broker.sync()
+        self._store.sync()
         return self._states([moved])[0]
 
     def remove(self, name: str) -> Cursor:
@@ -116,18 +118,18 @@ class RedisCursors:
         self._hash.update(name, take)
         assert gone is not None
         self._update_queues()
-        self._broker.sync()
+        self._store.sync()
         return gone
 
     def states(self) -> list[CursorState]:
         cursors = self._all()
         if not cursors:
             return []
-        self._broker.registry.refresh(self._broker.calls)
+        self._store.refresh()
         return self._states(cursors)
 
     def _states(self, cursors: list[Cursor]) -> list[CursorState]:
-        state = _HistoryState(self._broker)
+        state = _HistoryState(self._store)
         return [self._state(cursor, state) for cursor in cursors]
 
     def _state(self, cursor: Cursor, state: _HistoryState) -> CursorState:
@@ -151,16 +153,16 @@ class RedisCursors:
         cursors = self._active()
         if not cursors and not self._holds.may_hold:
             return
-        if self._broker.health().disk_full:
+        if self._servers.health().disk_full:
             cursors = []  # the past gives way
         for cursor in self._too_far_behind(cursors) if cursors else ():
             cursors.remove(cursor)
             self._hash.update(cursor.name, _abandon)
-        self._set_hold(self._hold(cursors), queues_with_history(self._broker.registry), _ROUNDS)
+        self._set_hold(self._hold(cursors), queues_with_history(self._store.registry), _ROUNDS)
         self._holds.may_hold = bool(cursors)
 
     def _too_far_behind(self, cursors: list[Cursor]) -> list[Cursor]:
-        state = _HistoryState(self._broker)
+        state = _HistoryState(self._store)
         doubtful = [each for each in cursors if each.hold_bytes < state.bytes]
         return [
             each
@@ -181,36 +183,36 @@ class RedisCursors:
 
     def _hold(self, cursors: list[Cursor]) -> Hold:
         """For all of them: the slowest reader counts, and the one that is waited for longest."""
-        now_ms = self._broker.redis_now()
+        now_ms = self._store.redis_now()
         live = [each for each in cursors if each.over(0, now_ms) is None]
         from_ms = min((time_of(each.position) for each in live), default=_NEVER)
         until_ms = max((each.moved_ms + each.hold_s * 1000 for each in live), default=_NEVER)
         return from_ms, int(min(until_ms, _MAX_MS))
 
     def _is_update_due(self) -> bool:
-        rest_s = max(_UPDATE_S, _UPDATE_EACH_S * len(self._broker.registry.queues))
+        rest_s = max(_UPDATE_S, _UPDATE_EACH_S * len(self._store.registry.queues))
         return time.monotonic() - self._holds.updated_s >= rest_s
 
     def _update_queues(self) -> None:
         self._holds.updated_s = time.monotonic()
         self._holds.may_hold = True
-        self._set_hold(self._hold(self._active()), queues_with_history(self._broker.registry), 1)
+        self._set_hold(self._hold(self._active()), queues_with_history(self._store.registry), 1)
 
     def _set_hold(self, hold: Hold, views: list[CachedQueue], rounds: int) -> None:
         """All of them; those that drop what nobody holds any more again, for so many rounds."""
         for _ in range(rounds):
-            views = self._broker.keep_history(views, *hold)
+            views = self._store.keep_history(views, *hold)
 
 
 class _HistoryState:
     """What there is of a history at one moment, for all cursors that are looked at."""
 
-    def __init__(self, broker: RedisBroker) -> None:
-        self._calls = broker.calls
-        self._views = queues_with_history(broker.registry)
-        self._facts = read_queue_streams(broker.calls, self._views)
-        self.now_ms = broker.redis_now()
-        limit = broker.address.history
+    def __init__(self, store: RedisStore) -> None:
+        self._calls = store.calls
+        self._views = queues_with_history(store.registry)
+        self._facts = read_queue_streams(store.calls, self._views)
+        self.now_ms = store.redis_now()
+        limit = store.address.history
         gone = [
             self._facts[view.number].lost(view.settings.history_ms, limit, events=True)
             for view in self._views

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..broker import timeline
 from ..broker.history import HistoryRange, PastMessage, kept_drafts, purged_messages
@@ -14,21 +13,19 @@ from ..engine.routing import is_default
 from ..model import Draft
 from .records import MALFORMED, is_from_elsewhere, unpack_record
 from .registry import CachedQueue
-
-if TYPE_CHECKING:
-    from .admin import Administration
+from .store import RedisStore
 
 _PAGE = 500
 
 
 class EventLog:
-    def __init__(self, broker: Administration) -> None:
-        self._broker = broker
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
 
     def _stream(self, view: CachedQueue, name: str, start: str) -> Iterator[tuple[bytes, bytes]]:
         """Ids and values of a stream, oldest first."""
         key = view.key[:-1] + name.encode()
-        call = self._broker.calls.call
+        call = self._store.calls.call
         while True:
             page = call(key, "XRANGE", key, start, "+", "COUNT", _PAGE, idempotent=True)
             for id, fields in page:
@@ -64,15 +61,15 @@ class EventLog:
     def published(
         self, view: CachedQueue, since_ms: int | None, since_id: str | None, include_purged: bool = False
     ) -> Iterator[Draft]:
-        broker = self._broker
-        oldest_ms = max(since_ms or 0, broker.now_ms() - view.settings.history_ms)
+        store = self._store
+        oldest_ms = max(since_ms or 0, store.now_ms() - view.settings.history_ms)
         purges = [] if include_purged else self._purges(view)
         left_out = None
         if purges:
             past = self.messages(view)
-            left_out = purged_messages(past, broker.id_prefix, lambda seq: _is_purged(seq, purges))
+            left_out = purged_messages(past, store.registry.id_prefix, lambda seq: _is_purged(seq, purges))
         past, settings = self.messages(view), view.settings
-        return kept_drafts(past, view.name, settings, broker.id_prefix, oldest_ms, since_id, left_out)
+        return kept_drafts(past, view.name, settings, store.registry.id_prefix, oldest_ms, since_id, left_out)
 
     def _purges(self, view: CachedQueue) -> list[_Purge]:
         """The purges of a queue, each with those it spared: settled before, or in flight where it says so."""
@@ -94,10 +91,10 @@ class EventLog:
 
     def expired_leases(self, view: CachedQueue) -> list[int]:
         """Sequences whose lease ran out since this was last asked."""
-        seen = self._broker._shared.event_positions
+        seen = self._store.state.event_positions
         start = seen.get(view.number)
         if start is None:
-            start = str(self._broker.now_ms())
+            start = str(self._store.now_ms())
         found = []
         for id, value in self._stream(view, "h", start):
             seen[view.number] = "(" + id.decode()
@@ -111,10 +108,10 @@ class EventLog:
 
     def timeline(self, view: CachedQueue, message_id: str) -> list[TimelineStep]:
         """Followed through the queues it was moved to and from."""
-        broker = self._broker
+        store = self._store
         seqs = {
-            broker._own_seq(message_id),
-            *broker._seqs(view, [message_id]),
+            store.own_seq(message_id),
+            *store.seqs_of(view, [message_id]),
             *self._seqs_of_id(view, message_id),
         }
         wanted = [(view, seq, 0) for seq in sorted(seqs) if seq]
@@ -152,7 +149,7 @@ class EventLog:
         """
         relatives: list[tuple[CachedQueue, int, int]] = []
         key = view.key[:-1] + b"m"
-        found = self._broker.calls.call(key, "XRANGE", key, seq, seq, idempotent=True)
+        found = self._store.calls.call(key, "XRANGE", key, seq, seq, idempotent=True)
         since = "-"
         if found:
             id, fields = found[0]
@@ -163,7 +160,7 @@ class EventLog:
                     (sent_ms, life, 0, TimelineStep(sent_ms, "published", view.name, _by(fields[1])))
                 )
         own = str(seq).encode()
-        numbered = self._broker._registry.numbered
+        numbered = self._store.registry.numbered
         is_here, is_in_flight = True, False
         for place, (id, value) in enumerate(self._stream(view, "h", since), 1):
             if value[:2] == b"P\x1f":
@@ -200,7 +197,7 @@ class EventLog:
         found = []
         origin = f"{view.number}:{seq}"
         for name in names.split("\x1e"):
-            target = self._broker._registry.queues.get(name)
+            target = self._store.registry.queues.get(name)
             if target is None:
                 continue
             # Entered there before the limbo was cleared, on a clock that may be another one.

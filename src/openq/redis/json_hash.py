@@ -1,7 +1,7 @@
-"""A hash that all clients of a store share: JSON under each name, replaced by who knows the latest text.
+"""A hash that all clients of a store share: JSON under each name, changed by compare-and-set.
 
-Unlike the documents of the registry nobody keeps a copy, and nobody is told of changes: this is for what
-changes often and is asked for rarely.
+Unlike the documents of the registry it is not cached, and changes are not announced: it is for values that
+change often and are read rarely.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ..errors import StoreError
 from .functions import call_function
 
 if TYPE_CHECKING:
-    from .core import StoreCore
+    from .store import RedisStore
 
 _TRIES = 100
 
 
 class JsonHash:
-    def __init__(self, broker: StoreCore, name: str) -> None:
-        self._calls = broker.calls
+    def __init__(self, store: RedisStore, name: str) -> None:
+        self._calls = store.calls
         self._name = name
-        self._key = f"{broker.address.prefix}:{{meta}}:{name}".encode()
+        self._key = f"{store.address.prefix}:{{meta}}:{name}".encode()
 
     def get(self, name: str) -> Any:
-        """None: there is none."""
+        """None: it does not exist."""
         text = self._text(name)
         return json.loads(text) if text else None
 
@@ -39,7 +39,8 @@ class JsonHash:
         return int(self._calls.call(self._key, "HLEN", self._key, idempotent=True))
 
     def update(self, name: str, change: Callable[[Any], Any]) -> Any:
-        """What `change` makes of it, None for none; tried again on a newer one if somebody was faster."""
+        """Store what `change` makes of the value (None: absent), and return it. Repeated with the newer value
+        if another client changed it meanwhile."""
         for _ in range(_TRIES):
             before = self._text(name)
             value = change(json.loads(before) if before else None)

@@ -1,23 +1,26 @@
-"""Between queues: dead letters, redrive, moves, fan-out. Two steps, because queues may live on other nodes.
+"""Moves between queues: dead letters, redrive, moves, fan-out. Two steps, as queues may live on other nodes.
 
-A function takes the message out of its queue into that queue's limbo. A client, mostly the one that caused
-it, decides where it goes, enters it there (once, by the number of the transfer) and clears the limbo. A
-client that dies in between has only claimed it for some seconds: another one finishes the job.
+A function takes a message out of its queue into that queue's outbox. A client, usually the one whose call did
+so, decides where the message goes, enters it there (once, by the number of the outbox entry) and removes it
+from the outbox. A client that dies in between has only claimed the entry for some seconds: another one
+finishes the move.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine.records import DEAD_EXPIRED, DEAD_LETTER_NAMES, DEAD_RECEIVES, REDRIVEN
 from ..engine.state import add_dead_letter_event, dead_letter_route, route_before, would_loop
 from ..errors import NotReplicated, QueueNotFound
 from ..model import MAX_DEAD_LETTER_EVENTS, DeliveryOptions, Properties
-from .core import StoreCore
 from .drafts import content_key, published_fields
 from .records import dump, extra_of, fields_of, unpack_record, with_published
 from .registry import CachedQueue
+
+if TYPE_CHECKING:
+    from .store import RedisStore
 
 ROUTED = 7  # beside the reasons of the engine's records: to several queues at once
 CLAIM_MS = 5_000
@@ -26,7 +29,7 @@ _TRIES = 10
 
 
 class OutboxEntry:
-    """One message in limbo."""
+    """One message in the outbox of a queue."""
 
     def __init__(self, number: str, blob: bytes, claimed_ms: int) -> None:
         size, _, rest = blob.partition(b":")
@@ -48,17 +51,20 @@ class OutboxEntry:
         return extra_of(self.fields)
 
 
-class Moves(StoreCore):
-    def _drain_outbox(self, view: CachedQueue) -> dict[str, str]:
-        """Decide everything that is in limbo of a queue, and what that brings about elsewhere. What became
-        of each transfer."""
-        with self.calls.separate_writes():
-            return self._drain_outboxes(view)
+class Moves:
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
 
-    def _drain_outboxes(self, view: CachedQueue) -> dict[str, str]:
+    def drain(self, view: CachedQueue) -> dict[str, str]:
+        """Move everything in the outbox of a queue on, and what that put into other outboxes. Returns the
+        outcome of each entry by its number."""
+        with self._store.calls.separate_writes():
+            return self._drain_all(view)
+
+    def _drain_all(self, view: CachedQueue) -> dict[str, str]:
         outcomes: dict[str, str] = {}
-        # Who decides must know every queue and binding: what leads nowhere may be gone for good.
-        self._registry.refresh(self.calls)
+        # Needs every queue and binding: a message without a target may be dropped for good.
+        self._store.refresh()
         waiting = [view]
         while waiting:
             queue = waiting.pop()
@@ -74,25 +80,28 @@ class Moves(StoreCore):
     def _deliver_page(
         self, queue: CachedQueue, to_drain: list[CachedQueue]
     ) -> list[tuple[OutboxEntry, list[str] | None]]:
-        """What was in limbo is where it belongs when this returns, as safe as the profile says.
+        """Enter a page of the outbox into its target queues. When this returns, the copies that the profile
+        asks for are confirmed.
 
-        What a failover takes out of the limbo again must not have arrived elsewhere, and what it takes out of
-        another queue again must still be in the limbo: so each step is confirmed before the next. Where that
-        fails, because the connection was lost, both are done again: twice does no harm.
+        A failover may undo either step: an entry that it removes from the outbox must not have arrived
+        elsewhere, and a message that it removes from its target must still be in the outbox. So each step is
+        confirmed before the next. If a confirmation fails because the connection was lost, both steps are
+        repeated; that is safe.
         """
+        store = self._store
         for tries in range(_TRIES):
-            _, claimed_ms, found = self._fcall_queue(queue, "limbo", CLAIM_MS, _PAGE, self._shared.client)
+            _, claimed_ms, found = store.fcall_queue(queue, "limbo", CLAIM_MS, _PAGE, store.state.client)
             page = [
                 OutboxEntry(found[at].decode(), found[at + 1], claimed_ms) for at in range(0, len(found), 2)
             ]
             if not page:
                 break
             try:
-                if self.is_durable:
-                    self.calls.wait_for_copies()
+                if store.is_durable:
+                    store.calls.wait_for_copies()
                 decided = [(entry, self._decide(queue, entry, to_drain)) for entry in page]
-                if self.is_durable and any(reached for _, reached in decided):
-                    self.calls.wait_for_copies()
+                if store.is_durable and any(reached for _, reached in decided):
+                    store.calls.wait_for_copies()
                 return decided
             except NotReplicated:
                 if tries == _TRIES - 1:
@@ -100,7 +109,8 @@ class Moves(StoreCore):
         return []
 
     def _decide(self, view: CachedQueue, entry: OutboxEntry, to_drain: list[CachedQueue]) -> list[str] | None:
-        """Queues it arrived in; None: it is better kept. `stirred` gets those whose own limbo it filled."""
+        """Returns the queues it arrived in; None: it returns to its queue. `to_drain` gets the queues whose
+        outboxes it filled."""
         reached: list[str] = []
         for _ in range(_TRIES):
             targets = self._targets(view, entry)
@@ -111,16 +121,17 @@ class Moves(StoreCore):
                     reached.append(target.name)
             if reached or not targets:
                 break
-            self._registry.refresh(self.calls)  # all of them are gone by now: where else?
+            self._store.refresh()  # all targets were deleted: decide again
         return reached
 
     def _remove_from_outbox(self, view: CachedQueue, entry: OutboxEntry, reached: list[str] | None) -> str:
-        """Out of the limbo. What became of it."""
+        """Returns the outcome."""
+        store = self._store
         if reached is None:
-            self._fcall_queue(view, "revive", entry.number, str(self._registry.version))
+            store.fcall_queue(view, "revive", entry.number, str(store.registry.version))
             return "returned"
         outcome = "moved" if reached else "removed"
-        self._fcall_queue(view, "done", entry.number, outcome, "\x1e".join(reached))
+        store.fcall_queue(view, "done", entry.number, outcome, "\x1e".join(reached))
         if reached:
             return "dead-lettered" if entry.why in DEAD_LETTER_NAMES else "moved"
         return "expired" if entry.why == DEAD_EXPIRED else "removed"
@@ -128,7 +139,7 @@ class Moves(StoreCore):
     def _arrive(
         self, view: CachedQueue, entry: OutboxEntry, target: CachedQueue, to_drain: list[CachedQueue]
     ) -> bool:
-        """False: the queue was deleted in this moment."""
+        """False: the queue was deleted meanwhile."""
         fields = self._arrival_fields(view, entry, target)
         kind = "routed" if entry.why == ROUTED else "refused" if entry.origin == "refused" else "moved"
         record = entry.record
@@ -137,7 +148,7 @@ class Moves(StoreCore):
         origin = f"{view.number}:{entry.seq}"
         name = f"{view.number}:{entry.number}"
         try:
-            outbox, _, _ = self._fcall_queue(
+            outbox, _, _ = self._store.fcall_queue(
                 target, "arrive", name, kind, dump(fields), record, origin, entry.claimed_ms
             )
         except QueueNotFound:
@@ -147,8 +158,8 @@ class Moves(StoreCore):
         return True
 
     def _targets(self, view: CachedQueue, entry: OutboxEntry) -> list[CachedQueue] | None:
-        """None: it is better kept where it is."""
-        queues = self._registry.queues
+        """None: it returns to its queue."""
+        queues = self._store.registry.queues
         if entry.targets:
             found = [queues[name] for name in entry.targets if name in queues]
             return found or (None if entry.why != ROUTED else [])
@@ -158,9 +169,9 @@ class Moves(StoreCore):
         return targets or []
 
     def _dead_letter_targets(self, view: CachedQueue, entry: OutboxEntry) -> list[CachedQueue] | None:
-        """Where this queue's dead letters go; None: nowhere. As the engine decides it."""
+        """The queues that this queue's dead letters go to, by the rules of the engine; None: it has none."""
         settings = view.settings
-        queues = self._registry.queues
+        queues, router = self._store.registry.queues, self._store.registry.router
         options = entry.options
         why = entry.why
         if why == DEAD_EXPIRED:
@@ -168,13 +179,13 @@ class Moves(StoreCore):
             if len(deaths) == MAX_DEAD_LETTER_EVENTS and deaths[-1].time_ms == entry.now_ms:
                 return []
         if settings.dead_letter_exchange is not None:
-            if settings.dead_letter_exchange not in self.router:
+            if settings.dead_letter_exchange not in router:
                 return None
             _, key = dead_letter_route(view, options) or ("", "")  # type: ignore[arg-type]
             headers: Properties | None = None
-            if self.router.get(settings.dead_letter_exchange).kind == "headers":
+            if router.get(settings.dead_letter_exchange).kind == "headers":
                 headers = unpack_record(entry.record)[2]
-            names = self.router.route(settings.dead_letter_exchange, key, headers)
+            names = router.route(settings.dead_letter_exchange, key, headers)
             targets = [queues[name] for name in names if name in queues]
         elif settings.dead_letter is not None and settings.dead_letter in queues:
             targets = [queues[settings.dead_letter]]
@@ -185,16 +196,16 @@ class Moves(StoreCore):
     def _arrival_fields(
         self, view: CachedQueue, entry: OutboxEntry, target: CachedQueue
     ) -> dict[str, object]:
-        """The extra with which it enters another queue."""
+        """The delivery options with which it enters another queue."""
         if entry.why == ROUTED:
             fields: dict[str, Any] = dict(entry.fields)
-            fields.setdefault("i", self.id_of(entry.seq))
+            fields.setdefault("i", self._store.id_of(entry.seq))
             if target.settings.dedup_by_content and "k" not in fields:
                 fields["k"] = fields["ck"]
             fields.pop("ck", None)
             return fields
         options = entry.options
-        options.id = options.id or self.id_of(entry.seq)
+        options.id = options.id or self._store.id_of(entry.seq)
         options.born_ms = options.born_ms or entry.sent_ms
         old_route = entry.options
         if entry.why in DEAD_LETTER_NAMES:
@@ -205,5 +216,5 @@ class Moves(StoreCore):
         options.count = options.number = options.first_ms = options.due_ms = options.expires_ms = 0
         options.unique = options.dedup = None
         if entry.origin == "refused" and target.settings.dedup_by_content:
-            options.dedup = content_key(unpack_record(entry.record)[1])  # it is as good as published there
-        return {**fields_of(options), "z": 1}  # the delay of a queue is for what is published to it
+            options.dedup = content_key(unpack_record(entry.record)[1])  # it counts as published there
+        return {**fields_of(options), "z": 1}  # a queue's delay applies to published messages only

@@ -78,6 +78,10 @@ class Registry:
         queues from before must not meet others under their numbers."""
         return f"{self.prefix}:{{{self.id_prefix[:6]}.{number}}}:q".encode()
 
+    def view_of_key(self, key: bytes) -> CachedQueue | None:
+        number = key[key.find(b".", key.find(b"{")) + 1 : key.find(b"}")]
+        return self.numbered.get(int(number)) if number.isdigit() else None
+
     # -- looking --------------------------------------------------------------------------------
 
     def refresh(self, calls: Calls, *, always: bool = False) -> bool:

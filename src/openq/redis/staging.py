@@ -59,7 +59,9 @@ from .registry import CachedQueue
 from .staging_keys import JobState, ListedBatch, StagingKeys, pack_part_info, weight_of
 
 if TYPE_CHECKING:
-    from .admin import Administration
+    from .publish import Publisher
+    from .queues import QueueAdmin
+    from .store import RedisStore
 
 log = logging.getLogger("openq.redis")
 
@@ -86,16 +88,18 @@ def _with_separate_writes(verb: Callable[P, T]) -> Callable[P, T]:
     @wraps(verb)
     def run(*args: P.args, **named: P.kwargs) -> T:
         staging: Any = args[0]
-        with staging.broker.calls.separate_writes(forget=True):
+        with staging.store.calls.separate_writes(forget=True):
             return verb(*args, **named)
 
     return run
 
 
 class RedisStaging:
-    def __init__(self, broker: Administration) -> None:
-        self.broker = broker
-        self._keys = StagingKeys(broker)
+    def __init__(self, store: RedisStore, queues: QueueAdmin, publisher: Publisher) -> None:
+        self.store = store
+        self._queues = queues
+        self._publisher = publisher
+        self._keys = StagingKeys(store)
         self._max_bytes = staged_batches.MAX_IN_MEMORY
 
     # -- the verbs ------------------------------------------------------------------------------
@@ -103,7 +107,7 @@ class RedisStaging:
     @_with_separate_writes
     def put(self, job: StagingJob, batch: int, part: str, data: bytes) -> int:
         facts = check_part(job, batch, part, data)
-        self.broker._check_open()
+        self.store.state.check_open()
         keys, text = self._keys, pack_part_info(facts, data)
         with self._confirmed():
             keys.enter(job, batch, weight_of(part, text, data), self._max_bytes)
@@ -131,7 +135,7 @@ class RedisStaging:
         may_send: MaySend | None = None,
     ) -> Committed:
         check_batch(batch)
-        self.broker._check_open()
+        self.store.state.check_open()
         own = b""  # promise
         failed = 0
         for _ in range(_CHANGES):
@@ -170,7 +174,7 @@ class RedisStaging:
     @_with_separate_writes
     def abort(self, job: StagingJob, batch: int) -> bool:
         check_batch(batch)
-        self.broker._check_open()
+        self.store.state.check_open()
         state = self._keys.read_state(job, batch)
         state.require(job)
         with self._confirmed():
@@ -187,7 +191,7 @@ class RedisStaging:
 
     @_with_separate_writes
     def stages(self) -> list[StagedBatch]:
-        self.broker._check_open()
+        self.store.state.check_open()
         views = map(self._keys.view, self._keys.listed())
         return [view for view in views if view is not None]
 
@@ -199,7 +203,7 @@ class RedisStaging:
             log.warning("staged batches have to wait: %s", error)
             return
         for each in found:
-            if self.broker._shared.closed:
+            if self.store.state.closed:
                 return
             try:
                 self._sweep(each)
@@ -254,7 +258,7 @@ class RedisStaging:
     def _confirmed(self) -> Iterator[None]:
         """What is written in here is as safe as the profile says when it is over, or NotReplicated is raised:
         all of it may be done again."""
-        calls = self.broker.calls
+        calls = self.store.calls
         with calls.separate_writes():
             yield
             calls.wait_for_copies()
@@ -262,15 +266,15 @@ class RedisStaging:
     # -- promising ------------------------------------------------------------------------------
 
     def _rooms(self) -> Any:
-        broker = self.broker
-        broker._registry.refresh(broker.calls)
+        store = self.store
+        store.refresh()
 
         def room_of(name: str) -> QueueRoom | None:
-            view = broker._registry.queues.get(name)
+            view = store.registry.queues.get(name)
             if view is None:
                 return None
             try:
-                waiting = broker.waiting(name) if is_limited(view.settings) else (0, 0)
+                waiting = self._queues.waiting(name) if is_limited(view.settings) else (0, 0)
             except QueueNotFound:
                 return None
             return QueueRoom(view.settings, *waiting)
@@ -281,7 +285,7 @@ class RedisStaging:
         """What was promised; nothing if others were faster, or a part is another one by now."""
         if state.newest < 0:
             self._keys.remember_job(StagingJob(job.name, job.account, state.job_owner(job)))
-        text = json.dumps({**plan.to_json(), "by": self.broker._token()}).encode()
+        text = json.dumps({**plan.to_json(), "by": self.store.token()}).encode()
         for _ in range(_CHANGES):
             with self._confirmed():
                 self._keys.settle(job, state.batch, state.weight)  # so that a sweep finds it at any rate
@@ -305,7 +309,7 @@ class RedisStaging:
             if state.promised != batch:
                 return
         plan = state.read_promise()
-        run = _BatchPublisher(self.broker, self._keys.tag(job), batch, plan.dead_letter)
+        run = _BatchPublisher(self.store, self._publisher, self._keys.tag(job), batch, plan.dead_letter)
         read_part = partial(self._keys.read_part, job, state)
         chunks = planned_chunks(job.account, plan, read_part, state.floor, CHUNK_ROWS, CHUNK_BYTES)
         row, is_last = state.floor, False
@@ -333,13 +337,16 @@ class RedisStaging:
 class _BatchPublisher:
     """One who publishes a batch: what he knows of how far each queue is."""
 
-    def __init__(self, broker: Administration, job: str, batch: int, dead_letter: str | None) -> None:
-        self._broker = broker
+    def __init__(
+        self, store: RedisStore, publisher: Publisher, job: str, batch: int, dead_letter: str | None
+    ) -> None:
+        self._store = store
+        self._publisher = publisher
         self._job = job
         self._batch = batch
         self._dead_letter = dead_letter
         self._rows: dict[int, int] = {}  # number of a queue -> its share of the rows before this one is there
-        broker._registry.refresh(broker.calls)
+        store.refresh()
 
     def publish(self, row: int, chunk: list[MessageSlice]) -> None:
         """A queue gets all of a chunk by one call. The dead letters come last: what cannot go to its queue,
@@ -357,9 +364,9 @@ class _BatchPublisher:
 
     def _send(self, name: str, share: list[tuple[int, MessageSlice]], end: int) -> bool:
         """False: the queue was deleted since the promise, and took its messages with it."""
-        broker = self._broker
+        store = self._store
         for _ in range(_CHANGES):
-            view = broker._registry.queues.get(name)
+            view = store.registry.queues.get(name)
             if view is None:
                 return False
             try:
@@ -375,10 +382,10 @@ class _BatchPublisher:
             except FunctionError as error:
                 if error.code != "STALE":
                     raise
-                broker._registry.refresh(broker.calls, always=True)
+                store.refresh(always=True)
                 continue
             self._emit(view, answers, len(flat) // 2)
-            known = broker._registry.queues.get(name)
+            known = store.registry.queues.get(name)
             if known is None or known.number != view.number:
                 continue  # it is another one by now, which begins with this chunk
             if found < rows:
@@ -390,13 +397,13 @@ class _BatchPublisher:
 
     def shorten_marks(self, kept_ms: int) -> None:
         """It is done, and soon nobody can repeat it. Where this fails, queues remember it for longer."""
-        for view in list(self._broker._registry.queues.values()):
+        for view in list(self._store.registry.queues.values()):
             if view.number in self._rows:
                 with suppress(OpenQError):
-                    self._broker._ask_queue(view, "stage_fade", self._job, kept_ms)
+                    self._store.ask_queue(view, "stage_fade", self._job, kept_ms)
 
     def _ask(self, view: CachedQueue, rows: int, end: int, *flat: bytes) -> tuple[int, list[bytes]]:
-        found, *answers = self._broker._ask_queue(
+        found, *answers = self._store.ask_queue(
             view, "stage_publish", self._job, self._batch, rows, end, *flat
         )
         return int(found), answers[0] if answers else []
@@ -410,20 +417,20 @@ class _BatchPublisher:
                 yield pack_record(body, ENCODING_BYTES, left.properties, published, False)
                 yield b""
             return
-        broker = self._broker
-        now_ms = broker.now_ms()
+        store = self._store
+        now_ms = store.now_ms()
         for draft in left.each():
-            yield from pack_draft(view, draft, now_ms, broker._own_seq(draft.id) if draft.id else 0)
+            yield from pack_draft(view, draft, now_ms, store.own_seq(draft.id) if draft.id else 0)
 
     def _emit(self, view: CachedQueue, answers: list[bytes], count: int) -> None:
-        broker = self._broker
-        if not broker._shared.listeners or not answers:
+        store = self._store
+        if not store.state.listeners or not answers:
             return
         if answers[0][:1] == b"~":
             seq = int(answers[0][1:])
-            broker._emit("published", view.name, map(broker.id_of, range(seq, seq + count)))
+            store.emit("published", view.name, map(store.id_of, range(seq, seq + count)))
             return
-        state = [broker._parse_publish_reply(view, answer) for answer in answers]
-        broker._emit(
+        state = [self._publisher.parse_reply(view, answer) for answer in answers]
+        store.emit(
             "published", view.name, [each[0] for each in state if isinstance(each, tuple) and not each[1]]
         )

@@ -23,7 +23,7 @@ from ..errors import FunctionError, InvalidSetting
 from ..names import split_name
 
 if TYPE_CHECKING:
-    from .admin import Administration
+    from .store import RedisStore
 
 ENTRY_BYTES = 200  # of a part in memory, beside its name, which is there twice, and what is known of it
 PARTS_AT_ONCE = 1_000  # read by one call: Redis does nothing else meanwhile
@@ -83,9 +83,9 @@ class ListedBatch(NamedTuple):
 
 
 class StagingKeys:
-    def __init__(self, broker: Administration) -> None:
-        self._broker = broker
-        prefix = broker.address.prefix
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+        prefix = store.address.prefix
         self._prefix = prefix
         self._list = f"{prefix}:{{meta}}:stages".encode()
         self._jobs = f"{prefix}:{{meta}}:jobs".encode()
@@ -99,7 +99,7 @@ class StagingKeys:
 
     def _ask(self, job: StagingJob, name: str, batch: int, *args: Any) -> Any:
         try:
-            return self._broker._fcall_plain(self._key(job), name, batch, *args)
+            return self._store.fcall_plain(self._key(job), name, batch, *args)
         except FunctionError as error:
             if error.code == "OWNER":
                 raise NotYourJob(job.name) from None
@@ -129,7 +129,7 @@ class StagingKeys:
     def _scan(self, job: StagingJob, batch: int) -> Iterator[tuple[bytes, bytes]]:
         key, cursor = self._key(job, f"f:{batch}"), b""
         while cursor != b"0":
-            cursor, flat = self._broker.calls.call(key, "HSCAN", key, cursor or b"0", "COUNT", PARTS_AT_ONCE)
+            cursor, flat = self._store.calls.call(key, "HSCAN", key, cursor or b"0", "COUNT", PARTS_AT_ONCE)
             yield from zip(flat[::2], flat[1::2], strict=True)
 
     def put(
@@ -154,7 +154,7 @@ class StagingKeys:
 
     def read_part(self, job: StagingJob, state: JobState, part: str) -> packed.Part:
         key = self._key(job, f"p:{state.batch}")
-        data = self._broker.calls.call(key, "HGET", key, part)
+        data = self._store.calls.call(key, "HGET", key, part)
         facts = state.parts.get(part)
         if data is None or facts is None or json.loads(facts)[4] != _sum(data):
             raise PartDamaged(job.name, state.batch, part)
@@ -194,7 +194,7 @@ class StagingKeys:
     # -- of all ---------------------------------------------------------------------------------
 
     def listed(self) -> list[ListedBatch]:
-        flat = self._broker.calls.call(self._list, "HGETALL", self._list)
+        flat = self._store.calls.call(self._list, "HGETALL", self._list)
         found = []
         for name, value in zip(flat[::2], flat[1::2], strict=True):
             if name:
@@ -211,7 +211,7 @@ class StagingKeys:
     def enter(self, job: StagingJob, batch: int, weight: int, most: int) -> None:
         """Room for so many bytes of memory more."""
         name = f"{batch} {job.key}"
-        state = self._broker._fcall_plain(
+        state = self._store.fcall_plain(
             self._list, "stage_enter", name, weight, most, staged_batches.MAX_STAGES
         )
         if state[0] == b"stages":
@@ -225,12 +225,12 @@ class StagingKeys:
     def settle(self, job: StagingJob, batch: int, weight: int | None) -> None:
         """What there is of a batch by now; None: nothing."""
         state = "" if weight is None else weight
-        self._broker._fcall_plain(self._list, "stage_settle", f"{batch} {job.key}", state)
+        self._store.fcall_plain(self._list, "stage_settle", f"{batch} {job.key}", state)
 
     def remember_job(self, job: StagingJob) -> None:
         """It is about to publish; raises TooManyJobs."""
         most = progress.MAX_JOBS_PER_OWNER if job.owner else progress.MAX_SHARED_JOBS
-        word = self._broker._fcall_plain(
+        word = self._store.fcall_plain(
             *(self._jobs, "stage_job", job.owner, job.key, progress.kept_ms(job.key), most, progress.MAX_JOBS)
         )
         if word == b"owner":

@@ -22,7 +22,7 @@ from .net.calls import Calls
 from .registry import CachedQueue, Registry
 
 if TYPE_CHECKING:
-    from .broker import RedisBroker
+    from .store import RedisStore
 
 _MS_BITS = 12
 _EVENTS = 1 << (_MS_BITS - 1)  # where events begin within a millisecond
@@ -166,8 +166,8 @@ def queues_with_history(registry: Registry) -> list[CachedQueue]:
 class StreamHistoryEnd:
     """How far the history of a store is complete, as one server knows it. Used by several threads."""
 
-    def __init__(self, broker: RedisBroker) -> None:
-        self._broker = broker
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
         self._end = 0
 
     def now(self, settle: bool = False) -> int:
@@ -179,8 +179,10 @@ class StreamHistoryEnd:
         if settle:
             awaited = max((time_of(each.end) for each in facts.values()), default=0)
             until = time.monotonic() + _SETTLE_MS / 1000
-            while now_ms <= awaited and not self._is_virtual and time.monotonic() < until:
+            is_late = False
+            while now_ms <= awaited and not self._is_virtual and not is_late:
                 time.sleep(min(awaited - now_ms + 1, _SETTLE_MS) / 1000)
+                is_late = time.monotonic() >= until
                 _, now_ms = self._look()
         last = max((each.end for each in facts.values()), default=0)
         idle = (now_ms // _STRIDE_MS - 1) * _STRIDE_MS
@@ -190,13 +192,13 @@ class StreamHistoryEnd:
 
     @property
     def _is_virtual(self) -> bool:
-        return self._broker.is_virtual
+        return self._store.state.is_virtual
 
     def _look(self) -> tuple[Mapping[int, QueueStreams], int]:
-        broker = self._broker
-        broker.registry.refresh(broker.calls)
-        facts = read_queue_streams(broker.calls, queues_with_history(broker.registry))
+        store = self._store
+        store.refresh()
+        facts = read_queue_streams(store.calls, queues_with_history(store.registry))
         times = [each.now_ms for each in facts.values()]
         # The slowest clock counts: on that node something may still come.
-        now_ms = broker.now_ms() if self._is_virtual or not times else min(times)
+        now_ms = store.now_ms() if self._is_virtual or not times else min(times)
         return facts, now_ms

@@ -40,7 +40,9 @@ from .registry import CachedQueue
 
 if TYPE_CHECKING:
     from ..broker.waiters import Waiter
-    from .broker import RedisBroker
+    from .consume import Receiver
+    from .inspection import Inspector
+    from .store import RedisStore
 
 Result = TypeVar("Result")
 
@@ -86,11 +88,13 @@ class _OpenBatch:
 
 
 class RedisSubscriptions:
-    def __init__(self, broker: RedisBroker) -> None:
-        self._broker = broker
-        self._hash = JsonHash(broker, "subscriptions")
+    def __init__(self, store: RedisStore, receiver: Receiver, inspector: Inspector) -> None:
+        self._store = store
+        self._receiver = receiver
+        self._inspector = inspector
+        self._hash = JsonHash(store, "subscriptions")
         # By the name of a deleted subscription: the number up to which its batches went.
-        self._retired = JsonHash(broker, "retired_subscriptions")
+        self._retired = JsonHash(store, "retired_subscriptions")
 
     # -- looking
 
@@ -114,16 +118,16 @@ class RedisSubscriptions:
         return None if self._view(subscription) is None else subscription
 
     def _view(self, subscription: SubscriptionRecord) -> CachedQueue | None:
-        registry = self._broker.registry
+        registry = self._store.registry
         if subscription.number not in registry.numbered:
-            registry.refresh(self._broker.calls)
+            self._store.refresh()
         return registry.numbered.get(subscription.number)
 
     def states(self) -> list[SubscriptionState]:
         texts = self._hash.all()
         if not texts:
             return []
-        self._broker.registry.refresh(self._broker.calls)
+        self._store.refresh()
         by_queue: dict[int, list[SubscriptionRecord]] = {}
         for name, fields in texts.items():
             subscription = self._alive(name, fields)
@@ -146,7 +150,7 @@ class RedisSubscriptions:
             if view is None:
                 raise QueueNotFound(together[0].queue)
             names = [subscription.name for subscription in together]
-            answers = self._broker.ask_this_queue(view, "open_batches", *names)
+            answers = self._store.ask_this_queue(view, "open_batches", *names)
         except QueueNotFound:
             return [[] for _ in together]
         return [_parse_batches(answer) for answer in answers]
@@ -155,8 +159,8 @@ class RedisSubscriptions:
 
     def _create(self, name: str, queue: str, maker: str) -> None:
         check_name(name, "subscription")
-        view = self._broker.view(queue)  # nothing is remembered of a mistake
-        now_ms = self._broker.redis_now()
+        view = self._store.view(queue)  # nothing is remembered of a mistake
+        now_ms = self._store.redis_now()
 
         def make(fields: Any) -> Any:
             if self._alive(name, fields) is not None:
@@ -196,7 +200,7 @@ class RedisSubscriptions:
         def claim(subscription: SubscriptionRecord) -> SubscriptionRecord:
             number = subscription.number
             if queue != subscription.queue:
-                number = self._broker.view(queue).number
+                number = self._store.view(queue).number
                 if self._open([subscription])[0]:
                     raise SubscriptionInUse(name, subscription.queue)
             return subscription.on(
@@ -234,7 +238,7 @@ class RedisSubscriptions:
         view = self._view(subscription)
         if view is None:
             raise QueueNotFound(subscription.queue)
-        return self._broker.ask_this_queue(view, function, token, subscription.name, subscription.term, *args)
+        return self._store.ask_this_queue(view, function, token, subscription.name, subscription.term, *args)
 
     # -- forming
 
@@ -270,15 +274,15 @@ class RedisSubscriptions:
             raise _contended(name)
 
         subscription, formed = self._in_term(agree, take)
-        if formed is None and waiter is not None and self._broker.stand_by(queue, waiter):
+        if formed is None and waiter is not None and self._receiver.stand_by(queue, waiter):
             # Something came before the waiter stood in line, and nobody tells of that.
             subscription, formed = self._in_term(agree, take)
             if formed is not None:
-                self._broker.remove_waiter(queue, waiter)
+                self._receiver.remove_waiter(queue, waiter)
         if formed is not None:
             formed = self._renew_lease(subscription, formed)
             self._tick_at_expiry(subscription, formed)
-        self._broker.sync()
+        self._store.sync()
         return formed
 
     def _take(
@@ -290,7 +294,7 @@ class RedisSubscriptions:
             formed: FormedBatch | None = None
             is_whole = 0
             while not is_whole:
-                version = str(self._broker.registry.version)
+                version = str(self._store.registry.version)
                 view = self._view(subscription)
                 if view is None:
                     raise QueueNotFound(subscription.queue)
@@ -306,7 +310,7 @@ class RedisSubscriptions:
                     version,
                 )
                 begun = int(formed is not None)
-                answer, decided = self._broker.ask_and_drain(view, "form_batch", *args, begun, MAX_OPEN)
+                answer, decided = self._store.ask_and_drain(view, "form_batch", *args, begun, MAX_OPEN)
                 if not answer:
                     break
                 if len(answer) == 1:  # how many are open
@@ -323,7 +327,7 @@ class RedisSubscriptions:
     def _tick_at_expiry(self, subscription: SubscriptionRecord, formed: FormedBatch) -> None:
         view = self._view(subscription)
         if view is not None:
-            self._broker.tick_at(view, formed.until_ms)
+            self._receiver.tick_at(view, formed.until_ms)
 
     def drop_orphans(self) -> None:
         """Those whose queue was deleted; their batches went with it."""
@@ -354,7 +358,7 @@ class RedisSubscriptions:
             deliveries = self._read(kept, formed, first, end, parts)
         except (QueueNotFound, SubscriptionNotFound):
             deliveries = None
-        self._broker.sync()  # reading may have made the lease longer
+        self._store.sync()  # reading may have made the lease longer
         if deliveries is None:
             return BatchRows((), (), expired=True)
         entries = [each.entry for each in deliveries]
@@ -377,7 +381,7 @@ class RedisSubscriptions:
             view = self._view(subscription)
             if view is None:
                 return None
-            answer = self._broker.ask_this_queue(view, "read_batch", subscription.name, number, place, end)
+            answer = self._store.ask_this_queue(view, "read_batch", subscription.name, number, place, end)
             if not answer:
                 return None
             until_ms, place = int(answer[0]), int(answer[1])
@@ -385,7 +389,7 @@ class RedisSubscriptions:
                 id, record, options, delivery, delivered_ms, count = answer[at : at + 6]
                 entry = entry_if_sound(id, record, options)
                 if entry is None:
-                    self._broker.report_unreadable(view, id)
+                    self._inspector.report_unreadable(view, id)
                     continue  # left in the batch: it is settled with it
                 size += entry.size
                 deliveries.append(
@@ -408,19 +412,19 @@ class RedisSubscriptions:
                 if not batch.abandoned:
                     formed = batch.formed
                     # Each message is named in the event of it: not for a second more or less.
-                    if abs(self._broker.now_ms() + lasting - formed.until_ms) * 10 > lasting:
+                    if abs(self._store.now_ms() + lasting - formed.until_ms) * 10 > lasting:
                         formed = self._set_lease(subscription, formed, lasting)
                     held += formed.count
             return held
 
         _, held = self._in_term(lambda: self._claim_owner(name, owner), keep)
-        self._broker.sync()
+        self._store.sync()
         return held
 
     def _renew_lease(self, subscription: SubscriptionRecord, formed: FormedBatch) -> FormedBatch:
         """A batch that is in use must not run out; written only when half is over."""
         lease_ms = subscription.terms.lease_ms
-        if (formed.until_ms - self._broker.now_ms()) * 2 < lease_ms:
+        if (formed.until_ms - self._store.now_ms()) * 2 < lease_ms:
             return self._set_lease(subscription, formed, lease_ms)
         return formed
 
@@ -450,14 +454,14 @@ class RedisSubscriptions:
             lambda: self._update_record(name, note),
             lambda subscription: self._end(subscription, "ack_batches", through),
         )
-        self._broker.sync()
+        self._store.sync()
         return counts
 
     def _end(self, subscription: SubscriptionRecord, function: str, *args: Any) -> tuple[int, int]:
         ended = lost = 0
         is_more = True
         while is_more:
-            more_ended, more_lost, is_more = self._ask(subscription, function, self._broker.token(), *args)
+            more_ended, more_lost, is_more = self._ask(subscription, function, self._store.token(), *args)
             ended += more_ended
             lost += more_lost
         return ended, lost
@@ -470,7 +474,7 @@ class RedisSubscriptions:
         view = self._view(subscription)
         try:
             found = (
-                [] if view is None else self._broker.ask_this_queue(view, "known_batches", subscription.name)
+                [] if view is None else self._store.ask_this_queue(view, "known_batches", subscription.name)
             )
         except QueueNotFound:
             found = []
@@ -501,7 +505,7 @@ class RedisSubscriptions:
             returned, _ = self._end(subscription, "give_back_batches", "subscription deleted")
         except QueueNotFound:
             returned = 0  # they went with it
-        self._broker.sync()
+        self._store.sync()
         return returned
 
 

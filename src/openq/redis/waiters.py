@@ -1,8 +1,8 @@
-"""Who waits for messages of a store in this process, and what time alone brings about.
+"""Waiters of this process for messages, and the upkeep that time alone requires.
 
-Functions tell by a channel when a queue that somebody watches has something: two threads here listen and
-serve. No queue is asked again and again. One process of all on a store also looks through every queue now
-and then, for what a dead one left: leases, delays, transfers.
+Functions announce on a channel that a watched queue has new messages. Two threads listen and serve the
+waiters; no queue is polled. One process of all on a store also sweeps every queue from time to time, for what
+a dead process left behind: leases, delays, outboxes.
 """
 
 from __future__ import annotations
@@ -19,58 +19,55 @@ from ..errors import Closed, OpenQError, QueueNotFound, StoreError
 from ..model import Delivery
 from .net.pubsub import PubSubListener
 from .registry import CachedQueue
+from .store import RedisStore
+from .upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from .broker import RedisBroker
+    from .consume import Receiver
+    from .cursors import RedisCursors
 
 log = logging.getLogger("openq.redis")
 
-WATCH_MS = 60_000  # for so long a queue remembers that somebody waits
+WATCH_MS = 60_000  # how long a queue announces new messages after it was asked to
 _RENEW_S = 20.0
 _SWEEP_S = 2.0
 _SWEEP_LOCK_MS = 6_000
 _RETRY_S = 0.2
 _SAFETY_CHECK_S = 60.0
 _CURSOR_CHECK_S = 5.0
+_NEVER_MS = 1 << 62
 
 
 class _QueueWaiters:
-    """Those who wait on one queue."""
+    """The waiters of one queue."""
 
     __slots__ = ("leaving", "serving", "skipped", "waiters")
 
     def __init__(self) -> None:
         self.waiters: deque[Waiter] = deque()
-        self.serving: Waiter | None = None  # being asked for just now
-        self.leaving = False  # it left meanwhile: what it gets goes back
-        self.skipped: list[Waiter] = []  # went empty-handed in this round, and stand in front again after it
+        self.serving: Waiter | None = None  # a receive for it is under way
+        self.leaving = False  # it was removed meanwhile: its deliveries are released
+        self.skipped: list[Waiter] = []  # got nothing in this round; first in line again after it
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.waiters and not self.skipped and self.serving is None
 
 
-class WaiterService:
-    def __init__(self, broker: RedisBroker) -> None:
-        self._broker = broker
+class WaitingLists:
+    """The waiters of all queues, first come, first served. Used by several threads."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
         self._lock = threading.Lock()
         self._queues: dict[str, _QueueWaiters] = {}
-        self._woken: dict[str, None] = {}  # queues to be served
-        self._deadlines: dict[int, int] = {}  # number of a queue -> Redis's time
-        self._bound: set[int] = set()  # numbers of queues with leases that are bound to this process
-        self._event = threading.Event()
-        self._stopping = False
-        self._started = False
-        self._thread: threading.Thread | None = None
-        self._listening: PubSubListener | None = None
-        self._renewed_s = self._heartbeat_s = self._swept_s = 0.0
-        self._stores = broker.registry.stores
-        self._checked_s = self._kept_s = time.monotonic()
-
-    # -- waiters --------------------------------------------------------------------------------
 
     def add(self, queue: str, waiter: Waiter) -> None:
         with self._lock:
             self._queues.setdefault(queue, _QueueWaiters()).waiters.append(waiter)
 
-    def remove_waiter(self, queue: str, waiter: Waiter) -> bool:
-        """False: it was served meanwhile. Never waits."""
+    def remove(self, queue: str, waiter: Waiter) -> bool:
+        """False: it was served meanwhile. Never blocks."""
         with self._lock:
             waiting = self._queues.get(queue)
             if waiting is None:
@@ -86,8 +83,16 @@ class WaiterService:
             return True
 
     def _drop_if_empty(self, queue: str, waiting: _QueueWaiters) -> None:
-        if not waiting.waiters and not waiting.skipped and waiting.serving is None:
+        if waiting.is_empty:
             self._queues.pop(queue, None)
+
+    def __contains__(self, queue: str) -> bool:
+        with self._lock:
+            return queue in self._queues
+
+    def queues(self) -> list[str]:
+        with self._lock:
+            return list(self._queues)
 
     def count(self, queue: str) -> int:
         with self._lock:
@@ -97,7 +102,7 @@ class WaiterService:
             return len(waiting.waiters) + len(waiting.skipped) + (waiting.serving is not None)
 
     def serve(self, queue: str) -> None:
-        """First come, first served, until one goes empty-handed; who chooses by type is passed over."""
+        """Until one waiter gets nothing; those that select by type do not stop it."""
         try:
             while self._serve_next(queue):
                 pass
@@ -110,7 +115,7 @@ class WaiterService:
                     self._drop_if_empty(queue, waiting)
 
     def _serve_next(self, queue: str) -> bool:
-        """Whether the one after has a chance."""
+        """Whether the next waiter may get something."""
         with self._lock:
             waiting = self._queues.get(queue)
             if waiting is None or waiting.serving is not None or not waiting.waiters:
@@ -126,7 +131,7 @@ class WaiterService:
         deliveries: list[Delivery] = []
         is_gone = False
         try:
-            deliveries = self._broker.receive(
+            deliveries = self._receiver.receive(
                 queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types
             )
         except (QueueNotFound, Closed):
@@ -134,22 +139,68 @@ class WaiterService:
         finally:
             with self._lock:
                 waiting.serving = None
-                left = waiting.leaving
-                if not left and not deliveries and not is_gone:
+                was_removed = waiting.leaving
+                if not was_removed and not deliveries and not is_gone:
                     waiting.skipped.append(waiter)
-        if left:
+        if was_removed:
             if deliveries:
-                self._broker.release(queue, [(each.entry.seq, each.number) for each in deliveries])
+                self._receiver.release(queue, [(each.entry.seq, each.number) for each in deliveries])
             return True
         if deliveries or is_gone:
             waiter.deliver(deliveries)
             return True
         return waiter.types is not None
 
-    # -- time -----------------------------------------------------------------------------------
+    def notify(self, queue: str) -> None:
+        """Wake the waiters that only want a notification; that needs no call to Redis."""
+        notified: list[Waiter] = []
+        with self._lock:
+            waiting = self._queues.get(queue)
+            if waiting is not None and any(waiter.notify_only for waiter in waiting.waiters):
+                notified = [waiter for waiter in waiting.waiters if waiter.notify_only]
+                waiting.waiters = deque(waiter for waiter in waiting.waiters if not waiter.notify_only)
+                self._drop_if_empty(queue, waiting)
+        for waiter in notified:
+            waiter.deliver([])
+
+    def end(self, queue: str | None = None) -> None:
+        """End the waits of a deleted queue, or all: each waiter gets an empty delivery."""
+        with self._lock:
+            if queue is None:
+                ended, self._queues = list(self._queues.values()), {}
+            else:
+                found = self._queues.pop(queue, None)
+                ended = [] if found is None else [found]
+        for waiting in ended:
+            for waiter in (*waiting.skipped, *waiting.waiters):
+                waiter.deliver([])
+
+
+class WaiterService:
+    """The threads that serve waiters and do upkeep; they start when first needed."""
+
+    def __init__(self, store: RedisStore, receiver: Receiver, upkeep: Upkeep, cursors: RedisCursors) -> None:
+        self._store = store
+        self._registry = store.registry
+        self._upkeep = upkeep
+        self._cursors = cursors
+        self.waiting = WaitingLists(receiver)
+        self._lock = threading.Lock()
+        self._woken: dict[str, None] = {}  # queues to be served
+        self._deadlines: dict[int, int] = {}  # queue number -> Redis's time
+        self._bound: set[int] = set()  # numbers of queues with leases that are bound to this process
+        self._is_registry_stale = False
+        self._event = threading.Event()
+        self._stopping = False
+        self._started = False
+        self._thread: threading.Thread | None = None
+        self._listener: PubSubListener | None = None
+        self._renewed_s = self._heartbeat_s = self._swept_s = 0.0
+        self._stores = store.registry.stores
+        self._checked_s = self._kept_s = time.monotonic()
 
     def add_deadline(self, view: CachedQueue, at_ms: int) -> None:
-        if at_ms and at_ms < self._deadlines.get(view.number, 1 << 62):
+        if at_ms and at_ms < self._deadlines.get(view.number, _NEVER_MS):
             self._deadlines[view.number] = at_ms
             self._event.set()
 
@@ -163,53 +214,48 @@ class WaiterService:
         with self._lock:
             first, self._started = not self._started, True
         if first:
-            broker = self._broker
-            self._listening = PubSubListener(
-                broker.address, broker.any_host, self._on_message, self._on_subscribed
+            store = self._store
+            self._listener = PubSubListener(
+                store.address, store.calls.any_host, self._on_message, self._on_subscribed
             )
-            self._listening.start()
-            self._thread = threading.Thread(target=self._run, name="openq-attendant", daemon=True)
+            self._listener.start()
+            self._thread = threading.Thread(target=self._run, name="openq-waiters", daemon=True)
             self._thread.start()
 
+    # -- messages of the channels ---------------------------------------------------------------
+
     def _on_subscribed(self) -> None:
-        """After a time without ears anything may have happened."""
+        """After a time without a subscription any announcement may have been missed."""
+        queues = self.waiting.queues()
         with self._lock:
-            self._woken.update(dict.fromkeys(self._queues))
+            self._woken.update(dict.fromkeys(queues))
         self._renewed_s = 0.0
-        self._broker.mark_registry_stale()
+        self._is_registry_stale = True
         self._event.set()
 
     def _on_message(self, channel: bytes, text: bytes) -> None:
         kind = channel.rpartition(b":")[2]
         if kind == b"topology":
-            self._broker.mark_registry_stale()
+            self._is_registry_stale = True
             self._event.set()
             return
         key, _, at_ms = text.partition(b" ")
-        view = self._broker.view_of_key(key)
+        view = self._registry.view_of_key(key)
         if view is None:
             return
         if kind == b"due":
             self.add_deadline(view, int(at_ms))
         else:
-            self._notify(view.name)
-            with self._lock:
-                if view.name not in self._queues:
-                    return
-                self._woken[view.name] = None
-            self._event.set()
+            self.waiting.notify(view.name)
+            if view.name in self.waiting:
+                self._wake(view.name)
 
-    def _notify(self, queue: str) -> None:
-        """Those who only want to know need no call of ours."""
-        told: list[Waiter] = []
+    def _wake(self, queue: str) -> None:
         with self._lock:
-            waiting = self._queues.get(queue)
-            if waiting is not None and any(waiter.notify_only for waiter in waiting.waiters):
-                told = [waiter for waiter in waiting.waiters if waiter.notify_only]
-                waiting.waiters = deque(waiter for waiter in waiting.waiters if not waiter.notify_only)
-                self._drop_if_empty(queue, waiting)
-        for waiter in told:
-            waiter.deliver([])
+            self._woken[queue] = None
+        self._event.set()
+
+    # -- the loop -------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stopping:
@@ -218,139 +264,144 @@ class WaiterService:
             except (Closed, QueueNotFound):
                 wait_s = _RETRY_S
             except StoreError as error:
-                log.debug("%s is away: %s", self._broker.address, error)  # who listens has said so
+                log.debug("%s is unreachable: %s", self._store.address, error)  # the listener warns of it
                 wait_s = _RETRY_S
             except Exception:
-                log.exception("the attendant failed; it goes on")
+                log.exception("serving waiters failed; it continues")
                 wait_s = 1.0
             self._event.wait(wait_s)
             self._event.clear()
 
     def work(self) -> float:
-        """One round; how long to sleep, if nothing wakes us."""
-        broker = self._broker
+        """One round. Returns how long to sleep unless woken."""
+        store, registry = self._store, self._registry
         now_s = time.monotonic()
-        broker.refresh_if_stale()
-        if broker.registry.stores != self._stores:
-            # Queues that were made again in an emptied store know nobody who waits.
-            self._stores = broker.registry.stores
+        if self._is_registry_stale:
+            self._is_registry_stale = False
+            store.refresh()
+        if registry.stores != self._stores:
+            # Queues that were created again in an emptied store do not know their waiters.
+            self._stores = registry.stores
             self._renewed_s = 0.0
         with self._lock:
             woken = list(self._woken)
             self._woken.clear()
-            orphans = [queue for queue in self._queues if queue not in broker.registry.queues]
-        for queue in orphans:
-            self._end_waits(queue)
+        for queue in self.waiting.queues():
+            if queue not in registry.queues:
+                self.waiting.end(queue)
         for queue in woken:
             try:
-                self.serve(queue)
+                self.waiting.serve(queue)
                 self._watch_again(queue)
             except OpenQError:
                 with self._lock:
                     self._woken[queue] = None
                 raise
-        if broker.is_virtual:
-            return _SWEEP_S  # time is moved by hand, and brings things about there
+        if store.state.is_virtual:
+            return _SWEEP_S  # the clock does the upkeep when it is advanced
         if now_s - self._renewed_s >= _RENEW_S:
             self._renewed_s = now_s
-            with self._lock:
-                watched = list(self._queues)
-            for queue in watched:
-                view = broker.registry.queues.get(queue)
+            for queue in self.waiting.queues():
+                view = registry.queues.get(queue)
                 if view is not None:
-                    self.watch(view)
-        if now_s - self._heartbeat_s >= broker.address.heartbeat_s / 3:
+                    self._watch(view)
+        if now_s - self._heartbeat_s >= store.address.heartbeat_s / 3:
             self._heartbeat_s = now_s
             self.renew_leases()
         self._run_due()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
             self._sweep()
-        if broker.is_server and now_s - self._checked_s >= _SAFETY_CHECK_S:
+        if store.state.is_server and now_s - self._checked_s >= _SAFETY_CHECK_S:
             self._checked_s = now_s
-            broker.recheck_safety()
-        next_ms = min(self._deadlines.values(), default=1 << 62)
-        until_due_s = (next_ms - broker.now_ms()) / 1000 + 0.001
+            store.state.recheck_safety()
+        next_ms = min(self._deadlines.values(), default=_NEVER_MS)
+        until_due_s = (next_ms - store.now_ms()) / 1000 + 0.001
         return max(0.0, min(until_due_s, _SWEEP_S * random.uniform(0.9, 1.1)))
 
     def _watch_again(self, queue: str) -> None:
-        """A queue tells once; who still waits has to say so again."""
-        view = self._broker.registry.queues.get(queue)
-        if view is not None and self.count(queue):
-            self.watch(view)
+        """A queue announces once; waiters that are left need another watch."""
+        view = self._registry.queues.get(queue)
+        if view is not None and self.waiting.count(queue):
+            self._watch(view)
 
-    def _end_waits(self, queue: str) -> None:
-        """The queue is gone: nobody can be served from it any more."""
-        with self._lock:
-            waiting = self._queues.pop(queue, None)
-            waiters = [] if waiting is None else [*waiting.skipped, *waiting.waiters]
-        for waiter in waiters:
-            waiter.deliver([])
-
-    def watch(self, view: CachedQueue) -> int:
-        """Tell the queue that somebody waits here. How many messages are ready."""
-        next_ms, ready = self._broker.tick_queue(view, WATCH_MS)
+    def _watch(self, view: CachedQueue) -> None:
+        """Ask a queue to announce new messages."""
+        next_ms, ready = self._upkeep.tick_queue(view, WATCH_MS)
         self.add_deadline(view, next_ms)
-        if ready:
-            with self._lock:
-                if view.name in self._queues:
-                    self._woken[view.name] = None
-                    self._event.set()
-        return ready
+        if ready and view.name in self.waiting:
+            self._wake(view.name)
 
     def _run_due(self) -> None:
-        now_ms = self._broker.now_ms()
+        now_ms = self._store.now_ms()
         for number in [number for number, at_ms in self._deadlines.items() if at_ms <= now_ms]:
             del self._deadlines[number]
-            view = self._broker.registry.numbered.get(number)
+            view = self._registry.numbered.get(number)
             if view is not None:
-                next_ms, ready = self._broker.tick_queue(view)
+                next_ms, ready = self._upkeep.tick_queue(view)
                 self.add_deadline(view, max(next_ms, now_ms + 5) if next_ms else 0)
                 if ready:
-                    self._notify(view.name)
-                    self.serve(view.name)
+                    self.waiting.notify(view.name)
+                    self.waiting.serve(view.name)
                     self._watch_again(view.name)
 
     def renew_leases(self) -> None:
-        """Leases that are bound to connections of this process live as long as it says so."""
+        """Renew the leases that are bound to connections of this process."""
         for number in list(self._bound):
-            view = self._broker.registry.numbered.get(number)
-            if view is None or not self._broker.renew_bound_leases(view):
+            view = self._registry.numbered.get(number)
+            if view is None or not self._upkeep.renew_bound_leases(view):
                 self._bound.discard(number)
 
-    def _sweep(self) -> None:
-        broker = self._broker
-        if broker.may_sweep(_SWEEP_LOCK_MS):
-            for view in list(broker.registry.queues.values()):
-                if self._stopping:
-                    return
+    def tick(self) -> None:
+        """Bring all queues up to the present, and serve their waiters."""
+        self._store.refresh()
+        self.renew_leases()
+        for _ in range(3):  # dead letters may be due where they arrive
+            for view in list(self._registry.queues.values()):
                 try:
-                    broker.tick_queue(view)
+                    _, ready = self._upkeep.tick_queue(view)
                 except QueueNotFound:
-                    continue  # deleted meanwhile: the others are still to be looked at
-                except StoreError as error:
-                    log.warning("queue %r cannot be looked after: %s", view.name, error)
-            if time.monotonic() - self._kept_s >= _CURSOR_CHECK_S:
-                self._kept_s = time.monotonic()
-                broker.cursors.enforce_limits()
+                    continue
+                if ready:
+                    self.waiting.serve(view.name)
+
+    def _sweep(self) -> None:
+        if not self._upkeep.may_sweep(_SWEEP_LOCK_MS):
+            return
+        for view in list(self._registry.queues.values()):
+            if self._stopping:
+                return
+            try:
+                self._upkeep.tick_queue(view)
+            except QueueNotFound:
+                continue
+            except StoreError as error:
+                log.warning("the upkeep of queue %r failed: %s", view.name, error)
+        if time.monotonic() - self._kept_s >= _CURSOR_CHECK_S:
+            self._kept_s = time.monotonic()
+            self._cursors.enforce_limits()
 
     # -- the end --------------------------------------------------------------------------------
 
     def send_stop(self) -> None:
-        """Without a wait: it may be in the middle of a call, which ends when the connection does."""
+        """Never blocks: a call under way ends when its connection is closed."""
         self._stopping = True
         self._event.set()
 
     def stop(self) -> None:
         self.send_stop()
-        if self._listening is not None:
-            self._listening.stop()
+        if self._listener is not None:
+            self._listener.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
-        with self._lock:
-            waiters = [
-                waiter for waiting in self._queues.values() for waiter in (*waiting.skipped, *waiting.waiters)
-            ]
-            self._queues.clear()
-        for waiter in waiters:
-            waiter.deliver([])
+        self.waiting.end()
+
+
+class WaiterServiceRef:
+    """Names the current service: a forked child needs a new one."""
+
+    def __init__(self) -> None:
+        self.service: WaiterService = None  # type: ignore[assignment]  # set by the broker
+
+    def count(self, queue: str) -> int:
+        return self.service.waiting.count(queue)

@@ -30,7 +30,7 @@ def _reach(context: ServerContext) -> StreamHistoryEnd:
     if reach is None:
         from ..redis.stream_positions import StreamHistoryEnd
 
-        reach = _reaches[context] = StreamHistoryEnd(cast("RedisBroker", context.broker))
+        reach = _reaches[context] = StreamHistoryEnd(cast("RedisBroker", context.broker).store)
     return reach
 
 

@@ -86,7 +86,7 @@ local function drop(keys, args)
   if args[2] == '1' and n > 0 then return failure('INUSE', 'it holds ' .. n .. ' messages') end
   if args[3] == '1' and (lent > 0 or Q.w > Q.now) then return failure('INUSE', 'it has consumers') end
   local p = Q.p
-  if call('EXISTS', p .. 'ob') == 1 then return failure('LIMBO') end  -- first what is on its way to others
+  if call('EXISTS', p .. 'ob') == 1 then return failure('OUTBOX') end  -- first what is on its way to others
   batches.forget(Q)
   clear(Q, false)
   call('DEL', Q.k, p .. 'oc', p .. 'm', p .. 'h', p .. 'n', p .. 'k', p .. 'kz', p .. 'in', p .. 'jb', p .. 'jz')

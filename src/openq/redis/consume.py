@@ -1,0 +1,380 @@
+"""Receiving and settling: leases, acks, nacks, rejects, extensions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from ..broker.interface import Receipt
+from ..broker.subscriptions import check_consumer
+from ..broker.waiters import Waiter
+from ..engine.records import NACKED, RELEASED
+from ..errors import (
+    InvalidSetting,
+    MessageNotFoundError,
+    OpenQError,
+    StoreUnavailable,
+    VisibilityTimeoutExpired,
+)
+from ..model import MAX_SPAN_MS, NO_DEADLINE, Delivery, Entry, span_error
+from .net import greenlets
+from .records import deliveries_of, encoded
+from .registry import CachedQueue
+from .store import RedisStore, chunks
+from .upkeep import Upkeep
+from .waiters import WATCH_MS, WaiterServiceRef
+
+_PAGE = 1000  # receipts in one call
+_MAX_NUMBER = 1 << 53
+_MAX_DRAINS = 100  # receives in a row that find nothing but messages on their way to other queues
+_MAX_IDS = 100_000
+
+ReceiveRequest = tuple[int, int | str, str, str]  # limit, lease or "", consumer, types as JSON
+
+
+class Receiver:
+    def __init__(self, store: RedisStore, waiters: WaiterServiceRef, upkeep: Upkeep) -> None:
+        self._store = store
+        self._state = store.state
+        self._view = store.view
+        self._waiters = waiters
+        self._upkeep = upkeep
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        queue: str,
+        limit: int = 1,
+        lease_ms: int | None = None,
+        consumer: str | None = None,
+        types: Iterable[str] | None = None,
+    ) -> list[Delivery]:
+        if consumer is not None:
+            check_consumer(consumer)
+        if lease_ms is not None and not NO_DEADLINE <= lease_ms <= MAX_SPAN_MS:
+            raise span_error("lease", lease_ms)
+        view = self._view(queue)
+        wanted = "" if types is None else encoded(json.dumps(list(types), ensure_ascii=False))
+        item = (limit, "" if lease_ms is None else lease_ms, _event_text(consumer), wanted)
+        deliveries: list[Delivery] = self._store.batched(self._receive_groups, view, item)
+        if deliveries:
+            if lease_ms == NO_DEADLINE:
+                self._waiters.service.add_bound(view)
+            elif self._store.batcher is not None:
+                self._waiters.service.add_deadline(view, deliveries[0].until_ms)
+            if self._state.listeners:
+                self._emit_received(view, deliveries, consumer)
+        return deliveries
+
+    def receive_soon(self, queue: str, limit: int, consumer: str | None) -> Awaitable[list[Delivery]] | None:
+        """`receive` for coroutines, without a greenlet. None: it needs `receive`."""
+        batcher, state = self._store.batcher, self._state
+        if batcher is None or state.closed or state.listeners:
+            return None
+        view = state.registry.queues.get(queue)
+        if view is None:
+            return None
+
+        def release(deliveries: list[Delivery]) -> None:
+            if deliveries:
+                receipts = [(each.entry.seq, each.number) for each in deliveries]
+                greenlets.spawn(self.release, queue, receipts)
+
+        future = batcher.ask(self._receive_groups, view, (limit, "", consumer or "", ""), release)
+        return self._received(future, release)
+
+    async def _received(
+        self, future: asyncio.Future[list[Delivery]], release: Callable[[list[Delivery]], None]
+    ) -> list[Delivery]:
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # The deliveries may have arrived at the moment of the cancellation.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                release(future.result())
+            raise
+
+    def _emit_received(self, view: CachedQueue, deliveries: list[Delivery], consumer: str | None) -> None:
+        known = self._state.delivered_ids
+        if len(known) > _MAX_IDS:
+            known.clear()
+        for delivery in deliveries:
+            if delivery.entry.options is not None and delivery.entry.options.id is not None:
+                known[delivery.entry.seq] = delivery.entry.options.id
+        ids = [self._store.message_id(each.entry) for each in deliveries]
+        self._store.emit("received", view.name, ids, consumer or "")
+
+    def _receive_groups(self, view: CachedQueue, items: list[ReceiveRequest]) -> list[list[Delivery]]:
+        """One call for several callers. Equal requests are sent as one, and their callers share its
+        deliveries in the order of their requests."""
+        requests: list[ReceiveRequest] = []
+        sharers: list[list[int]] = []
+        for limit, *terms in items:
+            if requests and not view.fifo and not terms[2] and requests[-1][1:] == tuple(terms):
+                requests[-1] = (requests[-1][0] + limit, *requests[-1][1:])
+                sharers[-1].append(limit)
+            else:
+                requests.append((limit, *terms))  # type: ignore[arg-type]
+                sharers.append([limit])
+        now_ms, answers = self._receive(view, requests)
+        found: list[list[Delivery]] = []
+        damaged: list[Receipt] = []
+        for request, answer, limits in zip(requests, answers, sharers, strict=True):
+            deliveries = deliveries_of(answer, now_ms, request[2] or None, damaged)
+            at = 0
+            for limit in limits:
+                found.append(deliveries[at : at + limit])
+                at += limit
+        if damaged:
+            # They leave the queue and are reported, so that they do not block the messages behind them.
+            flat = [each for receipt in damaged for each in receipt]
+            self._store.ask_queue(view, "set_aside", self._store.token(), *flat)
+        return found
+
+    def _receive(self, view: CachedQueue, requests: list[ReceiveRequest]) -> tuple[int, list[Any]]:
+        store = self._store
+        version = str(store.registry.version)
+        flat = [part for request in requests for part in request]
+        binds = any(request[1] == NO_DEADLINE for request in requests)
+        now_ms, answers = 0, []
+        for _ in range(_MAX_DRAINS):
+            outbox, now_ms, answers = self._fcall_receive(view, version, flat, binds)
+            if not outbox or not store.try_drain(view) or any(answers):
+                break
+            # All messages met had used up their receives. Those without a dead-letter queue are delivered
+            # after all, and the messages behind the others are free now.
+            version = str(store.registry.version)
+        return now_ms, answers
+
+    def _fcall_receive(self, view: CachedQueue, version: str, flat: list[Any], binds: bool) -> Any:
+        """A lease with a deadline ends by itself, so a call without an answer may be repeated. One that is
+        bound to this process does not: what an unanswered call leased is released before the repetition."""
+        store, state = self._store, self._state
+        holder = (state.client, state.heartbeat_ms)
+        if not binds:
+            return store.fcall_queue(view, "receive", version, "", *holder, *flat)
+        give_up_s = time.monotonic() + state.address.reconnect_s
+        while True:
+            token = store.token()
+            try:
+                return store.fcall_queue(view, "receive", version, token, *holder, *flat, idempotent=False)
+            except StoreUnavailable as error:
+                if not error.sent or time.monotonic() > give_up_s:
+                    raise
+            store.fcall_queue(view, "forsake", token, state.client)
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    def add_waiter(self, queue: str, waiter: Waiter) -> list[Delivery] | None:
+        """Deliveries at once, or None: then the waiter is registered and served later."""
+        self._view(queue)
+        if not waiter.notify_only:
+            deliveries = self._receive_for(queue, waiter)
+            if deliveries:
+                return deliveries
+        # From now on the queue announces new messages; those that came in between are seen here.
+        waiting = self._waiters.service.waiting
+        if self.stand_by(queue, waiter) and waiting.remove(queue, waiter):
+            deliveries = [] if waiter.notify_only else self._receive_for(queue, waiter)
+            if deliveries or waiter.notify_only:
+                return deliveries
+            waiting.add(queue, waiter)
+        return None
+
+    def stand_by(self, queue: str, waiter: Waiter) -> int:
+        """Register a waiter. Returns how many messages were ready before the queue announced new ones."""
+        view = self._view(queue)
+        service = self._waiters.service
+        service.start()
+        service.waiting.add(queue, waiter)
+        try:
+            # Not by the service: this caller waits on connections of its own.
+            next_ms, ready = self._upkeep.tick_queue(view, WATCH_MS)
+        except BaseException:
+            service.waiting.remove(queue, waiter)
+            raise
+        service.add_deadline(view, next_ms)
+        return ready
+
+    def remove_waiter(self, queue: str, waiter: Waiter) -> bool:
+        return self._waiters.service.waiting.remove(queue, waiter)
+
+    def tick_at(self, view: CachedQueue, at_ms: int) -> None:
+        """Do the upkeep of a queue at that time, when a lease ends that no caller may ask for."""
+        if self._store.batcher is not None:
+            self._waiters.service.add_deadline(view, at_ms)
+
+    def _receive_for(self, queue: str, waiter: Waiter) -> list[Delivery]:
+        return self.receive(queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types)
+
+    # -- bodies: they come with the deliveries ----------------------------------------------------
+
+    def load(self, deliveries: list[Delivery]) -> list[Delivery]:
+        return deliveries
+
+    def is_loaded(self, deliveries: Sequence[Delivery]) -> bool:
+        return True
+
+    def commit_location(self, deliveries: Sequence[Delivery]) -> int:
+        """0: the lease is part of the call that delivered the messages."""
+        return 0
+
+    def drop_bodies(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            e = delivery.entry
+            delivery.entry = Entry(
+                e.seq, e.sent_ms, e.location, e.size, e.encoding, None, e.properties, e.options
+            )
+
+    # -- settling -------------------------------------------------------------------------------
+
+    def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
+        view = self._view(queue)
+        results: list[OpenQError | None] = []
+        for part in chunks(list(map(_valid_receipt, receipts)), _PAGE):
+            flat = tuple([each for receipt in part for each in receipt])
+            answers = self._store.batched(self._ack_groups, view, flat)
+            for (seq, _), answer in zip(part, answers, strict=True):
+                results.append(None if answer == 1 else _settle_error(view, seq, answer))
+        if self._state.listeners:
+            acked = [seq for (seq, _), error in zip(receipts, results, strict=True) if error is None]
+            self._store.emit("acked", queue, map(self._store.delivered_id, acked))
+        return results
+
+    def _ack_groups(self, view: CachedQueue, groups: list[tuple[int, ...]]) -> list[list[Any]]:
+        flat = groups[0] if len(groups) == 1 else [each for group in groups for each in group]
+        answers = self._store.ask_queue(view, "ack", self._store.token(), *flat)
+        self._store.confirm_batch()
+        results: list[list[Any]] = []
+        at = 0
+        for group in groups:
+            count = len(group) // 2
+            results.append(answers[at : at + count])
+            at += count
+        return results
+
+    def ack_soon(self, queue: str, seq: int, number: int) -> Awaitable[None] | None:
+        """`ack` of one message for coroutines, without a greenlet. None: it needs `ack`."""
+        batcher, state = self._store.batcher, self._state
+        if batcher is None or state.closed or state.listeners:
+            return None
+        view = state.registry.queues.get(queue)
+        if view is None:
+            return None
+        return self._acked(view, seq, batcher.ask(self._ack_groups, view, (seq, number)))
+
+    async def _acked(self, view: CachedQueue, seq: int, answers: Awaitable[list[Any]]) -> None:
+        answer = (await answers)[0]
+        if answer != 1:
+            raise _settle_error(view, seq, answer)
+
+    def ack_one(self, queue: str, seq: int, number: int) -> None:
+        error = self.ack(queue, [(seq, number)])[0]
+        if error is not None:
+            raise error
+
+    def ack_late(self, queue: str, receipt: Receipt) -> bool:
+        return bool(self._store.ask_queue(self._view(queue), "ack_late", *receipt))
+
+    def extend_late(self, queue: str, receipt: Receipt, lease_ms: int) -> int | None:
+        if not 0 <= lease_ms <= MAX_SPAN_MS:
+            raise InvalidSetting(f"a lease of {lease_ms} ms; it must be 0 to {MAX_SPAN_MS}")
+        args = (*_valid_receipt(receipt), lease_ms)
+        return int(self._store.ask_queue(self._view(queue), "extend_late", *args)) or None
+
+    def nack(
+        self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None
+    ) -> str:
+        return _only(self._nack(queue, [receipt], NACKED, delay_ms, reason))
+
+    def nack_many(
+        self, queue: str, receipts: Sequence[Receipt], reason: str | None = None, delay_ms: int | None = 0
+    ) -> int:
+        return _count(self._nack(queue, list(dict.fromkeys(receipts)), NACKED, delay_ms, reason))
+
+    def release(self, queue: str, receipts: Sequence[Receipt]) -> int:
+        return _count(self._nack(queue, receipts, RELEASED, 0, None))
+
+    def _nack(
+        self, queue: str, receipts: Sequence[Receipt], why: int, delay_ms: int | None, reason: str | None
+    ) -> list[str | OpenQError]:
+        if delay_ms is not None and not 0 <= delay_ms <= MAX_SPAN_MS:
+            raise span_error("delay", delay_ms)
+        head = (why, "" if delay_ms is None else delay_ms, _event_text(reason))
+        return self._settle(self._view(queue), "back", head, receipts)
+
+    def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str:
+        return _only(self._settle(self._view(queue), "reject", (_event_text(reason),), [receipt]))
+
+    def reject_many(self, queue: str, receipts: Sequence[Receipt], reason: str | None = None) -> int:
+        unique = list(dict.fromkeys(receipts))
+        return _count(self._settle(self._view(queue), "reject", (_event_text(reason),), unique))
+
+    def _settle(
+        self, view: CachedQueue, name: str, head: tuple[Any, ...], receipts: Sequence[Receipt]
+    ) -> list[str | OpenQError]:
+        """The outcome of each; moves to other queues are finished when this returns."""
+        store = self._store
+        results: list[str | OpenQError] = []
+        for part in chunks(list(map(_valid_receipt, receipts)), _PAGE):
+            flat = [each for receipt in part for each in receipt]
+            outbox, _, answers = store.fcall_queue(view, name, store.token(), *head, *flat)
+            outcomes = store.try_drain(view) if outbox else {}
+            for (seq, _), answer in zip(part, answers, strict=True):
+                if answer[:1] == b"?":
+                    results.append(_settle_error(view, seq, answer))
+                elif answer.isdigit():
+                    results.append(outcomes.get(answer.decode(), "dead-lettered"))
+                else:
+                    results.append(answer.decode())
+        if self._state.listeners:
+            for (seq, _), result in zip(receipts, results, strict=True):
+                if isinstance(result, str):
+                    what = "requeued" if result == "returned" else result
+                    store.emit(what, view.name, [store.delivered_id(seq)])
+        return results
+
+    def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int:
+        if lease_ms < NO_DEADLINE or lease_ms > MAX_SPAN_MS:
+            raise span_error("lease", lease_ms)
+        view = self._view(queue)
+        state = self._state
+        holder = (state.client, state.heartbeat_ms)
+        answer = self._store.ask_queue(view, "extend", lease_ms, *holder, *receipt)[0]
+        if answer[:1] == b"?":
+            raise _settle_error(view, receipt[0], answer)
+        if lease_ms == NO_DEADLINE:
+            self._waiters.service.add_bound(view)
+        return int(answer)
+
+
+def _settle_error(view: CachedQueue, seq: int, answer: bytes) -> OpenQError:
+    if answer.endswith(b"gone"):
+        return MessageNotFoundError(seq, view.name)
+    return VisibilityTimeoutExpired(seq, view.name)
+
+
+def _valid_receipt(receipt: Receipt) -> Receipt:
+    """Numbers that Lua cannot represent become 0, which no message has."""
+    seq, number = receipt
+    return (seq if 0 <= seq < _MAX_NUMBER else 0), (number if 0 <= number < _MAX_NUMBER else 0)
+
+
+def _event_text(text: str | None) -> str:
+    """A reason or a consumer as events store it: without the separators of their fields."""
+    return encoded((text or "").replace("\x1f", " ").replace("\x1e", " "))
+
+
+def _only(results: list[str | OpenQError]) -> str:
+    result = results[0]
+    if isinstance(result, OpenQError):
+        raise result
+    return result
+
+
+def _count(results: list[str | OpenQError]) -> int:
+    return sum(not isinstance(result, OpenQError) for result in results)

@@ -1,0 +1,68 @@
+"""What the servers of one store share: documents, heartbeats, and the health of Redis."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ..broker.interface import Health
+from ..errors import StoreError
+from ..metrics import Family
+from .safety import loss_window_gauges
+from .store import RedisStore
+
+_HEALTH_TIMEOUT_S = 1.0  # a health check answers soon, whatever `reconnect` says
+_FORGOTTEN_MS = 3_600_000  # entries of servers that ended so long ago are removed
+
+
+class ServerDirectory:
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+        self._calls = store.calls
+        self._key = f"{store.address.prefix}:{{meta}}:servers".encode()
+
+    def document(self, name: str) -> tuple[int, bytes | None]:
+        return self._store.registry.document(self._calls, name)
+
+    def put_document(self, name: str, version: int, data: bytes) -> int:
+        return self._store.registry.put(self._calls, name, version, data)
+
+    def heartbeat(self, server: str, data: bytes, ttl_ms: int) -> None:
+        until_ms = self._store.server_time_ms() + ttl_ms
+        self._calls.call(self._key, "HSET", self._key, server, b"%d %b" % (until_ms, data), idempotent=True)
+
+    def servers(self) -> dict[str, bytes]:
+        key = self._key
+        pairs = self._calls.call(key, "HGETALL", key, idempotent=True)
+        now_ms = self._store.server_time_ms()
+        alive: dict[str, bytes] = {}
+        for name, value in zip(pairs[::2], pairs[1::2], strict=True):
+            until_ms, _, data = value.partition(b" ")
+            if int(until_ms) > now_ms:
+                alive[name.decode()] = data
+            elif int(until_ms) < now_ms - _FORGOTTEN_MS:
+                self._calls.call(key, "HDEL", key, name, idempotent=True)
+        return alive
+
+    def remove_server(self, server: str) -> None:
+        with contextlib.suppress(StoreError):
+            self._calls.call(self._key, "HDEL", self._key, server, idempotent=True)
+
+    def announce_url(self, url: str) -> None:
+        """Only a data directory names its server."""
+
+    def health(self) -> Health:
+        if self._store.state.closed:
+            return Health(False, "closed")
+        try:
+            info = self._calls.call(self._key, "INFO", "memory", timeout_s=_HEALTH_TIMEOUT_S)
+        except StoreError as error:
+            return Health(False, str(error))
+        fields = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
+        max_bytes = int(fields.get(b"maxmemory", 0))
+        is_full = bool(max_bytes) and int(fields.get(b"used_memory", 0)) >= max_bytes
+        detail = "Redis is full: publishing is refused" if is_full else "redis"
+        return Health(not is_full, detail, is_full, self._store.state.damage.reasons())
+
+    def gauges(self) -> list[Family]:
+        state = self._store.state
+        return [*state.damage.families(), *([] if state.report is None else loss_window_gauges(state.report))]
