@@ -59,7 +59,10 @@ class Service:
 
     def do(self, action: str, principal: Principal | None = None, **members: Any) -> dict[str, Any]:
         """An action with the members of its request; the reply as JSON clients see it."""
-        reply = QUEUE_ACTIONS[action](self.call(principal), REQUESTS[action](**members))
+        call = self.call(principal)
+        if "queue_url" in members:
+            call.queue = self.names.find(call.key_of_url(members["queue_url"]))
+        reply = QUEUE_ACTIONS[action](call, REQUESTS[action](**members))
         shown: dict[str, Any] = json.loads(aws_json.encode(reply))
         return shown
 

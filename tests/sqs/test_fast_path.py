@@ -1,4 +1,4 @@
-"""The short way answers what the long way answers; an unknown member, ignored by SQS, forces the long one."""
+"""The fast path gives the same replies as `messages.py`; `long` switches it off for a request."""
 
 from __future__ import annotations
 
@@ -10,28 +10,43 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Served, served
+from openq.config import Config
+from openq.local.broker import LocalBroker
+from tests.server.in_process import InProcessServer, in_process_server
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
-    with served(None) as server:
+def server() -> Iterator[InProcessServer]:
+    with in_process_server(LocalBroker(None), Config(memory=True, drain_timeout_s=1)) as server:
         yield server
 
 
-def call(server: Served, action: str, members: dict[str, Any], long: bool) -> tuple[int, dict[str, Any]]:
-    body = json.dumps({**members, "Unknown": 1} if long else members).encode()
-    headers = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
-    request = urllib.request.Request(server.url + "/", body, headers)
+def call(
+    server: InProcessServer, action: str, members: dict[str, Any], long: bool
+) -> tuple[int, dict[str, Any]]:
+    handler = server.server.sqs
+    fast_path = handler.fast_path
+    if long:
+        handler.fast_path = {}
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        return request(server, action, members)
+    finally:
+        handler.fast_path = fast_path
+
+
+def request(server: InProcessServer, action: str, members: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    headers = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
+    url = f"http://127.0.0.1:{server.port}/"
+    asked = urllib.request.Request(url, json.dumps(members).encode(), headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=30) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.loads(error.read())
 
 
-def url_of(server: Served, name: str, **attributes: str) -> str:
+def url_of(server: InProcessServer, name: str, **attributes: str) -> str:
     made = call(server, "CreateQueue", {"QueueName": name, "Attributes": attributes}, False)[1]
     url: str = made["QueueUrl"]
     return url
@@ -63,7 +78,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
-def test_a_message_is_sent_and_received_alike(server: Served, body: str) -> None:
+def test_a_message_is_sent_and_received_alike(server: InProcessServer, body: str) -> None:
     url = url_of(server, "alike", MaximumMessageSize="1024")
     answers = []
     for long in (False, True):
@@ -89,7 +104,9 @@ BATCHES: list[list[dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("entries", BATCHES, ids=range(len(BATCHES)))
-def test_a_batch_is_sent_received_and_deleted_alike(server: Served, entries: list[dict[str, Any]]) -> None:
+def test_a_batch_is_sent_received_and_deleted_alike(
+    server: InProcessServer, entries: list[dict[str, Any]]
+) -> None:
     url = url_of(server, "batches", MaximumMessageSize="1024")
     answers = []
     for long in (False, True):
@@ -107,7 +124,7 @@ def test_a_batch_is_sent_received_and_deleted_alike(server: Served, entries: lis
 @pytest.mark.parametrize(
     "handle", ["x", "0" * 40, "z" * 40, "\u0661" * 40, "0x" + "0" * 38, " " * 40, "1_" * 20, "-" + "1" * 39]
 )
-def test_a_handle_that_is_none_is_refused_alike(server: Served, handle: str) -> None:
+def test_a_handle_that_is_none_is_refused_alike(server: InProcessServer, handle: str) -> None:
     url = url_of(server, "handles")
     members = {"QueueUrl": url, "Entries": [{"Id": "a", "ReceiptHandle": handle}]}
 
@@ -132,13 +149,13 @@ def test_a_handle_that_is_none_is_refused_alike(server: Served, handle: str) -> 
         {"QueueUrl": None},
     ],
 )
-def test_a_receive_that_cannot_be_is_refused_alike(server: Served, members: dict[str, Any]) -> None:
+def test_a_receive_that_cannot_be_is_refused_alike(server: InProcessServer, members: dict[str, Any]) -> None:
     members = {"QueueUrl": url_of(server, "receives"), **members}
 
     assert call(server, "ReceiveMessage", members, False) == call(server, "ReceiveMessage", members, True)
 
 
-def test_a_queue_that_was_made_anew_is_another_one(server: Served) -> None:
+def test_a_queue_that_was_made_anew_is_another_one(server: InProcessServer) -> None:
     url = url_of(server, "anew")
     call(server, "SendMessage", {"QueueUrl": url, "MessageBody": "old"}, False)
     call(server, "DeleteQueue", {"QueueUrl": url}, False)
@@ -150,12 +167,14 @@ def test_a_queue_that_was_made_anew_is_another_one(server: Served) -> None:
 
 
 @pytest.mark.parametrize("id", ['a"b', 'x"},{"MessageId":"y', "back\\slash", "\u4f60"])
-def test_an_id_of_a_publisher_is_shown_alike_and_breaks_nothing(server: Served, id: str) -> None:
+def test_an_id_of_a_publisher_is_shown_alike_and_breaks_nothing(server: InProcessServer, id: str) -> None:
     url = url_of(server, "chosen")
     for long in (False, True):
         message = json.dumps({"payload": "x", "id": id}).encode()
         headers = {"Content-Type": "application/json"}
-        publish = urllib.request.Request(f"{server.url}/api/v1/queues/chosen/messages", message, headers)
+        publish = urllib.request.Request(
+            f"http://127.0.0.1:{server.port}/api/v1/queues/chosen/messages", message, headers
+        )
         with urllib.request.urlopen(publish, timeout=30) as answer:
             assert answer.status == 201
         status, received = call(server, "ReceiveMessage", {"QueueUrl": url}, long)
@@ -165,13 +184,15 @@ def test_an_id_of_a_publisher_is_shown_alike_and_breaks_nothing(server: Served, 
         call(server, "DeleteMessageBatch", {"QueueUrl": url, "Entries": deletes}, long)
 
 
-def test_an_id_that_only_begins_like_ours_is_answered(server: Served) -> None:
+def test_an_id_that_only_begins_like_ours_is_answered(server: InProcessServer) -> None:
     url = url_of(server, "like.fifo", FifoQueue="true")
     sent = {"QueueUrl": url, "MessageBody": "x", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
     prefix = call(server, "SendMessage", sent, False)[1]["MessageId"][:-12]
     message = json.dumps({"payload": "y", "id": f"{prefix}zz", "group": "h"}).encode()
     publish = urllib.request.Request(
-        f"{server.url}/api/v1/queues/like.fifo/messages", message, {"Content-Type": "application/json"}
+        f"http://127.0.0.1:{server.port}/api/v1/queues/like.fifo/messages",
+        message,
+        {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(publish, timeout=30) as answer:
         assert answer.status == 201

@@ -45,6 +45,8 @@ def do(sqs: Service, action: str, region: str | None = None, host: str = HOST, *
     """An action of a client in that region."""
     request = request_of(host, region)
     call = SqsCall(sqs.context, sqs.names, request, sqs.principal, sqs.names.regions.of_request(request))
+    if "queue_url" in members:
+        call.queue = sqs.names.find(call.key_of_url(members["queue_url"]))
     return QUEUE_ACTIONS[action](call, REQUESTS[action](**members))
 
 
@@ -284,7 +286,7 @@ def test_looking_for_a_queue_in_a_region_creates_nothing(sqs: Service) -> None:
         assert do(sqs, "ListQueues", region).queue_urls is None
 
     assert list(sqs.broker.queues()) == ["orders"]
-    assert len(sqs.names._views) <= 1
+    assert len(sqs.names._queues) <= 1
 
 
 def test_a_client_in_the_wrong_region_is_named_once_in_the_log(

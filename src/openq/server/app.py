@@ -76,7 +76,7 @@ class Server:
         self.guard = Guard(self.store, time.time, accepted_hosts=hosts, region=config.region)
         self._require_auth()
         self.context = ServerContext(broker, loop, config, self.guard)
-        sqs = SqsHandler(self.context)
+        self.sqs = sqs = SqsHandler(self.context)
         rest = RestHandler(self.context)
         health = HealthHandler(self.context)
         self.topology = Topology(self.context)

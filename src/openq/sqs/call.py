@@ -36,13 +36,13 @@ class SqsQueue:
         "account",
         "arn",
         "fifo",
+        "known",
         "limits",
         "max_bytes",
         "name",
         "namespace",
         "number",
         "policy",
-        "queue",
         "queue_key",
         "region",
         "settings",
@@ -50,15 +50,15 @@ class SqsQueue:
     )
 
     def __init__(
-        self, queue_key: str, queue: KnownQueue, resolver: QueueResolver, context: ServerContext
+        self, queue_key: str, known: KnownQueue, resolver: QueueResolver, context: ServerContext
     ) -> None:
-        settings = queue.settings
+        settings = known.settings
         self.queue_key = queue_key
         self.namespace, self.name = split_name(queue_key)
         self.region, self.account = split_namespace(self.namespace)  # None: the server's own region
-        self.queue = queue
+        self.known = known
         self.settings: QueueSettings = settings
-        self.number = queue.number
+        self.number = known.number
         self.fifo = settings.fifo
         self.limits: SqsLimits = limits_of(settings, context.config)
         self.max_bytes = max_message_size(settings, self.limits)
@@ -89,7 +89,8 @@ class QueueResolver:
         self.regions = Regions(context.config.region)
         self._urls: dict[str, QueueAddress] = {}
         self._hinted: set[str] = set()
-        self._views: dict[str, SqsQueue] = {}
+        self._queues: dict[str, SqsQueue] = {}
+        self._by_url: dict[str | tuple[str, str], SqsQueue] = {}
         self.deleted = RecentQueues()
         self.purged = RecentQueues()
 
@@ -189,25 +190,43 @@ class QueueResolver:
             return False
         return True
 
-    def view(self, queue_key: str) -> SqsQueue:
-        """Raises QueueDoesNotExist."""
+    def find(self, queue_key: str) -> SqsQueue:
+        """The queue; raises QueueDoesNotExist. It is made anew when the queue or its settings changed."""
         try:
-            queue = self._context.broker.get_queue(queue_key)
+            known = self._context.broker.get_queue(queue_key)
         except QueueNotFound:
-            self._views.pop(queue_key, None)
+            self._queues.pop(queue_key, None)
             raise errors.queue_does_not_exist() from None
-        view = self._views.get(queue_key)
-        if view is None or view.queue is not queue or view.settings is not queue.settings:
-            if len(self._views) >= _MAX_CACHED:
-                self._views.clear()
-            view = self._views[queue_key] = SqsQueue(queue_key, queue, self, self._context)
-        return view
+        queue = self._queues.get(queue_key)
+        if queue is None or queue.known is not known or queue.settings is not known.settings:
+            if len(self._queues) >= _MAX_CACHED:
+                self._queues.clear()
+            queue = self._queues[queue_key] = SqsQueue(queue_key, known, self, self._context)
+        return queue
+
+    def own_queue(self, url: str, principal: Principal, region: str | None) -> SqsQueue | None:
+        """The queue of a URL if it belongs to the caller, who needs no permission then; else None.
+
+        Cached by URL: the cached queue is used until it is deleted or its settings change.
+        """
+        if not principal.is_root:  # not looked up: the reply must not reveal whether it exists
+            return None
+        key = url if region is None else (region, url)
+        queue = self._by_url.get(key)
+        if queue is None or queue.known.deleted or queue.known.settings is not queue.settings:
+            queue = self.find(self.key_of_url(url, principal.account, region))
+            if region is not None and queue.region != region:
+                return None  # of the server's own region, until the caller's region has such a queue
+            if len(self._by_url) >= _MAX_CACHED:
+                self._by_url.clear()
+            self._by_url[key] = queue
+        return queue if principal.account == queue.account and queue.policy is None else None
 
 
 class SqsCall:
     """One action of one caller."""
 
-    __slots__ = ("context", "http", "principal", "region_key", "resolver")
+    __slots__ = ("context", "http", "principal", "queue", "region_key", "resolver")
 
     def __init__(
         self,
@@ -222,6 +241,7 @@ class SqsCall:
         self.http = http
         self.principal = principal
         self.region_key = region  # None: the server's own
+        self.queue: SqsQueue  # the queue of QueueUrl, found and authorised; not set for actions without one
 
     @property
     def account(self) -> str:
@@ -244,9 +264,6 @@ class SqsCall:
         scheme = "https" if self.http.is_tls else "http"
         return f"{scheme}://{host_of(self.http) or 'localhost'}"
 
-    def queue(self, queue_url: str) -> SqsQueue:
-        return self.resolver.view(self.key_of_url(queue_url))
-
     def key_of_url(self, queue_url: str) -> str:
         return self.resolver.key_of_url(queue_url, self.account, self.region_key)
 
@@ -268,22 +285,22 @@ class SqsCall:
         """
         namespace, name = self.resolver.split(queue_key)
         try:
-            view: SqsQueue | None = self.resolver.view(queue_key)
+            queue: SqsQueue | None = self.resolver.find(queue_key)
         except errors.SqsError:
-            view = None
-        policy = None if view is None else view.policy
+            queue = None
+        policy = None if queue is None else queue.policy
         return any(
             self.context.guard.may(
                 *(self.principal, action, namespace, name),
                 policy=policy,
                 sqs_action="sqs:SendMessage",
                 resource_arn=self.arn_of(queue_key),
-                condition_keys=None if view is None or policy is None else self.condition_keys(view),
+                condition_keys=None if queue is None or policy is None else self.condition_keys(queue),
             )
             for action in ("send", "manage")
         )
 
-    def condition_keys(self, view: SqsQueue) -> Mapping[str, str]:
+    def condition_keys(self, queue: SqsQueue) -> Mapping[str, str]:
         """What the conditions of a queue's policy may ask about a request."""
-        region = self.resolver.regions.name_of(view.region)
+        region = self.resolver.regions.name_of(queue.region)
         return request_condition_keys(self.http, self.principal, region, self.now_ms)

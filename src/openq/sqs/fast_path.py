@@ -1,7 +1,8 @@
-"""The commonest requests by the shortest way: plain messages, over JSON, by the owner of the queue.
+"""The fast path of the commonest requests: plain messages, in JSON, of the queue's owner.
 
-Each answers exactly what the long way would answer, or does nothing at all and leaves the request to it:
-whatever is unusual or wrong goes there, so every error and every option exists in one place only.
+The request is decoded, authenticated and authorised by `handler.py`, which then asks for the action here.
+An action either gives exactly the reply that `messages.py` would give, or changes nothing and returns False:
+then `messages.py` handles the request. Every error and every option exists there only.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from binascii import hexlify
 from collections.abc import Callable
 from functools import cache
 from struct import Struct
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from ..auth.guard import Principal
 from ..errors import OpenQError
 from ..model import ENCODING_TEXT, Delivery
 from ..server import long_polls
@@ -22,52 +22,15 @@ from ..server.context import ServerContext
 from ..server.http import HttpRequest
 from . import errors
 from . import requests as sqs
-from .call import QueueResolver, SqsQueue
+from .call import SqsQueue
 from .errors import SqsError
 from .message_attributes import TRACE_FIELD, is_valid_batch_id, md5
 from .messages import MAX_ANSWER_BYTES, text_of
 
-_MAX_VIEWS = 10_000
 # Text of plain characters alone looks the same in JSON, and AWS allows them all. This table marks the
 # others; a set of bytes to delete would be built anew for each message.
 _SPECIAL_BYTES = bytes(1 if 0x20 <= char < 0x7F and chr(char) not in '"\\' else 0 for char in range(256))
 _encode = msgspec.json.encode
-
-
-class _Strict(msgspec.Struct, rename=sqs.wire_name, gc=False, forbid_unknown_fields=True):
-    """With any other member it cannot be decoded as this."""
-
-
-class PlainSend(_Strict):
-    queue_url: str
-    message_body: sqs.Text
-
-
-class PlainEntry(_Strict):
-    id: str
-    message_body: sqs.Text
-
-
-class PlainBatch(_Strict):
-    queue_url: str
-    entries: list[PlainEntry]
-
-
-class PlainReceive(_Strict):
-    queue_url: str
-    max_number_of_messages: int = 1
-    wait_time_seconds: int | None = None
-    visibility_timeout: int | None = None
-
-
-class PlainReceipt(_Strict):
-    id: str
-    receipt_handle: str
-
-
-class PlainDeletes(_Strict):
-    queue_url: str
-    entries: list[PlainReceipt]
 
 
 class JsonReplies(Protocol):
@@ -78,42 +41,21 @@ class JsonReplies(Protocol):
 
 
 class FastPath:
-    """By action: whether the request was taken care of."""
+    """By action: publish, receive or delete and answer; False if the request is left to `messages.py`."""
 
-    def __init__(self, context: ServerContext, resolver: QueueResolver, wire: JsonReplies) -> None:
+    def __init__(self, context: ServerContext, wire: JsonReplies) -> None:
         self._context = context
         self._broker = context.broker
         self._in_flight = context.broker.in_flight
-        self._resolver = resolver
         self._wire = wire
-        self._views: dict[str | tuple[str, str], SqsQueue] = {}
         self._id_prefix = context.broker.id_prefix.encode()
         self._is_durable = context.broker.is_durable
-        self._decode_send = msgspec.json.Decoder(PlainSend).decode
-        self._decode_batch = msgspec.json.Decoder(PlainBatch).decode
-        self._decode_receive = msgspec.json.Decoder(PlainReceive).decode
-        self._decode_deletes = msgspec.json.Decoder(PlainDeletes).decode
-        self.actions: dict[bytes, Callable[[HttpRequest, Principal, str | None], bool]] = {
-            b"AmazonSQS.SendMessage": self._send,
-            b"AmazonSQS.SendMessageBatch": self._send_batch,
-            b"AmazonSQS.ReceiveMessage": self._receive,
-            b"AmazonSQS.DeleteMessageBatch": self._delete_batch,
+        self.actions: dict[str, Callable[[HttpRequest, SqsQueue, Any], bool]] = {
+            "SendMessage": self._send,
+            "SendMessageBatch": self._send_batch,
+            "ReceiveMessage": self._receive,
+            "DeleteMessageBatch": self._delete_batch,
         }
-
-    def _view(self, url: str, principal: Principal, region: str | None) -> SqsQueue | None:
-        """The queue, if it is the caller's own and nobody else has a say in it."""
-        if not principal.is_root:  # before it is looked up: who may not use a queue must not learn of it
-            return None
-        key = url if region is None else (region, url)
-        view = self._views.get(key)
-        if view is None or view.queue.deleted or view.queue.settings is not view.settings:
-            view = self._resolver.view(self._resolver.key_of_url(url, principal.account, region))
-            if region is not None and view.region != region:
-                return None  # found elsewhere, which holds only until the caller's region has such a queue
-            if len(self._views) >= _MAX_VIEWS:
-                self._views.clear()
-            self._views[key] = view
-        return view if principal.account == view.account and view.policy is None else None
 
     def _answer_after_commit(self, request: HttpRequest, reply: bytes) -> None:
         """The answer, once what it says is on disk."""
@@ -129,20 +71,13 @@ class FastPath:
 
         self._context.after_commit(committed)
 
-    def _send(self, request: HttpRequest, principal: Principal, region: str | None) -> bool:
-        if TRACE_FIELD in request.fields:
-            return False
-        try:
-            message = self._decode_send(request.body)
-        except (ValueError, RecursionError):
-            return False
-        view = self._view(message.queue_url, principal, region)
-        if view is None or view.fifo:
+    def _send(self, request: HttpRequest, queue: SqsQueue, message: sqs.SendMessage) -> bool:
+        if queue.fifo or TRACE_FIELD in request.fields or not _is_plain(message):
             return False
         body = _plain_body(message.message_body)
-        if not 0 < len(body) <= view.max_bytes:
+        if not 0 < len(body) <= queue.max_bytes:
             return False
-        seq = self._broker.publish_body(view.queue_key, body, ENCODING_TEXT)
+        seq = self._broker.publish_body(queue.queue_key, body, ENCODING_TEXT)
         if not seq:
             return False
         digest = hexlify(md5(body).digest())
@@ -150,29 +85,30 @@ class FastPath:
         self._answer_after_commit(request, reply)
         return True
 
-    def _send_batch(self, request: HttpRequest, principal: Principal, region: str | None) -> bool:
-        if TRACE_FIELD in request.fields:
-            return False
-        try:
-            batch = self._decode_batch(request.body)
-        except (ValueError, RecursionError):
-            return False
-        view = self._view(batch.queue_url, principal, region)
-        if view is None or view.fifo or not 0 < len(batch.entries) <= view.limits.max_batch:
+    def _send_batch(self, request: HttpRequest, queue: SqsQueue, batch: sqs.SendMessageBatch) -> bool:
+        if (
+            queue.fifo
+            or TRACE_FIELD in request.fields
+            or not 0 < len(batch.entries) <= queue.limits.max_batch
+        ):
             return False
         bodies: list[bytes] = []
         ids: list[str] = []
         total = 0
         for entry in batch.entries:
             body = _plain_body(entry.message_body)
-            if not 0 < len(body) <= view.max_bytes or not is_valid_batch_id(entry.id):
+            if (
+                not 0 < len(body) <= queue.max_bytes
+                or not is_valid_batch_id(entry.id)
+                or not _is_plain(entry)
+            ):
                 return False
             total += len(body)
             ids.append(entry.id)
             bodies.append(body)
-        if total > view.limits.max_batch_bytes or len(set(ids)) != len(ids):
+        if total > queue.limits.max_batch_bytes or len(set(ids)) != len(ids):
             return False
-        seqs = self._broker.publish_bodies(view.queue_key, bodies, ENCODING_TEXT)
+        seqs = self._broker.publish_bodies(queue.queue_key, bodies, ENCODING_TEXT)
         if seqs is None:
             return False
         prefix = self._id_prefix
@@ -184,25 +120,26 @@ class FastPath:
         self._answer_after_commit(request, b'{"Successful":[%b]}' % b",".join(entries))
         return True
 
-    def _receive(self, request: HttpRequest, principal: Principal, region: str | None) -> bool:
-        try:
-            wanted = self._decode_receive(request.body)
-        except (ValueError, RecursionError):
-            return False
-        view = self._view(wanted.queue_url, principal, region)
-        if view is None:
-            return False
-        limits = view.limits
-        wait_s = view.wait_s if wanted.wait_time_seconds is None else wanted.wait_time_seconds
-        lease_s = wanted.visibility_timeout
+    def _receive(self, request: HttpRequest, queue: SqsQueue, wanted: sqs.ReceiveMessage) -> bool:
         if (
-            not 1 <= wanted.max_number_of_messages <= limits.max_receive
-            or not 0 <= wait_s <= limits.max_wait_s
-            or (lease_s is not None and not 0 <= lease_s <= limits.max_visibility_s)
-            or (limits.max_in_flight is not None and self._in_flight(view.queue_key) >= limits.max_in_flight)
+            wanted.attribute_names
+            or wanted.message_system_attribute_names
+            or wanted.message_attribute_names
+            or wanted.receive_request_attempt_id is not None
         ):
             return False
-        number = view.number
+        count = 1 if wanted.max_number_of_messages is None else wanted.max_number_of_messages
+        limits = queue.limits
+        wait_s = queue.wait_s if wanted.wait_time_seconds is None else wanted.wait_time_seconds
+        lease_s = wanted.visibility_timeout
+        if (
+            not 1 <= count <= limits.max_receive
+            or not 0 <= wait_s <= limits.max_wait_s
+            or (lease_s is not None and not 0 <= lease_s <= limits.max_visibility_s)
+            or (limits.max_in_flight is not None and self._in_flight(queue.queue_key) >= limits.max_in_flight)
+        ):
+            return False
+        number = queue.number
 
         def then(deliveries: list[Delivery], error: OpenQError | None) -> None:
             if error is not None:
@@ -215,9 +152,9 @@ class FastPath:
         long_polls.receive(
             self._context,
             request,
-            view.queue_key,
-            wanted.max_number_of_messages,
-            view.settings.visibility_ms if lease_s is None else lease_s * 1000,
+            queue.queue_key,
+            count,
+            queue.settings.visibility_ms if lease_s is None else lease_s * 1000,
             request.peer,
             None,
             wait_s,
@@ -249,23 +186,29 @@ class FastPath:
             )
         return f'{{"Messages":[{",".join(shown)}]}}'.encode()
 
-    def _delete_batch(self, request: HttpRequest, principal: Principal, region: str | None) -> bool:
-        try:
-            batch = self._decode_deletes(request.body)
-        except (ValueError, RecursionError):
-            return False
-        view = self._view(batch.queue_url, principal, region)
-        if view is None or not 0 < len(batch.entries) <= view.limits.max_batch:
+    def _delete_batch(self, request: HttpRequest, queue: SqsQueue, batch: sqs.DeleteMessageBatch) -> bool:
+        if not 0 < len(batch.entries) <= queue.limits.max_batch:
             return False
         ids = [entry.id for entry in batch.entries]
-        receipts = _Handles(len(ids)).read([entry.receipt_handle for entry in batch.entries], view.number)
+        receipts = _Handles(len(ids)).read([entry.receipt_handle for entry in batch.entries], queue.number)
         if receipts is None or len(set(ids)) != len(ids) or not all(map(is_valid_batch_id, ids)):
             return False
-        if any(self._broker.ack(view.queue_key, receipts)):
-            return False  # one is late: the long way deletes again, which is no harm, and tells
+        if any(self._broker.ack(queue.queue_key, receipts)):
+            return False  # one is late: `messages.py` deletes again, which does no harm, and reports it
         shown = '"},{"Id":"'.join(ids)
         self._answer_after_commit(request, f'{{"Successful":[{{"Id":"{shown}"}}]}}'.encode())
         return True
+
+
+def _is_plain(message: sqs.SendMessage | sqs.SendMessageBatchRequestEntry) -> bool:
+    """A body and nothing else."""
+    return (
+        message.delay_seconds is None
+        and not message.message_attributes
+        and not message.message_system_attributes
+        and message.message_group_id is None
+        and message.message_deduplication_id is None
+    )
 
 
 def _plain_body(text: str) -> bytes:

@@ -131,7 +131,8 @@ class SqsHandler:
             self._actions[name] = _answering(act)
         self._callers: dict[tuple[bytes, bytes | None], tuple[Principal, str | None]] = {}
         self._open_principals = {DEFAULT_ACCOUNT: _root_of(DEFAULT_ACCOUNT)}
-        self._fast_path = FastPath(context, self.resolver, self._json).actions
+        self.fast_path = FastPath(context, self._json).actions
+        self._targets = {_PREFIX + name.encode(): name for name in self._actions}
 
     # -- the two formats
 
@@ -153,19 +154,18 @@ class SqsHandler:
             wire.fail(request, errors.internal_error())
 
     def _handle_json(self, request: HttpRequest, target: bytes) -> None:
-        way = self._fast_path.get(target)
-        if way is not None:
-            principal, region = self._caller(request)
-            if way(request, principal, region):
+        name = self._targets.get(target)
+        if name is None:
+            raise errors.unknown_operation(target.removeprefix(_PREFIX).decode("latin-1")[:100])
+        principal, region = self._caller(request)
+        wanted: Any = aws_json.decode(name, request.body)
+        url: str | None = getattr(wanted, "queue_url", None)
+        queue = None if url is None else self.resolver.own_queue(url, principal, region)
+        if queue is not None:
+            fast = self.fast_path.get(name)
+            if fast is not None and fast(request, queue, wanted):
                 return
-            name = target[len(_PREFIX) :].decode()
-            self._act(request, self._json, name, aws_json.decode(name, request.body), principal)
-            return
-        name = target.removeprefix(_PREFIX).decode("latin-1")
-        if not target.startswith(_PREFIX) or name not in self._actions:
-            raise errors.unknown_operation(name[:100])
-        principal = self.principal(request)
-        self._act(request, self._json, name, aws_json.decode(name, request.body), principal)
+        self._act(request, self._json, name, wanted, principal, region, queue)
 
     def _handle_query(self, request: HttpRequest) -> None:
         if request.method == "GET" and "Action=" not in request.query:
@@ -186,7 +186,7 @@ class SqsHandler:
         if isinstance(wanted, sqs.ReceiveMessage) and wanted.attribute_names:
             # Of the two names of one parameter AWS takes the older one here, and both in JSON.
             wanted.message_system_attribute_names = None
-        self._act(request, self._query, name, wanted, principal)
+        self._act(request, self._query, name, wanted, principal, self._region_of(request))
 
     # -- who, whether, what
 
@@ -237,10 +237,21 @@ class SqsHandler:
         return found
 
     def _act(
-        self, request: HttpRequest, wire: WireFormat, name: str, wanted: Any, principal: Principal
+        self,
+        request: HttpRequest,
+        wire: WireFormat,
+        name: str,
+        wanted: Any,
+        principal: Principal,
+        region: str | None,
+        queue: SqsQueue | None = None,
     ) -> None:
-        call = SqsCall(self._context, self.resolver, request, principal, self._region_of(request))
-        self._authorize(call, name, wanted)
+        """`queue`: already found, and the caller's own."""
+        call = SqsCall(self._context, self.resolver, request, principal, region)
+        if queue is not None:
+            call.queue = queue
+        else:
+            self._authorize(call, name, wanted)
 
         def answer(reply: sqs.SqsReply | SqsError | None) -> None:
             if isinstance(reply, SqsError):
@@ -262,7 +273,7 @@ class SqsHandler:
     def _authorize(self, call: SqsCall, name: str, wanted: Any) -> None:
         url: str | None = getattr(wanted, "queue_url", None)
         if url is not None:
-            self._find(call, name, call.key_of_url(url))
+            call.queue = self._find(call, name, call.key_of_url(url))
             return
         arn: str | None = getattr(wanted, "source_arn", None)
         queue: str | None = getattr(wanted, "queue_name", None)
@@ -274,10 +285,10 @@ class SqsHandler:
         elif not self._guard.may(call.principal, SQS_ACTIONS[name], call.namespace, queue):
             raise errors.access_denied(self._denied_text(call, name, queue))
 
-    def view_or_denied(self, call: SqsCall, name: str, queue_key: str) -> SqsQueue:
+    def queue_or_denied(self, call: SqsCall, name: str, queue_key: str) -> SqsQueue:
         """Somebody without permission must not learn which queues exist."""
         try:
-            return self.resolver.view(queue_key)
+            return self.resolver.find(queue_key)
         except SqsError:
             account, queue = self.resolver.split(queue_key)
             if not self._guard.may(call.principal, SQS_ACTIONS[name], account, queue):
@@ -288,22 +299,22 @@ class SqsHandler:
                 ) from None
             raise
 
-    def allow(self, call: SqsCall, name: str, view: SqsQueue) -> None:
+    def allow(self, call: SqsCall, name: str, queue: SqsQueue) -> None:
         principal = call.principal
-        if principal.is_root and principal.account == view.account and view.policy is None:
+        if principal.is_root and principal.account == queue.account and queue.policy is None:
             return
         allowed = self._guard.may(
             principal,
             SQS_ACTIONS[name],
-            view.namespace,
-            view.name,
-            policy=view.policy,
+            queue.namespace,
+            queue.name,
+            policy=queue.policy,
             sqs_action=name,
-            resource_arn=view.arn,
-            condition_keys=call.condition_keys(view) if view.policy is not None else None,
+            resource_arn=queue.arn,
+            condition_keys=call.condition_keys(queue) if queue.policy is not None else None,
         )
         if not allowed:
-            raise errors.access_denied(self._denied_text(call, name, view.name))
+            raise errors.access_denied(self._denied_text(call, name, queue.name))
 
     def _denied_text(self, call: SqsCall, name: str, queue: str | None) -> str:
         if call.principal.is_anonymous:
@@ -353,9 +364,9 @@ class SqsHandler:
             wire.fail(request, errors.from_openq(error))
 
     def _find(self, call: SqsCall, name: str, queue_key: str) -> SqsQueue:
-        view = self.view_or_denied(call, name, queue_key)
-        self.allow(call, name, view)
-        return view
+        queue = self.queue_or_denied(call, name, queue_key)
+        self.allow(call, name, queue)
+        return queue
 
 
 def _root_of(account: str) -> Principal:

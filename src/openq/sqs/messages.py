@@ -37,13 +37,13 @@ def handle_of(number: int, delivery: Delivery) -> str:
     return f"{number:08x}{delivery.entry.seq:016x}{delivery.number:016x}"
 
 
-def receipt_of(view: SqsQueue, handle: str) -> tuple[int, int]:
+def receipt_of(queue: SqsQueue, handle: str) -> tuple[int, int]:
     if len(handle) == 40 and handle.isascii():
         try:
             number, seq, delivery = int(handle[:8], 16), int(handle[8:24], 16), int(handle[24:], 16)
         except ValueError:
             raise errors.receipt_handle_is_invalid(handle) from None
-        if number == view.number:
+        if number == queue.number:
             return seq, delivery
         raise errors.receipt_handle_of_another_queue(handle)
     raise errors.receipt_handle_is_invalid(handle)
@@ -74,7 +74,7 @@ class PreparedMessage:
 
 def prepare_message(
     call: SqsCall,
-    view: SqsQueue,
+    queue: SqsQueue,
     message: sqs.SendMessage | sqs.SendMessageBatchRequestEntry,
     sender: str | None,
 ) -> PreparedMessage:
@@ -87,7 +87,7 @@ def prepare_message(
     attributes_md5 = system_md5 = None
     size = len(body)
     if message.message_attributes:
-        size += attrs.check_message_attributes(message.message_attributes, view.limits.max_attributes)
+        size += attrs.check_message_attributes(message.message_attributes, queue.limits.max_attributes)
         attributes_md5 = attrs.md5_of(message.message_attributes)
     if message.message_system_attributes:
         attrs.check_system_attributes(message.message_system_attributes)
@@ -97,28 +97,28 @@ def prepare_message(
         draft.type, draft.attributes = attrs.to_openq(message.message_attributes, system)
     if message.delay_seconds is not None:
         delay_s = message.delay_seconds
-        if not 0 <= delay_s <= view.limits.max_delay_s:
+        if not 0 <= delay_s <= queue.limits.max_delay_s:
             raise errors.invalid_value(
-                delay_s, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {view.limits.max_delay_s}."
+                delay_s, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {queue.limits.max_delay_s}."
             )
-        if view.fifo and delay_s:
+        if queue.fifo and delay_s:
             raise errors.invalid_value(
                 delay_s,
                 "DelaySeconds",
                 "The request include parameter that is not valid for this queue type.",
             )
-        if not view.fifo:
+        if not queue.fifo:
             draft.delay_ms = delay_s * 1000
     group, dedup = message.message_group_id, message.message_deduplication_id
     if group is not None:
         attrs.check_fifo_id(group, "MessageGroupId")
         draft.group = group
-    elif view.fifo and isinstance(message, sqs.SendMessageBatchRequestEntry):
+    elif queue.fifo and isinstance(message, sqs.SendMessageBatchRequestEntry):
         raise BatchRejected(errors.missing_group_in_batch())
-    elif view.fifo:
+    elif queue.fifo:
         raise BatchRejected(errors.missing_parameter("MessageGroupId"))
     if dedup is not None:
-        if not view.fifo and not view.limits.lenient:
+        if not queue.fifo and not queue.limits.lenient:
             raise errors.invalid_value(
                 dedup,
                 "MessageDeduplicationId",
@@ -126,7 +126,7 @@ def prepare_message(
             )
         attrs.check_fifo_id(dedup, "MessageDeduplicationId")
         draft.dedup = dedup
-    elif view.fifo and not view.settings.dedup_by_content:
+    elif queue.fifo and not queue.settings.dedup_by_content:
         raise BatchRejected(
             errors.invalid_parameter_value(
                 "The queue should either have ContentBasedDeduplication enabled or "
@@ -151,36 +151,36 @@ def sequence_text(seq: int) -> str:
 
 
 def send_message(call: SqsCall, message: sqs.SendMessage, answer: ReplyCallback) -> None:
-    view = call.queue(message.queue_url)
+    queue = call.queue
     try:
-        ready = prepare_message(call, view, message, sender_of(call, view))
+        ready = prepare_message(call, queue, message, sender_of(call, queue))
     except BatchRejected as refused:
         raise refused.error from None
-    if ready.size > view.max_bytes:
-        raise errors.message_too_long(view.max_bytes)
-    message_id = call.context.broker.publish(view.queue_key, ready.draft)
+    if ready.size > queue.max_bytes:
+        raise errors.message_too_long(queue.max_bytes)
+    message_id = call.context.broker.publish(queue.queue_key, ready.draft)
     reply = sqs.SendMessageReply(
         md5_of_message_body=text_md5(ready.draft.body),
         md5_of_message_attributes=ready.attributes_md5,
         md5_of_message_system_attributes=ready.system_md5,
         message_id=message_id,
-        sequence_number=sequence_number(call, message_id) if view.fifo else None,
+        sequence_number=sequence_number(call, message_id) if queue.fifo else None,
     )
     answer(reply)
 
 
 def send_message_batch(call: SqsCall, batch: sqs.SendMessageBatch, answer: ReplyCallback) -> None:
-    view = call.queue(batch.queue_url)
-    attrs.check_batch(batch.entries, "SendMessageBatchRequestEntry", view.limits.max_batch)
-    sender = sender_of(call, view)
+    queue = call.queue
+    attrs.check_batch(batch.entries, "SendMessageBatchRequestEntry", queue.limits.max_batch)
+    sender = sender_of(call, queue)
     failed: list[sqs.BatchResultErrorEntry] = []
     chosen: list[tuple[sqs.SendMessageBatchRequestEntry, PreparedMessage]] = []
     total = 0
     for entry in batch.entries:
         try:
-            ready = prepare_message(call, view, entry, sender)
-            if ready.size > view.max_bytes:
-                raise errors.batch_message_too_long(view.max_bytes)
+            ready = prepare_message(call, queue, entry, sender)
+            if ready.size > queue.max_bytes:
+                raise errors.batch_message_too_long(queue.max_bytes)
         except BatchRejected as refused:
             raise refused.error from None
         except SqsError as error:
@@ -189,10 +189,10 @@ def send_message_batch(call: SqsCall, batch: sqs.SendMessageBatch, answer: Reply
             continue
         total += ready.size
         chosen.append((entry, ready))
-    if total > view.limits.max_batch_bytes:
-        raise errors.batch_request_too_long(view.limits.max_batch_bytes, total)
+    if total > queue.limits.max_batch_bytes:
+        raise errors.batch_request_too_long(queue.limits.max_batch_bytes, total)
     successful: list[sqs.SendMessageBatchResultEntry] = []
-    results = call.context.broker.publish_many(view.queue_key, [ready.draft for _, ready in chosen])
+    results = call.context.broker.publish_many(queue.queue_key, [ready.draft for _, ready in chosen])
     for (entry, ready), result in zip(chosen, results, strict=True):
         if isinstance(result, OpenQError):
             failed.append(batch_error(entry.id, errors.from_openq(result)))
@@ -204,18 +204,18 @@ def send_message_batch(call: SqsCall, batch: sqs.SendMessageBatch, answer: Reply
                 md5_of_message_body=text_md5(ready.draft.body),
                 md5_of_message_attributes=ready.attributes_md5,
                 md5_of_message_system_attributes=ready.system_md5,
-                sequence_number=sequence_number(call, result) if view.fifo else None,
+                sequence_number=sequence_number(call, result) if queue.fifo else None,
             )
         )
     answer(sqs.SendMessageBatchReply(successful=successful or None, failed=failed or None))
 
 
-def sender_of(call: SqsCall, view: SqsQueue) -> str | None:
+def sender_of(call: SqsCall, queue: SqsQueue) -> str | None:
     """The root user of an account is its number, as in AWS; the queue's own need not be noted each time."""
     principal = call.principal
     if not principal.is_root:
         return principal.user
-    return None if principal.account == view.account else principal.account
+    return None if principal.account == queue.account else principal.account
 
 
 def batch_error(entry_id: str, error: SqsError) -> sqs.BatchResultErrorEntry:
@@ -263,9 +263,9 @@ class ReceiveAttempts:
                 self._known.clear()
         self._known[queue_key, attempt] = (now_ms + ATTEMPT_MS, _leases(deliveries))
 
-    def repeat(self, call: SqsCall, view: SqsQueue, attempt: str, lease_ms: int) -> list[Delivery] | None:
+    def repeat(self, call: SqsCall, queue: SqsQueue, attempt: str, lease_ms: int) -> list[Delivery] | None:
         """Their leases begin anew; None if there is nothing to repeat."""
-        queue_key = view.queue_key
+        queue_key = queue.queue_key
         found = self._known.get((queue_key, attempt))
         if found is None:
             return None
@@ -293,27 +293,27 @@ def _leases(deliveries: Iterable[Delivery]) -> list[tuple[int, int, int]]:
 def receive_message(
     call: SqsCall, wanted: sqs.ReceiveMessage, attempts: ReceiveAttempts, answer: ReplyCallback
 ) -> None:
-    view = call.queue(wanted.queue_url)
+    queue = call.queue
     system = [*(wanted.message_system_attribute_names or ()), *(wanted.attribute_names or ())]
     shown = AttributeSelection(system, wanted.message_attribute_names)
-    limits = view.limits
+    limits = queue.limits
     count = 1 if wanted.max_number_of_messages is None else wanted.max_number_of_messages
     if not 1 <= count <= limits.max_receive:
         raise errors.invalid_value(
             count, "MaxNumberOfMessages", f"Must be between 1 and {limits.max_receive}, if provided."
         )
-    wait_s = view.wait_s if wanted.wait_time_seconds is None else wanted.wait_time_seconds
+    wait_s = queue.wait_s if wanted.wait_time_seconds is None else wanted.wait_time_seconds
     if not 0 <= wait_s <= limits.max_wait_s:
         raise errors.invalid_value(
             wait_s, "WaitTimeSeconds", f"Must be >= 0 and <= {limits.max_wait_s}, if provided."
         )
-    lease_ms = view.settings.visibility_ms
+    lease_ms = queue.settings.visibility_ms
     if wanted.visibility_timeout is not None:
-        check_visibility(view, wanted.visibility_timeout)
+        check_visibility(queue, wanted.visibility_timeout)
         lease_ms = wanted.visibility_timeout * 1000
     attempt = wanted.receive_request_attempt_id
     if attempt is not None:
-        if not view.fifo:
+        if not queue.fifo:
             raise errors.invalid_value(
                 attempt,
                 "ReceiveRequestAttemptId",
@@ -322,9 +322,9 @@ def receive_message(
         attrs.check_fifo_id(attempt, "ReceiveRequestAttemptId")
     if (
         limits.max_in_flight is not None
-        and call.context.broker.in_flight(view.queue_key) >= limits.max_in_flight
+        and call.context.broker.in_flight(queue.queue_key) >= limits.max_in_flight
     ):
-        if not view.fifo:
+        if not queue.fifo:
             raise errors.over_limit(
                 f"The maximum number of in flight messages is {limits.max_in_flight}; delete some first."
             )
@@ -335,20 +335,22 @@ def receive_message(
             answer(errors.from_openq(error))
             return
         if attempt is not None and deliveries:
-            attempts.note(view.queue_key, attempt, deliveries, call.now_ms)
-        messages = [show_delivery(call, view, each, shown) for each in deliveries]
+            attempts.note(queue.queue_key, attempt, deliveries, call.now_ms)
+        messages = [show_delivery(call, queue, each, shown) for each in deliveries]
         answer(sqs.ReceiveMessageReply(messages=messages or None))
 
     if attempt is not None:
-        again = attempts.repeat(call, view, attempt, lease_ms)
+        again = attempts.repeat(call, queue, attempt, lease_ms)
         if again is not None:
-            long_polls.load_and_answer(call.context, call.http, view.queue_key, again, then, MAX_ANSWER_BYTES)
+            long_polls.load_and_answer(
+                call.context, call.http, queue.queue_key, again, then, MAX_ANSWER_BYTES
+            )
             return
     if count == 0:
         then([], None)
         return
     asked = (count, lease_ms, call.http.peer, None, wait_s)
-    long_polls.receive(call.context, call.http, view.queue_key, *asked, then, MAX_ANSWER_BYTES)
+    long_polls.receive(call.context, call.http, queue.queue_key, *asked, then, MAX_ANSWER_BYTES)
 
 
 def text_of(body: bytes) -> tuple[str, bool]:
@@ -363,14 +365,14 @@ def text_of(body: bytes) -> tuple[str, bool]:
 
 
 def show_delivery(
-    call: SqsCall, view: SqsQueue, delivery: Delivery, wanted: AttributeSelection
+    call: SqsCall, queue: SqsQueue, delivery: Delivery, wanted: AttributeSelection
 ) -> sqs.Message:
-    return show_message(call, view, delivery.entry, delivery, handle_of(view.number, delivery), wanted)
+    return show_message(call, queue, delivery.entry, delivery, handle_of(queue.number, delivery), wanted)
 
 
 def show_message(
     call: SqsCall,
-    view: SqsQueue,
+    queue: SqsQueue,
     entry: Entry,
     delivery: Delivery | None,
     handle: str,
@@ -384,7 +386,7 @@ def show_message(
         body=text,
     )
     if wanted.system:
-        message.attributes = system_attributes(call, view, entry, delivery, wanted.system) or None
+        message.attributes = system_attributes(call, queue, entry, delivery, wanted.system) or None
     if wanted.attributes and (entry.options is not None or entry.properties is not None or encoded):
         ours = entry.properties.attributes if entry.properties is not None else None
         everything = attrs.from_openq(ours, entry.options.type if entry.options is not None else None)
@@ -397,11 +399,11 @@ def show_message(
     return message
 
 
-def earlier_receives(view: SqsQueue, entry: Entry) -> int:
+def earlier_receives(queue: SqsQueue, entry: Entry) -> int:
     """How often a dead letter was received before it came here: SQS counts across all queues."""
     if entry.options is None or not entry.options.deaths:
         return 0
-    total, passed = 0, {view.queue_key}
+    total, passed = 0, {queue.queue_key}
     for death in entry.options.deaths:
         if death.queue in passed:  # what was sent back began anew
             break
@@ -410,30 +412,30 @@ def earlier_receives(view: SqsQueue, entry: Entry) -> int:
     return total
 
 
-def sent_ms_of(view: SqsQueue, entry: Entry) -> int:
+def sent_ms_of(queue: SqsQueue, entry: Entry) -> int:
     """A dead letter of a standard queue keeps the time it was sent; any other move counts as sending."""
     options = entry.options
-    if options is None or not options.born_ms or view.fifo:
+    if options is None or not options.born_ms or queue.fifo:
         return entry.sent_ms
-    is_dead_letter = bool(options.deaths) and options.deaths[0][0] != view.queue_key
+    is_dead_letter = bool(options.deaths) and options.deaths[0][0] != queue.queue_key
     return options.born_ms if is_dead_letter or not options.deaths else entry.sent_ms
 
 
 def system_attributes(
-    call: SqsCall, view: SqsQueue, entry: Entry, delivery: Delivery | None, wanted: frozenset[str]
+    call: SqsCall, queue: SqsQueue, entry: Entry, delivery: Delivery | None, wanted: frozenset[str]
 ) -> dict[str, str]:
     options, properties = entry.options, entry.properties
     found: dict[str, str] = {}
     if "SenderId" in wanted:
         publisher = properties.publisher if properties is not None else None
-        found["SenderId"] = publisher or view.account
+        found["SenderId"] = publisher or queue.account
     if "SentTimestamp" in wanted:
-        found["SentTimestamp"] = str(sent_ms_of(view, entry))
+        found["SentTimestamp"] = str(sent_ms_of(queue, entry))
     known_count = options.count if options is not None else 0
     known_first_ms = options.first_ms if options is not None else 0
     if "ApproximateReceiveCount" in wanted:
         count = known_count if delivery is None else delivery.count
-        found["ApproximateReceiveCount"] = str(count + earlier_receives(view, entry))
+        found["ApproximateReceiveCount"] = str(count + earlier_receives(queue, entry))
     if "ApproximateFirstReceiveTimestamp" in wanted:
         first_ms = known_first_ms or (0 if delivery is None else delivery.delivered_ms)
         if first_ms:
@@ -443,13 +445,17 @@ def system_attributes(
             found["MessageGroupId"] = options.group
         if "MessageDeduplicationId" in wanted and options.dedup is not None:
             found["MessageDeduplicationId"] = options.dedup
-        elif "MessageDeduplicationId" in wanted and view.fifo and options.born_ms:
-            # A message that was moved is known by its id there: two may have come with one deduplication id.
+        elif "MessageDeduplicationId" in wanted and queue.fifo and options.born_ms:
+            # A moved message is known by its id: two may have come with one deduplication id.
             found["MessageDeduplicationId"] = call.context.broker.message_id(entry)
         # A death in this very queue is of an earlier life: the message was sent back since.
-        if "DeadLetterQueueSourceArn" in wanted and options.deaths and options.deaths[0][0] != view.queue_key:
+        if (
+            "DeadLetterQueueSourceArn" in wanted
+            and options.deaths
+            and options.deaths[0][0] != queue.queue_key
+        ):
             found["DeadLetterQueueSourceArn"] = call.resolver.arn_of(options.deaths[0][0])
-    if "SequenceNumber" in wanted and view.fifo:
+    if "SequenceNumber" in wanted and queue.fifo:
         # The place in this queue: a message that was moved here stands behind those that were here before.
         found["SequenceNumber"] = sequence_text(entry.seq)
     if attrs.TRACE_HEADER in wanted and properties is not None:
@@ -463,19 +469,19 @@ def system_attributes(
 
 
 def delete_message(call: SqsCall, wanted: sqs.DeleteMessage, answer: ReplyCallback) -> None:
-    delete_one(call, call.queue(wanted.queue_url), wanted.receipt_handle)
+    delete_one(call, call.queue, wanted.receipt_handle)
     answer(None)
 
 
-def delete_one(call: SqsCall, view: SqsQueue, handle: str) -> None:
-    receipt = receipt_of(view, handle)
+def delete_one(call: SqsCall, queue: SqsQueue, handle: str) -> None:
+    receipt = receipt_of(queue, handle)
     broker = call.context.broker
-    if not view.fifo:
+    if not queue.fifo:
         # Late deletes succeed, and delete what nobody else has been given since.
-        broker.ack_late(view.queue_key, receipt)
+        broker.ack_late(queue.queue_key, receipt)
         return
     try:
-        broker.ack_one(view.queue_key, *receipt)
+        broker.ack_one(queue.queue_key, *receipt)
     except VisibilityTimeoutExpired:
         raise errors.receipt_handle_expired(handle) from None
     except MessageNotFoundError:
@@ -483,24 +489,24 @@ def delete_one(call: SqsCall, view: SqsQueue, handle: str) -> None:
 
 
 def delete_message_batch(call: SqsCall, batch: sqs.DeleteMessageBatch, answer: ReplyCallback) -> None:
-    view = call.queue(batch.queue_url)
-    attrs.check_batch(batch.entries, "DeleteMessageBatchRequestEntry", view.limits.max_batch)
+    queue = call.queue
+    attrs.check_batch(batch.entries, "DeleteMessageBatchRequestEntry", queue.limits.max_batch)
     failed: list[sqs.BatchResultErrorEntry] = []
     chosen: list[sqs.DeleteMessageBatchRequestEntry] = []
     receipts: list[tuple[int, int]] = []
     for entry in batch.entries:
         try:
-            receipts.append(receipt_of(view, entry.receipt_handle))
+            receipts.append(receipt_of(queue, entry.receipt_handle))
         except SqsError as error:
             failed.append(batch_receipt_error(entry.id, entry.receipt_handle, error))
         else:
             chosen.append(entry)
     # All that are in time with one record; the late ones each in their own way.
     successful: list[sqs.DeleteMessageBatchResultEntry] = []
-    for entry, late in zip(chosen, call.context.broker.ack(view.queue_key, receipts), strict=True):
+    for entry, late in zip(chosen, call.context.broker.ack(queue.queue_key, receipts), strict=True):
         if late is not None:
             try:
-                delete_one(call, view, entry.receipt_handle)
+                delete_one(call, queue, entry.receipt_handle)
             except SqsError as error:
                 failed.append(batch_receipt_error(entry.id, entry.receipt_handle, error))
                 continue
@@ -508,28 +514,28 @@ def delete_message_batch(call: SqsCall, batch: sqs.DeleteMessageBatch, answer: R
     answer(sqs.DeleteMessageBatchReply(successful=successful or None, failed=failed or None))
 
 
-def check_visibility(view: SqsQueue, seconds: int) -> None:
-    if not 0 <= seconds <= view.limits.max_visibility_s:
+def check_visibility(queue: SqsQueue, seconds: int) -> None:
+    if not 0 <= seconds <= queue.limits.max_visibility_s:
         raise errors.invalid_value(
             seconds,
             "VisibilityTimeout",
-            f"VisibilityTimeout must be an integer between 0 and {view.limits.max_visibility_s}",
+            f"VisibilityTimeout must be an integer between 0 and {queue.limits.max_visibility_s}",
         )
 
 
-def change_one(call: SqsCall, view: SqsQueue, handle: str, seconds: int) -> None:
-    check_visibility(view, seconds)
-    seq, number = receipt_of(view, handle)
+def change_one(call: SqsCall, queue: SqsQueue, handle: str, seconds: int) -> None:
+    check_visibility(queue, seconds)
+    seq, number = receipt_of(queue, handle)
     broker = call.context.broker
-    lent = broker.lease(view.queue_key, seq)
-    if lent is not None and lent.number > number and not view.fifo:
+    lent = broker.lease(queue.queue_key, seq)
+    if lent is not None and lent.number > number and not queue.fifo:
         # AWS lets an older receipt change the lease of the consumer that has the message now, and clients
         # rely on making it longer. It is never shortened here: a receipt must not take a message from its
         # holder.
         if lent.until_ms and call.now_ms + seconds * 1000 <= lent.until_ms:
             return
         number = lent.number
-    longest_s = view.limits.max_visibility_s
+    longest_s = queue.limits.max_visibility_s
     if lent is not None and (call.now_ms - lent.delivered_ms) / 1000 + seconds > longest_s:
         raise errors.invalid_value(
             seconds,
@@ -538,12 +544,12 @@ def change_one(call: SqsCall, view: SqsQueue, handle: str, seconds: int) -> None
         )
     try:
         if seconds == 0:
-            broker.nack(view.queue_key, (seq, number), 0)
+            broker.nack(queue.queue_key, (seq, number), 0)
         else:
-            broker.extend(view.queue_key, (seq, number), seconds * 1000)
+            broker.extend(queue.queue_key, (seq, number), seconds * 1000)
     except VisibilityTimeoutExpired:
         # In time as long as nobody else has been given the message.
-        if broker.extend_late(view.queue_key, (seq, number), seconds * 1000) is None:
+        if broker.extend_late(queue.queue_key, (seq, number), seconds * 1000) is None:
             raise errors.message_not_inflight() from None
     except MessageNotFoundError:
         raise errors.receipt_handle_is_stale(handle) from None
@@ -552,23 +558,23 @@ def change_one(call: SqsCall, view: SqsQueue, handle: str, seconds: int) -> None
 def change_message_visibility(
     call: SqsCall, wanted: sqs.ChangeMessageVisibility, answer: ReplyCallback
 ) -> None:
-    view = call.queue(wanted.queue_url)
-    change_one(call, view, wanted.receipt_handle, wanted.visibility_timeout)
+    queue = call.queue
+    change_one(call, queue, wanted.receipt_handle, wanted.visibility_timeout)
     answer(None)
 
 
 def change_message_visibility_batch(
     call: SqsCall, batch: sqs.ChangeMessageVisibilityBatch, answer: ReplyCallback
 ) -> None:
-    view = call.queue(batch.queue_url)
-    attrs.check_batch(batch.entries, "ChangeMessageVisibilityBatchRequestEntry", view.limits.max_batch)
+    queue = call.queue
+    attrs.check_batch(batch.entries, "ChangeMessageVisibilityBatchRequestEntry", queue.limits.max_batch)
     successful: list[sqs.ChangeMessageVisibilityBatchResultEntry] = []
     failed: list[sqs.BatchResultErrorEntry] = []
     for entry in batch.entries:
         try:
             if entry.visibility_timeout is None:
                 raise errors.missing_parameter("VisibilityTimeout")
-            change_one(call, view, entry.receipt_handle, entry.visibility_timeout)
+            change_one(call, queue, entry.receipt_handle, entry.visibility_timeout)
         except SqsError as error:
             failed.append(batch_receipt_error(entry.id, entry.receipt_handle, error))
         else:

@@ -67,7 +67,7 @@ def start_message_move_task(call: SqsCall, request: sqs.StartMessageMoveTask) ->
             "There is already a task running. "
             "Only one active task is allowed for a source queue arn at a given time."
         )
-    for each in () if target is not None else map(call.resolver.view, sources):
+    for each in () if target is not None else map(call.resolver.find, sources):
         _check_allowed(call, each, "send", "SendMessage")
     details: dict[str, object] = {
         _HANDLE_ID: str(uuid.uuid4()),
@@ -78,7 +78,7 @@ def start_message_move_task(call: SqsCall, request: sqs.StartMessageMoveTask) ->
         "rate": rate,
     }
     total = call.context.broker.stats(source.queue_key).ready
-    back = RedriveAuthorizer(lambda queue_key: _may_send(call, call.resolver.view(queue_key)))
+    back = RedriveAuthorizer(lambda queue_key: _may_send(call, call.resolver.find(queue_key)))
     work = _work(
         call.context.broker, source.queue_key, None if target is None else target.queue_key, rate, back
     )
@@ -123,26 +123,26 @@ def _has_dead_letters(broker: FullBroker, queue_key: str) -> bool:
     return any(entry.options is not None and entry.options.deaths for entry in broker.peek(queue_key, 1))
 
 
-def _check_allowed(call: SqsCall, view: SqsQueue, permission: str, action: str) -> None:
+def _check_allowed(call: SqsCall, queue: SqsQueue, permission: str, action: str) -> None:
     """The door asks about the queue that a request names; a move also touches others."""
-    if not _may(call, view, permission, action):
-        raise errors.access_to_resource_denied(view.arn)
+    if not _may(call, queue, permission, action):
+        raise errors.access_to_resource_denied(queue.arn)
 
 
-def _may_send(call: SqsCall, view: SqsQueue) -> bool:
-    return _may(call, view, "send", "SendMessage")
+def _may_send(call: SqsCall, queue: SqsQueue) -> bool:
+    return _may(call, queue, "send", "SendMessage")
 
 
-def _may(call: SqsCall, view: SqsQueue, permission: str, action: str) -> bool:
+def _may(call: SqsCall, queue: SqsQueue, permission: str, action: str) -> bool:
     return call.context.guard.may(
         call.principal,
         permission,
-        view.namespace,
-        view.name,
-        policy=view.policy,
+        queue.namespace,
+        queue.name,
+        policy=queue.policy,
         sqs_action=f"sqs:{action}",
-        resource_arn=view.arn,
-        condition_keys=call.condition_keys(view),
+        resource_arn=queue.arn,
+        condition_keys=call.condition_keys(queue),
     )
 
 
@@ -171,7 +171,7 @@ def _view(call: SqsCall, arn: str, parameter: str) -> SqsQueue:
     try:
         if queue_key is None or arn != call.arn_of(queue_key):
             raise errors.queue_does_not_exist()
-        return call.resolver.view(queue_key)
+        return call.resolver.find(queue_key)
     except SqsError:
         raise _not_there(parameter) from None
 

@@ -51,7 +51,7 @@ def peek_messages(
     url, show = _read_request(call.http)
     if not url:
         raise errors.queue_does_not_exist()
-    view = find(call, "ReceiveMessage", call.key_of_url(url))
+    queue = find(call, "ReceiveMessage", call.key_of_url(url))
     states = ["ready"]
     if show.get("ShowInvisible", "").lower() in _TRUE:
         states.insert(0, "in_flight")
@@ -60,8 +60,8 @@ def peek_messages(
 
     def look() -> bytes:
         wanted = AttributeSelection(["All"], ["All"])
-        entries = _entries(call.context.broker, view.queue_key, states)
-        shown = [show_message(call, view, entry, None, HANDLE, wanted) for entry in entries]
+        entries = _entries(call.context.broker, queue.queue_key, states)
+        shown = [show_message(call, queue, entry, None, HANDLE, wanted) for entry in entries]
         return encode(sqs.ReceiveMessageReply(messages=shown or None))
 
     def answer(body: bytes | None, failure: BaseException | None) -> None:
@@ -70,7 +70,7 @@ def peek_messages(
         elif isinstance(failure, OpenQError):
             then(errors.from_openq(failure))
         else:
-            log.error("a look into %r failed", view.name, exc_info=failure)
+            log.error("a look into %r failed", queue.name, exc_info=failure)
             then(errors.internal_error())
 
     def done(body: bytes | None, failure: BaseException | None) -> None:

@@ -81,23 +81,23 @@ def create_queue(call: SqsCall, request: sqs.CreateQueue) -> sqs.SqsReply:
 
 
 def delete_queue(call: SqsCall, request: sqs.DeleteQueue) -> None:
-    view = call.queue(request.queue_url)
-    call.context.broker.delete(view.queue_key)
-    call.resolver.purged.forget(view.queue_key)
-    if view.limits.reuse_name_s:
+    queue = call.queue
+    call.context.broker.delete(queue.queue_key)
+    call.resolver.purged.forget(queue.queue_key)
+    if queue.limits.reuse_name_s:
         recent = call.resolver.deleted
-        recent.add(view.queue_key, call.now_ms, view.limits.reuse_name_s)
+        recent.add(queue.queue_key, call.now_ms, queue.limits.reuse_name_s)
 
 
 def purge_queue(call: SqsCall, request: sqs.PurgeQueue) -> None:
-    view = call.queue(request.queue_url)
+    queue = call.queue
     recent = call.resolver.purged
-    now_ms, every_s = call.now_ms, view.limits.purge_every_s
-    if recent.within(view.queue_key, now_ms, every_s):
-        raise errors.purge_queue_in_progress(view.name)
-    call.context.broker.purge(view.queue_key)
+    now_ms, every_s = call.now_ms, queue.limits.purge_every_s
+    if recent.within(queue.queue_key, now_ms, every_s):
+        raise errors.purge_queue_in_progress(queue.name)
+    call.context.broker.purge(queue.queue_key)
     if every_s:
-        recent.add(view.queue_key, now_ms, every_s)
+        recent.add(queue.queue_key, now_ms, every_s)
 
 
 # -- look -------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def get_queue_url(call: SqsCall, request: sqs.GetQueueUrl) -> sqs.SqsReply:
     if not is_valid_queue_name(request.queue_name):
         raise errors.queue_does_not_exist()
     try:
-        call.resolver.view(queue_key)
+        call.resolver.find(queue_key)
     except SqsError:
         call.resolver.hint_region(queue_key, call.region_key)
         raise
@@ -124,10 +124,10 @@ def list_queues(call: SqsCall, request: sqs.ListQueues) -> sqs.SqsReply:
 
 
 def list_dead_letter_source_queues(call: SqsCall, request: sqs.ListDeadLetterSourceQueues) -> sqs.SqsReply:
-    view = call.queue(request.queue_url)
-    names = _named(call.context.broker.dead_letter_sources(view.queue_key), view.namespace)
+    queue = call.queue
+    names = _named(call.context.broker.dead_letter_sources(queue.queue_key), queue.namespace)
     page, token = _page(names, request.next_token, request.max_results)
-    urls = [call.url_of(qualified_name(view.namespace, name)) for name in page]
+    urls = [call.url_of(qualified_name(queue.namespace, name)) for name in page]
     return sqs.ListDeadLetterSourceQueuesReply(queue_urls=urls, next_token=token)
 
 
@@ -175,7 +175,7 @@ def _read_token(token: str) -> str:
 
 
 def get_queue_attributes(call: SqsCall, request: sqs.GetQueueAttributes) -> sqs.SqsReply:
-    view = call.queue(request.queue_url)
+    queue = call.queue
     asked = request.attribute_names or []
     for name in asked:
         if name != "All" and name not in queue_attributes.ATTRIBUTES:
@@ -183,9 +183,9 @@ def get_queue_attributes(call: SqsCall, request: sqs.GetQueueAttributes) -> sqs.
     if not asked:
         return sqs.GetQueueAttributesReply()
     wanted = frozenset(queue_attributes.ATTRIBUTES if "All" in asked else asked)
-    values = queue_attributes.attribute_values(call, view.queue_key, view.settings, view.limits)
+    values = queue_attributes.attribute_values(call, queue.queue_key, queue.settings, queue.limits)
     if not wanted.isdisjoint(queue_attributes.COUNTS):
-        stats = call.context.broker.stats(view.queue_key)
+        stats = call.context.broker.stats(queue.queue_key)
         counts = (stats.ready, stats.in_flight, stats.delayed)
         values |= zip(queue_attributes.COUNTS, map(str, counts), strict=True)
     shown = {name: values[name] for name in queue_attributes.ATTRIBUTES if name in wanted and name in values}
@@ -193,18 +193,18 @@ def get_queue_attributes(call: SqsCall, request: sqs.GetQueueAttributes) -> sqs.
 
 
 def set_queue_attributes(call: SqsCall, request: sqs.SetQueueAttributes) -> None:
-    view = call.queue(request.queue_url)
+    queue = call.queue
     if not request.attributes:
         raise errors.missing_parameter("Attribute.Name")
     changed = queue_attributes.with_attributes(
-        call, view.queue_key, view.settings, request.attributes, view.limits
+        call, queue.queue_key, queue.settings, request.attributes, queue.limits
     )
-    _change(call, view, changed)
+    _change(call, queue, changed)
 
 
-def _change(call: SqsCall, view: SqsQueue, changed: QueueSettings) -> None:
+def _change(call: SqsCall, queue: SqsQueue, changed: QueueSettings) -> None:
     call.context.broker.declare(
-        view.queue_key, queue_attributes.with_modified_time(changed, call.now_ms), change=True
+        queue.queue_key, queue_attributes.with_modified_time(changed, call.now_ms), change=True
     )
 
 
@@ -212,11 +212,11 @@ def _change(call: SqsCall, view: SqsQueue, changed: QueueSettings) -> None:
 
 
 def tag_queue(call: SqsCall, request: sqs.TagQueue) -> None:
-    view = call.queue(request.queue_url)
+    queue = call.queue
     if not request.tags:
         raise errors.missing_parameter("Tags")
-    changed = _with_tags(view.name, view.settings, request.tags, view.limits)
-    call.context.broker.declare(view.queue_key, changed, change=True)
+    changed = _with_tags(queue.name, queue.settings, request.tags, queue.limits)
+    call.context.broker.declare(queue.queue_key, changed, change=True)
 
 
 def _with_tags(name: str, old: QueueSettings, tags: Mapping[str, str], allowed: SqsLimits) -> QueueSettings:
@@ -240,18 +240,18 @@ def _with_tags(name: str, old: QueueSettings, tags: Mapping[str, str], allowed: 
 
 
 def untag_queue(call: SqsCall, request: sqs.UntagQueue) -> None:
-    view = call.queue(request.queue_url)
+    queue = call.queue
     if not request.tag_keys or not all(1 <= len(key) <= 128 for key in request.tag_keys):
         raise errors.invalid_parameter_value("Tag keys must be between 1 and 128 characters in length.")
-    notes = dict(view.settings.notes)
+    notes = dict(queue.settings.notes)
     for key in request.tag_keys:
         if notes.pop(queue_attributes.TAG_PREFIX + key, None) is not None and key == limits.TAG:
             notes.pop(limits.NOTE, None)
-    call.context.broker.declare(view.queue_key, view.settings.with_(notes=notes), change=True)
+    call.context.broker.declare(queue.queue_key, queue.settings.with_(notes=notes), change=True)
 
 
 def list_queue_tags(call: SqsCall, request: sqs.ListQueueTags) -> sqs.SqsReply:
-    notes = call.queue(request.queue_url).settings.notes
+    notes = call.queue.settings.notes
     prefix = queue_attributes.TAG_PREFIX
     tags = {key.removeprefix(prefix): value for key, value in notes.items() if key.startswith(prefix)}
     return sqs.ListQueueTagsReply(tags=tags or None)
@@ -261,27 +261,27 @@ def list_queue_tags(call: SqsCall, request: sqs.ListQueueTags) -> sqs.SqsReply:
 
 
 def add_permission(call: SqsCall, request: sqs.AddPermission) -> None:
-    view = call.queue(request.queue_url)
-    _check_permission(view, request)
+    queue = call.queue
+    _check_permission(queue, request)
     accounts = list(dict.fromkeys(request.aws_account_ids))
     actions = list(dict.fromkeys(request.actions))
     try:
-        text = policy.add_permission(view.policy, request.label, accounts, actions, view.arn)
+        text = policy.add_permission(queue.policy, request.label, accounts, actions, queue.arn)
     except policy.LabelExists:
         raise errors.invalid_value(request.label, "Label", "Already exists.") from None
     except InvalidAccessPolicy:  # full
-        maximum = view.limits.max_statements
-        raise queue_attributes.too_many_statements(maximum + 1, view.limits) from None
-    _set_policy(call, view, text)
+        maximum = queue.limits.max_statements
+        raise queue_attributes.too_many_statements(maximum + 1, queue.limits) from None
+    _set_policy(call, queue, text)
 
 
-def _check_permission(view: SqsQueue, request: sqs.AddPermission) -> None:
+def _check_permission(queue: SqsQueue, request: sqs.AddPermission) -> None:
     if not request.actions:
         raise errors.missing_parameter("Actions")
     accounts = request.aws_account_ids
     if not accounts or not all(map(_ACCOUNT.fullmatch, accounts)):
         raise errors.invalid_value(f"[{', '.join(accounts)}]", "PrincipalId", "Unable to verify.")
-    count, maximum = len(request.actions), view.limits.max_permission_actions
+    count, maximum = len(request.actions), queue.limits.max_permission_actions
     if count > maximum:
         raise errors.over_limit(f"{count} Actions were found, maximum allowed is {maximum}.")
     for action in request.actions:
@@ -304,24 +304,24 @@ def _check_permission(view: SqsQueue, request: sqs.AddPermission) -> None:
 
 
 def remove_permission(call: SqsCall, request: sqs.RemovePermission) -> None:
-    view = call.queue(request.queue_url)
+    queue = call.queue
     try:
-        text = policy.remove_permission(view.policy, request.label)
+        text = policy.remove_permission(queue.policy, request.label)
     except policy.LabelNotFound:
         # Both sentences are AWS's: the longer one for a queue that has never had a policy.
-        had_policy = view.policy is not None or queue_attributes.POLICY_REMOVED in view.settings.notes
+        had_policy = queue.policy is not None or queue_attributes.POLICY_REMOVED in queue.settings.notes
         reason = "can't find label." if had_policy else "can't find label on existing policy."
         raise errors.invalid_value(request.label, "Label", reason) from None
-    _set_policy(call, view, text)
+    _set_policy(call, queue, text)
 
 
-def _set_policy(call: SqsCall, view: SqsQueue, text: str | None) -> None:
-    notes = {key: note for key, note in view.settings.notes.items() if key != policy.POLICY_NOTE}
+def _set_policy(call: SqsCall, queue: SqsQueue, text: str | None) -> None:
+    notes = {key: note for key, note in queue.settings.notes.items() if key != policy.POLICY_NOTE}
     if text is None:
         notes[queue_attributes.POLICY_REMOVED] = "true"
     else:
         notes[policy.POLICY_NOTE] = text
-    _change(call, view, view.settings.with_(notes=notes))
+    _change(call, queue, queue.settings.with_(notes=notes))
 
 
 QUEUE_ACTIONS: dict[str, Callable[[SqsCall, Any], sqs.SqsReply | None]] = {
