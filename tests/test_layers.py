@@ -34,7 +34,8 @@ LAYERS = [
     ["sqs"],
     ["amqp", "rest"],
     ["openq", "aio"],
-    ["pipeline", "server.app", "testing", "sample"],
+    ["pipeline", "server.app", "sample"],
+    ["testing"],
     ["cli"],
     ["__main__"],
 ]

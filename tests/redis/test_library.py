@@ -26,7 +26,15 @@ from openq import (
     VisibilityTimeoutExpired,
 )
 from tests import test_contract
-from tests.client import test_arguments, test_errors, test_hooks, test_library, test_remote, test_threads
+from tests.client import (
+    test_arguments,
+    test_errors,
+    test_exchanges,
+    test_hooks,
+    test_library,
+    test_remote,
+    test_threads,
+)
 from tests.client.concurrency import check_each_is_done_once, environment, received_while_closing, run
 from tests.client.helpers import Make, bodies, ended, in_thread, opening, take, until, until_waiting
 from tests.redis.servers import FORCED, Server, single
@@ -74,6 +82,7 @@ ELSEWHERE: dict[ModuleType, dict[str, str]] = {
     test_errors: {},
     test_hooks: {},
     test_arguments: {},
+    test_exchanges: {},
 }
 for _module, _without in ELSEWHERE.items():
     globals().update(collect_tests(_module, "make", _without))

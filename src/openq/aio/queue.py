@@ -579,6 +579,11 @@ class Queue:
     def __repr__(self) -> str:
         return repr(self.inner).replace("openq.Queue", "openq.aio.Queue", 1)
 
+    def _repr_html_(self) -> str:
+        from ..client.notebook import queue_html
+
+        return queue_html(self)
+
 
 OpenQ = Queue
 

@@ -86,6 +86,11 @@ class Message:
             f"message {self.id} cannot be {what}: only one that `receive` returned or a handler was given can"
         )
 
+    def _repr_html_(self) -> str:
+        from .notebook import message_html
+
+        return message_html(self)
+
     def to_dict(self, view: str = "consumption") -> dict[str, Any]:
         """One of three views: transmission (to the queue), persistence (files), consumption (consumers)."""
         if view not in VIEWS:

@@ -472,6 +472,11 @@ class Queue:
     def __repr__(self) -> str:
         return f"<openq.Queue {self.name!r} {'closed' if self.closed else 'in ' + self.core.handle.where}>"
 
+    def _repr_html_(self) -> str:
+        from .notebook import queue_html
+
+        return queue_html(self)
+
 
 OpenQ = Queue
 

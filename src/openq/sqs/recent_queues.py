@@ -28,3 +28,6 @@ class RecentQueues:
 
     def forget(self, queue_key: str) -> None:
         self._times.pop(queue_key, None)
+
+    def clear(self) -> None:
+        self._times.clear()

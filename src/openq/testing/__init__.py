@@ -1,4 +1,4 @@
-"""For the tests of programs that use OpenQ: a clock moved by hand, brokers on it, and assertions.
+"""For the tests of programs that use OpenQ: a virtual clock, brokers on it, a server, and assertions.
 
     from openq import OpenQ
     from openq.testing import VirtualClock, assert_sent
@@ -14,13 +14,12 @@
         assert orders.receive(timeout=0).receive_count == 2
         assert_sent(orders, "one coffee")
 
-Time stands still until `advance(seconds)`. When that returns, everything that came due on the way has
-happened: leases have ended, delays are over, and whoever waits in `receive()`, a thread or an
-asyncio task, has been served. The `timeout` of `receive` is about the patience of the caller
-and not about the queue; it stays real time, so give 0 where nothing is expected.
+Time stands still until `advance(seconds)`. When that returns, everything that came due has happened:
+leases have ended, delays are over, and threads and asyncio tasks that wait in `receive()` have been served.
+The `timeout` of `receive` stays real time, so give 0 where no message is expected.
 
-With pytest the fixtures `openq_clock`, `openq_broker` and `openq_queue` do the wiring; see
-`openq.testing.plugin`.
+With pytest the fixtures `openq_clock`, `openq_broker` and `openq_queue` do the wiring, and `openq_server`
+is a server with real ports; see `openq.testing.plugin` and `openq.testing.server`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from ..clock import Clock, VirtualClock
 
 # The pytest plugin lives in this package and is loaded in every project where OpenQ is installed:
-# no queue is imported before a test wants one.
+# no queue is imported before a test needs one.
 if TYPE_CHECKING:
     from ..aio import Queue as AsyncQueue
     from ..client.message import Message
@@ -45,26 +44,25 @@ _ANY: Any = object()
 
 
 def memory_broker(clock: Clock | None = None, *, seed: int = 0) -> LocalBroker:
-    """A broker in memory on a clock moved by hand. The same `seed` gives the same jitter every time."""
+    """A broker in memory on a virtual clock. The same `seed` gives the same jitter every time."""
     from ..local.broker import LocalBroker
 
     return LocalBroker(clock=clock or VirtualClock(), seed=seed)
 
 
 def messages(queue: AnyQueue) -> list[Message]:
-    """Every message in the queue: waiting, delayed and with consumers. Nothing is received by looking."""
+    """Every message in the queue: ready, delayed and in flight. None is received by this."""
     return queue.messages
 
 
 def assert_sent(
     queue: AnyQueue, body: Any = _ANY, *, count: int | None = None, **fields: Any
 ) -> list[Message]:
-    """That messages like this are in the queue, `count` of them if given, else at least one.
+    """Assert that matching messages are in the queue: `count` of them if given, else at least one.
 
-    `body` and `fields` (`message_type=`, `priority=`, `group=`, `attributes=` and whatever else a
-    message has) must be equal where they are given; of `attributes` those that are named. Returns the
-    messages found. `count=0` asserts that there is none. A message that was acked is
-    not in the queue any more and does not count.
+    `body` and `fields` (`message_type=`, `priority=`, `group=`, `attributes=` or any other field of a
+    message) must be equal where given; of `attributes` only the named ones. Returns the matching messages.
+    `count=0` asserts that there is none. Acked messages are no longer in the queue and do not count.
     """
     __tracebackhide__ = True
     everything = messages(queue)
@@ -91,7 +89,7 @@ def _matches(message: Message, body: Any, fields: dict[str, Any]) -> bool:
     if body is not _ANY and message.body != body:
         return False
     for name, value in fields.items():
-        actual = getattr(message, name)  # a name that no message has is a mistake in the test
+        actual = getattr(message, name)  # an unknown name is a mistake in the test
         if name == "attributes":
             if any(key not in actual or actual[key] != each for key, each in value.items()):
                 return False

@@ -1,6 +1,6 @@
 """The pytest plugin: installed with OpenQ, it offers these fixtures to every test.
 
-    def test_a_failed_order_is_tried_again(openq_queue, openq_clock):
+    def test_a_failed_order_is_redelivered(openq_queue, openq_clock):
         orders = openq_queue("orders", visibility_timeout=30)
         orders.publish("one coffee")
         orders.receive()
@@ -13,6 +13,9 @@
 `openq_broker`  a broker in memory on that clock, closed after the test
 `openq_queue`   opens queues on that broker, with the keywords of `openq.OpenQ`;
                 for asyncio: `openq.aio.OpenQ("orders", broker=openq_broker)`
+`openq_server`  a server with real ports, empty at the start of each test: `url` (SQS and REST), `amqp_url`,
+                `sqs` (a boto3 client), `queue(name)` (the library over HTTP), `reset()`
+`openq_clock_server`  the same on `openq_clock`, started for the test
 
 To switch it off: `-p no:openq`.
 """
@@ -25,11 +28,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 # pytest loads this file in every project where OpenQ is installed. What the fixtures need is
-# imported by the first test that asks for one.
+# imported by the first test that uses one.
 if TYPE_CHECKING:
     from ..client.queues import Queue
     from ..clock import VirtualClock
     from ..local.broker import LocalBroker
+    from .server import OpenQServer
 
 
 class OpenQueue(Protocol):
@@ -69,3 +73,29 @@ def openq_queue(openq_broker: LocalBroker) -> Iterator[OpenQueue]:
     yield open_queue
     for queue in reversed(opened):
         queue.close()
+
+
+@pytest.fixture(scope="session")
+def _openq_session_server() -> Iterator[OpenQServer]:
+    """Starts with the first test that needs it; all tests of a process share it."""
+    from .server import OpenQServer
+
+    with OpenQServer() as server:
+        yield server
+
+
+@pytest.fixture
+def openq_server(_openq_session_server: OpenQServer) -> Iterator[OpenQServer]:
+    """A server with real ports (SQS, REST, AMQP), in memory and in real time; empty for each test."""
+    _openq_session_server.reset()
+    yield _openq_session_server
+    _openq_session_server.reset()
+
+
+@pytest.fixture
+def openq_clock_server(openq_clock: VirtualClock) -> Iterator[OpenQServer]:
+    """A server like `openq_server` whose leases, delays and expiry follow `openq_clock`."""
+    from .server import OpenQServer
+
+    with OpenQServer(openq_clock) as server:
+        yield server
