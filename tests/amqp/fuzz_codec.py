@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from openq import amqp_fields
-from openq.amqp import methods
-from openq.amqp.methods import METHODS, MalformedMethod, Method, UnknownMethod
+from openq.amqp.method_codec import MalformedMethod, UnknownMethod, decode_method, encode_method
+from openq.amqp.methods import METHODS, Method
 from openq.amqp_fields import AmqpProperties, Long, MalformedProperties, Timestamp
 
 TARGETS = 3  # the first byte of an input says what the others are: a method, properties, a table
@@ -84,7 +84,7 @@ def sample(method: type[Method]) -> Method:
 
 def seeds() -> Iterator[bytes]:
     for method in METHODS.values():
-        yield b"\0" + methods.encode(sample(method))
+        yield b"\0" + encode_method(sample(method))
     yield b"\1" + amqp_fields.encode(EVERY_PROPERTY)
     yield b"\1" + amqp_fields.encode(AmqpProperties())
     yield b"\1" + amqp_fields.encode(AmqpProperties(content_type="text/plain", delivery_mode=2))
@@ -111,11 +111,11 @@ def check(data: bytes) -> bool:
 
 def check_method(payload: bytes) -> bool:
     try:
-        method = methods.decode(payload)
+        method = decode_method(payload)
     except (MalformedMethod, UnknownMethod):
         return False
-    again = methods.encode(method)
-    assert same(methods.decode(again), method)
+    again = encode_method(method)
+    assert same(decode_method(again), method)
     return True
 
 

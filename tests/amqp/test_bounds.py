@@ -13,6 +13,7 @@ from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, Nac
 from openq.amqp import methods as m
 from openq.amqp.errors import AmqpError
 from openq.amqp.frames import FrameReader, method_frame
+from openq.amqp.method_codec import encode_method
 from tests.amqp.test_frames import HEADER, MAX_FRAME, RecordingHandler, frame
 from tests.amqp.test_other_protocols import http_status
 from tests.serving import Served, served_amqp, until
@@ -64,7 +65,7 @@ def test_committed_transactions_are_not_limited(amqp_server: tuple[Served, int])
 
 def test_partial_messages_of_all_channels_share_one_limit() -> None:
     reader = FrameReader(RecordingHandler(), MAX_FRAME, 10_000)
-    publish = m.encode(m.BasicPublish("", "q", False, False))
+    publish = encode_method(m.BasicPublish("", "q", False, False))
     begun = b"\x00\x3c\x00\x00" + (10_000).to_bytes(8, "big") + b"\x00\x00"
 
     def begin_on_every_channel() -> None:

@@ -21,6 +21,7 @@ from openq.amqp.frames import (
     content_head,
     method_frame,
 )
+from openq.amqp.method_codec import encode_method
 
 MAX_FRAME = 4096
 PERSISTENT = b"\x10\x00\x02"  # delivery mode 2
@@ -60,12 +61,12 @@ class RecordingHandler:
 
 
 def publish(key: str, body: bytes, channel: int = 1, amqp_properties: bytes = PERSISTENT) -> bytes:
-    method = m.encode(m.BasicPublish("", key, False, False))
+    method = encode_method(m.BasicPublish("", key, False, False))
     return method_frame(channel, method) + content_frames(channel, amqp_properties, body, MAX_FRAME)
 
 
 def ack(tag: int, multiple: bool = False, channel: int = 1) -> bytes:
-    return method_frame(channel, m.encode(m.BasicAck(tag, multiple)))
+    return method_frame(channel, encode_method(m.BasicAck(tag, multiple)))
 
 
 def frame(kind: int, channel: int, payload: bytes, end: bytes = b"\xce") -> bytes:
@@ -97,7 +98,7 @@ def a_conversation(seed: int) -> bytes:
         elif kind == 4:
             parts.append(HEARTBEAT)
         else:
-            parts.append(method_frame(channel, m.encode(m.BasicQos(0, 1, False))))
+            parts.append(method_frame(channel, encode_method(m.BasicQos(0, 1, False))))
     return b"".join(parts)
 
 
@@ -140,7 +141,7 @@ def test_long_properties_are_not_cached() -> None:
     all_properties = [
         b"\x20\x00" + (size).to_bytes(4, "big") + b"x" * size for size in (20_000, 20_000, 30_000)
     ]
-    method = method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
+    method = method_frame(1, encode_method(m.BasicPublish("", "q", False, False)))
     messages = [
         method + content_frames(1, amqp_properties, b"hello", 1 << 17)
         for amqp_properties in all_properties * 2
@@ -186,7 +187,7 @@ def test_several_acks_of_one_message_are_gathered_and_multiple_ones_are_methods(
 @pytest.mark.parametrize("step", [1000, 1 << 20])
 @pytest.mark.parametrize("size", [MAX_FRAME - FRAME_OVERHEAD, MAX_FRAME - 1, MAX_FRAME])
 def test_a_body_frame_may_be_over_the_limit_by_its_own_overhead(size: int, step: int) -> None:
-    method = m.encode(m.BasicPublish("", "q", False, False))
+    method = encode_method(m.BasicPublish("", "q", False, False))
     head = method_frame(1, method) + frame(HEADER, 1, struct.pack(">HHQ", 60, 0, size) + PERSISTENT)
     whole = head + frame(BODY, 1, b"x" * size)
     # Of a body in several frames each one may be so large.
@@ -208,14 +209,14 @@ def test_a_body_frame_may_be_over_the_limit_by_its_own_overhead(size: int, step:
         (b"\x01\x00\x01" + (MAX_FRAME + 1).to_bytes(4, "big"), 501),
         (b"\x03\x00\x01" + (MAX_FRAME + 1).to_bytes(4, "big"), 501),
         (
-            method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
+            method_frame(1, encode_method(m.BasicPublish("", "q", False, False)))
             + frame(HEADER, 1, b"\x00\x3c" + bytes(MAX_FRAME - FRAME_OVERHEAD - 1)),
             501,
         ),
         (frame(8, 3, b""), 505),
         (frame(8, 0, b"beat"), 501),
         (
-            method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
+            method_frame(1, encode_method(m.BasicPublish("", "q", False, False)))
             + frame(HEADER, 1, b"\x00\x3c\x00\x01" + bytes(10)),
             505,
         ),
@@ -223,11 +224,14 @@ def test_a_body_frame_may_be_over_the_limit_by_its_own_overhead(size: int, step:
         (frame(HEADER, 1, b"\x00\x3c" + bytes(12)), 505),
         (frame(HEADER, 0, b"\x00\x3c" + bytes(12)), 504),
         (publish("q", b"hello")[:-1] + b"\x00", 501),
-        (method_frame(1, m.encode(m.BasicPublish("", "q", False, False))) * 2, 505),
-        (method_frame(1, m.encode(m.BasicPublish("", "q", False, False))) + frame(BODY, 1, b"x"), 505),
-        (method_frame(1, m.encode(m.BasicPublish("", "q", False, False))) + frame(HEADER, 1, b"\x00"), 501),
+        (method_frame(1, encode_method(m.BasicPublish("", "q", False, False))) * 2, 505),
+        (method_frame(1, encode_method(m.BasicPublish("", "q", False, False))) + frame(BODY, 1, b"x"), 505),
         (
-            method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
+            method_frame(1, encode_method(m.BasicPublish("", "q", False, False))) + frame(HEADER, 1, b"\x00"),
+            501,
+        ),
+        (
+            method_frame(1, encode_method(m.BasicPublish("", "q", False, False)))
             + frame(HEADER, 1, b"\x00\x0a" + bytes(12)),
             505,
         ),
@@ -246,9 +250,9 @@ def test_protocol_errors_close_the_connection(before: bytes, wrong: bytes, code:
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
 def test_connection_methods_after_an_error_are_still_read(step: int) -> None:
-    publishing = method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
-    get = method_frame(1, m.encode(m.BasicGet("q", True)))
-    last = m.encode(m.ConnectionCloseOk())
+    publishing = method_frame(1, encode_method(m.BasicPublish("", "q", False, False)))
+    get = method_frame(1, encode_method(m.BasicGet("q", True)))
+    last = encode_method(m.ConnectionCloseOk())
     data = publishing * 2 + get + publishing + get + method_frame(0, last)
     told = RecordingHandler()
     reader = FrameReader(told, MAX_FRAME, 1 << 20)
@@ -286,7 +290,9 @@ def test_a_message_that_is_too_large_is_refused_before_its_body_is_kept() -> Non
 def test_a_paused_reader_reports_nothing_until_it_resumes() -> None:
     told = RecordingHandler()
     reader = FrameReader(told, MAX_FRAME, 1 << 20)
-    data = publish("q", b"one") + method_frame(1, m.encode(m.BasicQos(0, 1, False))) + publish("q", b"two")
+    data = (
+        publish("q", b"one") + method_frame(1, encode_method(m.BasicQos(0, 1, False))) + publish("q", b"two")
+    )
 
     reader.is_paused = True
     reader.feed(data[:20])
@@ -302,9 +308,9 @@ def test_a_content_in_one_frame_and_in_many_is_written_alike() -> None:
     whole = content_head(1, PERSISTENT, len(body)) + body + b"\xce"
 
     assert whole == content_frames(1, PERSISTENT, body, MAX_FRAME)
-    method = method_frame(1, m.encode(m.BasicPublish("", "q", False, False)))
+    method = method_frame(1, encode_method(m.BasicPublish("", "q", False, False)))
     big = bytes(range(256)) * 100
     told = read(method + content_frames(1, PERSISTENT, big, MAX_FRAME), 1 << 20)
     assert told.calls_received == [
-        ("publish", 1, m.encode(m.BasicPublish("", "q", False, False)), PERSISTENT, big)
+        ("publish", 1, encode_method(m.BasicPublish("", "q", False, False)), PERSISTENT, big)
     ]

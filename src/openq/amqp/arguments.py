@@ -12,10 +12,11 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from ..amqp_fields import Timestamp, from_json, to_json
+from ..amqp_fields import Timestamp, encode_table, from_json, to_json
+from ..errors import OpenQError
 from ..model import MAX_SPAN_MS, QueueSettings
 from ..names import DEFAULT_ACCOUNT, qualified_name, split_name
-from .errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
+from .errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError, from_openq
 
 # Keys in `QueueSettings.notes` of queues that were declared through AMQP.
 DURABLE = "amqp.durable"
@@ -28,6 +29,9 @@ POLICY = "amqp.policy"
 POLICY_DEFINITION = "amqp.policy.definition"
 
 _MAX_TIMER_MS = 10 * 365 * 86_400_000  # milliseconds; RabbitMQ refuses more than ten years
+
+MAX_ARGUMENTS = 16 * 1024  # bytes, encoded
+_LINE_ENDS = str.maketrans("", "", "\r\n")
 
 Arguments = Mapping[str, Any]
 
@@ -56,6 +60,23 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain_value(each) for each in value]
     return value
+
+
+def encoded_arguments(arguments: Arguments) -> bytes:
+    """Raises AmqpError if they are too long: they are repeated at the start of every journal segment."""
+    try:
+        encoded = encode_table(arguments)
+    except OpenQError as error:
+        raise from_openq(error) from error
+    size = len(encoded)
+    if size > MAX_ARGUMENTS:
+        raise AmqpError(PRECONDITION_FAILED, f"arguments of {size} bytes; the maximum is {MAX_ARGUMENTS}")
+    return encoded
+
+
+def strip_line_ends(name: str) -> str:
+    """RabbitMQ removes line ends from declared names. Permissions are checked on the result."""
+    return name.translate(_LINE_ENDS)
 
 
 # -- one value ------------------------------------------------------------------------------------

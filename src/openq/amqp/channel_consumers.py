@@ -12,7 +12,7 @@ from ..model import NO_DEADLINE, Delivery
 from ..names import qualified_name
 from ..server.buffers import SMALL
 from . import methods as m
-from .arguments import type_of
+from .arguments import encoded_arguments, type_of
 from .channel_context import ChannelContext
 from .delivery_properties import DeliveryRoute, delivery_properties, exchange_and_key, fit_properties
 from .dispatcher import UNLIMITED, AmqpConsumer
@@ -27,7 +27,6 @@ from .errors import (
 from .frames import CONTENT_OVERHEAD, END_BYTE, FRAME_OVERHEAD, content_head
 from .publishing import MAX_CACHED_BYTES
 from .replies import DIRECT_REPLY_TO
-from .topology import encoded_arguments
 from .unacked import UnackedDeliveries
 
 _U64 = Struct(">Q")

@@ -44,6 +44,7 @@ from .handshake import (
     RUNNING,
     Handshake,
 )
+from .method_codec import MalformedMethod, UnknownMethod, decode_method, encode_method
 from .publishing import PublishRun, VhostPublisher
 from .serial import SerialRunner, run_now
 from .transport import CLOSED_TRANSPORT, ConnectionTransport
@@ -212,7 +213,7 @@ class AmqpConnection:
         self.out.append(data)
 
     def send(self, channel: int, method: m.Method) -> None:
-        self.out.append(method_frame(channel, m.encode(method)))
+        self.out.append(method_frame(channel, encode_method(method)))
 
     # -- flow control
 
@@ -286,10 +287,10 @@ class AmqpConnection:
 
     def decode(self, payload: bytes) -> m.Method:
         try:
-            return m.decode(payload)
-        except m.UnknownMethod as error:
+            return decode_method(payload)
+        except UnknownMethod as error:
             raise AmqpError(COMMAND_INVALID, str(error)) from error
-        except m.MalformedMethod as error:
+        except MalformedMethod as error:
             raise AmqpError(FRAME_ERROR, f"cannot decode {error}") from error
 
     def method(self, channel: int, payload: bytes) -> None:

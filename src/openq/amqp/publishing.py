@@ -17,9 +17,10 @@ from ..errors import OutOfRoom
 from ..model import ENCODING_BYTES, MAX_SPAN_MS, Draft, Properties, plain_options
 from ..names import qualified_name
 from ..server.context import ServerContext
-from . import methods
 from .arguments import type_of
 from .errors import ACCESS_REFUSED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, SYNTAX_ERROR, AmqpError
+from .method_codec import decode_method
+from .methods import BasicPublish
 from .replies import DIRECT_REPLY_TO
 from .topology import Topology
 
@@ -63,7 +64,7 @@ class PublishTarget:
 
     __slots__ = ("exchange", "exchange_key", "is_default", "is_reply", "key", "mandatory", "queue_key")
 
-    def __init__(self, method: methods.BasicPublish, account: str) -> None:
+    def __init__(self, method: BasicPublish, account: str) -> None:
         self.exchange = method.exchange
         self.key = method.routing_key
         self.mandatory = method.mandatory
@@ -186,8 +187,8 @@ class VhostPublisher:
     def target(self, method: bytes) -> PublishTarget:
         target = self._targets.get(method)
         if target is None:
-            decoded = methods.decode(method)
-            assert isinstance(decoded, methods.BasicPublish)
+            decoded = decode_method(method)
+            assert isinstance(decoded, BasicPublish)
             if decoded.immediate:  # removed in RabbitMQ 3.0; clients expect this error
                 raise AmqpError(NOT_IMPLEMENTED, "immediate=true")
             self._reserve_cache_entry(self._targets)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NoReturn, ParamSpec, TypeVar, cast
 
-from ..amqp_fields import encode_table
 from ..broker.full_interface import KnownQueue
 from ..engine.routing import PREDECLARED, Binding, Exchange, Kind, is_default
 from ..errors import ExchangeNotFound, OpenQError, QueueExists, QueueNotFound
@@ -29,12 +28,14 @@ from .arguments import (
     check_queue,
     declaration_of,
     describe,
+    encoded_arguments,
     plain_value,
     queue_type,
     require_same,
     require_same_arguments,
     require_same_queue,
     settings_of,
+    strip_line_ends,
     type_of,
     vhost_of,
 )
@@ -58,9 +59,6 @@ log = logging.getLogger("openq.amqp")
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-MAX_ARGUMENTS = 16 * 1024
-_LINE_ENDS = str.maketrans("", "", "\r\n")
 
 
 class Topology:
@@ -223,7 +221,7 @@ class Topology:
             self.mark_used(queue_key)
             return name
         given = dict(arguments or {})
-        _check_size(given)
+        encoded_arguments(given)
         check_queue(name, vhost, given, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         policy = self.policies.matching(vhost, queue_type(given), name)
         declared = _with_policy(policy, QueueDeclaration(lasts, auto_delete, exclusive, given))
@@ -422,7 +420,7 @@ class Topology:
             return
         if name.startswith("amq."):
             raise AmqpError(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        _check_size(given)
+        encoded_arguments(given)
         alternate = given.get("alternate-exchange")
         if "alternate-exchange" in given and not isinstance(alternate, str | bytes):
             raise AmqpError(
@@ -649,30 +647,8 @@ def _with_amqp_errors(act: Callable[P, T], *given: P.args, **more: P.kwargs) -> 
 def _binding(
     source: str, destination: str, to_exchange: bool, key: str, arguments: Arguments | None
 ) -> Binding:
-    _check_size(arguments or {})
+    encoded_arguments(arguments or {})
     return _with_amqp_errors(Binding, source, destination, to_exchange, key, plain_value(arguments or {}))
-
-
-def _check_size(arguments: Arguments) -> None:
-    """Arguments are stored, and repeated at the start of every journal segment."""
-    encoded_arguments(arguments)
-
-
-def encoded_arguments(arguments: Arguments) -> bytes:
-    """Raises AmqpError if they are too long to be stored."""
-    try:
-        encoded = encode_table(arguments)
-    except OpenQError as error:
-        raise from_openq(error) from error
-    size = len(encoded)
-    if size > MAX_ARGUMENTS:
-        raise AmqpError(PRECONDITION_FAILED, f"arguments of {size} bytes; the maximum is {MAX_ARGUMENTS}")
-    return encoded
-
-
-def strip_line_ends(name: str) -> str:
-    """RabbitMQ removes line ends from declared names. Permissions are checked on the result."""
-    return name.translate(_LINE_ENDS)
 
 
 def _owner_token(owner: object | None) -> str | None:

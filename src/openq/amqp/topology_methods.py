@@ -7,12 +7,12 @@ import secrets
 from ..auth.policy import LIST_ACTION
 from ..names import qualified_name
 from . import methods as m
+from .arguments import strip_line_ends
 from .channel_consumers import ChannelConsumers
 from .channel_context import ChannelContext
 from .errors import NOT_FOUND, AmqpError
 from .exchanges import is_built_in
 from .replies import DIRECT_REPLY_TO, is_reply_address
-from .topology import strip_line_ends
 
 
 class TopologyMethods:

@@ -11,6 +11,7 @@ from ..server.context import ServerContext
 from . import methods as m
 from .errors import CONNECTION_FORCED, AmqpError
 from .frames import method_frame
+from .method_codec import encode_method
 
 if TYPE_CHECKING:
     from .connection import AmqpConnection
@@ -104,7 +105,7 @@ class AmqpSocket(asyncio.Protocol):
         if self._is_refused and self._transport is not None and not self._transport.is_closing():
             error = AmqpError(CONNECTION_FORCED, "too many connections; try again later")
             close = m.ConnectionClose(error.code, error.reply_text, 0, 0)
-            self._transport.write(method_frame(0, m.encode(close)))
+            self._transport.write(method_frame(0, encode_method(close)))
             self._transport.close()
         elif connection is not None:
             connection.last_received_s = self._loop_time()

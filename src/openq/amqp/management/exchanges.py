@@ -9,11 +9,10 @@ from ...errors import OpenQError
 from ...names import qualified_name, split_name
 from .. import methods
 from ..access import GUEST
-from ..arguments import account_of, vhost_of
+from ..arguments import account_of, strip_line_ends, vhost_of
 from ..definitions_export import exchange_fields
 from ..exchanges import policy_of
 from ..publishing import PublishTarget, VhostPublisher
-from ..topology import strip_line_ends
 from .call import Json, ManagementCall, bad_request, not_found
 from .routes import route
 from .values import arguments_field, encode_properties, flag

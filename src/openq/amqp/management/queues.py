@@ -9,10 +9,9 @@ from ... import amqp_fields
 from ...errors import OpenQError
 from ...model import Delivery
 from ...names import split_name
-from ..arguments import declaration_of, queue_type, vhost_of
+from ..arguments import declaration_of, queue_type, strip_line_ends, vhost_of
 from ..definitions_export import to_json_value
 from ..delivery_properties import COUNT_ALWAYS, COUNT_NEVER, delivery_properties, exchange_and_key
-from ..topology import strip_line_ends
 from .call import Json, ManagementCall, bad_request, not_found
 from .connections import amqp_objects
 from .routes import route
