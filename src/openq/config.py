@@ -233,8 +233,12 @@ class Config:
 
 
 def without_password(url: str) -> str:
-    """An address that may be shown."""
-    return re.sub(r"(://[^:@/]*):[^@/]*@", r"\1:...@", url)
+    """An address that may be shown. Everything before the last @ counts as user and password."""
+    scheme, slashes, rest = url.partition("://")
+    user, colon, host = rest.partition(":")
+    if not slashes or not colon or "@" not in host:
+        return url
+    return f"{scheme}://{user}:...@{host.rpartition('@')[2]}"
 
 
 def is_loopback(host: str) -> bool:

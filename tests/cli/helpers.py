@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import pty
 import select
@@ -11,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from openq.cli.main import main
 from openq.local.broker import LocalBroker
@@ -26,7 +27,7 @@ class CommandResult(NamedTuple):
     err: str
 
 
-def openq(*words: str | Path, answer: str = "", **environment: str) -> CommandResult:
+def run_openq(*words: str | Path, answer: str = "", **environment: str) -> CommandResult:
     """Never a traceback, whatever the words are."""
     done = subprocess.run(
         [*OPENQ, *map(str, words)],
@@ -155,3 +156,28 @@ class FakeTerminal(io.StringIO):
 
     def isatty(self) -> bool:
         return self._watched
+
+
+class Cli:
+    """`openq` with the address of a server, and queues that no other test has."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url = url
+        self.name = name
+
+    def __call__(
+        self, *words: str | Path, answer: str | bytes = "", code: int = 0, **environment: str
+    ) -> CommandResult:
+        done = run_in_process(*words, answer=answer, OPENQ_URL=self.url, **environment)
+        assert done.code == code, done
+        return done
+
+    def json(self, *words: str, **options: Any) -> Any:
+        return json.loads(self(*words, "--json", **options).out)
+
+    def lines(self, *words: str, **options: Any) -> list[Any]:
+        return [json.loads(line) for line in self(*words, "--json", **options).out.splitlines()]
+
+    def counts(self, queue: str) -> tuple[int, int, int]:
+        stats = self.json("queue", "show", queue)["stats"]
+        return stats["ready"], stats["delayed"], stats["in_flight"]

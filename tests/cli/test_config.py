@@ -67,7 +67,7 @@ def test_a_mistake_in_the_file_or_the_environment_is_found() -> None:
     assert "bad.toml: there is no key 'prot'; did you mean 'port'?" in wrong.err
     assert run_in_process("config", "check", OPENQ_PORT="x").code == 2
     assert run_in_process("config", "check", "none.toml").code == 3
-    assert run_in_process("config", "check").out == "ok: no file, the environment is right\n"
+    assert run_in_process("config", "check").out == "ok: no file, and the environment is valid\n"
     assert json.loads(run_in_process("config", "check", "--json").out)["ok"] is True
 
 
@@ -77,7 +77,7 @@ def test_a_check_counts_what_is_written_where() -> None:
     assert run_in_process("config", "check", "good.toml").out == "good.toml: ok, 2 keys and 2 queues\n"
     beside = {"OPENQ_PORT": "8", "OPENQ_DATA": "elsewhere"}
     told = run_in_process("config", "check", "good.toml", **beside)
-    assert told.out == "good.toml: ok, 2 keys and 2 queues; 2 variables of the environment\n"
+    assert told.out == "good.toml: ok, 2 keys and 2 queues; 2 variables from the environment\n"
     counted = json.loads(run_in_process("config", "check", "good.toml", "--json", **beside).out)
     assert (counted["keys"], counted["variables"], counted["queues"]) == (2, 2, 2)
 

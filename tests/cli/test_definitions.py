@@ -56,8 +56,8 @@ def users_left_out(tmp_path: Path) -> Path:
 def test_a_running_server_takes_over_a_rabbitmq(server: Served, queues_only: Path) -> None:
     done = run_in_process(*IMPORT, queues_only, "--url", server.url)
     assert done.code == 0
-    assert "made: 1 vhosts, 2 policies, 2 exchanges, 3 queues, 6 bindings" in done.out
-    assert "left out: queue 'log' in vhost 'v'" in done.err
+    assert "created: 1 vhost, 2 policies, 2 exchanges, 3 queues, 6 bindings" in done.out
+    assert "skipped: queue 'log' in vhost 'v'" in done.err
     again = run_in_process(*IMPORT, queues_only, "--url", server.url, "--json")
     assert json.loads(again.out)["made"] == {}
     exported = json.loads(run_in_process(*EXPORT, "--url", server.url).out)
@@ -89,7 +89,7 @@ def test_a_server_stays_open_if_nobody_could_sign_in_as_administrator(
 ) -> None:
     done = run_in_process(*IMPORT, users_left_out, "--url", server.url)
     assert done.code == 0
-    assert "left out: all 2 users ('u', 'worker')" in done.err
+    assert "skipped: all 2 users ('u', 'worker')" in done.err
     assert run_in_process(*EXPORT, "--url", server.url).code == 0
     for flags in (("--url", server.url), ("--data", data)):
         assert run_in_process(*IMPORT, users_left_out, "--strict", *flags).code == 1
@@ -156,13 +156,13 @@ def test_a_bad_file_is_one_line_that_names_the_place(
 def test_what_is_not_there_is_named(data: Path, tmp_path: Path) -> None:
     assert "none.json" in run_in_process(*IMPORT, tmp_path / "none.json", "--data", data).err
     assert "no such data directory" in run_in_process(*EXPORT, "--data", tmp_path / "none").err
-    assert "no vhost 'x'" in run_in_process(*EXPORT, "--data", data, "--vhost", "x").err
+    assert "vhost 'x' does not exist" in run_in_process(*EXPORT, "--data", data, "--vhost", "x").err
 
 
 def test_nothing_in_a_file_is_said(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "empty.json"
     path.write_text("{}")
-    assert run_in_process(*IMPORT, path, "--data", data).out == "there was nothing in it\n"
+    assert run_in_process(*IMPORT, path, "--data", data).out == "the definitions are empty\n"
 
 
 def test_definitions_named_in_the_configuration_are_there_when_the_server_is(

@@ -25,22 +25,22 @@ def pipeline(server: Served, *words: str) -> CommandResult:
 
 
 def test_cursors_are_listed_and_forgotten(server: Served) -> None:
-    assert "there are no cursors" in pipeline(server, "cursors", "ls").err
+    assert "no cursors" in pipeline(server, "cursors", "ls").err
     Client(server.url).put("/pipeline/cursors/a%20b", {"position": 7})
 
     shown = pipeline(server, "cursors", "ls")
     assert "a b" in shown.out
     assert json.loads(pipeline(server, "cursors", "ls", "--json").out)["position"] == 7
     assert pipeline(server, "cursors", "rm", "a b").code == NOT_CONFIRMED
-    assert "would forget" in pipeline(server, "cursors", "rm", "a b", "--dry-run").out
-    assert pipeline(server, "cursors", "rm", "a b", "--yes").out == "forgot cursor a b\n"
+    assert "would remove" in pipeline(server, "cursors", "rm", "a b", "--dry-run").out
+    assert pipeline(server, "cursors", "rm", "a b", "--yes").out == "cursor a b removed\n"
 
     for flag in ("--yes", "--dry-run"):
         assert pipeline(server, "cursors", "rm", "a b", flag).code == NOT_FOUND
 
 
 def test_subscriptions_are_listed_and_ended(server: Served) -> None:
-    assert "there are no subscriptions" in pipeline(server, "subscriptions", "ls").err
+    assert "no subscriptions" in pipeline(server, "subscriptions", "ls").err
     client = Client(server.url)
     path = client.queue("q")
     client.post(f"{path}/messages/batch", ["a", "b"])

@@ -45,12 +45,15 @@ def test_a_base_install_says_what_to_install(words: list[str], tmp_path: Path) -
 
 
 def test_the_same_replay_has_the_same_plan_and_another_one_another() -> None:
-    from openq.cli.main import build
-    from openq.cli.pipeline_resend import _default_plan_path
+    from openq.cli.main import find_command
+    from openq.cli.parser import Parser
+    from openq.cli.pipeline_resend import default_plan_path
+
+    parser = Parser(*find_command(["pipeline", "replay"]))
 
     def plan(*words: str, ids: list[str] | None = None) -> Path:
-        options, _ = build(["pipeline"])[0].parse_known_args(["pipeline", "replay", *words])
-        return _default_plan_path(options, "http://127.0.0.1:1", ids)
+        options, _ = parser.parse_known_args(words)
+        return default_plan_path(options, "http://127.0.0.1:1", ids)
 
     asked = ("--from", "a", "--to", "b", "--since", "2h")
 

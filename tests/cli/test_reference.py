@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from openq.cli.completion import walk
-from openq.cli.main import build, unknown_command
+from openq.cli.commands import load_all
+from openq.cli.main import find_command
+from openq.cli.parser import Parser
 from openq.cli.reference import reference
 from openq.config import KEYS, variable_of
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "CLI.md"
-PARSER, TREE = build()
-PLACES = [(words, parser) for words, parser in walk(PARSER, ()) if words]
-EXAMPLES = sorted({example for _, parser in PLACES for example, _ in parser.examples})
+COMMANDS = {words: command for words, command in load_all().walk() if words}
+EXAMPLES = sorted({example for command in COMMANDS.values() for example, _ in command.examples})
 
 
-def test_the_document_is_what_the_parsers_make_of_it() -> None:
+def test_the_document_is_up_to_date() -> None:
     assert DOCUMENT.read_text() == reference(), "python -m openq.cli.reference > docs/CLI.md"
 
 
-@pytest.mark.parametrize("words", [words for words, _ in PLACES], ids=" ".join)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_has_its_heading(words: tuple[str, ...]) -> None:
     assert f"\n### openq {' '.join(words)}\n" in DOCUMENT.read_text()
 
@@ -33,9 +33,9 @@ def test_every_key_of_the_configuration_is_described(key: str) -> None:
     assert f"| `{variable_of(key)}` | `{key}` |" in DOCUMENT.read_text()
 
 
-@pytest.mark.parametrize("words", [words for words, parser in PLACES if not parser.commands], ids=" ".join)
+@pytest.mark.parametrize("words", [words for words, command in COMMANDS.items() if command.run], ids=" ".join)
 def test_every_command_has_an_example_of_itself(words: tuple[str, ...]) -> None:
-    examples = dict(PLACES)[words].examples
+    examples = COMMANDS[words].examples
 
     assert any(f"openq {' '.join(words)}" in example for example, _ in examples)
 
@@ -50,14 +50,11 @@ def test_every_example_can_be_typed(example: str) -> None:
             words = words[: words.index(end)]
 
     assert words[0] == "openq"
-    assert unknown_command(words[1:], TREE) is None
-    options, unknown = PARSER.parse_known_args(words[1:])
+    path, command = find_command(words[1:])
+    assert command.run
+    _, unknown = Parser(path, command).parse_known_args(words[1 + len(path) :])
     assert unknown == []
-    assert hasattr(options, "run")
 
 
 def test_no_example_shows_a_secret() -> None:
-    for _, parser in PLACES:
-        assert not [
-            example for example, _ in parser.examples if re.search(r"--token |--password \S+=|oq_", example)
-        ]
+    assert not [each for each in EXAMPLES if re.search(r"--token |--password \S+=|oq_", each)]

@@ -38,7 +38,8 @@ def lines(data: Path, *words: str) -> list[Any]:
 
 
 def test_the_roles_and_actions_of_the_help_are_those_of_the_rules() -> None:
-    from openq.cli.users import ACTION_NAMES, ROLE_NAMES
+    from openq.cli.commands.users import ROLE_NAMES
+    from openq.cli.values import ACTION_NAMES
 
     assert set(ROLE_NAMES) == set(ROLES)
     assert set(ACTION_NAMES) == ACTIONS
@@ -81,7 +82,7 @@ def test_a_password_is_read_and_never_shown(data: Path, tmp_path: Path) -> None:
 
     assert all(check_password(PASSWORD, user.password_hash) for user in store(data).users())
     assert not any(word in done.out + done.err for done in shown for word in (PASSWORD, "scrypt"))
-    assert "a password is needed" in run(data, "user", "passwd", "alice", code=2).err
+    assert "password required" in run(data, "user", "passwd", "alice", code=2).err
     run(data, "user", "passwd", "alice", "--none")
     alice = store(data).user("alice")
     assert alice is not None
@@ -93,7 +94,7 @@ def test_on_a_terminal_the_password_is_asked_for_twice_and_not_echoed(data: Path
     assert (code, PASSWORD in seen.split("once more")[-1]) == (0, False)
     code, seen = run_on_terminal("user", "passwd", "alice", "--data", data, typed="one\ntwo\n")
     assert code == 2
-    assert "not the same" in seen
+    assert "the passwords differ" in seen
 
 
 def test_users_are_listed_with_what_they_have(data: Path) -> None:
@@ -127,7 +128,7 @@ def test_the_secret_of_a_key_is_shown_once(data: Path) -> None:
     [key] = store(data).keys()
 
     assert named == {"AWS_ACCESS_KEY_ID": key.id, "AWS_SECRET_ACCESS_KEY": key.secret}
-    assert "shown this once" in made.err
+    assert "shown only once" in made.err
     assert key.secret not in run(data, "key", "ls").out + run(data, "key", "ls", "--json").out
     run(data, "key", "revoke", key.id, code=2)
     run(data, "key", "revoke", key.id, "--yes")
@@ -177,9 +178,9 @@ def test_permissions_are_granted_tested_and_taken_away(data: Path) -> None:
     run(data, "user", "add", "shop")
     may = ("perm", "test", "shop", "send", "orders-eu")
 
-    assert run(data, *may, code=4).out == "shop may not send orders-eu\n"
+    assert run(data, *may, code=4).out == "shop: send orders-eu denied\n"
     run(data, "perm", "grant", "shop", "send", "orders*")
-    assert run(data, *may).out == "shop may send orders-eu\n"
+    assert run(data, *may).out == "shop: send orders-eu allowed\n"
     run(data, "perm", "grant", "shop", "send", "orders-eu", "--deny")
     assert json.loads(run(data, *may, "--json", code=4).out)["may"] is False
     run(data, "perm", "revoke", "shop", "send", "orders-eu", "--deny")
@@ -205,7 +206,10 @@ def test_admin_is_not_granted_on_some_queues(data: Path) -> None:
 def test_a_disabled_user_may_nothing(data: Path) -> None:
     store(data).set_disabled("alice", True)
 
-    assert run(data, "perm", "test", "alice", "send", "q", code=4).out == "alice may do nothing: disabled\n"
+    assert (
+        run(data, "perm", "test", "alice", "send", "q", code=4).out
+        == "alice is disabled: every action is denied\n"
+    )
     assert "alice (disabled)" in run(data, "user", "ls").out
 
 

@@ -318,7 +318,7 @@ def test_a_dry_run_shows_what_would_be_read(
 
     assert told["anew"] == "there are no results yet"
     assert main(words) == 0
-    assert "nothing is new" in capsys.readouterr().out
+    assert "no new history" in capsys.readouterr().out
     assert main([*words, "--window", "2h"]) == 0
     assert "would read everything (the settings differ" in capsys.readouterr().out
 

@@ -564,8 +564,8 @@ def test_the_command_archives_verifies_erases_and_cleans_up(
     [
         (["run"], "openq-data: no such directory"),
         (["verify", "--data", "nowhere"], "nowhere: no such directory"),
-        (["erase", "--archive", "x"], "which messages? give --message-id"),
-        (["vacuum", "--archive", "x", "--now", "--older", "1d"], "contradict each other"),
+        (["erase", "--archive", "x"], "give --message-id, --queue or --where"),
+        (["vacuum", "--archive", "x", "--now", "--older", "1d"], "--now and --older cannot be combined"),
         (["vacuum", "--archive", "nowhere"], "there is no archive"),
         (["verify", "--archive", "nowhere", "--master", "none"], "is not an archive yet"),
     ],

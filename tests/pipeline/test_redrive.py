@@ -205,7 +205,7 @@ def test_the_command_previews_asks_and_reports(
     seen = run_in_process("pipeline", "redrive", "dead", *place, "--dry-run")
     assert seen.code == 0
     assert "TimeoutError: no answer within <n> s" in seen.out
-    assert "this would send 9 letters of dead back to where they failed" in seen.out
+    assert "this would send 9 dead letters of dead back to the queues they came from" in seen.out
     told = run_in_process(
         "pipeline", "redrive", "dead", *place, "--dry-run", "--json", "--transform", "upper(body)"
     )
@@ -230,7 +230,7 @@ def test_the_command_previews_asks_and_reports(
     )
     assert (again.code, again.out) == (5, "")
     resumed = run_in_process("pipeline", "redrive", *place, "--plan", json.loads(done.out)["plan"], "--yes")
-    assert "it was done before" in resumed.out
+    assert "it was complete already" in resumed.out
 
     with OpenQ("copies", url=server.url):
         pass

@@ -19,7 +19,7 @@ from openq.model import ENCODING_BYTES, ENCODING_JSON, ENCODING_TEXT, Draft, Que
 from openq.redis.broker import RedisBroker
 from openq.redis.migrate import MigratedQueue, MigrationFailed, content, is_done, migrate
 from openq.redis.migration_endpoints import MigrationEndpoint
-from tests.cli.helpers import openq, run_in_process
+from tests.cli.helpers import run_in_process, run_openq
 from tests.redis import servers
 from tests.redis.servers import Server
 
@@ -341,7 +341,7 @@ def test_a_redis_that_is_served_is_refused(full: Path, redis_server: Server, clo
     with broker(url, clock) as served:
         served.heartbeat("first-server", b"{}", 60_000)
 
-        with pytest.raises(InvalidSetting, match="is being served: stop first-server first"):
+        with pytest.raises(InvalidSetting, match="is in use: stop first-server first"):
             moved(full, url, clock)
         served.remove_server("first-server")
     moved(full, url, clock)
@@ -357,8 +357,8 @@ def test_the_command_moves_and_says_when_it_is_done(full: Path, target: str) -> 
     first, second = run_in_process(*words), run_in_process(*words)
 
     assert looked.code == first.code == second.code == 0
-    assert "jobs: 696 messages, 4 of them with consumers" in looked.out
-    assert "4 queues, 1 exchanges, 1 bindings; nothing was changed" in looked.out
+    assert "jobs: 696 messages, 4 of them in flight" in looked.out
+    assert "4 queues, 1 exchange, 1 binding; nothing was changed" in looked.out
     assert "727 messages in 4 queues" in first.out
     assert "already" in second.err
 
@@ -371,8 +371,8 @@ def test_a_dry_run_makes_no_target(full: Path, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_told_in_one_line(tmp_path: Path) -> None:
-    nowhere = openq("migrate", "--from", tmp_path / "nothing", "--to", tmp_path / "target")
-    same = openq("migrate", "--from", tmp_path, "--to", tmp_path)
+    nowhere = run_openq("migrate", "--from", tmp_path / "nothing", "--to", tmp_path / "target")
+    same = run_openq("migrate", "--from", tmp_path, "--to", tmp_path)
 
     assert (nowhere.code, same.code) == (3, 2)
     assert "is not a data directory" in nowhere.err

@@ -22,7 +22,7 @@ from openq.redis.safety import (
     refuse_unsafe,
 )
 from openq.redis.server_check import check_servers, command_line
-from tests.cli.helpers import openq, run_in_process
+from tests.cli.helpers import run_in_process, run_openq
 from tests.redis import servers
 from tests.redis.servers import FORCED, Server, ServerKind, fake_server
 from tests.serving import free_port
@@ -304,7 +304,7 @@ def test_a_url_of_another_program_is_one_line_and_a_typed_error(speaks: bool) ->
         nowhere = ("--url", f"http://127.0.0.1:{free_port()}")
 
         doctor = run_in_process("doctor", "--store", url, *nowhere, OPENQ_PORT=str(free_port()))
-        serve = openq("serve", "--port", "0", "--amqp-port", "off", "--store", url)
+        serve = run_openq("serve", "--port", "0", "--amqp-port", "off", "--store", url)
         with pytest.raises(StoreError, match=wanted):
             OpenQ("a", url=url).put(b"x")
 

@@ -18,7 +18,7 @@ from openq.config import Config
 from openq.local.broker import LocalBroker
 from openq.server.app import NoCredentials, Server, banner
 from openq.server.http import new_loop
-from tests.cli.helpers import CommandResult, openq
+from tests.cli.helpers import CommandResult, run_openq
 from tests.server.raw_http import Answer, RawHttpClient, request_bytes, rest_request
 from tests.serving import Served, served, start
 
@@ -37,7 +37,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def cli(*words: str | Path, **environment: str) -> CommandResult:
-    done = openq(*words, **environment)
+    done = run_openq(*words, **environment)
     assert done.code == 0, done
     return done
 
@@ -227,7 +227,7 @@ def test_by_default_only_this_machine_is_listened_to() -> None:
 def test_another_address_without_users_is_refused_with_the_command_that_helps(
     tmp_path: Path, host: str
 ) -> None:
-    done = openq("serve", "--host", host, "--port", "0", "--data", tmp_path / "d")
+    done = run_openq("serve", "--host", host, "--port", "0", "--data", tmp_path / "d")
 
     assert done.code != 0
     assert "openq user add admin --role admin --data" in done.err

@@ -1,4 +1,4 @@
-"""The server that a command talks to: its address and credentials, and the REST API behind few words."""
+"""The server of a command: its address and credentials, and the calls of its REST API."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from ..client import http as client_http
 from ..client.http import ClientResponse, HttpClient, Refused, Unreachable
-from ..client.rest_client import RestClient, Retries
+from ..client.rest_client import RestClient, RestReply, Retries
 from ..client.rest_client import path_part as path_part
-from ..config import DEFAULT_URL, ConfigError, secret
+from ..config import DEFAULT_URL, ConfigError, secret, without_password
 from ..errors import OpenQError
 
-MAX_PAGE = 1000  # the most that the server gives at once
-# A gateway that got no usable answer from the server: it may have passed the request on.
+MAX_PAGE = 1000  # the server's limit
+# A gateway without a usable response from the server: it may have forwarded the request.
 GATEWAY_STATUS = (502, 504)
 
 
 class UsageError(OpenQError):
-    """The words were understood, and cannot be followed."""
+    """Valid options that cannot be combined or applied."""
 
     code = "usage"
 
@@ -34,7 +34,7 @@ class NotFound(OpenQError):
 
 
 class OutcomeUnknown(OpenQError):
-    """The answer to a change was lost: the server may have carried it out."""
+    """The response to a change was lost: the server may have applied it."""
 
     code = "uncertain"
 
@@ -43,10 +43,28 @@ class OutcomeUnknown(OpenQError):
         self.why = why
 
 
+class Client(Protocol):
+    """What sends the requests: a `RestClient`, or a `LocalClient` for a data directory."""
+
+    url: str
+
+    def target(self, path: str, query: Mapping[str, object] | None = None) -> str: ...
+
+    def send(
+        self,
+        method: str,
+        target: str,
+        data: bytes | None = None,
+        *,
+        timeout_s: float | None = None,
+        idempotent: bool = True,
+    ) -> RestReply: ...
+
+
 class ApiClient:
     """The REST API of a server as JSON values."""
 
-    def __init__(self, client: RestClient) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
         self.url = client.url
 
@@ -90,44 +108,45 @@ class ApiClient:
 
 
 def send_request(
-    client: RestClient, method: str, target: str, data: bytes | None, timeout_s: float | None = None
+    client: Client, method: str, target: str, data: bytes | None, timeout_s: float | None = None
 ) -> ClientResponse:
-    """The response to a request. Raises Uncertain if a change may have been made without a response."""
+    """The response. Raises OutcomeUnknown if there is none and a change may have been applied."""
     is_change = method != "GET"
     try:
         response = client.send(method, target, data, timeout_s=timeout_s, idempotent=not is_change).response
     except client_http.Uncertain as error:
-        raise OutcomeUnknown("it may have been done", error.cause) from None
+        raise OutcomeUnknown("the change may have been applied", error.cause) from None
     assert response is not None
     if response.status in GATEWAY_STATUS and is_change:
         try:
             response.raise_for_status()
         except Refused as error:
-            raise OutcomeUnknown("it may have been done", error) from None
+            raise OutcomeUnknown("the change may have been applied", error) from None
     return response
 
 
 def connect(options: Namespace) -> ApiClient:
-    """As the options say, else the environment, else the server of this machine."""
-    return ApiClient(client_of(options))
+    """By the options, or the environment, or the default address; or to the directory of --data."""
+    if getattr(options, "data", None) is None:
+        return ApiClient(client_of(options))
+    if options.url:
+        raise UsageError("--data and --url cannot be combined")
+    from .local_api import LocalClient  # loads what a server loads
+
+    client = LocalClient(options.data, options.account)
+    options.close = client.close  # called when the command ends
+    return ApiClient(client)
 
 
 def url_of(options: Namespace) -> str:
-    """The address as it was given. Raises UsageError if it is none."""
+    """The address as given. Raises UsageError if it is invalid."""
     url = str(options.url or os.environ.get("OPENQ_URL") or DEFAULT_URL)
     try:
-        HttpClient(url).close()  # it opens at the first request, and there is none
+        HttpClient(url).close()  # it would connect at the first request
     except Unreachable as error:
-        raise UsageError(
-            f"{'--url' if options.url else 'OPENQ_URL'} {_without_password(url)}: {error.why}"
-        ) from None
+        origin = "--url" if options.url else "OPENQ_URL"
+        raise UsageError(f"{origin} {without_password(url)}: {error.why}") from None
     return url
-
-
-def _without_password(url: str) -> str:
-    """Without user and password."""
-    scheme, slashes, rest = url.partition("://")
-    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
 
 
 def client_of(options: Namespace) -> RestClient:
@@ -149,34 +168,34 @@ def client_of(options: Namespace) -> RestClient:
         timeout_s=options.timeout if options.timeout is not None else 30.0,
         retries=Retries(explains=False),
     )
-    options.close = client.close  # called when the command is over, however it ends
+    options.close = client.close  # called when the command ends
     return client
 
 
 def token_of(options: Namespace) -> str | None:
     if options.token and options.token_file:
-        raise ConfigError("--token and --token-file contradict each other: give one of them")
+        raise ConfigError("--token and --token-file cannot be combined")
     if options.token:
         return str(options.token)
     if options.token_file:
         return secret("OPENQ_TOKEN", {"OPENQ_TOKEN_FILE": options.token_file})
-    if options.user:
-        return None  # who signs in by name does not want the token of the environment
+    if getattr(options, "user", None):
+        return None  # --user overrides the token of the environment
     return secret("OPENQ_TOKEN", os.environ)
 
 
 def ask_password(prompt: str, *, twice: bool = False) -> str:
-    """From the person at the terminal, else the first line of stdin."""
+    """From the terminal, or the first line of stdin."""
     if not sys.stdin.isatty():
         text = sys.stdin.readline().rstrip("\r\n")
         if not text:
-            raise UsageError("a password is needed: on stdin, in OPENQ_PASSWORD or in OPENQ_PASSWORD_FILE")
+            raise UsageError("password required: on stdin, in OPENQ_PASSWORD or in OPENQ_PASSWORD_FILE")
         return text
     from getpass import getpass
 
     text = getpass(prompt)
-    if twice and getpass("once more: ") != text:
-        raise UsageError("the two passwords are not the same")
+    if twice and getpass("repeat the password: ") != text:
+        raise UsageError("the passwords differ")
     if not text:
-        raise UsageError("an empty password is none")
+        raise UsageError("the password must not be empty")
     return text

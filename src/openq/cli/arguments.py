@@ -1,4 +1,4 @@
-"""Words of the command line as the REST API wants them: filters, attributes, points in time."""
+"""Options as the REST API takes them: filters, attributes, times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .api import UsageError
 
 
 def filter_of(options: Namespace, text: str | None = None) -> dict[str, Any] | None:
-    """Which messages are meant; None for all of them."""
+    """The filter of the given options; None if there is none."""
     chosen = {
         "text": text if text is not None else getattr(options, "text", None),
         "message_type": options.type,
@@ -27,7 +27,7 @@ def filter_of(options: Namespace, text: str | None = None) -> dict[str, Any] | N
 
 
 def attributes_of(pairs: Iterable[tuple[str, str]] | None) -> dict[str, Any] | None:
-    """`name=text`, or `name:=5` for a value that is written as JSON."""
+    """`name=text`, or `name:=5` for a JSON value."""
     if not pairs:
         return None
     found: dict[str, Any] = {}
@@ -47,7 +47,7 @@ def parse_json(text: str, what: str) -> Any:
 
 
 def _scalar(text: str) -> Any:
-    """A number, true, false, null or quoted text as JSON has it; any other text as it is."""
+    """The value if the text is JSON (a number, true, false, null, quoted text), otherwise the text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -55,12 +55,12 @@ def _scalar(text: str) -> Any:
 
 
 def parse_time(text: str) -> str:
-    """`2h` ago, an ISO-8601 time, or epoch seconds; as ISO-8601."""
+    """From `2h` (ago), an ISO-8601 time, or epoch seconds; as ISO-8601."""
     try:
         ago = read_seconds(text)
     except ValueError:
         return _checked_iso(text)
-    if text.replace(".", "", 1).isdigit() and ago > 1e8:  # no span: nobody means more than three years
+    if text.replace(".", "", 1).isdigit() and ago > 1e8:  # more than three years: a point in time
         return iso_time(ago)
     return iso_time(time.time() - ago)
 
@@ -77,5 +77,5 @@ def iso_time(epoch_s: float) -> str:
     try:
         found = datetime.fromtimestamp(epoch_s, UTC)
     except (ValueError, OverflowError, OSError):
-        raise UsageError("that time is before 1970 or after the year 9999") from None
+        raise UsageError("the time must be between the years 1970 and 9999") from None
     return found.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

@@ -1,69 +1,43 @@
-"""`openq completion bash|zsh|fish`: scripts made from the parsers, so that they know every option."""
+"""`openq completion bash|zsh|fish`: scripts made from the descriptions of the commands, with every option."""
 
 from __future__ import annotations
 
-from .parser import CommandGroup, Parser, add_json
+from argparse import Namespace
+
+from .commands import load_all
+from .output import print_json
+from .spec import Command
 from .terminal import OK
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Iterator
-
-    Place = tuple[tuple[str, ...], Parser]  # the words of a command, and its parser
-
-SHELLS = ("bash", "zsh", "fish")
+Entry = tuple[tuple[str, ...], Command]  # the words of a command, and its description
 
 
-def add(name: str, verbs: CommandGroup, help: str) -> None:
-    completion = verbs.add(
-        name,
-        _print,
-        help,
-        [
-            ("openq completion bash > ~/.local/share/bash-completion/completions/openq", "for bash"),
-            ("openq completion zsh > ~/.zfunc/_openq", "for zsh, with ~/.zfunc in fpath"),
-            ("openq completion fish > ~/.config/fish/completions/openq.fish", "for fish"),
-        ],
-    )
-    completion.add_argument("shell", choices=SHELLS, help="which shell")
-    add_json(completion, "every command with its options as JSON instead")
-
-
-def _print(options: Namespace) -> int:
-    from .main import build
-
-    parser, _ = build()
-    places = list(walk(parser, ()))
+def completion(options: Namespace) -> int:
+    entries = list(load_all().walk())
     if options.json:
-        import json
-
-        print(json.dumps({" ".join(words): [*below.commands, *flags(below)] for words, below in places}))
+        print_json(
+            {" ".join(words): [*command.commands, *flags(words, command)] for words, command in entries}
+        )
     else:
-        print({"bash": bash, "zsh": zsh, "fish": fish}[options.shell](places))
+        print({"bash": bash, "zsh": zsh, "fish": fish}[options.shell](entries))
     return OK
 
 
-def walk(parser: Parser, words: tuple[str, ...]) -> Iterator[Place]:
-    yield words, parser
-    for name, below in parser.commands.items():
-        yield from walk(below, (*words, name))
+def flags(words: tuple[str, ...], command: Command) -> list[str]:
+    found = {flag for option in command.options for flag in option.flags if flag.startswith("--")}
+    return sorted(found | {"--help"} | (set() if words else {"--version"}))
 
 
-def flags(parser: Parser) -> list[str]:
-    return sorted(flag for flag in parser._option_string_actions if flag.startswith("--"))
+def _summary(command: Command) -> str:
+    return command.description.splitlines()[0].rstrip(".").replace("'", "").replace(":", "")
 
 
-def _summary(parser: Parser) -> str:
-    return (parser.description or "").splitlines()[0].rstrip(".").replace("'", "").replace(":", "")
-
-
-def bash(places: list[Place]) -> str:
-    known = "|".join(f'" {" ".join(words)}"' for words, _ in places if words)
+def bash(entries: list[Entry]) -> str:
+    known = "|".join(f'" {" ".join(words)}"' for words, _ in entries if words)
     cases = []
-    for words, below in places:
+    for words, command in entries:
         place = "".join(f" {word}" for word in words)
-        cases.append(f'        "{place}") words="{" ".join([*below.commands, *flags(below)])}" ;;')
+        cases.append(f'        "{place}") words="{" ".join([*command.commands, *flags(words, command)])}" ;;')
     return "\n".join(
         [
             "# Completion of openq for bash; made by `openq completion bash`.",
@@ -84,15 +58,15 @@ def bash(places: list[Place]) -> str:
     )
 
 
-def zsh(places: list[Place]) -> str:
-    known = "|".join(f'" {" ".join(words)}"' for words, _ in places if words)
+def zsh(entries: list[Entry]) -> str:
+    known = "|".join(f'" {" ".join(words)}"' for words, _ in entries if words)
     cases = []
-    for words, below in places:
-        verbs = " ".join(f"'{name}:{_summary(verb)}'" for name, verb in below.commands.items())
+    for words, command in entries:
+        verbs = " ".join(f"'{name}:{_summary(verb)}'" for name, verb in command.commands.items())
         cases.append(f'        "{"".join(f" {word}" for word in words)}")')
         if verbs:
             cases.append(f"            verbs=({verbs})")
-        cases.append(f"            options=({' '.join(flags(below))}) ;;")
+        cases.append(f"            options=({' '.join(flags(words, command))}) ;;")
     return "\n".join(
         [
             "#compdef openq",
@@ -116,8 +90,8 @@ def zsh(places: list[Place]) -> str:
     )
 
 
-def fish(places: list[Place]) -> str:
-    known = " ".join(f"'{' '.join(words)}'" for words, _ in places if words)
+def fish(entries: list[Entry]) -> str:
+    known = " ".join(f"'{' '.join(words)}'" for words, _ in entries if words)
     lines = [
         "# Completion of openq for fish; made by `openq completion fish`.",
         "function __openq_place",
@@ -131,8 +105,8 @@ def fish(places: list[Place]) -> str:
         '    test "$place" = "$argv"',
         "end",
     ]
-    for words, below in places:
+    for words, command in entries:
         where = f"complete -c openq -n '__openq_place {' '.join(words)}'"
-        lines += [f"{where} -f -a {name} -d '{_summary(verb)}'" for name, verb in below.commands.items()]
-        lines += [f"{where} -l {flag.removeprefix('--')}" for flag in flags(below)]
+        lines += [f"{where} -f -a {name} -d '{_summary(verb)}'" for name, verb in command.commands.items()]
+        lines += [f"{where} -l {flag.removeprefix('--')}" for flag in flags(words, command)]
     return "\n".join(lines)

@@ -1,157 +1,24 @@
-"""`openq dlq ...` and `openq replay`: what failed, why, and another try."""
+"""`openq dlq` and `openq replay`."""
 
 from __future__ import annotations
 
-from .parser import CommandGroup, Parser, add_confirmation, add_filter, add_json, add_server, positive, rate
+import os
+import sys
+from argparse import Namespace
+from itertools import islice
+from typing import Any
+
+from .api import MAX_PAGE, UsageError, connect, path_part
+from .arguments import filter_of, parse_time
+from .output import NOT_CONFIRMED, confirm, count_text, duration_text, escape_control, print_json, print_table
+from .progress import ProgressBar
+from .tasks import watch_task
 from .terminal import EMPTY, OK, say
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from typing import Any
-
-
-def add(name: str, verbs: CommandGroup, help: str) -> None:
-    if name == "replay":
-        _add_replay(name, verbs, help)
-        return
-    dlq = verbs.add(
-        name,
-        None,
-        help,
-        [
-            ("openq dlq ls", "every dead-letter queue"),
-            ("openq dlq groups orders-dead", "what went wrong, how often"),
-            ("openq dlq redrive orders-dead --reason timeout", "those back to where they failed"),
-        ],
-        "QUEUE is the dead-letter queue itself, as `openq dlq ls` shows it.",
-    ).group()
-    _add_ls(dlq)
-    groups = dlq.add(
-        "groups",
-        _groups,
-        "group dead letters by their reason",
-        [("openq dlq groups orders-dead", "numbers and ids in reasons do not count")],
-    )
-    groups.add_argument("queue", metavar="QUEUE", help="a dead-letter queue")
-    add_json(groups)
-    add_server(groups)
-    _add_redrive(dlq)
-    _add_discard(dlq)
-    _add_export(dlq)
-
-
-def _add_ls(verbs: CommandGroup) -> None:
-    ls = verbs.add(
-        "ls",
-        _ls,
-        "list dead-letter queues, or the dead letters in one",
-        [
-            ("openq dlq ls", "every dead-letter queue, how many are in it, from where"),
-            ("openq dlq ls orders-dead -n 20", "the dead letters in one: when, from where, why"),
-            ("openq dlq ls orders-dead --traceback", "with the traceback of the last failure of each"),
-        ],
-    )
-    ls.add_argument("queue", nargs="?", metavar="QUEUE", help="a dead-letter queue")
-    ls.add_argument(
-        "-n", "--max", metavar="N", type=positive, default=100, help="at most so many (default 100)"
-    )
-    ls.add_argument("--traceback", action="store_true", help="with tracebacks, where consumers gave one")
-    add_json(ls, "one JSON object per line")
-    add_server(ls)
-
-
-def _finish(parser: Parser) -> None:
-    add_confirmation(parser)
-    parser.add_argument("--no-wait", action="store_true", help="print the id of the task and leave")
-    add_json(parser)
-    add_server(parser)
-
-
-def _add_redrive(verbs: CommandGroup) -> None:
-    redrive = verbs.add(
-        "redrive",
-        _redrive,
-        "send dead letters back to where they failed",
-        [
-            ("openq dlq redrive orders-dead --dry-run", "how many it would be"),
-            ("openq dlq redrive orders-dead --reason timeout --rate 50", "some of them, not too fast"),
-            ("openq dlq redrive orders-dead --to orders-retry --yes", "to another queue, for scripts"),
-        ],
-        "Ctrl-C leaves it running; `openq task` watches and cancels.",
-    )
-    redrive.add_argument("queue", metavar="QUEUE", help="a dead-letter queue")
-    redrive.add_argument("--to", metavar="QUEUE", help="another queue than where each one failed")
-    redrive.add_argument("--rate", metavar="N", type=rate, help="the most per second")
-    add_filter(redrive)
-    _finish(redrive)
-
-
-def _add_discard(verbs: CommandGroup) -> None:
-    discard = verbs.add(
-        "discard",
-        _discard,
-        "remove dead letters for good",
-        [
-            ("openq dlq discard orders-dead --reason 'no such product'", "those with this reason"),
-            ("openq dlq discard orders-dead --dry-run", "how many it would be"),
-        ],
-        "Export them first if in doubt: `openq dlq export`.",
-    )
-    discard.add_argument("queue", metavar="QUEUE", help="a dead-letter queue")
-    add_filter(discard)
-    _finish(discard)
-
-
-def _add_export(verbs: CommandGroup) -> None:
-    export = verbs.add(
-        "export",
-        _export,
-        "write everything in a queue as JSON lines; nothing is removed",
-        [
-            ("openq dlq export orders-dead > dead.jsonl", "with reasons, ids and times"),
-            ("openq dlq export orders-dead --out dead.jsonl", "the same, with a progress bar"),
-            ("openq send orders --lines --as message --file dead.jsonl", "and how to send them again"),
-        ],
-    )
-    export.add_argument("queue", metavar="QUEUE", help="a dead-letter queue, or any other")
-    export.add_argument("--out", metavar="FILE", help="instead of stdout; must not be there yet")
-    add_json(export, "accepted for uniformity: the output is JSON anyway")
-    add_server(export)
-
-
-def _add_replay(name: str, verbs: CommandGroup, help: str) -> None:
-    replay = verbs.add(
-        name,
-        _replay,
-        help,
-        [
-            ("openq replay orders --since 2h --dry-run", "how many it would be"),
-            ("openq replay orders --since 2026-01-31T10:30:00Z --to orders-again", "into another queue"),
-            ("openq replay orders --since-id ID --rate 100 --yes", "from a message on, for scripts"),
-        ],
-        "What is still in the queue is not doubled, and ids stay: a replay may be repeated. As far as\n"
-        "history is kept. Ctrl-C leaves it running; `openq task` watches and cancels.",
-    )
-    replay.add_argument("queue", metavar="QUEUE", help="whose messages")
-    replay.add_argument("--since", metavar="TIME", help="2h (ago), or a time such as 2026-01-31T10:30:00Z")
-    replay.add_argument("--since-id", metavar="ID", help="from this message on")
-    replay.add_argument("--to", metavar="QUEUE", help="into another queue")
-    replay.add_argument("--rate", metavar="N", type=rate, help="the most per second")
-    replay.add_argument("--include-purged", action="store_true", help="also messages that a purge removed")
-    add_filter(replay)
-    _finish(replay)
-
 
 # -- what they do -------------------------------------------------------------------------------
 
 
-def _ls(options: Namespace) -> int:
-    from itertools import islice
-
-    from .api import connect, path_part
-    from .output import duration_text, escape_control, print_json, print_table
-
+def ls(options: Namespace) -> int:
     server = connect(options)
     if options.queue is None:
         found = server.get("/dead-letters")["queues"]
@@ -173,7 +40,7 @@ def _ls(options: Namespace) -> int:
                 ("messages", "oldest"),
             )
         else:
-            say("there are no dead-letter queues; `openq queue edit QUEUE --dlq NAME` sets one")
+            say("no dead-letter queues; `openq queue edit QUEUE --dlq NAME` sets one")
         return OK
     path = f"/queues/{path_part(options.queue)}/dead-letters"
     more = {"traceback": "true"} if options.traceback else {}
@@ -197,15 +64,12 @@ def _ls(options: Namespace) -> int:
     return OK if letters else EMPTY
 
 
-def _groups(options: Namespace) -> int:
-    from .api import connect, path_part
-    from .output import print_json, print_table
-
-    told = connect(options).get(f"/queues/{path_part(options.queue)}/dead-letters/groups")
-    groups = told["groups"]
+def groups(options: Namespace) -> int:
+    found = connect(options).get(f"/queues/{path_part(options.queue)}/dead-letters/groups")
+    reasons = found["groups"]
     if options.json:
-        print_json(told)
-    elif groups:
+        print_json(found)
+    elif reasons:
         print_table(
             ("count", "reason", "from", "first", "last", "for example"),
             [
@@ -217,42 +81,35 @@ def _groups(options: Namespace) -> int:
                     e["last"],
                     (e["ids"] or [""])[0],
                 )
-                for e in groups
+                for e in reasons
             ],
             ("count",),
         )
-        if not told["complete"]:
-            say(f"only the first {told['scanned']} were looked at")
+        if not found["complete"]:
+            say(f"only the first {found['scanned']} dead letters were grouped")
     else:
         say(f"no dead letters in {options.queue}")
-    return OK if groups else EMPTY
+    return OK if reasons else EMPTY
 
 
-def _redrive(options: Namespace) -> int:
-    from .arguments import filter_of
-
+def redrive(options: Namespace) -> int:
     request = {"to": options.to, "filter": filter_of(options), "rate": options.rate}
-    where = f"to {options.to}" if options.to else "back to where they failed"
+    where = f"to {options.to}" if options.to else "back to the queues they came from"
     return _run_task(options, "redrive", request, f"send {{}} of {options.queue} {where}")
 
 
-def _discard(options: Namespace) -> int:
-    from .arguments import filter_of
-
+def discard(options: Namespace) -> int:
     return _run_task(
-        options, "discard", {"filter": filter_of(options)}, f"remove {{}} from {options.queue} for good"
+        options, "discard", {"filter": filter_of(options)}, f"delete {{}} from {options.queue} permanently"
     )
 
 
-def _replay(options: Namespace) -> int:
-    from .api import UsageError
-    from .arguments import filter_of, parse_time
-
+def replay(options: Namespace) -> int:
     if options.since and options.since_id:
-        raise UsageError("give --since or --since-id, not both")
+        raise UsageError("--since and --since-id cannot be combined")
     wanted = filter_of(options)
     if not options.since and not options.since_id and wanted is None:
-        raise UsageError("from where? give --since, --since-id or which messages; see `openq replay --help`")
+        raise UsageError("give --since, --since-id or a condition; see `openq replay --help`")
     request = {
         "since": parse_time(options.since) if options.since else None,
         "since_id": options.since_id,
@@ -265,10 +122,7 @@ def _replay(options: Namespace) -> int:
 
 
 def _run_task(options: Namespace, verb: str, request: dict[str, Any], plan: str) -> int:
-    """How many it would be, the question, the task, its progress."""
-    from .api import connect, path_part
-    from .output import NOT_CONFIRMED, confirm, count_text, print_json
-    from .tasks import watch
+    """Count the messages, ask for confirmation, start the task, show its progress."""
 
     server = connect(options)
     path = f"/queues/{path_part(options.queue)}/{verb}"
@@ -285,7 +139,7 @@ def _run_task(options: Namespace, verb: str, request: dict[str, Any], plan: str)
                 print(f"dry run: this would {what}")
             return OK
         if not total:
-            say("there is nothing to do: no message matches")
+            say("nothing to do: no message matches")
             return OK
         if not confirm(options, what):
             return NOT_CONFIRMED
@@ -296,19 +150,14 @@ def _run_task(options: Namespace, verb: str, request: dict[str, Any], plan: str)
         else:
             print(task["id"])
         return OK
-    return watch(server, task, options, total)
+    return watch_task(server, task, options, total)
 
 
-def _export(options: Namespace) -> int:
-    import sys
-
-    from .api import connect
-
+def export(options: Namespace) -> int:
     server = connect(options)
     if options.out is None:
         return _write_lines(server, options.queue, sys.stdout.buffer)
-    # 0600: what is in a queue is nobody else's business.
-    import os
+    # 0600: messages are private.
 
     handle = os.open(options.out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
@@ -319,10 +168,6 @@ def _export(options: Namespace) -> int:
 
 
 def _write_lines(server: Any, queue: str, out: Any) -> int:
-    from .api import MAX_PAGE, path_part
-    from .output import count_text
-    from .progress import ProgressBar
-
     stats = server.get(f"/queues/{path_part(queue)}/stats")
     shown = ProgressBar(f"export {queue}", stats["ready"] + stats["delayed"] + stats["in_flight"])
     done = 0

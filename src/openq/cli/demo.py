@@ -1,17 +1,18 @@
-"""`openq demo`: something to look at. Queues, a shop that sells, and a worker that fails now and then."""
+"""`openq demo`: example queues, a producer of orders, and a consumer that sometimes fails."""
 
 from __future__ import annotations
 
-from .parser import CommandGroup, add_confirmation, add_json, add_server, seconds
+import random
+import time
+from argparse import Namespace
+from random import Random
+from typing import Any
+
+from ..client.http import Refused
+from .api import ApiClient, connect, path_part
+from .output import NOT_CONFIRMED, confirm, count_text, print_json
+from .progress import ProgressBar
 from .terminal import OK, say, styled
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from random import Random
-    from typing import Any
-
-    from .api import ApiClient
 
 ORDERS, DEAD, MAILS, PAYMENTS = "demo-orders", "demo-orders-dead", "demo-mails", "demo-payments.fifo"
 TICK_S = 0.1
@@ -31,39 +32,17 @@ FAILURES = (
 )
 
 
-def add(name: str, verbs: CommandGroup, help: str) -> None:
-    demo = verbs.add(
-        name,
-        _demo,
-        help,
-        [
-            ("openq demo", "about ten seconds; then look around"),
-            ("openq demo --seconds 2m", "longer, to watch it at work"),
-            ("openq demo --remove", "the queues of the demo go again"),
-        ],
-        "Needs a server: `openq serve --memory` in another terminal. It makes queues whose names begin with\n"
-        "demo-, publishes, works, fails now and then, and leaves dead letters, delayed and waiting messages.",
-    )
-    demo.add_argument("--seconds", metavar="TIME", type=seconds, default=10.0, help="how long (default 10)")
-    demo.add_argument("--remove", action="store_true", help="remove the queues of the demo instead")
-    add_confirmation(demo)
-    add_json(demo)
-    add_server(demo)
-
-
-def _demo(options: Namespace) -> int:
-    from .api import connect
-
+def demo(options: Namespace) -> int:
     server = connect(options)
     if options.remove:
         return _remove(server, options)
     if options.dry_run:
-        print(f"dry run: this would make {', '.join(QUEUES)} and work for {options.seconds:g} s")
+        print(f"dry run: this would create {', '.join(QUEUES)} and run for {options.seconds:g} s")
         return OK
     for name, settings in QUEUES.items():
         server.put(_path(name), settings)
     how_long = f"for {options.seconds:g} s" if options.seconds else "for one round"
-    say(f"{len(QUEUES)} queues are there; working {how_long}")
+    say(f"{len(QUEUES)} queues created; running {how_long}")
     counts = _work(server, options.seconds)
     _leave_examples(server)
     counts["dead"] = server.get(f"{_path(DEAD)}/stats")["ready"]
@@ -71,17 +50,10 @@ def _demo(options: Namespace) -> int:
 
 
 def _path(queue: str) -> str:
-    from .api import path_part
-
     return f"/queues/{path_part(queue)}"
 
 
 def _work(server: ApiClient, seconds: float) -> dict[str, int]:
-    import random
-    import time
-
-    from .progress import ProgressBar
-
     rng = random.Random()
     counts = {"published": 0, "done": 0, "failed": 0}
     start = time.monotonic()
@@ -94,7 +66,7 @@ def _work(server: ApiClient, seconds: float) -> dict[str, int]:
             if time.monotonic() - start >= seconds:
                 break
             time.sleep(TICK_S)
-        # Nobody comes back for those that failed once or twice: a last round buries the hopeless ones.
+        # Messages that failed once or twice get their last deliveries, and are dead-lettered.
         for _ in range(3):
             _consume_orders(server, rng, counts)
     except KeyboardInterrupt:
@@ -126,12 +98,12 @@ def _publish_orders(server: ApiClient, rng: Random) -> int:
 
 
 def _consume_orders(server: ApiClient, rng: Random, counts: dict[str, int]) -> None:
-    """The flaky worker: some orders fail whatever one does, others only now and then."""
+    """A consumer with failures: some orders always fail, others sometimes."""
     messages = server.post(f"{_path(ORDERS)}/receive", {"max": 10, "consumer": "demo worker"})["messages"]
     done = []
     for message in messages:
-        hopeless = message["payload"]["product"] == "kite"
-        if not hopeless and rng.random() > 0.1:
+        always_fails = message["payload"]["product"] == "kite"
+        if not always_fails and rng.random() > 0.1:
             done.append(message["receipt_id"])
             continue
         reason = rng.choice(FAILURES).format(rng.randint(1, 250))
@@ -145,7 +117,7 @@ def _consume_orders(server: ApiClient, rng: Random, counts: dict[str, int]) -> N
 
 
 def _leave_examples(server: ApiClient) -> None:
-    """Something in every state that a message can be in."""
+    """Leave messages in every state."""
     later = [{"payload": f"dear {name}, your order is on its way", "delay": 3600} for name in NAMES]
     now = [{"payload": f"dear {name}, thank you"} for name in NAMES]
     server.post(f"{_path(MAILS)}/messages/batch", {"messages": later + now})
@@ -154,31 +126,26 @@ def _leave_examples(server: ApiClient) -> None:
 
 
 def _print_summary(options: Namespace, counts: dict[str, int]) -> int:
-    from .output import print_json
-
     if options.json:
         print_json({**counts, "queues": list(QUEUES)})
         return OK
     print(
-        f"{counts['published']} published, {counts['done']} done, {counts['failed']} failed tries, "
+        f"{counts['published']} published, {counts['done']} done, {counts['failed']} failed deliveries, "
         f"{counts['dead']} dead letters. Look around:"
     )
     for command, why in (
-        ("openq queue ls demo-", "what is where"),
-        (f"openq dlq groups {DEAD}", "what went wrong"),
-        (f"openq dlq redrive {DEAD} --dry-run", "another try for them"),
+        ("openq queue ls demo-", "the queues of the demo"),
+        (f"openq dlq groups {DEAD}", "the reasons"),
+        (f"openq dlq redrive {DEAD} --dry-run", "send them back"),
         (f"openq search {ORDERS} --where product=tea", "find messages"),
-        (f"openq peek {MAILS} --state delayed", "those that wait for their time"),
-        ("openq demo --remove", "clean up"),
+        (f"openq peek {MAILS} --state delayed", "delayed messages"),
+        ("openq demo --remove", "delete the queues"),
     ):
         print(f"  {command:<48}{styled('# ' + why, 'dim')}")
     return OK
 
 
 def _remove(server: ApiClient, options: Namespace) -> int:
-    from ..client.http import Refused
-    from .output import NOT_CONFIRMED, confirm, count_text, print_json
-
     found: dict[str, int] = {}
     for name in QUEUES:
         try:
@@ -187,10 +154,10 @@ def _remove(server: ApiClient, options: Namespace) -> int:
             if error.status != 404:
                 raise
     if not found:
-        say("there is nothing of the demo here")
+        say("no queues of the demo exist")
         return OK
     total = sum(found.values())
-    plan = f"remove {count_text(len(found), 'queue')} of the demo with {count_text(total, 'message')}"
+    plan = f"delete {count_text(len(found), 'queue')} of the demo with {count_text(total, 'message')}"
     if options.dry_run:
         print(f"dry run: this would {plan}")
         return OK
@@ -202,5 +169,5 @@ def _remove(server: ApiClient, options: Namespace) -> int:
     if options.json:
         print_json({"queues": list(found), "messages": total})
     else:
-        print(f"{count_text(len(found), 'queue')} removed")
+        print(f"{count_text(len(found), 'queue')} deleted")
     return OK

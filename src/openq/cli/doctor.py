@@ -1,65 +1,32 @@
-"""`openq doctor`: is this machine fit for a server? `openq healthcheck`: is the server well?"""
+"""`openq doctor` checks this machine, `openq healthcheck` a server."""
 
 from __future__ import annotations
 
-from .parser import CommandGroup, add_json, add_server
-from .terminal import FAILED, OK, say, styled
+import os
+import resource
+import socket
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
+from ..client.http import TimedOut, Unreachable
+from ..config import ConfigError, find_file, load
+from ..errors import InvalidSetting
+from ..journal import lockfile
+from .api import UsageError, client_of
+from .output import print_json
+from .terminal import FAILED, OK, say, size_text, styled
+
 if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Callable, Iterator
-
-    Finding = tuple[str, str, str]  # what, verdict (ok, warning, failed), the sentence
+    Finding = tuple[str, str, str]
 
 
-def add(name: str, verbs: CommandGroup, help: str) -> None:
-    if name == "doctor":
-        doctor = verbs.add(
-            name,
-            _doctor,
-            help,
-            [
-                ("openq doctor", "everything, for ./openq-data and port 9324"),
-                ("openq doctor --data /var/lib/openq", "another data directory"),
-                ("openq doctor --store redis://127.0.0.1", "what this Redis may lose, and what to set"),
-                ("openq doctor --json", "for programs"),
-            ],
-            "Exit code 1 if anything would keep a server from working. Leaves nothing behind.",
-        )
-        doctor.add_argument("--data", metavar="DIR", help="the data directory (OPENQ_DATA)")
-        doctor.add_argument("--store", metavar="URL", help="the Redis that keeps the messages (OPENQ_STORE)")
-        doctor.add_argument(
-            "--profile",
-            choices=("safe", "fast"),
-            help="what it is to promise (default: what the URL says, or safe)",
-        )
-        add_json(doctor)
-        add_server(doctor)
-    else:
-        check = verbs.add(
-            name,
-            _healthcheck,
-            help,
-            [
-                ("openq healthcheck", "exit code 0: ready, perhaps degraded (it says why); 1: not"),
-                ("openq healthcheck --live", "only whether it answers at all"),
-                (
-                    "openq healthcheck --url http://127.0.0.1:9324 --timeout 2s",
-                    "for a container's health check",
-                ),
-            ],
-        )
-        check.add_argument("--live", action="store_true", help="only whether it answers at all")
-        add_json(check)
-        add_server(check)
-
-
-def _healthcheck(options: Namespace) -> int:
-    from ..client.http import TimedOut, Unreachable
-    from .api import client_of
-    from .output import print_json
-
+def healthcheck(options: Namespace) -> int:
     with client_of(options) as client:
         try:
             answer = client.get_text("/livez" if options.live else "/readyz")
@@ -80,9 +47,7 @@ def _healthcheck(options: Namespace) -> int:
 _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
-def _doctor(options: Namespace) -> int:
-    from .output import print_json
-
+def doctor(options: Namespace) -> int:
     findings = list(run_checks(options))
     if options.json:
         print_json([{"check": what, "verdict": verdict, "detail": text} for what, verdict, text in findings])
@@ -93,10 +58,6 @@ def _doctor(options: Namespace) -> int:
 
 
 def run_checks(options: Namespace) -> Iterator[Finding]:
-    import os
-
-    from ..config import ConfigError, find_file, load
-
     try:
         config = load({"data": options.data}, os.environ, find_file(os.environ))
     except (ConfigError, OSError) as error:
@@ -122,8 +83,6 @@ def run_checks(options: Namespace) -> Iterator[Finding]:
 
 
 def _python() -> Iterator[Finding]:
-    import sys
-
     version = ".".join(map(str, sys.version_info[:3]))
     verdict = "ok" if sys.version_info >= (3, 11) else "failed"
     yield (
@@ -134,8 +93,6 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    from importlib.util import find_spec
-
     missing = [name for name in ("uvloop", "httptools", "msgspec") if find_spec(name) is None]
     if missing:
         yield "packages", "failed", f"{', '.join(missing)} missing: the server needs them; pip install openq"
@@ -148,18 +105,14 @@ _SLOW_SYNC_S = 0.05
 
 
 def _disk(data: str) -> Iterator[Finding]:
-    import os
-
-    from .terminal import size_text
-
-    # The directory itself may not be there yet: then its nearest parent tells.
+    # The directory may not exist yet: then its nearest parent is checked.
     folder = os.path.abspath(data)
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
     state = os.statvfs(folder)
     free = state.f_bavail * state.f_frsize
     full = free < _MIN_FREE_BYTES
-    hint = "; publishing stops when it is full" if full else ""
+    hint = "; publishing is rejected when the disk is full" if full else ""
     yield "disk", "warning" if full else "ok", f"{size_text(free)} free at {folder}{hint}"
     if state.f_files and state.f_favail < 1000:
         yield "disk", "warning", f"only {state.f_favail} inodes free at {folder}"
@@ -169,16 +122,15 @@ def _disk(data: str) -> Iterator[Finding]:
         yield "sync", "failed", f"{folder} cannot be written: {error.strerror}"
         return
     slow = sync_s > _SLOW_SYNC_S
-    hint = "; every group of answers waits this long" if slow else ""
-    yield "sync", "warning" if slow else "ok", f"{sync_s * 1000:.2f} ms to put a block on disk{hint}"
+    hint = "; every group commit takes this long" if slow else ""
+    yield "sync", "warning" if slow else "ok", f"{sync_s * 1000:.2f} ms to sync a block{hint}"
     holder = _lock_holder(data)
     if holder is not None:
         yield "data", "warning", f"{data} is in use by {holder}"
 
 
 def _redis(store: str, profile: str | None) -> Iterator[Finding]:
-    """How the servers are set that keep the messages, and what that means in words and seconds."""
-    from ..errors import InvalidSetting
+    """The settings of the Redis servers, and how many seconds of messages they can lose."""
 
     try:
         from ..redis.net.url import parse
@@ -201,10 +153,7 @@ def _redis(store: str, profile: str | None) -> Iterator[Finding]:
 
 
 def _sync_time(folder: str) -> float:
-    """The median of some syncs of 4 KiB."""
-    import os
-    import tempfile
-    import time
+    """The median time of nine syncs of 4 KiB."""
 
     times = []
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -217,10 +166,7 @@ def _sync_time(folder: str) -> float:
 
 
 def _lock_holder(data: str) -> str | None:
-    """Who has the data directory open, if anybody has. Looked up, not tried: the lock stays untouched."""
-    import os
-
-    from ..journal import lockfile
+    """The process that uses the data directory, if any. The lock itself is not touched."""
 
     pid, url = lockfile.holder(data)
     if pid is None:
@@ -229,7 +175,7 @@ def _lock_holder(data: str) -> str | None:
     try:
         held = lock in _open_files(pid)
     except PermissionError:
-        held = True  # it lives, and belongs to another user
+        held = True  # it runs as another user
     except OSError:
         held = False
     if not held:
@@ -241,8 +187,6 @@ _MIN_OPEN_FILES = 4096
 
 
 def _file_limit() -> Iterator[Finding]:
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     reach = hard if hard != resource.RLIM_INFINITY else 1 << 30
     text = f"{soft} open files allowed, up to {reach}: one per connection"
@@ -253,10 +197,8 @@ def _file_limit() -> Iterator[Finding]:
 
 
 def _port(host: str, port: int) -> Iterator[Finding]:
-    import socket
-
     if not port:
-        yield "port", "ok", "0: a free one will be picked"
+        yield "port", "ok", "0: a free port will be chosen"
         return
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
@@ -272,12 +214,9 @@ def _port(host: str, port: int) -> Iterator[Finding]:
 
 
 def _clock() -> Iterator[Finding]:
-    import time
-    from datetime import UTC, datetime
-
     now = datetime.now(UTC)
     text = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    # A journal from the future or a machine without a battery: leases are safe, timestamps are not.
+    # Leases do not depend on the wall clock, timestamps do.
     if not 2024 <= now.year < 2100:
         yield "clock", "failed", f"{text} cannot be right: set the clock of this machine"
         return
@@ -286,16 +225,13 @@ def _clock() -> Iterator[Finding]:
 
 
 def _server(options: Namespace) -> Iterator[Finding]:
-    from ..client.http import TimedOut, Unreachable
-    from .api import UsageError, client_of
-
     if options.timeout is None:
         options.timeout = 3.0
     try:
         with client_of(options) as client:
             answer = client.get_text("/readyz")
     except (Unreachable, TimedOut) as error:
-        # Nothing wrong with a machine on which no server runs yet.
+        # The server may not be started yet.
         yield "server", "warning" if isinstance(error, TimedOut) else "ok", f"{error}"
         return
     except UsageError as error:
@@ -307,8 +243,7 @@ def _server(options: Namespace) -> Iterator[Finding]:
 
 
 def _open_files(pid: int) -> set[str]:
-    """What a process has open. Raises OSError if it is gone, or not ours to look at."""
-    import os
+    """The open files of a process. Raises OSError if it ended, or belongs to another user."""
 
     folder = f"/proc/{pid}/fd"
     found = set()
@@ -316,13 +251,12 @@ def _open_files(pid: int) -> set[str]:
         try:
             found.add(os.readlink(f"{folder}/{name}"))
         except FileNotFoundError:
-            continue  # closed in this moment
+            continue  # closed meanwhile
     return found
 
 
 def listening_process(port: int) -> str | None:
-    """The process that listens on a port, as far as the system tells us (Linux, own processes)."""
-    import os
+    """The process that listens on a port, as far as it can be found (Linux, own processes)."""
 
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -342,5 +276,5 @@ def listening_process(port: int) -> str | None:
                 with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as name:
                     return f"process {pid} ({name.read().strip()})"
         except OSError:
-            continue  # gone meanwhile, or not ours to look at
+            continue  # ended meanwhile, or of another user
     return "a process of another user"

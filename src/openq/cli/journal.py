@@ -1,4 +1,4 @@
-"""`openq journal check`, `repair` and `dump`: the doctor of the storage layer, for people and scripts."""
+"""`openq journal`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import json
 import logging
 import os
 import sys
+from argparse import Namespace
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from ..journal import losses, repair
+from ..journal import losses
+from ..journal import repair as journal_repair
 from ..journal.disk import DiskIo
 from ..journal.inspect import JournalDamage
 from ..journal.scan import SUFFIX
-from ..local import repair_directory
+from ..local.repair_directory import repair_directory
+from .directory import require_journal
+from .output import count_text
 from .record_json import RecordDescriber
-from .terminal import FAILED, NOT_FOUND, OK, USAGE, ByteProgress, say, size_text, styled
+from .terminal import FAILED, OK, USAGE, ByteProgress, say, size_text, styled
 
 
 class ProgressIo(DiskIo):
-    """The real disk, telling how much was read."""
+    """The disk, with the progress of reads shown."""
 
     def __init__(self, progress: ByteProgress) -> None:
         self._progress = progress
@@ -32,7 +36,7 @@ class ProgressIo(DiskIo):
 
 
 class _LogLines(logging.Handler):
-    """What the storage layer logs, as lines of ours; `count` says whether there was anything."""
+    """Prints the journal's log records; `count` is how many there were."""
 
     count = 0
 
@@ -41,32 +45,12 @@ class _LogLines(logging.Handler):
         say(record.getMessage())
 
 
-def missing_reason(directory: str) -> str | None:
-    """Why there is no journal to look at, in one line; None if there is one."""
-    folder = os.path.join(directory, "journal")
-    if not os.path.exists(directory):
-        return f"{directory}: no such directory"
-    if not os.path.isdir(directory):
-        return f"{directory}: not a directory; give the data directory that contains `journal`"
-    if not os.path.isdir(folder):
-        inside = any(name.endswith(SUFFIX) for name in os.listdir(directory))
-        parent = os.path.dirname(os.path.abspath(directory))
-        hint = f"; did you mean {parent}?" if inside else ", it contains no folder `journal`"
-        return f"{directory}: not a data directory of OpenQ{hint}"
-    names = os.listdir(folder)
-    if not any(name.endswith(SUFFIX) for name in names):
-        return f"{folder}: there are no segment files (*{SUFFIX})" + (
-            ", and other files show that there were: restore them from a backup" if names else ""
-        )
-    return None
-
-
-def _check_with_progress(directory: str, what: str) -> repair.CheckReport:
+def _check_with_progress(directory: str, what: str) -> journal_repair.CheckReport:
     folder = os.path.join(directory, "journal")
     total = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.endswith(SUFFIX))
     progress = ByteProgress(what, total)
     try:
-        return repair.check(directory, ProgressIo(progress))
+        return journal_repair.check(directory, ProgressIo(progress))
     finally:
         progress.end()
 
@@ -74,43 +58,41 @@ def _check_with_progress(directory: str, what: str) -> repair.CheckReport:
 # -- check --------------------------------------------------------------------------------------
 
 
-def check_journal(directory: str, *, as_json: bool) -> int:
-    if (reason := missing_reason(directory)) is not None:
-        say(reason)
-        return NOT_FOUND
-    report = _check_with_progress(directory, "checking")
-    if as_json:
+def check(options: Namespace) -> int:
+    require_journal(options.directory)
+    report = _check_with_progress(options.directory, "checking")
+    if options.json:
         print(json.dumps(as_dict(report)))
     else:
         print_summary(report)
         if not report.ok:
-            say("`openq journal repair` saves every intact record; make a copy of the directory first")
+            say("`openq journal repair` keeps every intact record; copy the directory first")
     return OK if report.ok else FAILED
 
 
-def as_dict(report: repair.CheckReport) -> dict[str, Any]:
+def as_dict(report: journal_repair.CheckReport) -> dict[str, Any]:
     return {"ok": report.ok, **asdict(report)}
 
 
-def print_summary(report: repair.CheckReport) -> None:
+def print_summary(report: journal_repair.CheckReport) -> None:
     verdict = styled("ok", "green") if report.ok else styled("damaged", "red")
     print(
-        f"{report.path}: {verdict}, {_count(report.records, 'intact record')} in "
-        f"{_count(report.segments, 'segment')}, {size_text(report.bytes)}"
+        f"{report.path}: {verdict}, {count_text(report.records, 'intact record')} in "
+        f"{count_text(report.segments, 'segment')}, {size_text(report.bytes)}"
     )
     for damage in report.damages:
         print(f"  {styled('damage', 'red')}: {damage_text(damage)}")
     torn = report.torn
-    # A snapshot may prove that the end was written in full once: then it is listed above as damage.
+    # A snapshot may prove that the end was complete once: then it is listed above as damage.
     if torn is not None and not any(torn.offset == damage.offset for damage in report.damages):
         print(
             f"  torn tail: {torn.file} at offset {torn.offset}, {size_text(torn.size)}; "
-            "never acknowledged, opening cuts it"
+            "never acknowledged, removed when the journal is opened"
         )
     if report.holes:
-        print(f"  {_count(report.holes, 'hole')} left by earlier repairs")
+        print(f"  {count_text(report.holes, 'hole')} left by earlier repairs")
     for path in report.missing_sidecars:
-        print(f"  no usable index: {path}; opening makes it anew")
+        print(f"  no usable index: {path}; rebuilt when the journal is opened")
 
 
 def damage_text(damage: JournalDamage) -> str:
@@ -127,117 +109,110 @@ def damage_text(damage: JournalDamage) -> str:
     return f"{damage.file} at offset {damage.offset}: {damage.kind}{size}{blocks}" + (about and f", {about}")
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 # -- repair -------------------------------------------------------------------------------------
 
 
-def repair_journal(directory: str, dry_run: bool, yes: bool, *, as_json: bool) -> int:
-    if (reason := missing_reason(directory)) is not None:
-        say(reason)
-        return NOT_FOUND
+def repair(options: Namespace) -> int:
+    directory = options.directory
+    require_journal(directory)
     report = _check_with_progress(directory, "checking")
-    if dry_run or (report.ok and not report.missing_sidecars):
-        if as_json:
+    if options.dry_run or (report.ok and not report.missing_sidecars):
+        if options.json:
             print(json.dumps(as_dict(report)))
         else:
             print_summary(report)
-            print("dry run: nothing was changed" if dry_run else "nothing to repair")
+            print("dry run: nothing was changed" if options.dry_run else "nothing to repair")
         return OK if report.ok else FAILED
-    if not yes and not _confirm(report):
+    if not options.yes and not _confirm(report):
         say("nothing was changed")
         return USAGE
-    progress = ByteProgress("repairing", 3 * report.bytes)  # looked at before, while and after
+    progress = ByteProgress("repairing", 3 * report.bytes)  # read before, during and after
     try:
-        report = repair_directory.repair_directory(directory, io=ProgressIo(progress))
+        report = repair_directory(directory, io=ProgressIo(progress))
     finally:
         progress.end()
     orphans = _orphans(directory) if report.damages else 0
-    if as_json:
+    if options.json:
         print(json.dumps({**as_dict(report), "orphans": orphans}))
     else:
         print_outcome(report)
     if orphans:
         say(
-            f"{_count(orphans, 'intact record')} cannot be reached: what named their queues is lost. "
+            f"{count_text(orphans, 'intact record')} cannot be delivered: their queue names are lost. "
             "`openq journal dump --bodies` shows them; restore a backup, or publish them again"
         )
         return FAILED
     return OK
 
 
-def _confirm(report: repair.CheckReport) -> bool:
-    """Ask on stderr, so that stdout stays data."""
+def _confirm(report: journal_repair.CheckReport) -> bool:
+    """Ask on stderr: stdout is for data."""
     for damage in report.damages:
         say(damage_text(damage))
-    what = _count(len(report.damages), "damaged place") if report.damages else "the index files"
+    what = count_text(len(report.damages), "damaged place") if report.damages else "the index files"
     sys.stderr.write(
-        f"Repair {what}, keeping {_count(report.records, 'intact record')}? "
-        "What is unreadable goes to quarantine/. [y/N] "
+        f"Repair {what}, keeping {count_text(report.records, 'intact record')}? "
+        "Unreadable bytes are copied to quarantine/. [y/N] "
     )
     sys.stderr.flush()
     answer = sys.stdin.readline()
     if not answer:
         sys.stderr.write("\n")
-        say("no answer; give --yes to repair without being asked")
+        say("no answer; add --yes to repair without confirmation")
     return answer.strip().lower() in ("y", "yes")
 
 
-def print_outcome(report: repair.CheckReport) -> None:
-    print(f"{report.path}: {styled('repaired', 'green')}, kept {_count(report.records, 'intact record')}")
+def print_outcome(report: journal_repair.CheckReport) -> None:
+    print(f"{report.path}: {styled('repaired', 'green')}, kept {count_text(report.records, 'intact record')}")
     for damage in report.damages:
         print(
-            f"  could not be saved: {damage_text(damage)}"
+            f"  lost: {damage_text(damage)}"
             if losses.is_loss(damage)
-            else f"  mended: {damage_text(damage)}"
+            else f"  repaired: {damage_text(damage)}"
         )
     for path in report.quarantined:
         what = (
-            "a snapshot that may point at them was moved to" if path.endswith(".snap") else "the bytes are in"
+            "a snapshot that may refer to them was moved to" if path.endswith(".snap") else "the bytes are in"
         )
         print(f"  {what} {path}")
     if report.missing_sidecars:
-        print(f"  made {_count(len(report.missing_sidecars), 'index file')} anew")
+        print(f"  rebuilt {count_text(len(report.missing_sidecars), 'index file')}")
 
 
 def _orphans(directory: str) -> int:
-    """Intact records that no queue will offer, because what said that there is such a queue was damaged."""
+    """The number of intact records of queues whose own record was lost: they are not delivered."""
     describer = RecordDescriber()
-    return sum(describer.is_orphan(data) for _, data in repair.dump(directory))
+    return sum(describer.is_orphan(data) for _, data in journal_repair.dump(directory))
 
 
 # -- dump ---------------------------------------------------------------------------------------
 
 
-def dump_journal(directory: str, start_location: int, limit: int | None, bodies: bool) -> int:
-    if (reason := missing_reason(directory)) is not None:
-        say(reason)
-        return NOT_FOUND
-    messages = _LogLines(logging.WARNING)
+def dump(options: Namespace) -> int:
+    require_journal(options.directory)
+    log_lines = _LogLines(logging.WARNING)
     log = logging.getLogger("openq.journal")
-    log.addHandler(messages)
+    log.addHandler(log_lines)
     log.propagate = False
-    describer = RecordDescriber(bodies)
+    describer = RecordDescriber(options.bodies)
     write = sys.stdout.write
     encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
     unreadable = 0
 
     def wanted() -> Any:
-        # From the very beginning, whatever is asked for: the names of the queues are there.
-        for location, data in repair.dump(directory):
-            if location >= start_location:
+        # Always from the beginning, where the records with the queue names are.
+        for location, data in journal_repair.dump(options.directory):
+            if location >= options.start:
                 yield location, data
             else:
                 describer.read_names(data)
 
     try:
-        for location, data in islice(wanted(), limit):
+        for location, data in islice(wanted(), options.limit):
             line = describer.describe(location, data)
             unreadable += line["kind"] == "unreadable"
             write(encode(line) + "\n")
     finally:
-        log.removeHandler(messages)
+        log.removeHandler(log_lines)
         log.propagate = True
-    return FAILED if messages.count or unreadable else OK
+    return FAILED if log_lines.count or unreadable else OK

@@ -1,207 +1,113 @@
-"""The command `openq`: reads the command line and calls the one function that it names.
+"""The command `openq`: finds the command that the words name, parses its options and calls its function.
 
-Nothing of OpenQ is imported before that function runs, and of the parsers only the one that the first
-word asks for: `openq --help` must appear at once.
+Only the description of that command is loaded, and its function's module only to run it: `openq --help` must
+appear at once.
 """
 
 from __future__ import annotations
 
 import sys
-from argparse import SUPPRESS
 from importlib import import_module
 
-from .parser import CommandGroup, Parser
+from .commands import INDEX, ROOT, load
+from .help import group_help
 from .terminal import DENIED, EMPTY, FAILED, INTERRUPTED, NOT_FOUND, OK, USAGE, say, styled
 
-TYPE_CHECKING = False  # not from `typing`, which takes longer to load than all of this
+TYPE_CHECKING = False  # not from `typing`, which takes longer to load than everything here
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
-    from typing import Any
+    from collections.abc import Callable, Collection, Sequence
 
-    Tree = dict[str, "Tree"]
-
-# Every command, the module whose function `add` makes its parser, and its line in the help.
-GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
-    (
-        "server",
-        (
-            ("serve", "serve", "run the server"),
-            ("demo", "demo", "fill a running server with queues, workers and failures to look at"),
-            ("healthcheck", "doctor", "ask a server whether it is well; for containers"),
-            ("doctor", "doctor", "check this machine: disk, limits, clock, port, extras, server"),
-            ("config", "config", "show, write or check the configuration"),
-            ("migrate", "migrate", "move everything from a data directory into Redis, or back"),
-        ),
-    ),
-    (
-        "queues and messages",
-        (
-            ("queue", "queues", "list, create, change, pause, empty or remove queues"),
-            ("send", "messages", "publish messages"),
-            ("recv", "messages", "receive messages, and acknowledge them if asked to"),
-            ("ack", "messages", "acknowledge messages by their receipts"),
-            ("nack", "messages", "give messages back by their receipts"),
-            ("peek", "messages", "look at waiting messages without taking them"),
-            ("tail", "messages", "show what is published, as it comes; consumes nothing"),
-            ("search", "messages", "find messages by text, type, attribute or JSON value"),
-            ("why", "messages", "say why a message is not being delivered"),
-            ("timeline", "messages", "tell what happened to a message"),
-        ),
-    ),
-    (
-        "when things went wrong",
-        (
-            ("dlq", "dead_letters", "list, group, send back, discard or export dead letters"),
-            ("replay", "dead_letters", "publish again what was published before"),
-            ("task", "tasks", "list, watch or cancel long work on the server"),
-            ("damage", "damage", "list what a server found damaged, or clear that list"),
-            ("journal", "journal_commands", "check, repair or dump the journal in a data directory"),
-        ),
-    ),
-    (
-        "data pipelines on Spark",
-        (("pipeline", "pipeline", "archive, analyse, triage, replay, and pipelines of your own"),),
-    ),
-    (
-        "users and permissions",
-        (
-            ("user", "users", "add, list or remove users, set passwords"),
-            ("key", "users", "create, list or revoke access keys (for SQS clients)"),
-            ("token", "users", "create, list or revoke bearer tokens (for REST and this command)"),
-            ("perm", "users", "grant, revoke or test permissions"),
-        ),
-    ),
-    (
-        "other brokers",
-        (
-            ("import", "definitions", "take over queues, exchanges, users and policies from RabbitMQ"),
-            ("export", "definitions", "hand them on, as RabbitMQ's definitions"),
-        ),
-    ),
-    (
-        "more",
-        (
-            ("sample", "version", "run a small producer and consumer, and tell what happens"),
-            ("completion", "completion", "print the completion script of a shell"),
-            ("version", "version", "print the version"),
-        ),
-    ),
-)
-
-EXAMPLES = [
-    ("openq serve", "a durable server on http://127.0.0.1:9324"),
-    ("openq send orders 'hello'", "publish a message"),
-    ("openq recv orders --ack", "receive it, and acknowledge it"),
-    ("openq queue ls", "what is there, and how much of it"),
-    ("openq COMMAND --help", "examples and options of a command"),
-]
-
-
-def build(words: Sequence[str] | None = None) -> tuple[Parser, Tree]:
-    """The parser, and the names of its commands for `unknown_command`.
-
-    With `words`, only as much of it as they need; all of it without.
-    """
-    parser = Parser(
-        prog="openq",
-        description="OpenQ, the message queue you pip install.",
-        examples=EXAMPLES,
-        overview=overview(),
-    )
-    parser.add_argument("--version", action="store_true", help="the same as `openq version`")
-    verbs = CommandGroup(parser, title=None, help=SUPPRESS)
-    # After `Verbs`, which takes the names of the commands below from it.
-    parser.usage = "openq [-h] [--version] COMMAND ..."
-    tree: Tree = {}
-    for _, commands in GROUPS:
-        for name, module, help in commands:
-            tree[name] = {}
-            if words is None or name in words[:1]:
-                import_module(f"openq.cli.{module}").add(name, verbs, help)
-                tree[name] = command_tree(parser.commands[name])
-    return parser, tree
-
-
-def command_tree(parser: Parser) -> Tree:
-    return {name: command_tree(below) for name, below in parser.commands.items()}
-
-
-def overview() -> str:
-    lines: list[str] = []
-    for title, commands in GROUPS:
-        lines += ["", f"{title}:", *(f"    {name:<14}{help}" for name, _, help in commands)]
-    return "\n".join(lines[1:])
-
-
-# -- from the command line to the exit code -----------------------------------------------------
-
-
-def unknown_command(words: Sequence[str], tree: Tree) -> str | None:
-    """The sentence about the first word that should be a command and is none."""
-    prog = "openq"
-    for word in words:
-        if not tree or word.startswith("-"):
-            return None
-        if word not in tree:
-            from difflib import get_close_matches
-
-            close = get_close_matches(word, tree, 1)
-            hint = f"did you mean `{prog} {close[0]}`?" if close else f"there is {', '.join(tree)}"
-            return f"`{prog} {word}` is no command; {hint}"
-        tree = tree[word]
-        prog += f" {word}"
-    return None
-
-
-def misplaced_option(words: Sequence[str]) -> str | None:
-    """The sentence about an option that stands before the command that it belongs to."""
-    if not words or not words[0].startswith("-") or words[0] in ("-h", "--help", "--version"):
-        return None
-    names = {name for _, commands in GROUPS for name, _, _ in commands}
-    at = next((i for i, word in enumerate(words) if word in names), None)
-    flag, equals, _ = words[0].partition("=")
-    if at is None:
-        return f"{flag} needs a command before it; see `openq --help`"
-    from shlex import join
-
-    early = words[:at]
-    if flag == "--token":  # what is said may end up in a log
-        early = [f"{flag}=TOKEN"] if equals else [flag, "TOKEN", *words[2:at]]
-    return f"{flag} comes after the command: openq {join([*words[at:], *early])}"
+    from .spec import Command
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if words is None else words
-    parser, tree = build(words)
-    wrong = misplaced_option(words) or unknown_command(words, tree)
-    if wrong is not None:
-        say(wrong)
-        return USAGE
+    words = list(sys.argv[1:] if words is None else words)
+    if words[:1] == ["--version"]:
+        words[0] = "version"
+    path, command = find_command(words)
+    rest = words[len(path) :]
+    if command.run:
+        return _parse_and_run(path, command, rest)
+    if rest[:1] in (["-h"], ["--help"]):
+        print(group_help(path, command), end="")
+        return OK
+    if rest:
+        say(misplaced_option(path, rest) if rest[0].startswith("-") else unknown_command(path, rest[0]))
+    else:
+        print(group_help(path, command), end="", file=sys.stderr)
+    return USAGE
+
+
+def find_command(words: Sequence[str]) -> tuple[list[str], Command]:
+    """The command that the first words name, as far as they name one, and these words."""
+    path: list[str] = []
+    command = ROOT
+    for word in words:
+        if command.run or word not in names_below(path, command):
+            break
+        command = load(word) if command is ROOT else command.commands[word]
+        path.append(word)
+    return path, command
+
+
+def names_below(path: Sequence[str], command: Command) -> Collection[str]:
+    return command.commands if path else INDEX
+
+
+def unknown_command(path: Sequence[str], word: str) -> str:
+    from difflib import get_close_matches
+
+    names = names_below(path, find_command(path)[1])
+    close = get_close_matches(word, names, 1)
+    hint = f" (did you mean {' '.join((*path, close[0]))}?)" if close else f"; commands: {', '.join(names)}"
+    return f"unknown command: {' '.join((*path, word))}{hint}"
+
+
+def misplaced_option(path: Sequence[str], words: Sequence[str]) -> str:
+    """The error for an option that stands before the command that it belongs to."""
+    names = names_below(path, find_command(path)[1])
+    start = next((i for i, word in enumerate(words) if word in names), None)
+    flag, equals, _ = words[0].partition("=")
+    prog = " ".join(("openq", *path))
+    if start is None:
+        return f"{flag} needs a command before it; see `{prog} --help`"
+    from shlex import join
+
+    early = list(words[:start])
+    if flag == "--token":  # the error may end up in a log
+        early = [f"{flag}=TOKEN"] if equals else [flag, "TOKEN", *words[2:start]]
+    return f"{flag} comes after the command: {prog} {join([*words[start:], *early])}"
+
+
+def _parse_and_run(path: Sequence[str], command: Command, rest: Sequence[str]) -> int:
+    from .parser import Parser
+
+    parser = Parser(path, command)
     try:
-        options, unknown = parser.parse_known_args(words)
+        options, unknown = parser.parse_known_args(rest)
     except SystemExit as stop:  # argparse leaves this way after --help and after an error
         return int(stop.code or OK)
     if unknown:
-        return int(getattr(options, "parser_of", parser).reject_unknown(unknown))
-    if getattr(options, "version", False):
-        return main(["version"])
-    run = getattr(options, "run", None)
-    if run is None:
-        getattr(options, "help_of", parser).print_help(sys.stderr)
-        return USAGE
-    return run_command(run, options)
+        return parser.reject_unknown(unknown)
+    return run_command(lambda options: load_function(command.run)(options), options)
 
 
-def run_command(run: Any, options: Namespace) -> int:
-    """Whatever goes wrong with the user's data or machine is one line, never a traceback."""
+def load_function(name: str) -> Callable[[Namespace], int]:
+    module, _, function = name.partition(":")
+    found: Callable[[Namespace], int] = getattr(import_module(f"openq.cli.{module}"), function)
+    return found
+
+
+def run_command(run: Callable[[Namespace], int], options: Namespace) -> int:
+    """Run it and return the exit code. An error is reported in one line, never as a traceback."""
     from ..errors import OpenQError
 
     try:
         code: int = run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader (`| head`) has enough. Python would complain once more when it flushes at exit.
+        # The reader (`| head`) closed the pipe. Python would report it again when it flushes at exit.
         import os
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -218,7 +124,7 @@ def run_command(run: Any, options: Namespace) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _SPARK_PACKAGES:
             raise
-        say(f"this needs more than the base install ({error.name} is missing): pip install 'openq[spark]'")
+        say(f"{error.name} is not installed: pip install 'openq[spark]'")
         return FAILED
     except OSError as error:
         say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
@@ -241,16 +147,16 @@ _EXIT_CODES = {
     "not_found": NOT_FOUND,
     "timed_out": EMPTY,
 }
-# The server's own hints speak of its API; here there are commands.
+# Commands instead of the server's own hints, which name its API.
 _HINTS = {
-    "queue_not_found": "`openq queue ls` lists the queues, `openq queue create` makes one",
+    "queue_not_found": "`openq queue ls` lists the queues, `openq queue create` creates one",
     "queue_exists": "`openq queue edit` changes the settings of a queue",
-    "message_not_found": "`openq timeline` tells what happened to it, as far as history is kept",
-    "task_not_found": "`openq task ls` lists those that are known",
-    "cursor_not_found": "`openq pipeline cursors ls` lists them",
-    "subscription_not_found": "`openq pipeline subscriptions ls` lists them",
-    "unauthorized": "sign in with OPENQ_TOKEN_FILE, OPENQ_TOKEN or --user; see `openq token create --help`",
-    "forbidden": "`openq perm grant`, by whoever runs the server, allows it",
+    "message_not_found": "`openq timeline` shows its history",
+    "task_not_found": "`openq task ls` lists the tasks",
+    "cursor_not_found": "`openq pipeline cursors ls` lists the cursors",
+    "subscription_not_found": "`openq pipeline subscriptions ls` lists the subscriptions",
+    "unauthorized": "use OPENQ_TOKEN_FILE, OPENQ_TOKEN or --user; see `openq token create --help`",
+    "forbidden": "an administrator can allow it with `openq perm grant`",
     "no_such_route": "is this an OpenQ server of the same version?",
 }
 _EXIT_CODES_BY_STATUS = {400: USAGE, 413: USAGE, 422: USAGE}
@@ -263,7 +169,7 @@ def hint_for(error: Exception) -> str | None:
 
 
 def exit_code_of(error: Exception) -> int:
-    """The exit code of an error: by its own code, else by the status that a server answered with."""
+    """The exit code of an error: by its code, or by the HTTP status of the response."""
     by_status = _EXIT_CODES_BY_STATUS.get(getattr(error, "status", 0), FAILED)
     return _EXIT_CODES.get(getattr(error, "code", ""), by_status)
 

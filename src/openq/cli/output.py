@@ -1,4 +1,4 @@
-"""How answers look on a terminal: tables, messages, times; and the question before something is destroyed."""
+"""How results are printed: tables, fields, durations, JSON; and the confirmation of destructive commands."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def print_json(value: object) -> None:
 
 
 def escape_control(text: str) -> str:
-    """Text of others on one line: what would move the cursor or colour the screen is shown as escapes."""
+    """Untrusted text on one line: control characters, which could move the cursor, are escaped."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> None:
-    """Columns as wide as they need to be; those named in `right` hold numbers."""
+    """Columns as wide as their contents; those named in `right` are right-aligned."""
     lines = [["-" if cell is None else escape_control(str(cell)) for cell in row] for row in rows]
     widths = [max(len(line[column]) for line in [list(heads), *lines]) for column in range(len(heads))]
 
@@ -39,7 +39,7 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], right: S
 
 
 def print_fields(pairs: Sequence[tuple[str, object]]) -> None:
-    """One thing, a line per property."""
+    """One object, a line per field."""
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
         print(f"{styled(f'{name:<{width}}', 'dim')}  {cell_text(value)}")
@@ -58,7 +58,7 @@ def cell_text(value: object) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """A time as people say it: 45 s, 3 min, 2.5 h."""
+    """A duration such as 45 s, 3 min, 2.5 h."""
     if seconds is None:
         return "-"
     for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
@@ -68,11 +68,32 @@ def duration_text(seconds: float | None) -> str:
 
 
 def count_text(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """`1 message`, `2 messages`, `2 policies`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("ch", "s", "x")) else f"{noun}s"
+
+
+def not_ready_text(stats: dict[str, Any], note: str = "") -> str:
+    """How many messages are in flight or delayed; empty if none."""
+    states = (("in_flight", "in flight"), ("delayed", "delayed"))
+    return " and ".join(
+        f"{stats[state]} {word}{note.format(state)}" for state, word in states if stats.get(state)
+    )
+
+
+def shorten(text: str, limit: int = 70) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def body_text(message: dict[str, Any]) -> str:
-    """What a message says, as one printable line."""
+    """The body of a message, as one printable line."""
     payload = message.get("payload", message.get("body"))
     if isinstance(payload, str):
         return escape_control(payload)
@@ -80,11 +101,11 @@ def body_text(message: dict[str, Any]) -> str:
 
 
 def confirm(options: Namespace, what: str) -> bool:
-    """Whether to go on: `--yes`, or the answer of the person at the terminal. Nobody there: no."""
+    """True with `--yes`, or if the user agrees on the terminal. Without a terminal: False."""
     if options.yes:
         return True
     if not sys.stdin.isatty() or not is_terminal(sys.stderr):
-        say(f"this would {what}; nothing was changed: give --yes to do it, --dry-run to see")
+        say(f"this would {what}; nothing was changed: add --yes to do it, --dry-run to see the effect")
         return False
     sys.stderr.write(f"{what[0].upper()}{what[1:]}? [y/N] ")
     sys.stderr.flush()
@@ -94,4 +115,4 @@ def confirm(options: Namespace, what: str) -> bool:
     return False
 
 
-NOT_CONFIRMED = USAGE  # the exit code where nobody agreed
+NOT_CONFIRMED = USAGE  # the exit code without a confirmation

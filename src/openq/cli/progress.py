@@ -1,4 +1,4 @@
-"""How far long work is: a bar on a terminal, a line now and then elsewhere."""
+"""The progress of long work: a bar on a terminal, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BAR_WIDTH = 24
 
 
 class ProgressBar:
-    """So many of `total` are done (None: nobody knows how many there are)."""
+    """How many of `total` are done; None if the total is unknown."""
 
     _BAR_INTERVAL_S = 0.2
     _LINE_INTERVAL_S = 10.0
@@ -22,7 +22,7 @@ class ProgressBar:
         self._total = total
         self._watched = is_terminal(sys.stderr)
         self._started = time.monotonic()
-        # Nothing at all about work that is over before anybody wonders.
+        # Short work shows nothing.
         self._next = self._started + (2 * self._BAR_INTERVAL_S if self._watched else self._LINE_INTERVAL_S)
         self._shown = False
 
@@ -47,7 +47,7 @@ class ProgressBar:
 
 
 def line(what: str, done: int, total: int | None, seconds: float, bar: bool) -> str:
-    """The same facts for both: how many, how fast, how long still."""
+    """Count, rate and remaining time, for the bar and the line alike."""
     rate = done / seconds if seconds > 0 else 0.0
     speed = f", {rate:.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
     if not total:

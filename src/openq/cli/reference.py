@@ -1,39 +1,42 @@
-"""docs/CLI.md, made from the parsers: `python -m openq.cli.reference > docs/CLI.md`; a test compares them."""
+"""docs/CLI.md, made from the descriptions of the commands: `python -m openq.cli.reference > docs/CLI.md`."""
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, Action
 from collections.abc import Iterator
+from textwrap import fill
 
 from ..config import KEYS, Config, flag_of, toml_text, variable_of
-from .completion import walk
-from .main import GROUPS, build
-from .parser import Parser
+from .commands import GROUPS, load
+from .commands.options import SERVER
+from .commands.serve import CONFIG_FLAGS
+from .spec import Command, Option
 
 INTRO = """\
 # The command `openq`
 
-Made by `python -m openq.cli.reference > docs/CLI.md`: change the parsers in `src/openq/cli`, not this file.
+Made by `python -m openq.cli.reference > docs/CLI.md`: change `src/openq/cli/commands`, not this file.
 
 - Data goes to stdout, messages for people go to stderr: `openq recv orders --ack > messages` is safe.
-- `--json` is for programs: one object, or one object per line where there are many.
-- What destroys or sends again asks first and tells how many messages it is about. `--dry-run` only tells,
+- `--json` is for programs: one object, or one object per line for a list.
+- Commands that delete or resend messages ask first, with the number of messages. `--dry-run` only shows it,
   `--yes` does not ask. Without a terminal and without `--yes` nothing happens and the exit code is 2.
-- Colours and progress bars are for terminals; `NO_COLOR` switches colours off. Elsewhere long work writes one
+- Colours and progress bars are for terminals; `NO_COLOR` switches colours off. Elsewhere long work prints one
   line every ten seconds.
-- Redrive, discard and replay run inside the server. Ctrl-C leaves them running; `openq task` watches and
-  cancels.
+- Redrive, discard and replay run inside the server. Ctrl-C leaves them running; `openq task` watches or
+  cancels them.
+- Commands that only read take `--data DIR` instead of a server: they read a data directory that no process
+  uses.
 
 ## Exit codes
 
 | code | meaning |
 | --- | --- |
-| 0 | done |
-| 1 | failed, uncertain whether done, or damage found |
-| 2 | wrong usage, wrong configuration, or nobody agreed |
-| 3 | no such queue, message, task, user, file |
-| 4 | denied: sign in, or ask for the permission |
-| 5 | nothing there, or no answer in time |
+| 0 | success |
+| 1 | failure, outcome unknown, or damage found |
+| 2 | wrong usage, invalid configuration, or not confirmed |
+| 3 | no such queue, message, task, user or file |
+| 4 | access denied: authentication or a permission is missing |
+| 5 | nothing found, or timed out |
 | 130 | interrupted |
 
 ## Server options
@@ -42,27 +45,27 @@ Every command that talks to a server has these.
 
 | option | environment | meaning |
 | --- | --- | --- |
-| `--url URL` | `OPENQ_URL` | the server; default `http://127.0.0.1:9324` |
-| `--token TOKEN` | `OPENQ_TOKEN` | bearer token; others on the machine can see a command line |
-| `--token-file FILE` | `OPENQ_TOKEN_FILE` | a file with the bearer token |
-| `--user NAME` | `OPENQ_USER` | sign in by name |
-| | `OPENQ_PASSWORD`, `OPENQ_PASSWORD_FILE` | the password; asked for otherwise |
-| `--account ID` | | another account than one's own |
-| `--ca FILE` | `OPENQ_CA` | a certificate to trust, for HTTPS of one's own |
-| `--timeout TIME` | | for an answer; default 30 seconds |
+| `--url URL` | `OPENQ_URL` | address of the server; default `http://127.0.0.1:9324` |
+| `--token TOKEN` | `OPENQ_TOKEN` | bearer token; other users of the machine can see a command line |
+| `--token-file FILE` | `OPENQ_TOKEN_FILE` | file that holds the bearer token |
+| `--user NAME` | `OPENQ_USER` | user name |
+| | `OPENQ_PASSWORD`, `OPENQ_PASSWORD_FILE` | password; asked for otherwise |
+| `--account ID` | | account to work in, if not your own |
+| `--ca FILE` | `OPENQ_CA` | CA certificate to trust, for your own HTTPS |
+| `--timeout TIME` | | time to wait for a response; default 30 seconds |
 
 Times are seconds, or a number with a unit: `500ms`, `30s`, `5m`, `2h`, `4d`. Sizes are bytes, or `64KiB`,
 `20MiB`.
 
 ## Configuration of the server
 
-A flag goes before an environment variable, that before the file (`--config`, `OPENQ_CONFIG`, or `openq.toml`
-in the working directory), that before the default. Unknown keys and wrong values are errors that name their
-place. `openq config show --origin` tells where each value comes from.
+Flags override environment variables, those override the file (`--config`, `OPENQ_CONFIG`, or `openq.toml` in
+the working directory), and that overrides the defaults. Unknown keys and invalid values are errors that name
+their origin. `openq config show --origin` shows the origin of each value.
 """
 
 QUEUES = """\
-Queues may be declared in the file; what is named there is set at every start, the rest stays as it is:
+Queues may be declared in the file. Settings named there are applied at every start; others are not changed:
 
 ```toml
 [queues.orders]
@@ -74,17 +77,21 @@ max_receives = 3
 retention = "14d"
 ```
 """
-SERVER_OPTIONS = ("url", "token", "token_file", "user", "account", "ca", "timeout")
+
+WIDTH = 110
+DESCRIBED_ABOVE = {
+    CONFIG_FLAGS: "- every flag of `openq serve`",
+    SERVER: "- the [server options](#server-options)",
+}
 
 
 def reference() -> str:
-    parser, _ = build()
     lines = [INTRO, *_keys(), "", QUEUES]
-    for title, commands in GROUPS:
+    for title, rows in GROUPS:
         lines += [f"## {title[0].upper()}{title[1:]}", ""]
-        for name, _, _ in commands:
-            for words, below in walk(parser.commands[name], (name,)):
-                lines += _command(words, below)
+        for name, _, _ in rows:
+            for words, command in load(name).walk((name,)):
+                lines += _command(words, command)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -98,53 +105,44 @@ def _keys() -> Iterator[str]:
         yield f"| `{flag_of(key)}` | `{variable_of(key)}` | `{key}` | {shown} | {row.help} |"
 
 
-def _command(words: tuple[str, ...], parser: Parser) -> Iterator[str]:
+def _command(words: tuple[str, ...], command: Command) -> Iterator[str]:
     yield f"### openq {' '.join(words)}"
     yield ""
-    yield parser.description or ""
+    yield "\n".join(fill(line, WIDTH) for line in command.description.split("\n"))
     yield ""
     yield "```sh"
-    width = max((len(command) for command, _ in parser.examples), default=0)
-    for command, why in parser.examples:
-        yield f"{command:<{width}}  # {why}"
+    width = max(len(example) for example, _ in command.examples)
+    for example, comment in command.examples:
+        yield f"{example:<{width}}  # {comment}"
     yield "```"
     yield ""
     if words == ("serve",):
         yield "Every key of the [configuration](#configuration-of-the-server) is a flag."
         yield ""
         return
-    if parser.commands:
+    if command.commands:
         return
-    actions = [action for action in parser._actions if action.help is not SUPPRESS and action.dest != "help"]
-    talks = any(action.dest == "url" for action in actions)
-    for action in actions:
-        if words == ("config", "show") and action.dest in KEYS:
-            continue
-        if not talks or action.dest not in SERVER_OPTIONS:
-            yield _option(action)
-    if words == ("config", "show"):
-        yield "- and every flag of `openq serve`"
-    if talks:
-        yield "- and the [server options](#server-options)"
+    described = {
+        options: text for options, text in DESCRIBED_ABOVE.items() if set(options) <= set(command.options)
+    }
+    for option in command.options:
+        if not any(option in options for options in described):
+            yield _option(option)
+    yield from described.values()
     yield ""
 
 
-def _option(action: Action) -> str:
-    metavar = action.metavar if action.metavar is not None else action.dest.upper()
-    if isinstance(metavar, tuple):
-        metavar = " ".join(metavar)
-    if not action.option_strings:
-        shown = "|".join(action.choices) if action.choices and action.metavar is None else metavar
-        optional = action.nargs in ("?", "*")
-        return f"- `{f'[{shown}]' if optional else shown}`: {_help(action)}"
-    value = "" if action.nargs == 0 else f" {metavar}"
-    if action.choices and action.metavar is None:
-        value = " " + "|".join(map(str, action.choices))
-    return f"- `{', '.join(action.option_strings)}{value}`: {_help(action)}"
-
-
-def _help(action: Action) -> str:
-    return (action.help or "").replace("%%", "%")
+def _option(option: Option) -> str:
+    arguments = option.arguments
+    choices = "|".join(arguments.get("choices", ()))
+    metavar = arguments.get("metavar") or choices or option.dest.upper()
+    value = " ".join(metavar) if isinstance(metavar, tuple) else metavar
+    help = arguments["help"].replace("%%", "%")
+    if not option.flags:
+        return f"- `{f'[{value}]' if arguments.get('nargs') in ('?', '*') else value}`: {help}"
+    names = ", ".join(option.flags)
+    takes_value = arguments.get("action") in (None, "append")
+    return f"- `{names}{f' {value}' if takes_value else ''}`: {help}"
 
 
 if __name__ == "__main__":

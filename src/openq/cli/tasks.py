@@ -1,63 +1,20 @@
-"""`openq task ls|watch|cancel`, and watching the long work that other commands start."""
+"""`openq task`, and watching the tasks that other commands start."""
 
 from __future__ import annotations
 
-from .parser import CommandGroup, add_json, add_server
+import time
+from argparse import Namespace
+from typing import Any
+
+from .api import ApiClient, connect, path_part
+from .output import count_text, print_json, print_table
+from .progress import ProgressBar
 from .terminal import FAILED, INTERRUPTED, OK, say
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from typing import Any
-
-    from .api import ApiClient
 
 POLL_INTERVAL_S = 0.25
 
 
-def add(name: str, verbs: CommandGroup, help: str) -> None:
-    task = verbs.add(
-        name,
-        None,
-        help,
-        [
-            ("openq task ls", "what runs, and what ran lately"),
-            ("openq task watch ID", "its progress, until it ends"),
-            ("openq task cancel ID", "what is done stays done"),
-        ],
-        "Redrive, discard and replay run inside the server: they go on when the one who asked goes away.",
-    ).group()
-    ls = task.add(
-        "ls",
-        _ls,
-        "list what runs, and what ran lately",
-        [("openq task ls", "for people"), ("openq task ls --json", "one JSON object per line")],
-    )
-    add_json(ls, "one JSON object per line")
-    add_server(ls)
-    watch = task.add(
-        "watch",
-        _watch,
-        "show the progress of a task until it ends",
-        [("openq task watch ID", "Ctrl-C stops watching, not the task")],
-        "Exit code 0 if it succeeded, 1 if it failed or was cancelled.",
-    )
-    cancel = task.add(
-        "cancel",
-        _cancel,
-        "ask a task to stop",
-        [("openq task cancel ID", "what is done stays done")],
-    )
-    for parser in (watch, cancel):
-        parser.add_argument("id", metavar="ID", help="as `openq task ls` shows it")
-        add_json(parser)
-        add_server(parser)
-
-
-def _ls(options: Namespace) -> int:
-    from .api import connect
-    from .output import print_json, print_table
-
+def ls(options: Namespace) -> int:
     tasks = connect(options).get("/tasks")["tasks"]
     if options.json:
         for each in tasks:
@@ -81,45 +38,34 @@ def _ls(options: Namespace) -> int:
             ("done", "of"),
         )
     else:
-        say("there are no tasks")
+        say("no tasks")
     return OK
 
 
-def _watch(options: Namespace) -> int:
-    from .api import connect, path_part
-
+def watch(options: Namespace) -> int:
     server = connect(options)
-    return watch(server, server.get(f"/tasks/{path_part(options.id)}"), options)
+    return watch_task(server, server.get(f"/tasks/{path_part(options.id)}"), options)
 
 
-def _cancel(options: Namespace) -> int:
-    from .api import connect, path_part
-    from .output import count_text, print_json
-
+def cancel(options: Namespace) -> int:
     server, path = connect(options), f"/tasks/{path_part(options.id)}"
     task = server.get(path)
     if task["state"] != "running":
         if options.json:
             print_json(task)
-        how = {"done": "it is done", "failed": "it failed", "cancelled": "it was cancelled"}[task["state"]]
-        say(f"there is nothing to cancel: {how}, after {count_text(task['done'], 'message')}")
+        how = {"done": "ended", "failed": "failed", "cancelled": "was cancelled"}[task["state"]]
+        say(f"the task is not running: it {how} after {count_text(task['done'], 'message')}")
         return FAILED
     task = server.delete(path)
     if options.json:
         print_json(task)
     else:
-        print("asked to stop")
+        print("cancelling")
     return OK
 
 
-def watch(server: ApiClient, task: dict[str, Any], options: Namespace, total: int | None = None) -> int:
-    """Until it ends, or until Ctrl-C: then it goes on without us. `total` is what a dry run counted."""
-    import time
-
-    from .api import path_part
-    from .output import count_text, print_json
-    from .progress import ProgressBar
-
+def watch_task(server: ApiClient, task: dict[str, Any], options: Namespace, total: int | None = None) -> int:
+    """Show its progress until it ends, or until Ctrl-C. `total` is the count of a dry run."""
     shown = ProgressBar(f"{task['kind']} {task['queue']}", task["total"] or total)
     try:
         while task["state"] == "running":
@@ -129,8 +75,8 @@ def watch(server: ApiClient, task: dict[str, Any], options: Namespace, total: in
     except KeyboardInterrupt:
         shown.end()
         say(
-            f"task {task['id']} goes on without you; `openq task watch {task['id']}` shows it, "
-            f"`openq task cancel {task['id']}` stops it"
+            f"task {task['id']} keeps running; `openq task watch {task['id']}` shows it, "
+            f"`openq task cancel {task['id']}` cancels it"
         )
         return INTERRUPTED
     finally:

@@ -1,4 +1,4 @@
-"""What every command shares: exit codes, messages, colours, a sign of life in long work."""
+"""Exit codes, messages to the user, colours, and the progress of work measured in bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-TYPE_CHECKING = False  # not from `typing`: this is loaded before the first word of help appears
+TYPE_CHECKING = False  # not from `typing`, which takes longer to load than everything here
 if TYPE_CHECKING:
     from typing import IO
 
@@ -15,14 +15,14 @@ FAILED = 1
 USAGE = 2
 NOT_FOUND = 3
 DENIED = 4
-EMPTY = 5  # nothing came in time
+EMPTY = 5  # nothing found, or timed out
 INTERRUPTED = 130
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 
 def styled(text: str, style: str, stream: IO[str] | None = None) -> str:
-    """In colour where a person looks at it: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    """In colour on a terminal, unless NO_COLOR is set (https://no-color.org)."""
     if not is_terminal(stream or sys.stdout) or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
@@ -33,24 +33,24 @@ def is_terminal(stream: IO[str]) -> bool:
 
 
 def terminal_width() -> int:
-    """How wide to write for whoever reads stdout."""
+    """The width for text on stdout."""
     try:
-        return int(os.environ["COLUMNS"])
+        width = int(os.environ["COLUMNS"])
     except (KeyError, ValueError):
-        pass
-    try:
-        return os.get_terminal_size(sys.__stdout__.fileno()).columns - 2  # type: ignore[union-attr]
-    except (AttributeError, ValueError, OSError):
-        return 78
+        try:
+            width = os.get_terminal_size(sys.__stdout__.fileno()).columns - 2  # type: ignore[union-attr]
+        except (AttributeError, ValueError, OSError):
+            width = 0
+    return width if width > 0 else 78
 
 
 def say(text: str) -> None:
-    """One line for the person at the terminal."""
+    """One line on stderr."""
     print(f"{styled('openq:', 'bold', sys.stderr)} {text}", file=sys.stderr)
 
 
 def size_text(count: int) -> str:
-    """Bytes as people read them."""
+    """A number of bytes such as 1.5 MiB."""
     if count < 1024:
         return f"{count} bytes"
     size = count / 1024
@@ -62,7 +62,7 @@ def size_text(count: int) -> str:
 
 
 class ByteProgress:
-    """How much of `total` bytes is done, on one line of stderr; silent where nobody watches."""
+    """How many of `total` bytes are done, on one line of stderr; only on a terminal."""
 
     _INTERVAL_S = 0.2
 
@@ -71,7 +71,7 @@ class ByteProgress:
         self._total = total
         self._done = 0
         self._shows = is_terminal(sys.stderr)
-        # Nothing at all about work that is over before anybody wonders.
+        # Short work shows nothing.
         self._next = time.monotonic() + 2 * self._INTERVAL_S
         self._shown = False
 

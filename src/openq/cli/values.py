@@ -1,0 +1,100 @@
+"""The values of options, parsed from text. Errors say what is accepted.
+
+`openq.parsing` is imported late: it loads the model, and help needs no value.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+
+ACTION_NAMES = ("send", "receive", "peek", "manage", "admin")
+
+
+def location(text: str) -> int:
+    """`int` alone would reject 0x...; its own error would not say what is accepted."""
+    return _number(text, "a location is the `at` of a record, a whole number")
+
+
+def count(text: str) -> int:
+    return _number(text, "must be a whole number, 0 or more")
+
+
+def positive(text: str) -> int:
+    return _number(text, "must be a whole number, 1 or more", 1)
+
+
+def priority(text: str) -> int:
+    return _number(text, "must be a whole number from 0 to 255", 0, 255)
+
+
+def _number(text: str, rule: str, low: int = 0, high: int = 1 << 60) -> int:
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = -1
+    if not low <= value <= high:
+        raise ArgumentTypeError(f"{rule}, not {text!r}")
+    return value
+
+
+def pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ArgumentTypeError(f"must be NAME=VALUE, not {text!r}")
+    return name, value
+
+
+def rate(text: str) -> float:
+    return _positive_float(text, "must be a number of messages per second, more than 0")
+
+
+def speed(text: str) -> float:
+    return _positive_float(text.removesuffix("x"), "must be a factor such as 1, 0.5 or 10x")
+
+
+def _positive_float(text: str, rule: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise ArgumentTypeError(f"{rule}, not {text!r}")
+    return value
+
+
+def seconds(text: str) -> float:
+    from ..parsing import read_seconds
+
+    try:
+        return read_seconds(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"must be {error}, not {text!r}") from None
+
+
+def seconds_or_forever(text: str) -> float | str:
+    from ..parsing import FOREVER
+
+    return FOREVER if text.strip().lower() == FOREVER else seconds(text)
+
+
+def size(text: str) -> int:
+    from ..parsing import read_size
+
+    try:
+        return read_size(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"must be {error}, not {text!r}") from None
+
+
+def account(text: str) -> str:
+    """Reject numbers of another length, most likely a typing error: AWS account ids have 12 digits."""
+    if text.isdigit() and len(text) != 12:
+        raise ArgumentTypeError(f"a numeric account id has 12 digits, not {text!r}")
+    return text
+
+
+def actions(text: str) -> frozenset[str]:
+    names = frozenset(filter(None, text.split(",")))
+    if not names or not names.issubset(ACTION_NAMES):
+        raise ArgumentTypeError(f"actions are {', '.join(ACTION_NAMES)}, separated by commas; not {text!r}")
+    return names
