@@ -148,7 +148,7 @@ def test_an_invalid_address_is_wrong_usage(words: tuple[str, ...]) -> None:
     assert [done.code for done in (flag, environment, port)] == [2, 2, 2]
     assert "openq: --url nonsense://x: an address looks like" in flag.err
     assert "openq: OPENQ_URL nonsense://x: an address looks like" in environment.err
-    assert "openq: --url http://127.0.0.1:99999: the port must be" in port.err
+    assert "openq: --url http://ann:...@127.0.0.1:99999: the port must be" in port.err
 
 
 @pytest.mark.parametrize(
