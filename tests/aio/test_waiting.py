@@ -13,7 +13,7 @@ import uvloop
 import openq
 from openq import JournalFailed
 from openq.aio import OpenQ
-from openq.aio.waiting import commit_futures
+from openq.aio.waiting import commit_notifier
 from openq.journal.disk import DiskIo
 from openq.journal.file_journal import Journal
 from openq.local.broker import LocalBroker
@@ -158,7 +158,7 @@ def test_a_failed_disk_raises_in_every_wait_now_and_later(tmp_path: Path) -> Non
 def test_queue_objects_on_one_loop_wait_together_and_loops_do_not(tmp_path: Path) -> None:
     broker = LocalBroker(tmp_path)
     loops = [asyncio.new_event_loop() for _ in range(2)]
-    first, same, other = (commit_futures(broker, loop) for loop in (loops[0], loops[0], loops[1]))
+    first, same, other = (commit_notifier(broker, loop) for loop in (loops[0], loops[0], loops[1]))
 
     assert first is same
     assert first is not other

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..client import queues
 from ..local.broker import LocalBroker
+from ..local.commits import CommitNotifier
 from ..model import Delivery
 from .threads import CallThreads, PooledWait
-from .waiting import CommitFuture, CommitFutures, TaskWait, commit_futures
+from .waiting import TaskWait, commit_notifier
 
 if TYPE_CHECKING:
     from .redis_loop import LoopQueues, RedisTaskWait
@@ -38,18 +39,18 @@ class Runner:
         self.executor: CallThreads | LoopQueues | None = (
             CallThreads() if self._core.handle.is_remote else self.loops
         )
-        self._commits: CommitFutures | None = None
+        self._commits: CommitNotifier | None = None
 
     def queue(self) -> queues.Queue:
         """The queue, as the running loop may use it."""
         return self._inner if self.loops is None else self.loops.current().queue
 
-    def commit(self) -> CommitFuture | None:
+    def commit(self) -> asyncio.Future[None] | None:
         """A future for everything done so far; None if it is on disk already."""
         loop = asyncio.get_running_loop()
         commits = self._commits
         if commits is None or commits.loop is not loop:
-            commits = self._commits = commit_futures(cast(LocalBroker, self._core.broker), loop)
+            commits = self._commits = commit_notifier(cast(LocalBroker, self._core.broker), loop)
         return commits.future()
 
     async def wait_durable(self) -> None:

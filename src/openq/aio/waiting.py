@@ -5,93 +5,25 @@ from __future__ import annotations
 import threading
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Iterable
-from functools import partial
 from weakref import WeakValueDictionary
 
 from ..client.interface import LibraryBroker
 from ..client.waiting import MessageWait, WaitRegistry, release_unseen
-from ..errors import Closed, JournalFailed, OpenQError
 from ..local.broker import LocalBroker
+from ..local.commits import CommitNotifier
 from ..model import Delivery
 
-CommitFuture = Future[None]
-
-
-class CommitFutures:
-    """One loop's wait for one broker's disk: a list of futures per group commit, one call to wake them.
-
-    Publishers of the same tick of the loop share a commit: the journal is flushed when the tick is over.
-    """
-
-    def __init__(self, broker: LocalBroker, loop: AbstractEventLoop) -> None:
-        self.broker = broker
-        self.loop = loop
-        self._group = -1
-        self._futures: list[CommitFuture] = []
-        self._flushing = False
-
-    def future(self) -> CommitFuture | None:
-        """For everything done so far: None if it is on disk already. Raises JournalFailed."""
-        broker = self.broker
-        journal = broker.journal
-        assert journal is not None, "without a disk there is nothing to wait for"
-        with broker.lock:
-            if journal.error is not None:
-                raise _failure(journal.error)
-            if journal.end_location <= journal.durable_location:
-                return None
-            future: CommitFuture = self.loop.create_future()
-            if journal.group != self._group:
-                futures: list[CommitFuture] = []
-                journal.after_commit(partial(self._committed, futures))
-                self._group, self._futures = journal.group, futures
-            self._futures.append(future)
-        if not self._flushing:
-            self._flushing = True
-            self.loop.call_soon(self._flush)
-        return future
-
-    def _flush(self) -> None:
-        self._flushing = False
-        assert self.broker.journal is not None
-        self.broker.journal.flush()
-
-    def _committed(self, futures: list[CommitFuture]) -> None:
-        """Called in the writer thread. Only here is it certain whether this group failed."""
-        assert self.broker.journal is not None
-        error = self.broker.journal.error
-        try:
-            self.loop.call_soon_threadsafe(_resolve, futures, error)
-        except RuntimeError:
-            pass  # the loop is closed: no task waits any more
-
-
-def _resolve(futures: list[CommitFuture], error: OpenQError | None) -> None:
-    for future in futures:
-        if future.done():
-            continue  # its task was cancelled
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(_failure(error))
-
-
-def _failure(error: OpenQError) -> OpenQError:
-    # A new one for each task: a raised exception carries that task's traceback.
-    return JournalFailed(error.reason) if isinstance(error, JournalFailed) else Closed()
-
-
-_known: WeakValueDictionary[tuple[int, int], CommitFutures] = WeakValueDictionary()
+_known: WeakValueDictionary[tuple[int, int], CommitNotifier] = WeakValueDictionary()
 _known_lock = threading.Lock()
 
 
-def commit_futures(broker: LocalBroker, loop: AbstractEventLoop) -> CommitFutures:
+def commit_notifier(broker: LocalBroker, loop: AbstractEventLoop) -> CommitNotifier:
     """The one that all queue objects on this loop share."""
     key = (id(broker), id(loop))
     with _known_lock:
         found = _known.get(key)
         if found is None:
-            found = _known[key] = CommitFutures(broker, loop)
+            found = _known[key] = CommitNotifier(broker, loop)
         return found
 
 

@@ -11,14 +11,15 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from ..auth.guard import Guard
 from ..broker.full_interface import FullBroker
 from ..config import Config
-from ..errors import Closed, JournalFailed, OpenQError
+from ..errors import OpenQError
 from ..local.broker import LocalBroker
+from ..local.commits import Callback as Callback
+from ..local.commits import CommitNotifier
 from .admission import Admission
 from .buffers import BufferLimit, buffer_bytes
 from .http import HttpRequest, Listener
@@ -46,7 +47,6 @@ class AmqpView(Protocol):
 
 
 T = TypeVar("T")
-Callback = Callable[[OpenQError | None], None]
 
 Then = Callable[[T | None, BaseException | None], None]
 
@@ -192,55 +192,6 @@ class ServerContext:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-class CommitNotifier:
-    """The wait for a journal. One list per group commit, and one wake-up of the loop for all of it."""
-
-    def __init__(self, broker: LocalBroker, loop: asyncio.AbstractEventLoop) -> None:
-        assert broker.journal is not None
-        self._journal = broker.journal
-        self._lock = broker.lock
-        self._loop = loop
-        self._group = -1
-        self._callbacks: list[Callback] = []
-        self._flushing = False
-
-    def after(self, callback: Callback, at: int | None = None) -> None:
-        """On the loop, once everything done so far is on disk, or with the error that keeps it from that.
-
-        With `at`, what is stored there and before is enough: it may be in the commit that is under way.
-        The journal is asked to write when the present tick of the loop is over, so that its requests share
-        a commit.
-        """
-        journal = self._journal
-        with self._lock:
-            error = journal.error
-            awaited = journal.end_location - 1 if at is None else at
-            if error is None and awaited >= journal.durable_location:
-                if at is not None and journal.after_commit_of(at, partial(self._committed, [callback])):
-                    return
-                if journal.group != self._group:
-                    callbacks: list[Callback] = []
-                    journal.after_commit(partial(self._committed, callbacks))
-                    self._group, self._callbacks = journal.group, callbacks
-                self._callbacks.append(callback)
-                if not self._flushing:
-                    self._flushing = True
-                    self._loop.call_soon(self._flush)
-                return
-        callback(error)
-
-    def _flush(self) -> None:
-        self._flushing = False
-        self._journal.flush()
-
-    def _committed(self, callbacks: list[Callback]) -> None:
-        """In the thread that wrote. Whether it failed is known for sure only here: the next group may."""
-        try:
-            self._loop.call_soon_threadsafe(_notify, callbacks, self._journal.error)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
-
-
 def _call(work: Callable[..., object], *arguments: Any) -> None:
     work(*arguments)
 
@@ -248,17 +199,6 @@ def _call(work: Callable[..., object], *arguments: Any) -> None:
 def _call_now(callback: Callback, at: int | None = None) -> None:
     """Where answers wait for nothing."""
     callback(None)
-
-
-def _notify(callbacks: list[Callback], error: OpenQError | None) -> None:
-    if error is not None:
-        error = JournalFailed(error.reason) if isinstance(error, JournalFailed) else Closed()
-    for callback in callbacks:
-        try:
-            callback(error)
-        except Exception:
-            # One answer that cannot be given must not take those of all others with it.
-            log.exception("an answer failed")
 
 
 def unless_gone(

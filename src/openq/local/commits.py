@@ -1,0 +1,132 @@
+"""Waiting for the disk on an event loop: for the callbacks of the server and for the tasks of `openq.aio`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..errors import Closed, JournalFailed, OpenQError
+from .broker import LocalBroker
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
+
+log = logging.getLogger("openq")
+
+Callback = Callable[[OpenQError | None], None]
+
+
+class _Group:
+    """The callbacks and futures that wait for one group commit."""
+
+    __slots__ = ("callbacks", "futures")
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callback] = []
+        self.futures: list[Future[None]] = []
+
+
+class CommitNotifier:
+    """The wait of one loop for the journal of one broker: one wake-up of the loop per group commit.
+
+    The journal is flushed when the present tick of the loop is over, so that all calls of a tick share a
+    commit.
+    """
+
+    def __init__(self, broker: LocalBroker, loop: AbstractEventLoop) -> None:
+        assert broker.journal is not None, "without a disk there is nothing to wait for"
+        self.broker = broker
+        self.loop = loop
+        self._journal = broker.journal
+        self._lock = broker.lock
+        self._number = -1  # of the journal's group that `_group` belongs to
+        self._group = _Group()
+        self._flushing = False
+
+    def after(self, callback: Callback, at: int | None = None) -> None:
+        """Call back on the loop once everything done so far is on disk, or with the error that prevents it.
+
+        With `at`, the records up to that location are enough: they may be in the commit under way.
+        """
+        journal = self._journal
+        with self._lock:
+            error = journal.error
+            awaited = journal.end_location - 1 if at is None else at
+            if error is None and awaited >= journal.durable_location:
+                if at is not None and journal.after_commit_of(at, partial(self._committed_one, callback)):
+                    return
+                if journal.group != self._number:
+                    self._open_group()
+                self._group.callbacks.append(callback)
+                if not self._flushing:
+                    self._flushing = True
+                    self.loop.call_soon(self._flush)
+                return
+        callback(error)
+
+    def future(self) -> Future[None] | None:
+        """A future for everything done so far; None if it is on disk already. Raises JournalFailed."""
+        journal = self._journal
+        with self._lock:
+            if journal.error is not None:
+                raise _failure(journal.error)
+            if journal.end_location <= journal.durable_location:
+                return None
+            future: Future[None] = self.loop.create_future()
+            if journal.group != self._number:
+                self._open_group()
+            self._group.futures.append(future)
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush)
+        return future
+
+    def _open_group(self) -> None:
+        group = _Group()
+        self._journal.after_commit(partial(self._committed, group))
+        self._number, self._group = self._journal.group, group
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._journal.flush()
+
+    def _committed(self, group: _Group) -> None:
+        """Called in the writer thread. Only here is it certain whether this group failed."""
+        try:
+            self.loop.call_soon_threadsafe(_notify, group, self._journal.error)
+        except RuntimeError:
+            pass  # the loop is closed: no caller waits any more
+
+    def _committed_one(self, callback: Callback) -> None:
+        """The same for a callback that waits for a commit under way."""
+        try:
+            self.loop.call_soon_threadsafe(_notify_one, callback, self._journal.error)
+        except RuntimeError:
+            pass
+
+
+def _notify_one(callback: Callback, error: OpenQError | None) -> None:
+    callback(None if error is None else _failure(error))
+
+
+def _notify(group: _Group, error: OpenQError | None) -> None:
+    failure = None if error is None else _failure(error)
+    for callback in group.callbacks:
+        try:
+            callback(failure)
+        except Exception:
+            log.exception("a callback after a commit failed")  # the others must run all the same
+    for future in group.futures:
+        if future.done():
+            continue  # its task was cancelled
+        if error is None:
+            future.set_result(None)
+        else:
+            # A new one for each task: a raised exception carries that task's traceback.
+            future.set_exception(_failure(error))
+
+
+def _failure(error: OpenQError) -> OpenQError:
+    return JournalFailed(error.reason) if isinstance(error, JournalFailed) else Closed()
