@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -27,21 +28,34 @@ else:
 
 isolation = Isolation()
 
-# What takes longest goes first: a file is run by one process as a whole, and the last should be a short one.
-# Those with a cluster or a Spark of their own stand beside one without.
+# A file is run by one process as a whole, and so is the group of files that use the shared Spark session: it
+# takes ten seconds to start, and is quicker the longer it runs.
+SPARK = tuple(
+    f"tests/{name}.py"
+    for name in (
+        *("pipeline/test_exactly_once", "pipeline/test_analytics", "pipeline/test_archive_job"),
+        *("pipeline/test_archive_remote", "pipeline/test_project", "pipeline/test_read"),
+        *("pipeline/test_redrive", "pipeline/test_replay", "pipeline/test_session", "pipeline/test_sql"),
+        *("pipeline/test_transfer", "pipeline/test_triage"),
+        *("redis/test_spark_sink", "redis/test_spark_streams", "redis/test_stream_history"),
+    )
+)
+# What takes longest goes first: the last one should be short.
 FIRST = (
-    "tests/pipeline/test_cluster.py",
-    "tests/crash/test_server.py",
-    "tests/pipeline/test_exactly_once.py",
-    "tests/engine/test_model.py",
-    "tests/test_docs.py",
-    "tests/test_isolation.py",
-    "tests/test_pythons.py",
+    *SPARK,
     "tests/pipeline/",
+    "tests/test_docs.py",
+    "tests/test_pythons.py",
     "tests/real_clients/",
-    "tests/crash/",
-    "tests/redis/test_stream_history.py",
+    "tests/engine/test_model.py",
+    "tests/amqp/test_hostile.py",
     "tests/redis/",
+    "tests/crash/",
+    "tests/test_isolation.py",
+    "tests/scenarios/",
+    "tests/server/",
+    "tests/rest/",
+    "tests/sqs/",
 )
 
 
@@ -52,6 +66,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # pytest-xdist would begin with the files that have most tests, and they are the quick ones.
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of `--dist loadfile`: by files, and the group that uses Spark at once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(super()._split_scope(nodeid))
+            return "spark" if file in SPARK else file
+
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,6 +19,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_PORTS = frozenset({9324, 5672})  # no module of OpenQ is imported here: see above
+# What tests write goes to memory where there is room for it: most of a test's time would be waiting for the
+# disk to sync. Tests kill processes, which takes nothing from either; power cuts have disks of their own, in
+# tests/crash. With TMPDIR set, that is the place.
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 6 << 30
 _permitted: set[int] = set()
 
 # Settings of programs that tests start: OpenQ, AWS's tools, Spark, an inner pytest, the terminal.
@@ -68,17 +73,27 @@ def with_tests(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**(os.environ if environ is None else environ), "PYTHONPATH": str(ROOT)}
 
 
+def has_room(folder: Path) -> bool:
+    try:
+        return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= MEMORY_BYTES
+    except OSError:
+        return False
+
+
 class Isolation:
     """A temporary directory with the home and the working directories of the tests of this process."""
 
     def __init__(self) -> None:
         """Clean the environment. Modules of OpenQ and of tests read it when they are imported."""
+        self._before = dict(os.environ)
+        if "TMPDIR" not in os.environ and has_room(MEMORY):
+            os.environ["TMPDIR"] = str(MEMORY)
+            tempfile.tempdir = None  # it is found again
         self.folder = Path(tempfile.mkdtemp(prefix="openq-tests-")).resolve()
         self._process = os.getpid()
-        self._before = dict(os.environ)
         home = self.folder / "home"
         home.mkdir()
-        _replace(clean(self._before, home))
+        _replace(clean(os.environ, home))
         sys.dont_write_bytecode = False
         atexit.register(self.end)
 

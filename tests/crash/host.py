@@ -114,7 +114,7 @@ class Host:
             deliveries = self.broker.load(deliveries)
         for delivery in deliveries:
             properties = delivery.entry.properties
-            assert properties is None or properties.wire is None or properties == INFO
+            assert properties is None or properties.amqp_properties is None or properties == INFO
         return [_shown(delivery) for delivery in deliveries]
 
     def do_ack(self, call: Call) -> list[str | None]:

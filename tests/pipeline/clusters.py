@@ -1,4 +1,4 @@
-"""Spark processes from the pip package for tests: a standalone cluster, a Connect server, a submitted job."""
+"""Spark processes from the pip package for tests: a Connect server, a job submitted to a cluster."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from pathlib import Path
 import pyspark
 
 from openq.pipeline.java import find_java, spark_home
-from tests.serving import free_port, until
+from tests.serving import until
 from tests.shared_spark import JAVA
 
 HOME = Path(pyspark.__file__).parent
 # Several of these share a small machine.
 QUICK = f"{JAVA} -Xss1m"
+# A master and two workers inside of the driver's process, each with an executor, which is another process.
+CLUSTER = "local-cluster[2,1,600]"
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -74,22 +76,6 @@ def _wait_for(ready: str, log: Path, process: subprocess.Popen[bytes]) -> None:
     assert process.poll() is None, log.read_text("utf-8", "replace")[-3000:]
 
 
-@contextmanager
-def cluster(directory: Path, python: str = sys.executable) -> Iterator[str]:
-    """A master and two workers with one core each; their master's address."""
-    port, spark_class = free_port(), str(HOME / "bin" / "spark-class")
-    master = f"spark://127.0.0.1:{port}"
-    env = environment(PYSPARK_PYTHON=python, SPARK_WORKER_DIR=str(directory / "work"))
-    of_master = "org.apache.spark.deploy.master.Master"
-    of_worker = "org.apache.spark.deploy.worker.Worker"
-    common = ["--host", "127.0.0.1", "--webui-port", "0"]
-    up = "I have been elected leader"
-    with running([spark_class, of_master, "--port", str(port), *common], directory / "master.log", up, env):
-        worker = [spark_class, of_worker, *common, "--cores", "1", "--memory", "600m", master]
-        with running(worker, directory / "worker.log", "Successfully registered", env, count=2):
-            yield master
-
-
 def submit(
     directory: Path, master: str, program: str, *arguments: str, flags: list[str] | None = None
 ) -> str:
@@ -99,7 +85,7 @@ def submit(
     done = subprocess.run(
         [
             str(HOME / "bin" / "spark-submit"),
-            *("--master", master, "--driver-memory", "512m", "--executor-memory", "512m"),
+            *("--master", master, "--driver-memory", "512m", "--conf", "spark.executor.memory=512m"),
             *("--conf", f"spark.driver.extraJavaOptions={QUICK}"),
             *("--conf", f"spark.executor.extraJavaOptions={QUICK}"),
             *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),

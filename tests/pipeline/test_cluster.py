@@ -1,4 +1,4 @@
-"""A real standalone cluster: executors that do not see the data directory do everything over HTTP."""
+"""A standalone cluster: executors, processes of their own that do not see the data, do all over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import openq
 from openq import OpenQ
-from tests.pipeline.clusters import cluster, submit
+from tests.pipeline.clusters import CLUSTER, submit
 from tests.pipeline.conftest import fill_path
 from tests.serving import served
 
@@ -80,9 +80,14 @@ def test_executors_without_the_data_use_the_server(tmp_path: Path) -> None:
         packed.writepy(str(SOURCE))  # compiled: every process that Spark starts would do it again
 
     # The driver is told of a path that is not there either: it plans with the server, too.
-    with served(data) as server, cluster(work) as master:
+    with served(data) as server:
         printed = submit(
-            work, master, PROGRAM, server.url, str(tmp_path / "elsewhere"), flags=["--py-files", str(archive)]
+            work,
+            CLUSTER,
+            PROGRAM,
+            server.url,
+            str(tmp_path / "elsewhere"),
+            flags=["--py-files", str(archive)],
         )
         copied, moved, left = (bodies(server.url, name) for name in ("copy", "moved", "mails"))
 

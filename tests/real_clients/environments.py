@@ -21,6 +21,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "build" / "clients"
 INSTALL_S = 300
+CELERY = ("celery", "celery[sqs,redis]>=5.7")
 MIN_NODE = 20  # what the AWS SDK for JavaScript asks for
 
 
@@ -31,7 +32,8 @@ def python_with(name: str, *requirements: str) -> Path:
     def make(place: Path) -> None:
         _run([sys.executable, "-m", "venv", "--without-pip", str(place)], f"the environment {name}")
         install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-        patience = ["--disable-pip-version-check", "--retries", "2", "--timeout", "20"]
+        # What is used is compiled when it is used: a small part of it all.
+        patience = ["--disable-pip-version-check", "--no-compile", "--retries", "2", "--timeout", "20"]
         _run([*install, *patience, *requirements], f"{' '.join(requirements)} from the package index")
 
     _made_once(name, (sys.version, *requirements), make)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.real_clients import boto
-from tests.real_clients.environments import aws_environment, python_with, run_program
+from tests.real_clients.environments import CELERY, aws_environment, python_with, run_program
 from tests.serving import Served, until
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -27,7 +27,7 @@ class Application:
         self.queue = boto.fresh()
         self.place = place
         (place / "results").mkdir()
-        self._python = python_with("celery", "celery[sqs]>=5.5")
+        self._python = python_with(*CELERY)
         self._environment = aws_environment(
             server.url,
             CELERY_BROKER=f"sqs://test:test@127.0.0.1:{server.port}//",

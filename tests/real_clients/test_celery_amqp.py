@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_clients.celery_amqp import Application, counts_of, results_store
+from tests.real_clients.celery_amqp import Application, counts_of
 from tests.real_clients.celery_restarts import survive
+from tests.redis.servers import single
 from tests.serving import Served, served_amqp, until
 
 ServerAndPort = tuple[Served, int]  # a server and its AMQP port
@@ -22,9 +23,10 @@ def amqp_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAndP
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with results_store(tmp_path_factory.mktemp("results")) as address:
-        yield address
+def results() -> Iterator[str]:
+    """The address of a Redis or Valkey, where Celery keeps the results of tasks."""
+    with single() as store:
+        yield f"{store.url}/0"
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,8 @@ SERVICE = "openq"
 NODE_TIMEOUT_MS = 2000
 DOWN_AFTER_MS = 1000
 FAILOVER_TIMEOUT_MS = 3000
+# Sentinels look often, and a busy machine does not make them stand still for half a minute ("tilt").
+HASTY = ("INFO-PERIOD", "200", "PUBLISH-PERIOD", "200", "ASK-PERIOD", "100", "TILT-TRIGGER", "60000")
 
 PLAIN = ("--save", "", "--appendonly", "no")
 FORCED = ("--appendonly", "yes", "--appendfsync", "always")  # an answer comes after the disk
@@ -367,6 +369,9 @@ def sentinel(replicas: int = 1, *options: str, program: str | None = None) -> It
                 f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}\n"
             )
         with _together(sentinels):
+            for each in sentinels:
+                with suppress(ServerError):  # a version without it takes its time
+                    each.ask("SENTINEL", "DEBUG", *HASTY)
             wait_until(lambda: all(_knows(each, replicas) for each in sentinels), "the sentinels know all")
             yield Sentinel([below.master, *below.replicas], sentinels)
 

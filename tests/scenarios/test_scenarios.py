@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,20 +72,9 @@ def _plays() -> Iterator[object]:
             yield pytest.param(kind, text, id=f"{story.stem}-{kind}")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a place: the stories ask what is written, not how fast a disk is."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as path:
-        yield Path(path)
-
-
 @pytest.mark.parametrize(("kind", "text"), list(_plays()))
-def test_the_story_is_true(kind: str, text: str, folder: Path) -> None:
-    stage = BROKERS[kind](folder / "data")
+def test_the_story_is_true(kind: str, text: str, tmp_path: Path) -> None:
+    stage = BROKERS[kind](tmp_path / "data")
     try:
         Story(stage).play(text)
     finally:
