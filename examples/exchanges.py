@@ -9,9 +9,9 @@ broker = LocalBroker()
 billing = OpenQ("billing", broker=broker)
 audit = OpenQ("audit", broker=broker)
 
-broker.declare_exchange(Exchange("orders", "topic"))
-broker.bind(Binding("orders", "billing", key="order.paid"))
-broker.bind(Binding("orders", "audit", key="order.#"))
+broker.exchanges.declare_exchange(Exchange("orders", "topic"))
+broker.exchanges.bind(Binding("orders", "billing", key="order.paid"))
+broker.exchanges.bind(Binding("orders", "audit", key="order.#"))
 
 for key in ("order.created", "order.paid"):
     message_id, queues = broker.route("orders", key, Draft(key.encode(), ENCODING_TEXT))

@@ -223,7 +223,7 @@ def test_declaring_a_queue_of_another_protocol_does_not_change_it(
 def test_an_exchange_of_another_protocol_can_be_declared_with_its_own_arguments(
     topology_server: TopologyServer,
 ) -> None:
-    topology_server.broker.declare_exchange(Exchange("x", "topic", alternate="y"))
+    topology_server.broker.exchanges.declare_exchange(Exchange("x", "topic", alternate="y"))
     arguments = {"alternate-exchange": "y"}
     topology_server.topology.declare_exchange("/", "x", "topic", durable=True, arguments=arguments)
     topology_server.topology.apply_policies()

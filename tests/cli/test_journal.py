@@ -148,8 +148,8 @@ def test_repair_saves_the_rest_and_says_what_it_could_not(damaged: Path, how: st
     assert f"the bytes are in {copy}" in done.out
     broker = LocalBroker(damaged)
     try:
-        bodies = [entry.body for entry in broker.entries("orders")]
-        [dead] = broker.entries("orders.dead")
+        bodies = [entry.body for entry in broker.inspect.entries("orders")]
+        [dead] = broker.inspect.entries("orders.dead")
     finally:
         broker.close()
     assert bodies == [b"order 2", b"order 4"]
@@ -165,7 +165,7 @@ def test_a_snapshot_that_knows_the_lost_message_does_not_bring_it_back(data: Pat
     assert "a snapshot that may refer to them was moved to" in done.out
     broker = LocalBroker(data)
     try:
-        assert [entry.body for entry in broker.entries("orders")] == [b"order 2", b"order 4"]
+        assert [entry.body for entry in broker.inspect.entries("orders")] == [b"order 2", b"order 4"]
     finally:
         broker.close()
 

@@ -27,7 +27,7 @@ def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenQ]:
 
 
 def info_of(queue: OpenQ, message_id: str) -> Properties:
-    properties = queue.broker.find("q", message_id).properties
+    properties = queue.broker.inspect.find("q", message_id).properties
     assert properties is not None
     return properties
 

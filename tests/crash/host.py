@@ -58,13 +58,13 @@ class Host:
         return count
 
     def do_exchange(self, call: Call) -> None:
-        self.broker.declare_exchange(Exchange(call["name"], call["kind"]))
+        self.broker.exchanges.declare_exchange(Exchange(call["name"], call["kind"]))
         for queue, key in call["bindings"]:
-            self.broker.bind(Binding(call["name"], queue, key=key))
+            self.broker.exchanges.bind(Binding(call["name"], queue, key=key))
         self.sync(call)
 
     def do_delete_exchange(self, call: Call) -> None:
-        self.broker.delete_exchange(call["name"])
+        self.broker.exchanges.delete_exchange(call["name"])
         self.sync(call)
 
     def do_settings(self, call: Call) -> dict[str, Any]:
@@ -145,29 +145,29 @@ class Host:
     # -- mending
 
     def do_cancel(self, call: Call) -> None:
-        self.broker.cancel(call["queue"], call["id"])
+        self.broker.admin.cancel(call["queue"], call["id"])
         self.sync(call)
 
     def do_edit(self, call: Call) -> None:
-        self.broker.edit(call["queue"], call["id"], Draft(call["body"].encode()))
+        self.broker.admin.edit(call["queue"], call["id"], Draft(call["body"].encode()))
         self.sync(call)
 
     def do_move(self, call: Call) -> list[str | None]:
-        errors = self.broker.move(call["queue"], call["ids"], call["to"])
+        errors = self.broker.admin.move(call["queue"], call["ids"], call["to"])
         self.sync(call)
         return [None if error is None else type(error).__name__ for error in errors]
 
     def do_reschedule(self, call: Call) -> None:
-        self.broker.reschedule(call["queue"], call["id"], call["due_ms"])
+        self.broker.admin.reschedule(call["queue"], call["id"], call["due_ms"])
         self.sync(call)
 
     def do_redrive(self, call: Call) -> int:
-        count = self.broker.redrive(call["queue"], call.get("to"))
+        count = self.broker.admin.redrive(call["queue"], call.get("to"))
         self.sync(call)
         return count
 
     def do_replay(self, call: Call) -> int:
-        count = self.broker.replay(call["queue"], 0, None, call["to"])
+        count = self.broker.admin.replay(call["queue"], 0, None, call["to"])
         self.sync(call)
         return count
 
@@ -175,14 +175,14 @@ class Host:
 
     def do_housekeeping(self, call: Call) -> int:
         """What its thread does now and then, at once; how many segments there are afterwards."""
-        housekeeper = self.broker._housekeeper
+        housekeeper = self.broker.housekeeper
         assert housekeeper is not None
         housekeeper._guarded(housekeeper.work)
         assert self.broker.journal is not None
         return len(self.broker.journal.segments())
 
     def do_snapshot(self, call: Call) -> None:
-        housekeeper = self.broker._housekeeper
+        housekeeper = self.broker.housekeeper
         assert housekeeper is not None
         housekeeper._guarded(housekeeper.snapshot)
 

@@ -75,7 +75,7 @@ def _rest(broker: LocalBroker) -> None:
     """End the threads that make, rename and free files beside the traffic: a copy has to find every file
     that it was told of. As after a kill, the last snapshot, which closing makes, is not there.
     """
-    housekeeper, journal = broker._housekeeper, broker.journal
+    housekeeper, journal = broker.housekeeper, broker.journal
     assert housekeeper is not None
     assert isinstance(journal, Journal)
     housekeeper._stopping = True

@@ -24,9 +24,9 @@ def use_up_segments(broker: LocalBroker, clock: VirtualClock) -> None:
             broker.ack("traffic", [(delivery.entry.seq, delivery.number)])
         broker.sync()
     clock.advance(5)
-    assert broker._housekeeper is not None
+    assert broker.housekeeper is not None
     for _ in range(2):  # the first copies, the second frees
-        broker._housekeeper.work()
+        broker.housekeeper.work()
 
 
 def test_a_message_on_loan_keeps_its_body_while_it_is_copied_out_of_an_old_segment(quick_path: Path) -> None:

@@ -41,9 +41,9 @@ def create_queues(broker: LocalBroker) -> None:
     broker.declare("short", QueueSettings(max_length=20, ttl_ms=20_000))
     broker.declare("drops", QueueSettings(max_receives=1, exhausted="drop", visibility_ms=2_000))
     broker.declare("@other/plain", QueueSettings())
-    broker.declare_exchange(Exchange("news", "fanout"))
+    broker.exchanges.declare_exchange(Exchange("news", "fanout"))
     for queue in ("plain", "short", "@other/plain"):
-        broker.bind(Binding("news", queue))
+        broker.exchanges.bind(Binding("news", queue))
 
 
 def wire(n: int, own: bool = False) -> bytes:
@@ -118,7 +118,7 @@ class JournalWorkload:
     def all_properties(self) -> None:
         own = self.random.random() < 0.5
         infos = [Properties.from_amqp(wire(self.n + i, own), "mary" if i % 2 else None) for i in range(4)]
-        self.broker.publish_with_properties(
+        self.broker.publish_bodies(
             "plain", [self.body() for _ in infos], 0, infos, plain_options(("", "plain"))
         )
 
@@ -199,22 +199,22 @@ class JournalWorkload:
     def repair(self) -> None:
         broker, random = self.broker, self.random
         if random.random() < 0.3:
-            broker.redrive("dead", to=random.choice((None, "plain")))
+            broker.admin.redrive("dead", to=random.choice((None, "plain")))
             return
         queue = self.queue()
-        entries = broker.entries(queue)
+        entries = broker.inspect.entries(queue)
         if not entries:
             return
-        name = broker.message_id(random.choice(entries))
+        name = broker.inspect.message_id(random.choice(entries))
         what = random.randint(0, 3)
         if what == 0:
-            broker.edit(queue, name, Draft(self.body(), attributes={"edited": "yes"}, priority=3))
+            broker.admin.edit(queue, name, Draft(self.body(), attributes={"edited": "yes"}, priority=3))
         elif what == 1:
-            broker.move(queue, [name], random.choice(("plain", "dead")))
+            broker.admin.move(queue, [name], random.choice(("plain", "dead")))
         elif what == 2:
-            broker.reschedule(queue, name, self.clock.now_ms() + 4_000)
+            broker.admin.reschedule(queue, name, self.clock.now_ms() + 4_000)
         else:
-            broker.cancel(queue, name)
+            broker.admin.cancel(queue, name)
 
     def sweep(self) -> None:
         if self.random.random() < 0.3:

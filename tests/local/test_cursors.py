@@ -52,7 +52,7 @@ class Place:
 
     def work(self) -> None:
         self.broker.sync()
-        keeper = self.broker._housekeeper
+        keeper = self.broker.housekeeper
         assert keeper is not None
         keeper.work()
 

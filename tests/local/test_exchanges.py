@@ -17,31 +17,31 @@ def broker() -> LocalBroker:
     broker = LocalBroker()
     broker.declare("q", QueueSettings())
     for name in ("a", "b"):
-        broker.declare_exchange(Exchange(name, "fanout", auto_delete=True))
-    broker.bind(Binding("a", "b", to_exchange=True))
-    broker.bind(Binding("b", "q"))
+        broker.exchanges.declare_exchange(Exchange(name, "fanout", auto_delete=True))
+    broker.exchanges.bind(Binding("a", "b", to_exchange=True))
+    broker.exchanges.bind(Binding("b", "q"))
     return broker
 
 
 def test_exchanges_and_bindings_can_be_read(broker: LocalBroker) -> None:
-    assert broker.exchange("a").auto_delete
-    assert broker.exchange("@v/").kind == "direct"
-    assert {"", "a", "b", "amq.topic"} <= {each.name for each in broker.exchanges()}
-    assert broker.bindings("b") == broker.bindings(destination="q") == [Binding("b", "q")]
-    assert len(broker.bindings()) == 2
+    assert broker.exchanges.exchange("a").auto_delete
+    assert broker.exchanges.exchange("@v/").kind == "direct"
+    assert {"", "a", "b", "amq.topic"} <= {each.name for each in broker.exchanges.list_exchanges()}
+    assert broker.exchanges.bindings("b") == broker.exchanges.bindings(destination="q") == [Binding("b", "q")]
+    assert len(broker.exchanges.bindings()) == 2
     with pytest.raises(ExchangeNotFound):
-        broker.exchange("none")
+        broker.exchanges.exchange("none")
 
 
 def test_unbinding_tells_which_exchanges_went_with_the_binding(broker: LocalBroker) -> None:
-    removed = broker.unbind(Binding("b", "q"))
+    removed = broker.exchanges.unbind(Binding("b", "q"))
 
     assert [each.name for each in removed.exchanges] == ["b", "a"]
-    assert not broker.unbind(Binding("a", "q"))
+    assert not broker.exchanges.unbind(Binding("a", "q"))
 
 
 def test_deleting_tells_what_went_with_the_exchange(broker: LocalBroker) -> None:
-    removed = broker.delete_exchange("b")
+    removed = broker.exchanges.delete_exchange("b")
 
     assert [each.name for each in removed.exchanges] == ["b", "a"]
     assert set(removed.bindings) == {Binding("b", "q"), Binding("a", "b", to_exchange=True)}
@@ -59,10 +59,10 @@ def test_a_message_for_chosen_queues_is_there_after_a_restart(tmp_path: Path) ->
 
     again = LocalBroker(tmp_path)
 
-    assert [again.find(name, message_id).body for name in reached] == [b"x", b"x"]
-    assert again.timeline("a", message_id)[0].detail == "through exchange 'e' with key 'k' to a, b"
+    assert [again.inspect.find(name, message_id).body for name in reached] == [b"x", b"x"]
+    assert again.inspect.timeline("a", message_id)[0].detail == "through exchange 'e' with key 'k' to a, b"
     alone, _, _ = again.route_to(["b"], Draft(b"y", route=("e", "k"), publisher="me"))
-    assert again.timeline("b", alone)[0].detail == "by me, through exchange 'e' with key 'k'"
+    assert again.inspect.timeline("b", alone)[0].detail == "by me, through exchange 'e' with key 'k'"
     again.close()
 
 
@@ -72,6 +72,6 @@ def test_the_timeline_of_a_refused_message_begins_with_its_death() -> None:
     broker.declare("q", QueueSettings(max_length=0, overflow="reject-dead-letter", dead_letter="dead"))
     broker.route_to(["q"], Draft(b"x", id="mine"))
 
-    [step] = broker.timeline("dead", "mine")
+    [step] = broker.inspect.timeline("dead", "mine")
 
     assert (step.what, step.queue, step.detail) == ("dead-lettered", "q", "to dead (overflow)")

@@ -113,7 +113,7 @@ def test_a_message_that_was_redriven_is_new_in_its_queue_once(lives: Lives) -> N
     lives.die()
     [delivery] = seen(lives.broker)
     lives.broker.reject("jobs", (delivery.entry.seq, delivery.number))
-    assert lives.broker.redrive("dead", "jobs") == 1
+    assert lives.broker.admin.redrive("dead", "jobs") == 1
     lives.die()
 
     deliveries = 0
@@ -195,7 +195,8 @@ def test_a_clean_end_does_not_make_up_for_a_crash_before_it(lives: Lives) -> Non
         lives.end()
         lives.clock.advance(2)
 
-    assert counts == [1, 1, 2, 3]
+    # The record of the first lease may have reached the disk before the crash, or not.
+    assert counts in ([1, 1, 2, 3], [1, 2, 3])
     assert lives.broker.stats("dead").ready == 1
 
 

@@ -37,9 +37,9 @@ def fill(broker: LocalBroker, clock: VirtualClock) -> None:
     clock.advance(1)
     broker.publish("q", Draft(b"2", type="t", id="own"))
     clock.advance(1)
-    broker.declare_exchange(Exchange("x", "fanout"))
-    broker.bind(Binding("x", "q"))
-    broker.bind(Binding("x", "other"))
+    broker.exchanges.declare_exchange(Exchange("x", "fanout"))
+    broker.exchanges.bind(Binding("x", "q"))
+    broker.exchanges.bind(Binding("x", "other"))
     broker.route("x", "", Draft(b"3"))
     clock.advance(1)
     broker.publish_bodies("q", [b"4", b"55"], 0)
@@ -53,7 +53,7 @@ def take_all(broker: LocalBroker) -> None:
 
 
 def bodies(broker: LocalBroker, **span: int) -> list[bytes]:
-    return [past.body for past in broker.past("q", HistoryRange(**span))]
+    return [past.body for past in broker.inspect.past("q", HistoryRange(**span))]
 
 
 def test_the_past_is_all_that_was_published_whether_or_not_it_is_still_there(
@@ -73,7 +73,7 @@ def test_pages_follow_each_other_without_gap_or_overlap(
 
     seen: list[bytes] = []
     after = 0
-    while page := broker.past("q", HistoryRange(after_seq=after, limit=size)):
+    while page := broker.inspect.past("q", HistoryRange(after_seq=after, limit=size)):
         seen += [past.body for past in page]
         after = page[-1].seq
 
@@ -100,9 +100,9 @@ def test_a_replay_of_a_choice_and_its_dry_run_agree(broker: LocalBroker, clock: 
 
     for filter, count in ((Filter(type="t"), 1), (Filter(text="5"), 1), (Filter(ids=["own"]), 1), (None, 6)):
         broker.declare("copy", QueueSettings())
-        assert broker.replay("q", 0, None, "copy", filter=filter, dry_run=True) == count
-        assert broker.replay("q", 0, None, "copy", filter=filter) == count
-        assert broker.replay("q", 0, None, "copy", filter=filter, dry_run=True) == 0
+        assert broker.admin.replay("q", 0, None, "copy", filter=filter, dry_run=True) == count
+        assert broker.admin.replay("q", 0, None, "copy", filter=filter) == count
+        assert broker.admin.replay("q", 0, None, "copy", filter=filter, dry_run=True) == 0
         assert broker.delete("copy") == count
 
 
@@ -115,7 +115,7 @@ def test_a_replay_stops_when_it_is_told_to(broker: LocalBroker) -> None:
         told.append(done)
         return len(told) < 2
 
-    assert broker.replay("q", 0, None, progress=progress, include_purged=True) == 200
+    assert broker.admin.replay("q", 0, None, progress=progress, include_purged=True) == 200
     assert told == [100, 200]
 
 
@@ -124,7 +124,7 @@ def test_matching_goes_through_everything_in_parts(broker: LocalBroker) -> None:
         broker.publish("q", Draft(b"x", type="even" if i % 2 == 0 else "odd", group=f"g{i % 7}"))
     broker.sync()
 
-    parts = list(broker.matching("q", Filter(type="odd")))
+    parts = list(broker.inspect.matching("q", Filter(type="odd")))
     found = [entry.seq for part in parts for entry in part]
 
     assert len(parts) > 1
@@ -136,4 +136,4 @@ def test_a_queue_without_history_is_not_replayed(broker: LocalBroker) -> None:
     broker.declare("brief", QueueSettings(history_ms=0))
 
     with pytest.raises(HistoryUnavailable):
-        broker.replay("brief", 0, None, dry_run=True)
+        broker.admin.replay("brief", 0, None, dry_run=True)

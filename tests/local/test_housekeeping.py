@@ -11,6 +11,7 @@ from openq.clock import VirtualClock
 from openq.engine.records import Record
 from openq.errors import DiskFull
 from openq.local.broker import LocalBroker
+from openq.local.core import BrokerCore
 from openq.model import NO_DEADLINE, OPTION_FIELDS, Draft, Properties, QueueSettings, plain_options
 
 SEGMENT = 1 << 16
@@ -40,7 +41,7 @@ class Place:
 
     def work(self) -> None:
         self.broker.sync()
-        keeper = self.broker._housekeeper
+        keeper = self.broker.housekeeper
         assert keeper is not None
         keeper.work()
 
@@ -58,7 +59,7 @@ class Place:
             self.broker.sync()
 
     def bodies(self, queue: str) -> list[bytes | None]:
-        return [entry.body for entry in self.broker.entries(queue)]
+        return [entry.body for entry in self.broker.inspect.entries(queue)]
 
     def state(self) -> dict[str, object]:
         """What can be seen from outside."""
@@ -67,7 +68,7 @@ class Place:
             stats = self.broker.stats(name)
             counters = {key: value for key, value in stats.counters.items() if key != "deduplicated"}
             entries = []
-            for entry in self.broker.entries(name):
+            for entry in self.broker.inspect.entries(name):
                 options = entry.options
                 told = None if options is None else [getattr(options, each) for each in OPTION_FIELDS]
                 properties = None
@@ -79,7 +80,7 @@ class Place:
                     )
                 entries.append((entry.seq, entry.sent_ms, entry.encoding, entry.body, properties, told))
             leases = sorted(
-                (d.entry.seq, d.number, d.until_ms, d.count) for d in self.broker.deliveries(name)
+                (d.entry.seq, d.number, d.until_ms, d.count) for d in self.broker.inspect.deliveries(name)
             )
             found[name] = (stats.ready, stats.delayed, stats.waiting_bytes, counters, entries, leases)
         return found
@@ -155,7 +156,9 @@ def test_a_long_backlog_in_pages_is_copied_forward_as_a_whole(place: Place) -> N
     place.broker.close()
     place.open()
     assert place.bodies("backlog") == wanted
-    assert [entry.properties for entry in place.broker.entries("backlog")] == [None] * 3_050 + [INFO] * 50
+    assert [entry.properties for entry in place.broker.inspect.entries("backlog")] == [None] * 3_050 + [
+        INFO
+    ] * 50
     place.broker.close()
 
 
@@ -166,7 +169,9 @@ def test_without_its_snapshot_the_end_of_a_journal_is_enough(place: Place) -> No
     place.broker.publish("kept", Draft(b"b", group="g", delay_ms=50_000_000))
     place.broker.publish("kept", Draft(b"c", group="h", priority=3))
     [lent] = place.broker.receive("kept", lease_ms=3_600_000)
-    place.broker.edit("kept", place.broker.message_id(place.broker.peek("kept")[0]), Draft(b"edited"))
+    place.broker.admin.edit(
+        "kept", place.broker.inspect.message_id(place.broker.inspect.peek("kept")[0]), Draft(b"edited")
+    )
     place.load_bodies("q", 8)
     place.clock.advance(1)
     for _ in range(4):
@@ -247,16 +252,16 @@ def test_a_disk_without_room_does_not_keep_a_broker_from_opening(
     place.broker.publish("q", Draft(b"a"))
     place.broker.receive("q", lease_ms=NO_DEADLINE)
     place.broker.close()
-    log = LocalBroker._log
+    log = BrokerCore._log
 
-    def refuse(self: LocalBroker, record: Record) -> int:
+    def refuse(self: BrokerCore, record: Record) -> int:
         raise DiskFull("test")
 
-    monkeypatch.setattr(LocalBroker, "_log", refuse)
+    monkeypatch.setattr(BrokerCore, "_log", refuse)
     place.open()
     assert place.broker.stats("q").in_flight == 1
-    monkeypatch.setattr(LocalBroker, "_log", log)
-    place.broker.engine.log = place.broker._log
+    monkeypatch.setattr(BrokerCore, "_log", log)
+    place.broker.engine.log = place.broker._core._log
     place.clock.advance(5)
 
     assert [d.count for d in place.broker.receive("q")] == [2]

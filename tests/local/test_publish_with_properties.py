@@ -144,22 +144,22 @@ def test_the_past_knows_the_properties(broker: LocalBroker) -> None:
     take(broker, 2)
     broker.sync()
 
-    past = broker.past("q", HistoryRange())
+    past = broker.inspect.past("q", HistoryRange())
 
     assert [(each.seq, each.body, each.properties, each.options) for each in past] == [
         (run[0], b"a", INFO, EXTRA),
         (run[1], b"bb", INFO, EXTRA),
     ]
-    steps = broker.timeline("q", broker.id_of(run[1]))
+    steps = broker.inspect.timeline("q", broker.inspect.id_of(run[1]))
     told = "by someone, through exchange 'amq.topic' with key 'a.b'"
     assert (steps[0].what, steps[0].detail) == ("published", told)
-    assert broker.replay("q", 0, None) == 2
+    assert broker.admin.replay("q", 0, None) == 2
     assert [entry.properties for entry in take(broker, 2)] == [INFO, INFO]
 
 
 def test_a_route_by_headers_looks_at_the_properties_and_others_do_not(broker: LocalBroker) -> None:
-    broker.bind(Binding("amq.direct", "q", key="key"))
-    broker.bind(Binding("amq.headers", "q", arguments={"content_type": "text/plain"}))
+    broker.exchanges.bind(Binding("amq.direct", "q", key="key"))
+    broker.exchanges.bind(Binding("amq.headers", "q", arguments={"content_type": "text/plain"}))
     unreadable = Properties.from_amqp(b"\xff")
 
     assert broker.route("amq.direct", "key", Draft(b"a", properties=unreadable))[1] == ["q"]

@@ -42,8 +42,8 @@ def test_a_slow_redrive_is_stopped_between_two_messages() -> None:
                 "dead", Draft(b"x", past=DeliveryOptions(deaths=(DeadLetterEvent("q", "rejected", 1, 1),)))
             )
 
-        assert stopped_after_the_first(lambda p: broker.redrive("dead", rate=MIN_RATE, progress=p)) == 1
-        assert len(broker.entries("dead")) == 2
+        assert stopped_after_the_first(lambda p: broker.admin.redrive("dead", rate=MIN_RATE, progress=p)) == 1
+        assert len(broker.inspect.entries("dead")) == 2
 
 
 def test_a_slow_replay_is_stopped_between_two_messages(tmp_path: Path) -> None:
@@ -54,10 +54,10 @@ def test_a_slow_replay_is_stopped_between_two_messages(tmp_path: Path) -> None:
             broker.publish("q", Draft(b"x"))
 
         def work(progress: Callable[[int], bool]) -> int:
-            return broker.replay("q", 0, None, "copy", rate=MIN_RATE, progress=progress)
+            return broker.admin.replay("q", 0, None, "copy", rate=MIN_RATE, progress=progress)
 
         assert stopped_after_the_first(work) == 1
-        assert len(broker.entries("copy")) == 1
+        assert len(broker.inspect.entries("copy")) == 1
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, MIN_RATE / 2, math.inf, math.nan])
@@ -65,6 +65,6 @@ def test_a_rate_is_a_number_that_comes_to_an_end(rate: float) -> None:
     with closing(LocalBroker(None)) as broker:
         broker.declare("q", QueueSettings())
         with pytest.raises(InvalidSetting, match="rate"):
-            broker.redrive("q", rate=rate)
+            broker.admin.redrive("q", rate=rate)
         with pytest.raises(InvalidSetting, match="rate"):
-            broker.replay("q", 0, None, rate=rate)
+            broker.admin.replay("q", 0, None, rate=rate)

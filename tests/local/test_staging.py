@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from openq.broker import staged_batches, staged_rows
-from openq.broker.full_interface import FullBroker
+from openq.broker.interface import Broker
 from openq.broker.packed_messages import COLUMNS
 from openq.broker.staged_batches import (
     CommitPlan,
@@ -73,11 +73,11 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "CHUNK_BYTES", 500)
 
 
-def waiting(broker: FullBroker, queue: str = "q") -> list[bytes]:
-    return [entry.body or b"" for entry in broker.entries(queue)]
+def waiting(broker: Broker, queue: str = "q") -> list[bytes]:
+    return [entry.body or b"" for entry in broker.inspect.entries(queue)]
 
 
-def newest_of(broker: FullBroker) -> tuple[str, int] | None:
+def newest_of(broker: Broker) -> tuple[str, int] | None:
     """Whose the job is and which batch of it was published last."""
     if isinstance(broker, LocalBroker):
         mark = broker.engine.progress.get(JOB.key)
@@ -87,7 +87,7 @@ def newest_of(broker: FullBroker) -> tuple[str, int] | None:
 
 
 def send(
-    broker: FullBroker, columns: dict[str, list[Any]], batch: int = 0, part: str = "p", job: StagingJob = JOB
+    broker: Broker, columns: dict[str, list[Any]], batch: int = 0, part: str = "p", job: StagingJob = JOB
 ) -> int:
     return broker.staging.put(job, batch, part, pack(columns, COLUMNS))
 
@@ -221,14 +221,14 @@ def test_rows_say_all_that_a_message_can(broker: LocalBroker) -> None:
     # The last repeats the one before it: it is taken, and there once.
     assert broker.staging.commit(JOB, 0, ["p"], 4, queue="q").published == 4
 
-    first, third = broker.entries("q")
+    first, third = broker.inspect.entries("q")
     assert first.options is not None
     assert first.options.type == "order"
     assert first.properties is not None
     assert first.properties.attributes == {"a": 1, "b": b"\0\1"}
     assert third.properties is not None
     assert third.properties.attributes == {"traceparent": "00-abc-def-01", "content_type": "application/json"}
-    [second] = broker.entries("dead")
+    [second] = broker.inspect.entries("dead")
     assert second.options is not None
     assert second.properties is not None
     assert (second.options.id, second.options.group, second.options.priority) == ("own-id", "g", 7)
@@ -304,7 +304,7 @@ def test_bad_rows_become_dead_letters_that_say_why(broker: LocalBroker, what: st
 
     assert broker.staging.commit(JOB, 0, ["p"], dead_letter="bin") == Committed(count - 1, 1, False)
 
-    [dead] = broker.entries("bin")
+    [dead] = broker.inspect.entries("bin")
     assert dead.body == (columns["body"][-1] or b"")
     assert dead.properties is not None
     assert why in str(dead.properties.attributes["rejected_reason"])
@@ -509,10 +509,10 @@ def test_whatever_chunk_a_crash_comes_after_the_batch_is_finished_once(tmp_path:
     except Closed:
         assert broker.staging.stages()[0].is_committed
     if chance.random() < 0.5:
-        broker._housekeeper.snapshot()  # type: ignore[union-attr]
+        broker.housekeeper.snapshot()  # type: ignore[union-attr]
     broker.flush()
     # As a crash leaves it: no last snapshot.
-    broker._housekeeper._snapshot_location = broker._journal.end_location  # type: ignore[union-attr]
+    broker.housekeeper._snapshot_location = broker.journal.end_location  # type: ignore[union-attr]
     broker.close()
 
     broker = reopened(tmp_path / "d")

@@ -341,7 +341,7 @@ def test_a_batch_whose_queue_is_purged_or_deleted_is_gone(place: Place) -> None:
 def test_what_somebody_settles_by_its_receipt_is_missing_and_said_to_be(place: Place) -> None:
     place.publish(*BODIES[:4])
     place.next_batch(0)
-    [settled] = [each for each in place.broker.deliveries("q") if each.entry.body == BODIES[1]]
+    [settled] = [each for each in place.broker.inspect.deliveries("q") if each.entry.body == BODIES[1]]
 
     place.broker.ack("q", [(settled.entry.seq, settled.number)])
 
@@ -403,7 +403,7 @@ def test_old_segments_may_go_while_a_batch_is_open(durable: Place, tmp_path: Pat
     durable.publish(*[b"%d" % i * 100 for i in range(100)])
     durable.next_batch(0, limit=50)
     expected = durable.bodies(1)
-    keeper = durable.broker._housekeeper
+    keeper = durable.broker.housekeeper
     assert keeper is not None
     for _ in range(40):
         durable.publish(*[b"x" * 1_000] * 40)
@@ -455,7 +455,7 @@ def test_rows_say_all_that_is_known_of_a_message(place: Place) -> None:
     by_body = {columns["body"][i]: {name: column[i] for name, column in columns.items()} for i in range(3)}
     plain, rich, wired = by_body[b"plain"], by_body[b"rich"], by_body[b"wire"]
     assert (plain["message_id"], plain["queue"], plain["receive_count"], plain["size"]) == (
-        place.broker.id_of(plain["seq"]),
+        place.broker.inspect.id_of(plain["seq"]),
         "q",
         1,
         5,

@@ -99,7 +99,7 @@ def test_whatever_makes_a_message_available_wakes_who_waits(
     elif way == "resume":
         broker.declare("q", QueueSettings(), change=True)
     elif way == "move":
-        broker.move("other", [message_id], "q")
+        broker.admin.move("other", [message_id], "q")
     else:
         broker.route("", "q", Draft(b"a"))
 

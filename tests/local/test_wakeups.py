@@ -28,8 +28,8 @@ Freeing = Callable[[LocalBroker, str], object]
 @pytest.mark.parametrize(
     "free",
     [
-        lambda broker, blocker: broker.cancel("f", blocker),
-        lambda broker, blocker: broker.move("f", [blocker], "other"),
+        lambda broker, blocker: broker.admin.cancel("f", blocker),
+        lambda broker, blocker: broker.admin.move("f", [blocker], "other"),
     ],
 )
 def test_a_group_goes_on_when_the_message_that_held_it_up_is_gone(free: Freeing) -> None:
@@ -86,7 +86,7 @@ def test_an_exchange_that_is_refused_leaves_no_trace() -> None:
     broker.engine.log = records.append
 
     with pytest.raises(InvalidSetting):
-        broker.declare_exchange(Exchange("amq.mine", "direct"))
+        broker.exchanges.declare_exchange(Exchange("amq.mine", "direct"))
 
     assert records == []
 
@@ -94,14 +94,14 @@ def test_an_exchange_that_is_refused_leaves_no_trace() -> None:
 def test_a_refused_binding_leaves_an_auto_delete_exchange_where_it_was() -> None:
     broker = LocalBroker(clock=VirtualClock())
     broker.declare("q", QueueSettings())
-    broker.declare_exchange(Exchange("x", "fanout", auto_delete=True))
+    broker.exchanges.declare_exchange(Exchange("x", "fanout", auto_delete=True))
 
     def refuse(record: Record) -> int:
         raise DiskFull("test")
 
     broker.engine.log = refuse
     with pytest.raises(DiskFull):
-        broker.bind(Binding("x", "q"))
+        broker.exchanges.bind(Binding("x", "q"))
 
     assert "x" in broker.engine.router
     assert broker.engine.router.bindings("x") == []

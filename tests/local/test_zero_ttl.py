@@ -30,7 +30,7 @@ def broker(clock: VirtualClock) -> LocalBroker:
 
 
 def dead(broker: LocalBroker) -> list[bytes | None]:
-    return [entry.body for entry in broker.peek("dead", 10)]
+    return [entry.body for entry in broker.inspect.peek("dead", 10)]
 
 
 @pytest.mark.parametrize(("queue", "draft"), [("q", Draft(b"x", ttl_ms=0)), ("brief", Draft(b"x"))])

@@ -272,7 +272,11 @@ class ModelMachine(RuleBasedStateMachine):
 
     def look(self, name: str) -> tuple[list[Entry], list[Entry], list[Delivery]]:
         broker = self.broker
-        return broker.entries(name, "ready"), broker.entries(name, "delayed"), broker.deliveries(name)
+        return (
+            broker.inspect.entries(name, "ready"),
+            broker.inspect.entries(name, "delayed"),
+            broker.inspect.deliveries(name),
+        )
 
     def compare_queue(
         self, queue: ModelQueue, ready: list[Entry], delayed: list[Entry], lent: list[Delivery]
@@ -294,9 +298,11 @@ class ModelMachine(RuleBasedStateMachine):
             for i in sorted(queue.items, key=lambda i: (i.due_ms, i.seq))
             if i.seq in queue.delayed
         ]
-        assert [entry.seq for entry in broker.peek(name, 2)] == in_order[:2]
+        assert [entry.seq for entry in broker.inspect.peek(name, 2)] == in_order[:2]
         for limit in (1, 2):
-            assert [entry.seq for entry in broker.peek(name, limit, rear=True)] == in_order[::-1][:limit]
+            assert [entry.seq for entry in broker.inspect.peek(name, limit, rear=True)] == in_order[::-1][
+                :limit
+            ]
         self.compare_stats(queue)
 
     def compare_stats(self, queue: ModelQueue) -> None:
@@ -312,7 +318,7 @@ class ModelMachine(RuleBasedStateMachine):
         assert stats.counters == {what: wanted[what] for what in stats.counters}, queue.name
 
     def compare_one(self, item: Item, entry: Entry, lease: Delivery | None) -> None:
-        found = self.broker.message_id(entry)
+        found = self.broker.inspect.message_id(entry)
         assert found == self.real_id(item.id, found)
         assert entry.sent_ms == item.sent_ms
         assert (lease is None) == (item.lease is None)

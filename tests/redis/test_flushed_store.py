@@ -42,11 +42,11 @@ FIRST: dict[str, Callable[[RedisBroker], object]] = {
     "published to": lambda broker: broker.publish("q", Draft(b"x")),
     "received from": lambda broker: broker.receive("q", 10),
     "declared": lambda broker: broker.declare("q", SETTINGS),
-    "looked into": lambda broker: broker.peek("q", 10),
+    "looked into": lambda broker: broker.inspect.peek("q", 10),
     "purged": lambda broker: broker.purge("q"),
     "another is asked for": lambda broker: broker.find_queue("nothing") or _refused(broker, "nothing"),
     "another is declared": lambda broker: broker.declare("third", QueueSettings()),
-    "an exchange is declared": lambda broker: broker.declare_exchange(Exchange("y", "fanout")),
+    "an exchange is declared": lambda broker: broker.exchanges.declare_exchange(Exchange("y", "fanout")),
     "time goes on": lambda broker: broker.tick(),
 }
 
@@ -63,8 +63,8 @@ def test_whatever_is_asked_first_the_queues_are_there_again(
     one, two = opened(), opened()
     one.declare("q", SETTINGS)
     one.declare("other", QueueSettings(fifo=True))
-    one.declare_exchange(Exchange("x", "topic"))
-    one.bind(Binding("x", "q", False, "k.*", {}))
+    one.exchanges.declare_exchange(Exchange("x", "topic"))
+    one.exchanges.bind(Binding("x", "q", False, "k.*", {}))
     one.publish("q", Draft(b"lost"))
     assert sorted(two.queues()) == ["other", "q"]
     redis_server.ask("FLUSHALL")
@@ -75,7 +75,7 @@ def test_whatever_is_asked_first_the_queues_are_there_again(
         assert {"other", "q"} <= set(broker.queues())
         assert broker.settings("q") == SETTINGS
         assert broker.settings("other").fifo
-        assert [each.destination for each in broker.bindings("x", None)] == ["q"]
+        assert [each.destination for each in broker.exchanges.bindings("x", None)] == ["q"]
     two.purge("q")
     one.route("x", "k.1", Draft(b"routed"))
     assert [each.entry.body for each in two.receive("q", 10)] == [b"routed"]
@@ -159,9 +159,9 @@ def test_emptied_again_while_it_is_put_back(
     broker, other = opened(), opened()
     for number in range(5):
         broker.declare(f"q{number}", SETTINGS)
-    broker.declare_exchange(Exchange("x", "fanout"))
-    broker.bind(Binding("x", "q3", False, "", {}))
-    broker.put_document("kept", 0, b"data")
+    broker.exchanges.declare_exchange(Exchange("x", "fanout"))
+    broker.exchanges.bind(Binding("x", "q3", False, "", {}))
+    broker.cluster.put_document("kept", 0, b"data")
     other.queues()
     redis_server.ask("FLUSHALL")
     if restored:
@@ -172,8 +172,8 @@ def test_emptied_again_while_it_is_put_back(
     for each in (broker, other):
         assert sorted(each.queues()) == [f"q{number}" for number in range(5)]
         assert each.settings("q1") == SETTINGS
-        assert [bound.destination for bound in each.bindings("x", None)] == ["q3"]
-        assert each.document("kept")[1] == b"data"
+        assert [bound.destination for bound in each.exchanges.bindings("x", None)] == ["q3"]
+        assert each.cluster.document("kept")[1] == b"data"
     numbers = [view.number for view in broker.registry.queues.values()]
     assert len(set(numbers)) == len(numbers)
     broker.route("x", "", Draft(b"routed"))
@@ -237,14 +237,14 @@ def test_users_and_policies_are_there_again_so_that_no_server_opens_itself(
     redis_server: Server, opened: Opened
 ) -> None:
     broker = opened()
-    store = UserStore(place=SharedDocument(broker, "users", "Redis"))
+    store = UserStore(place=SharedDocument(broker.cluster, "users", "Redis"))
     store.add_user("boss", password="secret", role="admin")
     redis_server.ask("FLUSHALL")
 
     broker.queues()
 
     other = opened()
-    [user] = UserStore(place=SharedDocument(other, "users", "Redis")).users()
+    [user] = UserStore(place=SharedDocument(other.cluster, "users", "Redis")).users()
     assert user.name == "boss"
     store.set_role("boss", "viewer")  # and they can be changed
 

@@ -159,9 +159,9 @@ def test_history_of_what_only_arrives_is_trimmed_too(redis_server: Server) -> No
     broker = _open(redis_server, "?history=100")
     for name in ("a", "b"):
         broker.declare(name, QueueSettings())
-    broker.declare_exchange(Exchange("fan", "fanout"))
+    broker.exchanges.declare_exchange(Exchange("fan", "fanout"))
     for name in ("a", "b"):
-        broker.bind(Binding("fan", name))
+        broker.exchanges.bind(Binding("fan", name))
     for n in range(1200):
         broker.route("fan", "", Draft(b"%d" % n))
         for name in ("a", "b"):
@@ -179,9 +179,9 @@ def test_the_same_through_an_exchange_by_two_at_once_comes_once(redis_server: Se
     clients = [_open(redis_server), _open(redis_server)]
     for name in ("a", "b"):
         clients[0].declare(name, QueueSettings())
-    clients[0].declare_exchange(Exchange("fan", "fanout"))
+    clients[0].exchanges.declare_exchange(Exchange("fan", "fanout"))
     for name in ("a", "b"):
-        clients[0].bind(Binding("fan", name))
+        clients[0].exchanges.bind(Binding("fan", name))
 
     def run(broker: RedisBroker) -> None:
         for n in range(60):
@@ -277,7 +277,7 @@ def test_many_groups_hold_nobody_up(redis_server: Server) -> None:
         broker.publish_many("q", [Draft(b"x", group=f"g{n}") for n in range(start, start + 500)])
 
     assert broker.receive("q", types=["none"]) == []
-    assert len(broker.peek("q", 10)) == 10
+    assert len(broker.inspect.peek("q", 10)) == 10
     assert broker.stats("q").ready == 6000
     broker.close()
 
@@ -308,7 +308,7 @@ def test_a_message_that_other_hands_damaged_takes_no_other_with_it(redis_server:
     broker = RedisBroker(redis_server.url, profile="fast")
     broker.declare("q", QueueSettings())
     ids = [broker.publish("q", Draft(b"%d" % number)) for number in range(10)]
-    broker.edit("q", ids[6], Draft(b"edited"))
+    broker.admin.edit("q", ids[6], Draft(b"edited"))
     [stream] = [key for key in redis_server.ask("KEYS", "*") if key.endswith(":m")]
     gone = redis_server.ask("XRANGE", stream, "-", "+")[3][0]
     redis_server.ask("XDEL", stream, gone)
@@ -316,7 +316,7 @@ def test_a_message_that_other_hands_damaged_takes_no_other_with_it(redis_server:
     [seq] = redis_server.ask("HKEYS", edited)
     redis_server.ask("HSET", edited, seq, "\x06\x00\x02\x00\x00\x00{x\x01\x00\x00\x00no")
 
-    peeked = [entry.body for entry in broker.peek("q", 20)]
+    peeked = [entry.body for entry in broker.inspect.peek("q", 20)]
     deliveries = broker.load(broker.receive("q", 20))
 
     good = [b"%d" % number for number in range(10) if number not in (3, 6)]
@@ -356,9 +356,9 @@ def test_a_message_whose_extra_is_damaged_is_set_aside_and_named(
     broker = _open(redis_server)
     broker.declare("q", settings)
     ids = [broker.publish("q", Draft(b"%d" % n, group="g", priority=n % 2)) for n in range(4)]
-    _damage_extra(redis_server, broker.find("q", ids[1]).seq, text)
+    _damage_extra(redis_server, broker.inspect.find("q", ids[1]).seq, text)
 
-    peeked = [entry.body for entry in broker.peek("q", 10)]
+    peeked = [entry.body for entry in broker.inspect.peek("q", 10)]
     deliveries = broker.receive("q", 10)
 
     assert sorted(_bodies(deliveries), key=str) == [b"0", b"2", b"3"]
@@ -409,7 +409,9 @@ def test_an_extra_that_is_damaged_in_flight_holds_nobody_up(
     others = [b"0", b"2"] if text is not None else [b"0", b"1", b"2"]
     assert found[:-1] == (others if verb in ("nack", "expire") else [])
     if text is not None:
-        assert [each.message_id for each in broker.damage.listed()] == [broker.message_id(held[1].entry)]
+        assert [each.message_id for each in broker.damage.listed()] == [
+            broker.inspect.message_id(held[1].entry)
+        ]
     assert broker.stats("dead").ready == (0 if verb != "reject" else 3 if text is None else 2)
     broker.close()
 
@@ -423,7 +425,7 @@ def test_records_that_are_gone_hold_nothing_up(redis_server: Server, verb: str) 
     broker.declare("q", QueueSettings(max_length=limit, retention_ms=100_000))
     delay_ms = 5_000 if verb == "due" else None
     ids = [broker.publish("q", Draft(b"%d" % n, type="t", priority=1, delay_ms=delay_ms)) for n in range(4)]
-    for entry in broker.entries("q")[:2]:
+    for entry in broker.inspect.entries("q")[:2]:
         redis_server.ask("XDEL", _key(redis_server, "m"), f"{entry.seq}-{entry.sent_ms}")
 
     if verb == "overflow":
@@ -434,13 +436,13 @@ def test_records_that_are_gone_hold_nothing_up(redis_server: Server, verb: str) 
         broker.publish("q", Draft(b"young", priority=1))
     elif verb == "edit":
         with pytest.raises(OpenQError):
-            broker.edit("q", ids[0], Draft(b"changed"))
+            broker.admin.edit("q", ids[0], Draft(b"changed"))
     elif verb == "cancel":
         with pytest.raises(OpenQError):
-            broker.cancel("q", ids[0])
-        broker.cancel("q", ids[2])
+            broker.admin.cancel("q", ids[0])
+        broker.admin.cancel("q", ids[2])
     elif verb == "move":
-        broker.move("q", ids, "other")
+        broker.admin.move("q", ids, "other")
     elif verb == "purge":
         broker.purge("q")
     elif verb == "due":
@@ -465,7 +467,7 @@ def test_plain_messages_that_are_gone_are_counted_and_named_if_that_can_be_told(
     broker = _open(redis_server)
     broker.declare("q", QueueSettings())
     ids = [broker.publish("q", Draft(b"%d" % n)) for n in range(6)]
-    entries = broker.entries("q")
+    entries = broker.inspect.entries("q")
     stream = _key(redis_server, "m")
     redis_server.ask("XDEL", stream, f"{entries[5].seq}-{entries[5].sent_ms}")
     redis_server.ask("XDEL", stream, f"{entries[1].seq}-{entries[1].sent_ms}")
@@ -478,7 +480,7 @@ def test_plain_messages_that_are_gone_are_counted_and_named_if_that_can_be_told(
     assert {each.message_id for each in broker.damage.listed()} == {ids[1], ids[5]}
     # Out in one run: who holds it may ack it, nobody gets it again.
     redis_server.ask("XDEL", stream, f"{held[1].entry.seq}-{held[1].entry.sent_ms}")
-    assert len(broker.deliveries("q")) == 3
+    assert len(broker.inspect.deliveries("q")) == 3
     for each in held[:3]:
         broker.nack("q", (each.entry.seq, each.number), 0, "no")
     assert _bodies(broker.receive("q", 10)) == [b"0", b"3"]
@@ -502,7 +504,7 @@ def test_an_id_and_a_key_of_a_damaged_message_are_free_again(redis_server: Serve
     broker = _open(redis_server)
     broker.declare("q", QueueSettings())
     broker.publish("q", Draft(b"first", id="mine", unique="once", priority=1))
-    [entry] = broker.entries("q")
+    [entry] = broker.inspect.entries("q")
     redis_server.ask("XDEL", _key(redis_server, "m"), f"{entry.seq}-{entry.sent_ms}")
     _damage_extra(redis_server, entry.seq, "{")
 
@@ -522,13 +524,15 @@ def test_rows_of_a_batch_that_are_gone_are_named(redis_server: Server) -> None:
     broker.publish("q", Draft(b"special", priority=1))
     formed = broker.subscriptions.next_batch("s", "q", 0)
     assert formed is not None
-    chosen = [each.entry for each in broker.deliveries("q") if each.entry.body in (b"1", b"special")]
+    chosen = [each.entry for each in broker.inspect.deliveries("q") if each.entry.body in (b"1", b"special")]
     for entry in chosen:
         redis_server.ask("XDEL", _key(redis_server, "m"), f"{entry.seq}-{entry.sent_ms}")
 
     rows = broker.subscriptions.rows("s", formed.batch)
 
     assert [each.body for each in rows.entries] == [b"0", b"2"]
-    assert {each.message_id for each in broker.damage.listed()} == {broker.message_id(e) for e in chosen}
+    assert {each.message_id for each in broker.damage.listed()} == {
+        broker.inspect.message_id(e) for e in chosen
+    }
     assert broker.subscriptions.ack("s", formed.batch, None) == (4, 0)
     broker.close()

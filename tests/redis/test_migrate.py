@@ -76,8 +76,8 @@ def full(tmp_path: Path, clock: VirtualClock) -> Path:
         filled.declare("jobs", QueueSettings(max_receives=2, dead_letter="dead", ttl_ms=7_200_000))
         filled.declare("orders.fifo", FIFO)
         filled.declare("empty", QueueSettings(paused=True, notes={"tag": "kept"}))
-        filled.declare_exchange(Exchange("events", "topic"))
-        filled.bind(Binding("events", "jobs", key="job.#"))
+        filled.exchanges.declare_exchange(Exchange("events", "topic"))
+        filled.exchanges.bind(Binding("events", "jobs", key="job.#"))
         for number in range(700):
             filled.publish("jobs", Draft(f"job {number}".encode(), ENCODING_TEXT, priority=number % 3))
         filled.publish("jobs", Draft(b"later", delay_ms=600_000, id="later", unique="only-one"))
@@ -123,9 +123,9 @@ def test_everything_arrives_as_it_left(full: Path, target: str, clock: VirtualCl
         for queue in results:
             assert content(left, queue) == content(right, queue)
             assert left.broker.settings(queue) == right.broker.settings(queue)
-        assert left.broker.bindings() == right.broker.bindings()
-        assert left.broker.exchanges() == right.broker.exchanges()
-        [letter] = right.broker.peek("dead", 1)
+        assert left.broker.exchanges.bindings() == right.broker.exchanges.bindings()
+        assert left.broker.exchanges.list_exchanges() == right.broker.exchanges.list_exchanges()
+        [letter] = right.broker.inspect.peek("dead", 1)
         assert letter.options.deaths[0].reason == "bad address"
 
 
@@ -134,7 +134,7 @@ def test_it_is_handed_out_in_the_same_order_with_the_same_counts(
 ) -> None:
     moved(full, target, clock)
     with broker(full, clock) as source:  # what was on loan is back in its place in the target
-        leases = source.leases("jobs", 100)
+        leases = source.inspect.leases("jobs", 100)
         source.nack_many("jobs", [(each.entry.seq, each.number) for each in leases])
     fifo = drained(full, clock, "orders.fifo")
 
@@ -146,10 +146,10 @@ def test_delays_and_times_to_live_go_on(full: Path, target: str, clock: VirtualC
     moved(full, target, clock)
 
     with broker(target, clock) as arrived:
-        assert arrived.status("jobs", "later") == "delayed"
+        assert arrived.inspect.status("jobs", "later") == "delayed"
         before = arrived.stats("jobs")
         clock.advance(900)
-        assert arrived.status("jobs", "later") == "ready"
+        assert arrived.inspect.status("jobs", "later") == "ready"
         after = arrived.stats("jobs")
         assert (before.delayed, after.delayed) == (1, 0)
         assert before.ready + before.delayed - after.ready == 1  # the short-lived one
@@ -214,8 +214,10 @@ def test_history_can_be_replayed_in_the_target(full: Path, target: str, clock: V
     assert results["orders.fifo"].past == 1
     with broker(target, clock) as arrived:
         arrived.declare("again", QueueSettings())
-        assert arrived.replay("orders.fifo", 0, None, "again") >= 1  # Redis tells of those that wait, too
-        assert [entry.body for entry in arrived.peek("again", 1)] == [b"0"]
+        assert (
+            arrived.admin.replay("orders.fifo", 0, None, "again") >= 1
+        )  # Redis tells of those that wait, too
+        assert [entry.body for entry in arrived.inspect.peek("again", 1)] == [b"0"]
         assert arrived.stats("orders.fifo").ready == 29
     with broker(target, clock) as arrived:
         assert arrived.stats("jobs").ready + arrived.stats("jobs").delayed == 696
@@ -290,8 +292,8 @@ def test_two_sources_are_not_mixed(full: Path, tmp_path: Path, target: str, cloc
 
 def test_what_did_not_arrive_is_noticed(full: Path, tmp_path: Path, clock: VirtualClock) -> None:
     with side(full, clock) as left, side(tmp_path / "target", clock) as right:
-        take_in = right.broker.import_messages
-        right.broker.import_messages = lambda queue, entries: take_in(queue, entries[1:])
+        take_in = right.broker.importer.import_messages
+        right.broker.importer.import_messages = lambda queue, entries: take_in(queue, entries[1:])
 
         with pytest.raises(MigrationFailed, match="messages left and"):
             migrate(left, right)
@@ -300,13 +302,13 @@ def test_what_did_not_arrive_is_noticed(full: Path, tmp_path: Path, clock: Virtu
 
 def test_a_changed_body_is_noticed(full: Path, tmp_path: Path, clock: VirtualClock) -> None:
     with side(full, clock) as left, side(tmp_path / "target", clock) as right:
-        take_in = right.broker.import_messages
+        take_in = right.broker.importer.import_messages
 
         def spoil(queue: str, entries: list[object]) -> None:
             entries[0].body = b"x" * entries[0].size  # type: ignore[attr-defined]
             take_in(queue, entries)
 
-        right.broker.import_messages = spoil
+        right.broker.importer.import_messages = spoil
         with pytest.raises(MigrationFailed, match="other bodies"):
             migrate(left, right)
 
@@ -333,17 +335,17 @@ def test_what_went_into_redis_comes_back_the_same(
         for each in back:
             assert content(left, each.queue) == content(right, each.queue)
             assert left.broker.settings(each.queue) == right.broker.settings(each.queue)
-        assert left.broker.bindings() == right.broker.bindings()
+        assert left.broker.exchanges.bindings() == right.broker.exchanges.bindings()
 
 
 def test_a_redis_that_is_served_is_refused(full: Path, redis_server: Server, clock: VirtualClock) -> None:
     url = f"{redis_server.url}?profile=fast"
     with broker(url, clock) as served:
-        served.heartbeat("first-server", b"{}", 60_000)
+        served.cluster.heartbeat("first-server", b"{}", 60_000)
 
         with pytest.raises(InvalidSetting, match="is in use: stop first-server first"):
             moved(full, url, clock)
-        served.remove_server("first-server")
+        served.cluster.remove_server("first-server")
     moved(full, url, clock)
 
 

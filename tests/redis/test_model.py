@@ -100,7 +100,7 @@ class RedisAndModel(ModelMachine):
     @rule(name=names)
     def bind(self, name: str) -> None:
         if self.queue(name) is not None:
-            assert self.broker.bind(Binding(FANOUT, name)) == (name not in self.model.bound)
+            assert self.broker.exchanges.bind(Binding(FANOUT, name)) == (name not in self.model.bound)
             if name not in self.model.bound:
                 self.model.bound.append(name)
 
@@ -200,7 +200,7 @@ class RedisAndModel(ModelMachine):
             seqs = broker.publish_bodies(name, bodies, 1, None, options) or []
         for body, seq in zip(bodies, seqs, strict=True):
             draft = Draft(body, type=None if options is None else options.type)
-            self.enter(queue, draft, broker.id_of(seq), None if options is None else options.route)
+            self.enter(queue, draft, broker.inspect.id_of(seq), None if options is None else options.route)
 
     @rule(draft=drafts())
     def route(self, draft: Draft) -> None:
@@ -254,9 +254,11 @@ class RedisAndModel(ModelMachine):
             return
         wanted = self.model.receive(queue, limit, lease_ms, types)
         got = self.broker.receive(name, limit, lease_ms, consumer, types)
-        assert [(self.broker.message_id(d.entry), d.entry.body, d.until_ms, d.count) for d in got] == [
+        assert [
+            (self.broker.inspect.message_id(d.entry), d.entry.body, d.until_ms, d.count) for d in got
+        ] == [
             (
-                self.real_id(item.id, self.broker.message_id(d.entry)),
+                self.real_id(item.id, self.broker.inspect.message_id(d.entry)),
                 item.body,
                 (item.lease or ())[1],
                 item.count,
@@ -433,11 +435,11 @@ class RedisAndModel(ModelMachine):
         if picked is None:
             return
         queue, item, message_id = picked
-        if not self.in_use(item, self.broker.cancel, name, message_id):
-            self.broker.cancel(name, message_id)
+        if not self.in_use(item, self.broker.admin.cancel, name, message_id):
+            self.broker.admin.cancel(name, message_id)
             self.model.take(queue, item)
         with pytest.raises(MessageNotFoundError):
-            self.broker.cancel(name, "nobody")
+            self.broker.admin.cancel(name, "nobody")
 
     @rule(name=names, which=index, draft=drafts())
     def edit(self, name: str, which: int, draft: Draft) -> None:
@@ -445,8 +447,8 @@ class RedisAndModel(ModelMachine):
         if picked is None:
             return
         _, item, message_id = picked
-        if not self.in_use(item, self.broker.edit, name, message_id, draft):
-            self.broker.edit(name, message_id, draft)
+        if not self.in_use(item, self.broker.admin.edit, name, message_id, draft):
+            self.broker.admin.edit(name, message_id, draft)
             item.body, item.type = draft.body, draft.type
 
     @rule(name=names, which=index, due=st.integers(-5, 12))
@@ -455,9 +457,9 @@ class RedisAndModel(ModelMachine):
         if picked is None:
             return
         queue, item, message_id = picked
-        if self.in_use(item, self.broker.reschedule, name, message_id, self.now + due):
+        if self.in_use(item, self.broker.admin.reschedule, name, message_id, self.now + due):
             return
-        self.broker.reschedule(name, message_id, self.now + due)
+        self.broker.admin.reschedule(name, message_id, self.now + due)
         # Taken out and put in again: its group may lose its turn for it.
         queue.items.remove(item)
         queue.refresh_turns()
@@ -474,7 +476,7 @@ class RedisAndModel(ModelMachine):
         if picked is None or to not in self.model.queues:
             return
         queue, item, message_id = picked
-        [error] = self.broker.move(name, [message_id], to)
+        [error] = self.broker.admin.move(name, [message_id], to)
         assert (error is None) == (item.lease is None and to != name)
         if error is None:
             self.model.move(queue, item, self.model.queues[to])
@@ -492,7 +494,7 @@ class RedisAndModel(ModelMachine):
                 continue
             self.model.move(queue, item, self.model.queues[target], redriven=bool(item.deaths))
             moved += 1
-        assert self.broker.redrive(name, to) == moved
+        assert self.broker.admin.redrive(name, to) == moved
 
 
 def test_whatever_happens_to_queues_redis_does_as_the_model_does(redis_server: Server) -> None:

@@ -49,7 +49,7 @@ def test_delayed_messages_that_come_due_between_two_pages_hide_no_others(
     broker: RedisBroker, clock: VirtualClock
 ) -> None:
     publish_delayed(broker, [1000 * number for number in range(1, 13)])
-    walk = broker.walk("q", "delayed", None)
+    walk = broker.inspect.walk("q", "delayed", None)
     first = [next(walk)[0].seq for _ in range(PAGE)]
 
     clock.advance(2.5)
@@ -61,7 +61,7 @@ def test_delayed_messages_that_come_due_between_two_pages_hide_no_others(
 def test_messages_in_flight_that_are_acked_between_two_pages_hide_no_others(broker: RedisBroker) -> None:
     broker.publish_bodies("q", [b"x"] * 12, 0)
     deliveries = broker.receive("q", 12)
-    walk = broker.walk("q", "in_flight", None)
+    walk = broker.inspect.walk("q", "in_flight", None)
     first = [next(walk)[0].seq for _ in range(PAGE)]
 
     broker.ack("q", [(each.entry.seq, each.number) for each in deliveries if each.entry.seq in (1, 2, 6)])
@@ -72,15 +72,15 @@ def test_messages_in_flight_that_are_acked_between_two_pages_hide_no_others(brok
 def test_messages_due_at_the_same_time_are_listed_by_sequence_each_once(broker: RedisBroker) -> None:
     publish_delayed(broker, [5000] * 250)
     for number in range(3, 90):  # few short numbers among many long ones
-        broker.cancel("q", broker.id_of(number))
+        broker.admin.cancel("q", broker.inspect.id_of(number))
     left = [1, 2, *range(90, 251)]
 
-    assert numbers(broker.entries("q", "delayed")) == left
+    assert numbers(broker.inspect.entries("q", "delayed")) == left
 
-    walk = broker.walk("q", "delayed", None)
+    walk = broker.inspect.walk("q", "delayed", None)
     found = [next(walk)[0].seq for _ in range(PAGE)]
     for number in (1, 2, 90, 91, 100):
-        broker.cancel("q", broker.id_of(number))
+        broker.admin.cancel("q", broker.inspect.id_of(number))
     found += [entry.seq for entry, _, _ in walk]
     assert found == [each for each in left if each != 100]
 
@@ -88,13 +88,13 @@ def test_messages_due_at_the_same_time_are_listed_by_sequence_each_once(broker: 
 def test_delayed_messages_are_listed_by_due_time_and_sequence_from_every_mark(broker: RedisBroker) -> None:
     chance = random.Random(7)
     publish_delayed(broker, [chance.choice((1000, 2000, 2001, 70_000)) for _ in range(120)])
-    steps = list(broker.walk("q", "delayed", None))
+    steps = list(broker.inspect.walk("q", "delayed", None))
     places = [mark for _, _, mark in steps]
 
     assert places == sorted(places)
     assert sorted(mark[2] for mark in places) == list(range(1, 121))
     for at, mark in list(enumerate(places))[::9]:
-        assert [each for _, _, each in broker.walk("q", "delayed", mark)] == places[at + 1 :]
+        assert [each for _, _, each in broker.inspect.walk("q", "delayed", mark)] == places[at + 1 :]
 
 
 def test_a_page_of_delayed_messages_reads_no_more_than_its_part(
@@ -102,7 +102,7 @@ def test_a_page_of_delayed_messages_reads_no_more_than_its_part(
 ) -> None:
     publish_delayed(broker, [1000 * number for number in range(1, 30)] + [50_000] * 30)
     with redis.Redis("127.0.0.1", redis_server.port) as raw, raw.monitor() as monitor:
-        broker.entries("q", "delayed")
+        broker.inspect.entries("q", "delayed")
         redis_server.ask("ECHO", "the end")
         commands = []
         for each in monitor.listen():

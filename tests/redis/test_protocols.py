@@ -465,8 +465,8 @@ def test_two_who_change_the_same_document_at_once_lose_nothing(redis_server: Ser
         brokers = [RedisBroker(redis_server.url, profile="fast") for _ in range(2)]
         for broker in brokers:
             stack.callback(broker.close)
-        stores = [UserStore(place=SharedDocument(broker, "users", "the users")) for broker in brokers]
-        policies = [Policies(None, broker) for broker in brokers]
+        stores = [UserStore(place=SharedDocument(broker.cluster, "users", "the users")) for broker in brokers]
+        policies = [Policies(None, broker.cluster) for broker in brokers]
 
         def change(number: int) -> None:
             for each in range(10):

@@ -39,7 +39,7 @@ def test_dead_letters_find_a_queue_that_another_client_has_just_made(two: Two) -
     first.declare("dead", QueueSettings())
 
     assert second.reject("orders", mine) == "dead-lettered"
-    assert [entry.body for entry in first.peek("dead")] == [b"x"]
+    assert [entry.body for entry in first.inspect.peek("dead")] == [b"x"]
 
 
 def test_dead_letters_follow_a_binding_that_another_client_has_just_made(two: Two) -> None:
@@ -48,10 +48,10 @@ def test_dead_letters_follow_a_binding_that_another_client_has_just_made(two: Tw
     first.declare("dead", QueueSettings())
     second.publish("orders", Draft(b"x"))
     mine = receipt(second, "orders")
-    first.bind(Binding("amq.fanout", "dead"))
+    first.exchanges.bind(Binding("amq.fanout", "dead"))
 
     assert second.reject("orders", mine) == "dead-lettered"
-    assert [entry.body for entry in first.peek("dead")] == [b"x"]
+    assert [entry.body for entry in first.inspect.peek("dead")] == [b"x"]
 
 
 def test_a_message_is_kept_when_another_client_has_just_deleted_its_dead_letter_queue(two: Two) -> None:
@@ -63,7 +63,7 @@ def test_a_message_is_kept_when_another_client_has_just_deleted_its_dead_letter_
     first.delete("dead")
 
     assert second.nack("orders", mine, 0) == "returned"
-    assert [entry.body for entry in second.peek("orders")] == [b"x"]
+    assert [entry.body for entry in second.inspect.peek("orders")] == [b"x"]
 
 
 def test_a_queue_that_another_client_made_anew_is_the_one_that_is_meant(two: Two) -> None:
@@ -75,7 +75,7 @@ def test_a_queue_that_another_client_made_anew_is_the_one_that_is_meant(two: Two
 
     second.publish("orders", Draft(b"new"))
 
-    assert [entry.body for entry in first.peek("orders", 5)] == [b"new"]
+    assert [entry.body for entry in first.inspect.peek("orders", 5)] == [b"new"]
 
 
 def test_what_a_full_queue_refuses_has_one_id_wherever_its_copies_go(two: Two) -> None:
@@ -84,13 +84,13 @@ def test_what_a_full_queue_refuses_has_one_id_wherever_its_copies_go(two: Two) -
     broker.declare("full", settings)
     for name in ("one", "two"):
         broker.declare(name, QueueSettings())
-        broker.bind(Binding("amq.fanout", name))
+        broker.exchanges.bind(Binding("amq.fanout", name))
 
     with pytest.raises(QueueFull):
         broker.publish("full", Draft(b"x"))
 
-    [one], [two_] = broker.peek("one", 5), broker.peek("two", 5)
-    assert broker.message_id(one) == broker.message_id(two_)
+    [one], [two_] = broker.inspect.peek("one", 5), broker.inspect.peek("two", 5)
+    assert broker.inspect.message_id(one) == broker.inspect.message_id(two_)
 
 
 @pytest.mark.parametrize("history_ms", [0, 60_000])
@@ -108,7 +108,7 @@ def test_a_purge_of_what_waits_leaves_no_records_without_history(
 
     check_queue(redis_server, broker.registry.prefix, broker.get_queue("orders"), had_history=False)
     assert broker.nack_many("orders", [(each.entry.seq, each.number) for each in lent]) == 2
-    assert [entry.body for entry in broker.peek("orders", 5)] == [b"a", b"b"]
+    assert [entry.body for entry in broker.inspect.peek("orders", 5)] == [b"a", b"b"]
 
 
 def test_history_goes_when_a_queue_is_told_to_keep_none(two: Two, redis_server: Server) -> None:

@@ -122,7 +122,7 @@ def play_story(broker: Any, clock: VirtualClock) -> None:
     then()
     named = {id: name for name, id in ids.items()}
     deliveries = broker.receive("orders", 10, None, "worker-1")
-    lent = {named[broker.message_id(each.entry)]: each for each in deliveries}
+    lent = {named[broker.inspect.message_id(each.entry)]: each for each in deliveries}
     then()
     assert set(lent) == {"plain", "own", "typed", "told"}
 
@@ -138,7 +138,7 @@ def play_story(broker: Any, clock: VirtualClock) -> None:
     broker.extend("orders", receipt("told"), 40_000)
     then()
     [again] = broker.receive("orders", 1, 5_000, None)
-    assert broker.message_id(again.entry) == ids["own"]
+    assert broker.inspect.message_id(again.entry) == ids["own"]
     assert again.count == 2
     clock.advance(5)  # nobody acks it
     [third] = broker.receive("orders", 1, None, "worker-2")
@@ -150,19 +150,19 @@ def play_story(broker: Any, clock: VirtualClock) -> None:
     then()
     broker.nack("orders", (fourth.entry.seq, fourth.number), None, None)  # its last chance
     then()
-    broker.cancel("orders", ids["cancelled"])
+    broker.admin.cancel("orders", ids["cancelled"])
     then()
-    broker.edit("orders", ids["edited"], Draft(b"changed"))
+    broker.admin.edit("orders", ids["edited"], Draft(b"changed"))
     then()
-    broker.reschedule("orders", ids["edited"], clock.now_ms() + 7_200_000)
+    broker.admin.reschedule("orders", ids["edited"], clock.now_ms() + 7_200_000)
     then()
-    assert broker.move("orders", [ids["moved"]], "aside") == [None]
+    assert broker.admin.move("orders", [ids["moved"]], "aside") == [None]
     then()
     [mail] = broker.receive("mails", 1, None, None)
     then()
     broker.ack("mails", [(mail.entry.seq, mail.number)])
     then()
-    assert broker.redrive("dead") == 2
+    assert broker.admin.redrive("dead") == 2
     then()
     for each in broker.receive("orders", 2, None, "worker-3"):
         then()

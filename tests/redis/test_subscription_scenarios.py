@@ -65,7 +65,7 @@ class SubscriptionScenario:
 
     def settle(self, verb: str, place: int) -> Any:
         """By its receipt, whatever batch it is in."""
-        lent = sorted(self.broker.deliveries("q"), key=lambda each: each.entry.body)
+        lent = sorted(self.broker.inspect.deliveries("q"), key=lambda each: each.entry.body)
         if not lent:
             return None
         chosen = lent[place % len(lent)]

@@ -251,7 +251,7 @@ def test_what_fits_is_found_among_others(place: SubscriptionStore) -> None:
 def test_of_one_lease_for_many_each_can_be_settled_alone(place: SubscriptionStore) -> None:
     place.publish(*BODIES[:10])
     place.next_batch(0)
-    lent = place.broker.deliveries("q")
+    lent = place.broker.inspect.deliveries("q")
 
     place.broker.nack("q", (lent[0].entry.seq, lent[0].number), 0, "not today")
     place.broker.extend("q", (lent[1].entry.seq, lent[1].number), 500_000)
@@ -288,7 +288,7 @@ def test_a_batch_knows_up_to_where_it_was_settled_by_receipts(
     place = place_with(history_ms=history_ms)
     place.publish(*BODIES)
     place.next_batch(0)
-    receipts = sorted((each.entry.seq, each.number) for each in place.broker.deliveries("q"))
+    receipts = sorted((each.entry.seq, each.number) for each in place.broker.inspect.deliveries("q"))
     [header] = redis_server.ask("KEYS", "*:sb:s")
 
     def known() -> tuple[int, int]:
@@ -310,7 +310,7 @@ def test_a_batch_knows_up_to_where_it_was_settled_by_receipts(
 def test_a_large_batch_that_was_settled_by_receipts_is_gone(place: SubscriptionStore) -> None:
     place.publish(*BODIES)
     place.next_batch(0)
-    place.broker.ack("q", [(each.entry.seq, each.number) for each in place.broker.deliveries("q")])
+    place.broker.ack("q", [(each.entry.seq, each.number) for each in place.broker.inspect.deliveries("q")])
 
     assert place.bodies(1) is None
     assert place.broker.subscriptions.states()[0].batches == []

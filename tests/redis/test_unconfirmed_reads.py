@@ -29,7 +29,7 @@ def test_who_only_looked_waits_for_no_copies(look: str) -> None:
             "stages": lambda: broker.staging.stages(),
             "stats": lambda: broker.stats("q"),
             "cursors": lambda: broker.cursors.states(),
-            "past": lambda: broker.peek("q"),
+            "past": lambda: broker.inspect.peek("q"),
         }
         looks[look]()
         # What was looked at over the lost connection is no write whose copies could be missing.

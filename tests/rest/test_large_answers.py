@@ -158,9 +158,9 @@ def test_the_history_and_an_export_come_in_bounded_pages(server: Served) -> None
 
 def test_the_library_sees_all_messages_of_a_large_queue(server: Served) -> None:
     with OpenQ("large", url=server.url) as queue:
-        entries = queue.broker.entries("large", "ready")
-        front = queue.broker.peek("large", 1000)
-        rear = queue.broker.peek("large", 1000, rear=True)
+        entries = queue.broker.inspect.entries("large", "ready")
+        front = queue.broker.inspect.peek("large", 1000)
+        rear = queue.broker.inspect.peek("large", 1000, rear=True)
     assert [int(entry.body[:6]) for entry in entries] == list(range(COUNT))
     assert [entry.seq for entry in front] == [entry.seq for entry in entries]
     assert [entry.seq for entry in rear] == [entry.seq for entry in entries][::-1]

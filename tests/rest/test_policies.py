@@ -45,7 +45,7 @@ class RunningServer:
         self.broker.publish(dead, Draft(body, past=past))
 
     def bodies(self, queue: str) -> list[bytes | None]:
-        return [entry.body for entry in self.broker.entries(queue)]
+        return [entry.body for entry in self.broker.inspect.entries(queue)]
 
 
 @pytest.fixture

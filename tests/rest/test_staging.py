@@ -255,7 +255,7 @@ def test_every_batch_is_published_once_however_often_the_server_is_killed(
     wanted = killed_and_repeated(lambda: start(data, "--segment-bytes", segment, port=port).wait(), seed)
 
     broker = LocalBroker(data)
-    found = Counter(entry.body or b"" for name in ("q", "r") for entry in broker.entries(name))
+    found = Counter(entry.body or b"" for name in ("q", "r") for entry in broker.inspect.entries(name))
     assert broker.staging.stages() == []
     broker.close()
     assert found == wanted

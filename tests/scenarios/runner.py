@@ -149,7 +149,7 @@ class Story:
         return self._names[message_id]
 
     def _name(self, entry: Entry) -> str:
-        message_id: str = self._broker.message_id(entry)
+        message_id: str = self._broker.inspect.message_id(entry)
         return self._names.get(message_id, message_id)
 
     def _list(self, entries: list[Entry]) -> str:
@@ -187,15 +187,17 @@ class Story:
         return str(self._broker.purge(name, **({"waiting_only": True} if "waiting" in flags else {})))
 
     def do_exchange(self, name: str, kind: Any, alternate: str | None = None) -> str:
-        return str(self._broker.declare_exchange(Exchange(name, kind, alternate=alternate)))
+        return str(self._broker.exchanges.declare_exchange(Exchange(name, kind, alternate=alternate)))
 
     def do_bind(
         self, source: str, destination: str, key: str = "", to: str = "queue", **arguments: Any
     ) -> str:
-        return str(self._broker.bind(Binding(source, destination, to == "exchange", key, arguments)))
+        return str(
+            self._broker.exchanges.bind(Binding(source, destination, to == "exchange", key, arguments))
+        )
 
     def do_unbind(self, source: str, destination: str, key: str = "", to: str = "queue") -> str:
-        return str(bool(self._broker.unbind(Binding(source, destination, to == "exchange", key))))
+        return str(bool(self._broker.exchanges.unbind(Binding(source, destination, to == "exchange", key))))
 
     # -- in and out ---------------------------------------------------------------------------
 
@@ -251,10 +253,10 @@ class Story:
     # -- looking and mending ------------------------------------------------------------------
 
     def do_peek(self, queue: str, *flags: str, limit: int = 100) -> str:
-        return self._list(self._broker.peek(queue, limit, rear="rear" in flags))
+        return self._list(self._broker.inspect.peek(queue, limit, rear="rear" in flags))
 
     def do_list(self, queue: str, state: str) -> str:
-        return self._list(self._broker.entries(queue, state))
+        return self._list(self._broker.inspect.entries(queue, state))
 
     def do_stats(self, queue: str, *keys: str) -> str:
         stats = self._broker.stats(queue)
@@ -279,16 +281,19 @@ class Story:
         )
 
     def do_search(self, queue: str, limit: int = 100, **options: Any) -> str:
-        return self._list(self._broker.search(queue, self._filter(options), limit, 60.0).entries)
+        return self._list(self._broker.inspect.search(queue, self._filter(options), limit, 60.0).entries)
 
     def do_why(self, queue: str, name: str) -> str:
-        return str(self._broker.why(queue, self._ids.get(name, name)).code)
+        return str(self._broker.inspect.why(queue, self._ids.get(name, name)).code)
 
     def do_timeline(self, queue: str, name: str) -> str:
-        return ", ".join(step.what for step in self._broker.timeline(queue, self._ids[name])) or "nothing"
+        return (
+            ", ".join(step.what for step in self._broker.inspect.timeline(queue, self._ids[name]))
+            or "nothing"
+        )
 
     def do_show(self, queue: str, name: str, *what: str) -> str:
-        entry = self._broker.find(queue, self._ids[name])
+        entry = self._broker.inspect.find(queue, self._ids[name])
         return " ".join(str(self._aspect(entry, each)) for each in what)
 
     def _aspect(self, entry: Entry, what: str) -> object:
@@ -313,27 +318,27 @@ class Story:
         return getattr(entry.options, what, None)
 
     def do_cancel(self, queue: str, name: str) -> str:
-        self._broker.cancel(queue, self._ids.get(name, name))
+        self._broker.admin.cancel(queue, self._ids.get(name, name))
         return "ok"
 
     def do_edit(self, queue: str, name: str, body: str, **options: Any) -> str:
-        self._broker.edit(queue, self._ids[name], self._draft(body, options))
+        self._broker.admin.edit(queue, self._ids[name], self._draft(body, options))
         return "ok"
 
     def do_move(self, queue: str, *names: str, to: str) -> str:
-        errors = self._broker.move(queue, [self._ids.get(name, name) for name in names], to)
+        errors = self._broker.admin.move(queue, [self._ids.get(name, name) for name in names], to)
         return ", ".join("ok" if error is None else type(error).__name__ for error in errors)
 
     def do_reschedule(self, queue: str, name: str, at: str) -> str:
-        self._broker.reschedule(queue, self._ids[name], self._start_ms + milliseconds(at))
+        self._broker.admin.reschedule(queue, self._ids[name], self._start_ms + milliseconds(at))
         return "ok"
 
     def do_redrive(self, queue: str, to: str | None = None, **options: Any) -> str:
-        return str(self._broker.redrive(queue, to, self._filter(options) if options else None))
+        return str(self._broker.admin.redrive(queue, to, self._filter(options) if options else None))
 
     def do_replay(self, queue: str, since: str = "0s", to: str | None = None, purged: str = "no") -> str:
         include = purged == "yes"
         if since in self._ids:
-            return str(self._broker.replay(queue, None, self._ids[since], to, include_purged=include))
+            return str(self._broker.admin.replay(queue, None, self._ids[since], to, include_purged=include))
         since_ms = self._start_ms + milliseconds(since)
-        return str(self._broker.replay(queue, since_ms, None, to, include_purged=include))
+        return str(self._broker.admin.replay(queue, since_ms, None, to, include_purged=include))

@@ -224,7 +224,7 @@ class FuzzServer:
                 pass
         for exchange in self.broker.engine.router.exchanges():
             try:
-                self.broker.delete_exchange(exchange.name)
+                self.broker.exchanges.delete_exchange(exchange.name)
             except OpenQError:
                 pass
 

@@ -18,14 +18,17 @@ from openq.redis.net import greenlets
 
 VERBS = (
     *("declare", "delete", "settings", "stats", "purge", "ready_count", "in_flight"),
-    *("publish", "publish_many", "publish_each", "publish_body", "publish_bodies", "publish_stamped"),
-    *("route", "route_to", "receive", "attend", "leave"),
+    *("publish", "publish_many", "publish_body", "publish_bodies"),
+    *("route", "route_to", "receive", "add_waiter", "remove_waiter"),
     *("ack", "ack_one", "ack_late", "nack", "nack_many", "reject", "reject_many", "release"),
     *("extend", "extend_late"),
-    *("peek", "entries", "find", "status", "lease", "lease_of", "leases", "leases_of", "deliveries"),
-    *("why", "timeline", "cancel", "edit", "move", "reschedule"),
-    *("declare_exchange", "change_exchange", "delete_exchange", "bind", "unbind"),
 )
+INSPECT = (
+    *("peek", "entries", "find", "status", "lease", "lease_of", "leases", "leases_of", "deliveries"),
+    *("why", "timeline"),
+)
+ADMIN = ("cancel", "edit", "move", "reschedule")
+EXCHANGES = ("declare_exchange", "change_exchange", "delete_exchange", "bind", "unbind")
 _chooser = random.Random(7)
 
 
@@ -63,6 +66,12 @@ def _require_greenlet(name: str) -> None:
 class SuspendingBroker(LocalBroker):
     waits = True
     is_strict = False  # set when the server has started
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        for part, names in ((self.inspect, INSPECT), (self.admin, ADMIN), (self.exchanges, EXCHANGES)):
+            for name in names:
+                setattr(part, name, _suspending(getattr(part, name)))
 
     def after_durable(self, callback: Callable[[OpenQError | None], None]) -> None:
         loop = asyncio.get_running_loop()

@@ -183,8 +183,8 @@ def test_counters_are_the_same_after_a_crash(tmp_path: Path, snapshot: bool) -> 
 
     broker.ack("q", receipts("q", 2))
     if snapshot:
-        assert broker._housekeeper is not None
-        broker._housekeeper.snapshot()
+        assert broker.housekeeper is not None
+        broker.housekeeper.snapshot()
     for _ in range(2):
         broker.nack("q", *receipts("q", 1), 0)  # the second time it is dead-lettered
     broker.nack_many("q", receipts("q", 2))

@@ -73,7 +73,7 @@ def is_set_aside(server: InProcessServer, queue: str) -> None:
     broker = broker_of(server)
     [damage] = [each for each in broker.damage.listed() if each.queue == queue]
     assert damage.kind == "set_aside"
-    assert damage.message_id == broker.id_of(QUEUES.index(queue) * 10 + 5)
+    assert damage.message_id == broker.inspect.id_of(QUEUES.index(queue) * 10 + 5)
     assert damage.file.endswith(".seg")
     [line] = [line for line in server.records.lines if damage.message_id in line and "set aside" in line]
     assert queue in line
@@ -125,7 +125,7 @@ def test_rest_receive_gives_the_nine_others_once(server: InProcessServer) -> Non
 
 
 def test_peek_browse_and_search_show_the_others(server: InProcessServer) -> None:
-    peeked = broker_of(server).peek("by-peek", 100)
+    peeked = broker_of(server).inspect.peek("by-peek", 100)
     browsed = rest(server, "GET", "queues/by-browse/messages?limit=100")
     found = rest(server, "POST", "queues/by-search/search", {"text": "o"})
 
@@ -138,16 +138,16 @@ def test_peek_browse_and_search_show_the_others(server: InProcessServer) -> None
 
 def test_timelines_and_replay_go_on_around_the_damage(server: InProcessServer) -> None:
     broker = broker_of(server)
-    assert len(broker.peek("by-get", 10)) == 9
+    assert len(broker.inspect.peek("by-get", 10)) == 9
 
-    [step] = broker.timeline("by-get", broker.id_of(65))
+    [step] = broker.inspect.timeline("by-get", broker.inspect.id_of(65))
     assert (step.what, step.detail) == ("removed", "damaged")  # how it was published is damaged
-    past = broker.past("by-get", HistoryRange(limit=100))
+    past = broker.inspect.past("by-get", HistoryRange(limit=100))
     assert [each.body for each in past] == [text.encode() for text in GOOD]
     broker.declare("again", QueueSettings())
-    count = broker.replay("by-get", 0, None, to="again")
+    count = broker.admin.replay("by-get", 0, None, to="again")
     assert count == 9
-    assert [entry.body for entry in broker.peek("again", 10)] == [text.encode() for text in GOOD]
+    assert [entry.body for entry in broker.inspect.peek("again", 10)] == [text.encode() for text in GOOD]
 
 
 def test_a_damaged_dead_letter_does_not_stop_a_redrive(server: InProcessServer) -> None:
@@ -156,7 +156,7 @@ def test_a_damaged_dead_letter_does_not_stop_a_redrive(server: InProcessServer) 
         broker.reject("by-redrive", (delivery.entry.seq, delivery.number))
     assert broker.stats("dead").ready == 10  # nobody has read them yet
 
-    assert broker.redrive("dead", "by-redrive") == 10
+    assert broker.admin.redrive("dead", "by-redrive") == 10
 
     received = broker.load(broker.receive("by-redrive", 10))
     assert [each.entry.body for each in received] == [text.encode() for text in GOOD]

@@ -291,8 +291,8 @@ def test_after_a_failed_sync_nothing_is_acknowledged_and_health_is_red(tmp_path:
 
     broker = LocalBroker(tmp_path / "d")
     try:
-        assert broker.find("q", held["id"]).body == b"kept"
-        assert broker.status("q", held["id"]) == "in_flight"  # neither lost nor acked
+        assert broker.inspect.find("q", held["id"]).body == b"kept"
+        assert broker.inspect.status("q", held["id"]) == "in_flight"  # neither lost nor acked
     finally:
         broker.close()
 

@@ -72,7 +72,7 @@ def test_frames_of_a_connection_are_done_in_their_order(running: RunningServer) 
         for body in bodies[200:]:
             channel.basic_publish("", "jobs", body)
 
-    assert [each.body for each in running.broker.entries("jobs")] == bodies
+    assert [each.body for each in running.broker.inspect.entries("jobs")] == bodies
 
 
 def test_consumers_get_all_of_it_whole_and_acknowledge_it(running: RunningServer) -> None:

@@ -40,7 +40,7 @@ def listed(sqs: Service, **members: Any) -> list[dict[str, Any]]:
 
 
 def bodies(sqs: Service, queue: str) -> set[bytes | None]:
-    return {entry.body for entry in sqs.broker.entries(queue)}
+    return {entry.body for entry in sqs.broker.inspect.entries(queue)}
 
 
 def handle(task_id: object, arn: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..auth.errors import LoginFailed
 from ..auth.guard import Principal
 from ..auth.policy import POLICY_NOTE
-from ..broker.full_interface import KnownQueue
+from ..broker.interface import KnownQueue
 from ..errors import OpenQError
 from ..names import owner_of, qualified_name, split_namespace
 from ..server.condition_keys import connection_condition_keys

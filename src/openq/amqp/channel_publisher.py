@@ -10,7 +10,7 @@ from struct import Struct
 
 from .. import amqp_fields
 from ..amqp_fields import is_plain
-from ..broker.full_interface import KnownQueue
+from ..broker.interface import KnownQueue
 from ..errors import OpenQError
 from ..names import qualified_name
 from . import methods as m
@@ -104,7 +104,7 @@ class ChannelPublisher:
                 if single is None or end == at:
                     end = at + 1
                     refused += [at for _ in self._publish(target, queue, all_properties[at], bodies[at:end])]
-                elif not self._vhost.publish_each(target, single, all_properties[at:end], bodies[at:end]):
+                elif not self._vhost.publish_many(target, single, all_properties[at:end], bodies[at:end]):
                     single = None  # its settings changed meanwhile
                     continue
             except DiskFull:

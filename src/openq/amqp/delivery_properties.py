@@ -7,7 +7,7 @@ from typing import cast
 
 from .. import amqp_fields
 from ..amqp_fields import Long, Timestamp
-from ..broker.full_interface import FullBroker
+from ..broker.interface import Broker
 from ..model import DeadLetterEvent, Delivery, DeliveryOptions, Entry
 from ..names import split_name
 
@@ -50,7 +50,7 @@ _COUNT_HEADER = "x-delivery-count"
 COUNT_NEVER, COUNT_REDELIVERED, COUNT_ALWAYS = range(3)
 
 
-def delivery_properties(broker: FullBroker, delivery: Delivery, count_mode: int) -> bytes:
+def delivery_properties(broker: Broker, delivery: Delivery, count_mode: int) -> bytes:
     """The properties as they were published, with the headers that the broker adds."""
     entry = delivery.entry
     options = entry.options or _NO_EXTRA
@@ -85,7 +85,7 @@ def fit_properties(amqp_properties: bytes, max_bytes: int) -> bytes:
     return amqp_fields.encode(props)
 
 
-def _translate_properties(broker: FullBroker, entry: Entry) -> bytes:
+def _translate_properties(broker: Broker, entry: Entry) -> bytes:
     """For a message of another protocol."""
     options = entry.options or _NO_EXTRA
     properties = entry.properties
@@ -96,7 +96,7 @@ def _translate_properties(broker: FullBroker, entry: Entry) -> bytes:
         priority=options.priority,
         group=options.group,
         dedup=options.dedup,
-        message_id=broker.message_id(entry),
+        message_id=broker.inspect.message_id(entry),
         expiration=str(options.expires_ms - entry.sent_ms) if options.expires_ms else None,
     )
 

@@ -37,9 +37,9 @@ PresenceByQueue = dict[str, ConsumerPresence]  # by queue key
 class PeerServers:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
-        self._broker = context.broker
+        self._cluster = context.broker.cluster  # None: there is only this server
         self.name = secrets.token_hex(8)
-        self.is_single = not context.broker.is_shared
+        self.is_single = self._cluster is None
         self.local_consumers: Callable[[], PresenceByQueue] = dict  # set by the server
         self._known: dict[str, PresenceByQueue] = {}
         self._known_s = -MAX_AGE_S
@@ -48,12 +48,12 @@ class PeerServers:
 
     def announce(self) -> None:
         """Announce the consumers of this server. Raises what the store raises."""
-        if self.is_single:
+        if self._cluster is None:
             return
         data = json.dumps(
             {"amqp": {queue_key: list(each) for queue_key, each in self.local_consumers().items()}}
         )
-        self._broker.heartbeat(self.name, data.encode(), PEER_TIMEOUT_MS)
+        self._cluster.heartbeat(self.name, data.encode(), PEER_TIMEOUT_MS)
 
     def heartbeat(self) -> None:
         """Announce and refresh; called regularly on the loop."""
@@ -69,17 +69,17 @@ class PeerServers:
             self._is_announcing = False
 
     def leave(self) -> None:
-        if not self.is_single:
+        if self._cluster is not None:
             try:
-                self._broker.remove_server(self.name)
+                self._cluster.remove_server(self.name)
             except OpenQError as error:
                 log.warning("the other servers treat this one as alive until it times out: %s", error)
 
     def refresh(self) -> None:
         """Read the announcements of the other servers."""
-        if self.is_single:
+        if self._cluster is None:
             return
-        found = self._broker.servers()
+        found = self._cluster.servers()
         self._known = {name: _parse_presence(data) for name, data in found.items() if name != self.name}
         self._known_s = self._context.loop.time()
 

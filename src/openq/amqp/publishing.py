@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from .. import amqp_fields
 from ..amqp_fields import AmqpProperties, MalformedProperties
-from ..broker.full_interface import KnownQueue
+from ..broker.interface import KnownQueue
 from ..errors import OutOfRoom
 from ..model import ENCODING_BYTES, MAX_SPAN_MS, Draft, Properties, plain_options
 from ..names import qualified_name
@@ -236,7 +236,7 @@ class VhostPublisher:
         """
         if queue is not None and not properties.keys:
             return (queue,)
-        if not self._broker.is_shared:
+        if not self._broker.cluster is not None:
             return self._known_queues(target, properties)
         try:
             found = self._known_queues(target, properties)
@@ -244,7 +244,7 @@ class VhostPublisher:
             found = []
         if not found:
             # Another server may just have declared it: refresh what is known here.
-            self._broker.exchanges()
+            self._broker.exchanges.list_exchanges()
             found = self._known_queues(target, properties)
         return found
 
@@ -253,20 +253,20 @@ class VhostPublisher:
         if target.is_default:
             names = dict.fromkeys((target.queue_key, *(qualified_name(self._account, key) for key in keys)))
             return [queue for queue in map(broker.find_queue, names) if queue is not None]
-        if target.exchange_key not in broker.router:
+        if target.exchange_key not in broker.exchanges.router:
             raise AmqpError(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{self._vhost}'")
-        if broker.router.get(target.exchange_key).internal:
+        if broker.exchanges.router.get(target.exchange_key).internal:
             raise AmqpError(
                 ACCESS_REFUSED,
                 f"cannot publish to internal exchange '{target.exchange}' in vhost '{self._vhost}'",
             )
-        return broker.routed_queues(target.exchange_key, [target.key, *keys], properties.headers)
+        return broker.exchanges.routed_queues(target.exchange_key, [target.key, *keys], properties.headers)
 
     def single_plain_queue(self, target: PublishTarget, queue: KnownQueue | None) -> KnownQueue | None:
-        """The queue for `publish_each`: the only one for any headers, and without settings that need each
+        """The queue for `publish_many`: the only one for any headers, and without settings that need each
         message examined. `queue` as in `queues`."""
         if not target.is_default:
-            router = self._broker.router
+            router = self._broker.exchanges.router
             names = router.fixed_route(target.exchange_key, target.key)
             if names is None or len(names) != 1 or router.get(target.exchange_key).internal:
                 return None
@@ -275,16 +275,15 @@ class VhostPublisher:
 
     # -- into the broker
 
-    def publish_each(
+    def publish_many(
         self, target: PublishTarget, queue: KnownQueue, all_properties: list[bytes], bodies: list[bytes]
     ) -> bool:
         """Plain messages with properties of their own. False: publish them one by one. Raises DiskFull."""
         options = None if target.is_default else plain_options((target.exchange_key, target.key))
         properties_each = list(map(Properties.from_amqp, all_properties))
         try:
-            return self._broker.publish_with_properties(
-                queue.name, bodies, ENCODING_BYTES, properties_each, options
-            )
+            seqs = self._broker.publish_bodies(queue.name, bodies, ENCODING_BYTES, properties_each, options)
+            return seqs is not None
         except OutOfRoom:
             raise DiskFull(0, []) from None
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ..broker.full_interface import KnownQueue
+from ..broker.interface import KnownQueue
 from ..errors import OpenQError
 from ..server.context import ServerContext
 from .arguments import declaration_of, expires_ms

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NoReturn, ParamSpec, TypeVar, cast
 
-from ..broker.full_interface import KnownQueue
+from ..broker.interface import KnownQueue
 from ..engine.routing import PREDECLARED, Binding, Exchange, Kind, is_default
 from ..errors import ExchangeNotFound, OpenQError, QueueExists, QueueNotFound
 from ..names import DEFAULT_ACCOUNT, qualified_name, split_name
@@ -66,7 +66,7 @@ class Topology:
         self.context = context
         self.broker = context.broker
         self.peers = PeerServers(context)
-        self.policies = Policies(context.config.path, None if self.peers.is_single else context.broker)
+        self.policies = Policies(context.config.path, context.broker.cluster)
         # Exclusive queue -> the connection that declared it, and the number of that queue: another protocol
         # may delete it and create one of the same name.
         self._owners: dict[str, tuple[object, int]] = {}
@@ -103,7 +103,7 @@ class Topology:
                 pass  # deleted meanwhile
         for exchange in self.exchanges():
             if not exchange.durable and self.has_exchange(exchange.name):
-                self.broker.delete_exchange(exchange.name)
+                self.broker.exchanges.delete_exchange(exchange.name)
 
     def delete_orphans(self, *, at_start: bool = False) -> None:
         """Delete transient objects of servers that died, where servers share a store."""
@@ -118,7 +118,7 @@ class Topology:
             server = exchange.arguments.get(HOME_ARGUMENT)
             is_orphan = isinstance(server, str) and is_dead(server, at_start=at_start)
             if is_orphan and self.has_exchange(exchange.name):
-                _with_amqp_errors(self.broker.delete_exchange, exchange.name)
+                _with_amqp_errors(self.broker.exchanges.delete_exchange, exchange.name)
 
     def close(self) -> None:
         self._expiry.close()
@@ -148,7 +148,9 @@ class Topology:
         if account == DEFAULT_ACCOUNT or self.has_exchange(qualified_name(account, "amq.direct")):
             return False
         for name, kind in reversed(PREDECLARED_NAMES):  # amq.direct, which marks a vhost, comes last
-            _with_amqp_errors(self.broker.declare_exchange, Exchange(qualified_name(account, name), kind))
+            _with_amqp_errors(
+                self.broker.exchanges.declare_exchange, Exchange(qualified_name(account, name), kind)
+            )
         return True
 
     def remove_vhost(self, vhost: str) -> bool:
@@ -163,7 +165,7 @@ class Topology:
             self.delete_by_key(queue_key)
         for exchange in self.exchanges(vhost):
             if split_name(exchange.name)[1] and self.has_exchange(exchange.name):
-                _with_amqp_errors(self.broker.delete_exchange, exchange.name)
+                _with_amqp_errors(self.broker.exchanges.delete_exchange, exchange.name)
         for policy in self.policies.all(vhost):
             self.policies.clear(vhost, policy.name)
         return True
@@ -362,12 +364,12 @@ class Topology:
 
     def _exchange(self, exchange_key: str) -> Exchange:
         try:
-            return self.broker.exchange(exchange_key)
+            return self.broker.exchanges.exchange(exchange_key)
         except ExchangeNotFound:
-            if not self.broker.is_shared:
+            if not self.broker.cluster is not None:
                 raise
-        self.broker.exchanges()  # refresh: another server may have declared it
-        return self.broker.exchange(exchange_key)
+        self.broker.exchanges.list_exchanges()  # refresh: another server may have declared it
+        return self.broker.exchanges.exchange(exchange_key)
 
     def exchange(self, vhost: str, name: str) -> Exchange:
         """Raises 404."""
@@ -377,12 +379,12 @@ class Topology:
             raise AmqpError(NOT_FOUND, f"no {describe('exchange', name, vhost)}") from None
 
     def exchanges(self, vhost: str | None = None) -> list[Exchange]:
-        found = self.broker.exchanges()
+        found = self.broker.exchanges.list_exchanges()
         return found if vhost is None else [each for each in found if _is_in_vhost(each.name, vhost)]
 
     def is_delayed(self, exchange_key: str) -> bool:
         """Whether messages are delayed by their header `x-delay`."""
-        router = self.broker.router
+        router = self.broker.exchanges.router
         return exchange_key in router and DELAYED_ARGUMENT in router.get(exchange_key).arguments
 
     def declare_exchange(
@@ -447,7 +449,7 @@ class Topology:
             internal=internal,
             arguments=marked,
         )
-        _with_amqp_errors(self.broker.declare_exchange, self._with_alternate(exchange))
+        _with_amqp_errors(self.broker.exchanges.declare_exchange, self._with_alternate(exchange))
 
     def _with_alternate(self, exchange: Exchange) -> Exchange:
         """Set the alternate exchange, by its own argument or by a policy."""
@@ -481,13 +483,13 @@ class Topology:
             return
         if if_unused and self.bindings(source=exchange_key):
             raise AmqpError(PRECONDITION_FAILED, f"{describe('exchange', name, vhost)} in use")
-        _with_amqp_errors(self.broker.delete_exchange, exchange_key)
+        _with_amqp_errors(self.broker.exchanges.delete_exchange, exchange_key)
 
     # -- bindings
 
     def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
         """`source` and `destination` are keys."""
-        return self.broker.bindings(source, destination)
+        return self.broker.exchanges.bindings(source, destination)
 
     def bind_queue(
         self,
@@ -525,7 +527,7 @@ class Topology:
         )
         if binding in self.bindings(binding.source, binding.destination):
             self.check_access(vhost, queue, owner)
-            _with_amqp_errors(self.broker.unbind, binding)
+            _with_amqp_errors(self.broker.exchanges.unbind, binding)
 
     def bind_exchange(
         self, vhost: str, destination: str, source: str, key: str, arguments: Arguments | None = None
@@ -545,12 +547,12 @@ class Topology:
         binding = _binding(
             qualified_name(account, source), qualified_name(account, destination), True, key, arguments
         )
-        _with_amqp_errors(self.broker.unbind, binding)
+        _with_amqp_errors(self.broker.exchanges.unbind, binding)
 
     def _bind(self, source: Exchange, binding: Binding) -> bool:
         if source.kind == "headers" and "x-match" in binding.arguments:
             check_match(binding.arguments["x-match"])
-        return _with_amqp_errors(self.broker.bind, binding)
+        return _with_amqp_errors(self.broker.exchanges.bind, binding)
 
     # -- policies
 
@@ -622,7 +624,7 @@ class Topology:
             return
         wanted = self._with_alternate(exchange)
         if wanted != exchange and self.has_exchange(exchange.name):
-            _with_amqp_errors(self.broker.change_exchange, wanted)
+            _with_amqp_errors(self.broker.exchanges.change_exchange, wanted)
 
 
 _POLICY_SETTINGS = (

@@ -16,20 +16,20 @@ _MAX_QUEUES = 8  # dead-letter queues behind one another
 
 
 class MessageSource(Protocol):
-    """What both brokers have."""
+    """What is asked of a store."""
 
     def settings(self, queue: str) -> QueueSettings: ...
     def find(self, queue: str, message_id: str) -> Entry: ...
     def timeline(self, queue: str, message_id: str) -> Sequence[TimelineStep]: ...
 
 
-def why_elsewhere(broker: MessageSource, queue: str, message_id: str) -> Why | None:
+def why_elsewhere(source: MessageSource, queue: str, message_id: str) -> Why | None:
     """Why a message that is not in this queue is not delivered there; None: nothing is known of it."""
-    found = _dead_letter(broker, queue, message_id)
+    found = _dead_letter(source, queue, message_id)
     if found is not None:
         return found
     try:
-        steps = broker.timeline(queue, message_id)
+        steps = source.timeline(queue, message_id)
     except OpenQError:
         return None  # history is not kept, or cannot be read now
     for step in reversed(steps):
@@ -41,17 +41,17 @@ def why_elsewhere(broker: MessageSource, queue: str, message_id: str) -> Why | N
     return None
 
 
-def _dead_letter(broker: MessageSource, queue: str, message_id: str) -> Why | None:
+def _dead_letter(source: MessageSource, queue: str, message_id: str) -> Why | None:
     """In the queue's dead-letter queue, or in that one's."""
     name: str | None = queue
     seen = {queue}
     for _ in range(_MAX_QUEUES):
         try:
-            name = broker.settings(name).dead_letter if name is not None else None
+            name = source.settings(name).dead_letter if name is not None else None
             if name is None or name in seen:
                 return None
             seen.add(name)
-            entry = broker.find(name, message_id)
+            entry = source.find(name, message_id)
         except MessageNotFoundError:
             continue
         except OpenQError:

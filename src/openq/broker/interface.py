@@ -1,24 +1,48 @@
-"""The Broker interface: all that a protocol or a client knows of queues.
+"""The broker interface: all that a protocol or a client knows of queues.
 
-No verb waits for the disk. What was done is *promised* only after `sync` (threads) or the callback of
-`when_durable` (event loops): one wait for any number of verbs, and one place where answers are held back.
-Where `waits` is true a verb may suspend the greenlet that calls it, and other requests go on meanwhile.
-To add a broker: implement these, and join the list in tests/scenarios.
+`Broker` has two implementations: `openq.local` (engine and journal in this process) and `openq.redis`. Its
+names come in roles, so that a function can ask for the role it needs:
+
+    Queues       create, delete, look up, count
+    Messages     publish, receive, settle; batches first, one call for many messages
+    Durability   wait for the disk or for Redis; health, metrics, the end
+    Inspect      `broker.inspect`: look at messages without changing them
+    Exchanges    `broker.exchanges`: exchanges, bindings, routes
+
+Other parts have one name each: `admin` (change queued messages), `cluster` (what servers of one store share),
+`staging`, `subscriptions`, `cursors` (data pipelines), `damage`.
+
+No call waits for the disk. A change is durable only after `sync` (threads) or the callback of `after_commit`
+(event loops): one wait for any number of calls. Where `waits` is true, a call may suspend the greenlet that
+makes it, and other requests continue meanwhile.
+
+To add a broker: implement these protocols and join the list in tests/scenarios.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from ..engine.routing import Binding, Exchange
+from ..engine.routing import Binding, Exchange, ExchangeRouter, Removed
 from ..engine.why import Why
 from ..errors import InvalidSearch, OpenQError
-from ..model import Delivery, Draft, Entry, QueueSettings
+from ..model import Delivery, DeliveryOptions, Draft, Entry, Properties, QueueSettings
 from .waiters import Waiter
 
+if TYPE_CHECKING:
+    from ..journal.file_journal import Journal
+    from ..metrics import Family
+    from .cursors import Cursors
+    from .damage import DamageRegister
+    from .history import HistoryRange, PastMessage
+    from .scan_position import ScannedEntry, ScanPosition
+    from .staged_batches import Staging
+    from .subscriptions import Subscriptions
+
 Receipt = tuple[int, int]  # sequence of the message, number of the delivery
+Listener = Callable[[dict[str, Any]], None]  # gets every event
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +59,18 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class TimelineStep:
-    """One line of a message's timeline."""
+    """One step of a message's timeline."""
 
     time_ms: int
     what: str
     queue: str
     detail: str = ""
-    traceback: str = ""  # of the failure that this step is about
+    traceback: str = ""  # of the failure that this step reports
 
 
 @dataclass(slots=True)
 class Filter:
-    """Which messages a search, redrive or replay is about. Everything that is set must hold."""
+    """Selects messages for a search, redrive or replay. All conditions that are set must hold."""
 
     ids: Sequence[str] | None = None
     type: str | None = None
@@ -55,7 +79,7 @@ class Filter:
     json: Mapping[str, object] = field(default_factory=dict)  # dotted path -> value
     reason: str | None = None  # of the last failure, or of a dead letter
     state: str = "all"
-    dead_in: str | None = None  # only the dead letters in this queue: those that died elsewhere
+    dead_in: str | None = None  # only dead letters in this queue: messages dead-lettered by another one
 
     def __post_init__(self) -> None:
         for path in self.json:
@@ -67,20 +91,20 @@ _MAX_DIGITS = 100
 
 
 def _check_path(path: str) -> None:
-    """Raises InvalidSearch. A number in a path is a place in a list, or the name of a field."""
+    """Raises InvalidSearch. A number in a path is a list index or the name of a field."""
     if len(path) > _MAX_PATH:
         raise InvalidSearch(f"a key of `json` has at most {_MAX_PATH} characters, not {len(path)}")
     for part in path.split("."):
         if part.isdigit() and (not part.isascii() or len(part) > _MAX_DIGITS):
             raise InvalidSearch(
-                f"{part[:40]!r} in a key of `json` is no place in a list: "
-                f"write it with the digits 0 to 9, at most {_MAX_DIGITS} of them"
+                f"{part[:40]!r} in a key of `json` is not a list index: "
+                f"use the digits 0 to 9, at most {_MAX_DIGITS} of them"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search brought: entries, and whether everything was looked at in the time given."""
+    """Entries found, and whether the whole queue was searched within the time budget."""
 
     entries: list[Entry]
     complete: bool
@@ -92,7 +116,7 @@ _DEGRADED_HINT = "`openq damage ls` names it, `openq damage clear` ends this onc
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`ok`: everything is served. What is `degraded` is served all the same, and says why."""
+    """`ok`: everything is served. A degraded broker serves too; `degraded` says why."""
 
     ok: bool
     detail: str
@@ -101,33 +125,83 @@ class Health:
 
     @property
     def status(self) -> Literal["ok", "degraded", "failed"]:
-        """In one word: ok, degraded or failed."""
         if not self.ok:
             return "failed"
         return "degraded" if self.degraded else "ok"
 
     @property
     def hint(self) -> str | None:
-        """What an operator can do about it."""
+        """What an operator can do."""
         return _DEGRADED_HINT if self.status == "degraded" else None
 
 
-class Broker(Protocol):
-    # Queues.
+class KnownQueue(Protocol):
+    """A queue as the broker knows it without asking the store. Read only."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def settings(self) -> QueueSettings: ...
+    @property
+    def created_ms(self) -> int: ...
+    @property
+    def deleted(self) -> bool: ...
+    @property
+    def fifo(self) -> bool: ...
+    @property
+    def is_plain(self) -> bool: ...  # a plain message needs no further checks here
+
+
+class Queues(Protocol):
+    """Queues by their keys (see `openq.names`)."""
+
     def declare(self, queue: str, settings: QueueSettings, *, change: bool = False) -> QueueSettings: ...
     def delete(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int: ...
     def queues(self) -> list[str]: ...
+    @property
+    def find_queue(self) -> Callable[[str], KnownQueue | None]: ...  # never waits
+    def get_queue(self, queue: str) -> KnownQueue: ...  # or QueueNotFound
     def settings(self, queue: str) -> QueueSettings: ...
     def stats(self, queue: str) -> QueueStats: ...
-    def purge(self, queue: str) -> int: ...
+    def waiting(self, queue: str) -> tuple[int, int]: ...  # messages and bytes, an estimate; never waits
+    def ready_count(self, queue: str) -> int: ...
+    def in_flight(self, queue: str) -> int: ...
+    def purge(self, queue: str, waiting_only: bool = False) -> int: ...
 
-    # In.
-    def publish(self, queue: str, draft: Draft) -> str: ...
-    def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[str | OpenQError]: ...
+
+class Messages(Protocol):
+    """Publish, receive and settle.
+
+    What `receive` returns must pass `load` before a client sees it, and only what `load` returns may be
+    shown: a message whose body cannot be read is set aside.
+    """
+
+    def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
+        """For each draft its id and whether it is that of an earlier message, or its error."""
+
+    # The fast paths for plain messages. 0 or None: the caller must use `publish_many`.
+    def publish_body(
+        self,
+        queue: str,
+        body: bytes,
+        encoding: int,
+        properties: Properties | None = None,
+        options: DeliveryOptions | None = None,
+    ) -> int: ...
+    def publish_bodies(
+        self,
+        queue: str,
+        bodies: Sequence[bytes],
+        encoding: int,
+        properties: Properties | Sequence[Properties] | None = None,
+        options: DeliveryOptions | None = None,
+    ) -> Sequence[int] | None: ...
+
     def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]: ...
+    def route_to(self, queues: Sequence[str], draft: Draft) -> tuple[str, list[str], OpenQError | None]: ...
 
-    # Out. What `receive` returns must go through `load` before anybody sees it, and only what that returns
-    # may be shown: a message whose body cannot be read is set aside.
     def receive(
         self,
         queue: str,
@@ -139,23 +213,92 @@ class Broker(Protocol):
     def add_waiter(self, queue: str, waiter: Waiter) -> list[Delivery] | None: ...
     def remove_waiter(self, queue: str, waiter: Waiter) -> bool: ...
     def load(self, deliveries: list[Delivery]) -> list[Delivery]: ...
+    def is_loaded(self, deliveries: Sequence[Delivery]) -> bool: ...  # `load` would not wait
+    def drop_bodies(self, deliveries: Sequence[Delivery]) -> None: ...
+
     def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]: ...
+    def ack_one(self, queue: str, seq: int, number: int) -> None: ...
+    def ack_late(self, queue: str, receipt: Receipt) -> bool: ...
     def nack(
         self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None
     ) -> str: ...
+    def nack_many(
+        self, queue: str, receipts: Sequence[Receipt], reason: str | None = None, delay_ms: int | None = 0
+    ) -> int: ...
     def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str: ...
+    def reject_many(self, queue: str, receipts: Sequence[Receipt], reason: str | None = None) -> int: ...
     def release(self, queue: str, receipts: Sequence[Receipt]) -> int: ...
     def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int: ...
+    def extend_late(self, queue: str, receipt: Receipt, lease_ms: int) -> int | None: ...
 
-    # Looking and mending.
+
+class Durability(Protocol):
+    """When a change is safe, and the state of the store."""
+
+    @property
+    def waits(self) -> bool: ...  # a call may suspend the greenlet that makes it
+    @property
+    def is_durable(self) -> bool: ...  # answers wait for a commit
+    @property
+    def storage(self) -> str: ...  # memory | journal | redis
+    @property
+    def place(self) -> str: ...  # where messages are kept, for people
+    @property
+    def id_prefix(self) -> str: ...  # of message ids
+    @property
+    def journal(self) -> Journal | None: ...
+    def sync(self) -> None: ...
+    def flush(self) -> None: ...
+    def after_commit(self, callback: Callable[[], None]) -> None: ...
+    # For a broker that waits: never suspends; calls back on the loop, with the error if there is one.
+    def after_durable(self, callback: Callable[[OpenQError | None], None]) -> None: ...
+    def commit_location(self, deliveries: Sequence[Delivery]) -> int: ...
+    def subscribe(self, listener: Listener) -> Callable[[], None]: ...
+    def health(self) -> Health: ...
+    def gauges(self) -> list[Family]: ...
+    def now_ms(self) -> int: ...
+    def announce_url(self, url: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Inspect(Protocol):
+    """Look at messages without changing them."""
+
     def peek(self, queue: str, limit: int = 1, rear: bool = False) -> list[Entry]: ...
-    def search(self, queue: str, filter: Filter, limit: int, budget_s: float) -> SearchResult: ...
+    def entries(self, queue: str, state: str = "all") -> list[Entry]: ...
+    def walk(self, queue: str, state: str, after: ScanPosition | None) -> Iterator[ScannedEntry]: ...
+    def with_bodies(self, entries: Sequence[Entry]) -> list[Entry]: ...
+    def find(self, queue: str, message_id: str) -> Entry: ...
+    def status(self, queue: str, message_id: str) -> str | None: ...
+    def id_of(self, seq: int) -> str: ...
+    def message_id(self, entry: Entry) -> str: ...
+    def lease(self, queue: str, seq: int) -> Delivery | None: ...
+    def lease_of(self, queue: str, message_id: str) -> Delivery | None: ...
+    def leases(self, queue: str, limit: int) -> list[Delivery]: ...
+    def leases_of(self, queue: str, seqs: Sequence[int]) -> dict[int, Delivery]: ...
+    def deliveries(self, queue: str) -> list[Delivery]: ...
+    def search(
+        self,
+        queue: str,
+        filter: Filter,
+        limit: int = 100,
+        budget_s: float = 1.0,
+        max_bytes: int | None = None,
+    ) -> SearchResult: ...
+    def matching(self, queue: str, filter: Filter) -> Iterator[list[Entry]]: ...
     def why(self, queue: str, message_id: str) -> Why: ...
     def timeline(self, queue: str, message_id: str) -> list[TimelineStep]: ...
+    def past(self, queue: str, span: HistoryRange) -> list[PastMessage]: ...
+
+
+class Admin(Protocol):
+    """Change queued messages by hand."""
+
     def cancel(self, queue: str, message_id: str) -> None: ...
     def edit(self, queue: str, message_id: str, draft: Draft) -> None: ...
     def move(self, queue: str, message_ids: Sequence[str], to: str) -> list[OpenQError | None]: ...
     def reschedule(self, queue: str, message_id: str, due_ms: int) -> None: ...
+    def redrive_targets(self, queue: str, entries: Sequence[Entry], to: str | None) -> list[str | None]: ...
     def redrive(
         self,
         queue: str,
@@ -163,6 +306,7 @@ class Broker(Protocol):
         filter: Filter | None = None,
         rate: float | None = None,
         progress: Callable[[int], bool] | None = None,
+        allowed: Callable[[str], bool] | None = None,
     ) -> int: ...
     def replay(
         self,
@@ -171,18 +315,54 @@ class Broker(Protocol):
         since_id: str | None,
         to: str | None = None,
         *,
+        filter: Filter | None = None,
+        rate: float | None = None,
+        progress: Callable[[int], bool] | None = None,
+        dry_run: bool = False,
         include_purged: bool = False,
     ) -> int: ...
 
-    # Exchanges.
-    def declare_exchange(self, exchange: Exchange) -> bool: ...
-    def delete_exchange(self, name: str, if_unused: bool = False) -> object: ...
-    def bind(self, binding: Binding) -> bool: ...
-    def unbind(self, binding: Binding) -> object: ...  # false: there was no such binding
 
-    # Promises, and the end.
-    def sync(self) -> None: ...
-    def after_commit(self, callback: Callable[[], None]) -> None: ...
-    def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]: ...
-    def health(self) -> Health: ...
-    def close(self) -> None: ...
+class Exchanges(Protocol):
+    @property
+    def router(self) -> ExchangeRouter: ...  # read only; never waits
+    def declare_exchange(self, exchange: Exchange) -> bool: ...
+    def change_exchange(self, exchange: Exchange) -> None: ...
+    def delete_exchange(self, name: str, if_unused: bool = False) -> Removed: ...
+    def bind(self, binding: Binding) -> bool: ...
+    def unbind(self, binding: Binding) -> Removed: ...  # false: there was no such binding
+    def exchange(self, name: str) -> Exchange: ...
+    def list_exchanges(self) -> list[Exchange]: ...
+    def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]: ...
+    def routed_queues(
+        self, exchange: str, keys: Sequence[str], headers: Mapping[str, object] | None
+    ) -> Sequence[KnownQueue]: ...
+
+
+class Cluster(Protocol):
+    """What servers of one store share. A document is replaced only if its version is still the one given."""
+
+    def document(self, name: str) -> tuple[int, bytes | None]: ...  # version 0: there is none
+    def put_document(self, name: str, version: int, data: bytes) -> int: ...
+    def heartbeat(self, server: str, data: bytes, ttl_ms: int) -> None: ...
+    def servers(self) -> dict[str, bytes]: ...
+    def remove_server(self, server: str) -> None: ...
+
+
+class Broker(Queues, Messages, Durability, Protocol):
+    @property
+    def inspect(self) -> Inspect: ...
+    @property
+    def admin(self) -> Admin: ...
+    @property
+    def exchanges(self) -> Exchanges: ...
+    @property
+    def cluster(self) -> Cluster | None: ...  # None: no other server has this store
+    @property
+    def staging(self) -> Staging: ...
+    @property
+    def subscriptions(self) -> Subscriptions: ...
+    @property
+    def cursors(self) -> Cursors: ...
+    @property
+    def damage(self) -> DamageRegister: ...

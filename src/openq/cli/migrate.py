@@ -91,8 +91,8 @@ def _print_content(source: MigrationEndpoint, options: Namespace) -> int:
     for row in rows:
         in_flight = f", {row['in_flight']} of them in flight" if row["in_flight"] else ""
         print(f"{row['queue']}: {count_text(int(row['messages']), 'message')}{in_flight}")
-    exchanges = len([each for each in source.broker.exchanges() if each not in PREDECLARED])
-    bindings = len(source.broker.bindings())
+    exchanges = len([each for each in source.broker.exchanges.list_exchanges() if each not in PREDECLARED])
+    bindings = len(source.broker.exchanges.bindings())
     counts = ((len(rows), "queue"), (exchanges, "exchange"), (bindings, "binding"))
     print(", ".join(count_text(*each) for each in counts) + "; nothing was changed")
     return OK
@@ -129,7 +129,7 @@ def _open_directory(
         os.replace(f"{state}.new", state)
 
     def past(queue: str, after: int, limit: int) -> list[PastMessage]:
-        return broker.past(queue, HistoryRange(after_seq=after, limit=limit))
+        return broker.inspect.past(queue, HistoryRange(after_seq=after, limit=limit))
 
     return MigrationEndpoint(broker, path, load, save, past), broker.close
 
@@ -143,7 +143,7 @@ def _open_redis(url: str, clock: VirtualClock) -> tuple[MigrationEndpoint, Calla
     own = SteppingClock(clock.now_ms())
     broker = RedisBroker(url, clock=own)
     place = str(parse(url))
-    alive = broker.servers()
+    alive = broker.cluster.servers()
     if alive:
         broker.close()
         raise InvalidSetting(f"{place} is in use: stop {', '.join(sorted(alive))} first")
@@ -151,17 +151,17 @@ def _open_redis(url: str, clock: VirtualClock) -> tuple[MigrationEndpoint, Calla
 
     def load() -> bytes | None:
         nonlocal version
-        version, data = broker.document(DOCUMENT)
+        version, data = broker.cluster.document(DOCUMENT)
         return data
 
     def save(data: bytes) -> None:
         nonlocal version
         broker.sync()
         load()
-        if not broker.put_document(DOCUMENT, version, data):
+        if not broker.cluster.put_document(DOCUMENT, version, data):
             raise InvalidSetting(f"another process migrates into {place} at the same time")
 
     def past(queue: str, after: int, limit: int) -> list[PastMessage]:
-        return broker.past(queue, HistoryRange(after_seq=after, limit=limit))
+        return broker.inspect.past(queue, HistoryRange(after_seq=after, limit=limit))
 
     return RedisEndpoint(broker, place, load, save, past, own), broker.close

@@ -29,7 +29,7 @@ class Admin(QueuePart):
 
     def cancel(self, message_id: str) -> None:
         """Remove one message that is not in flight."""
-        self.core.broker.cancel(self.core.name, checks.message_id(message_id))
+        self.core.broker.admin.cancel(self.core.name, checks.message_id(message_id))
         self.core.sync()
 
     def edit(
@@ -42,7 +42,7 @@ class Admin(QueuePart):
     ) -> None:
         """Replace the body of a message that is not in flight; type and attributes stay unless given."""
         core = self.core
-        entry = core.broker.find(core.name, checks.message_id(message_id))
+        entry = core.broker.inspect.find(core.name, checks.message_id(message_id))
         before = PeekedMessage(self.queue, entry)
         draft = make_draft(
             core.codec,
@@ -54,13 +54,13 @@ class Admin(QueuePart):
         has_amqp_properties = entry.properties is not None and entry.properties.amqp_properties is not None
         if has_amqp_properties and attributes is None and draft.type == before.message_type:
             draft.properties = entry.properties  # keep every property as published
-        core.broker.edit(core.name, message_id, draft)
+        core.broker.admin.edit(core.name, message_id, draft)
         core.sync()
 
     def move(self, message_id: str, to: QueueObject | str) -> None:
         """Move a message to the end of another queue on the same target. Its id stays."""
         core = self.core
-        [error] = core.broker.move(core.name, [checks.message_id(message_id)], core.name_of(to))
+        [error] = core.broker.admin.move(core.name, [checks.message_id(message_id)], core.name_of(to))
         if error is not None:
             raise error
         core.sync()
@@ -76,7 +76,7 @@ class Admin(QueuePart):
             due_ms = moment_ms(at, "at")
         else:
             due_ms = self.core.broker.now_ms() + to_ms(cast(float, delay), "delay")
-        self.core.broker.reschedule(self.core.name, message_id, due_ms)
+        self.core.broker.admin.reschedule(self.core.name, message_id, due_ms)
         self.core.sync()
 
     def redrive(
@@ -103,7 +103,7 @@ class Admin(QueuePart):
             checks.function(progress, "progress")
         wanted = make_filter(text, message_type, attributes, json, reason, ids, "ready")
         target = None if to is None else self.core.name_of(to)
-        return self.core.broker.redrive(self.core.name, target, wanted, rate, progress)
+        return self.core.broker.admin.redrive(self.core.name, target, wanted, rate, progress)
 
     def pause(self) -> None:
         """Deliver nothing until `resume`; publishing goes on."""
@@ -145,8 +145,10 @@ class Admin(QueuePart):
         Without a path the file is `<name>.json` in the working directory; `purge` removes that file.
         """
         core = self.core
-        entries = sorted(core.broker.entries(core.name), key=lambda entry: entry.seq)
-        in_flight = {delivery.entry.seq: delivery.count for delivery in core.broker.deliveries(core.name)}
+        entries = sorted(core.broker.inspect.entries(core.name), key=lambda entry: entry.seq)
+        in_flight = {
+            delivery.entry.seq: delivery.count for delivery in core.broker.inspect.deliveries(core.name)
+        }
         write_backup(self._file(path), self.queue, entries, in_flight)
         return len(entries)
 
@@ -161,7 +163,10 @@ class Admin(QueuePart):
         for result in results:
             if isinstance(result, OpenQError):
                 raise result
-        return sum(draft.id == result for draft, result in zip(drafts, results, strict=True))
+        return sum(
+            isinstance(result, tuple) and draft.id == result[0]
+            for draft, result in zip(drafts, results, strict=True)
+        )
 
     def _file(self, path: str | os.PathLike[str] | None) -> str:
         if path is not None:

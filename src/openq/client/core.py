@@ -107,7 +107,7 @@ class QueueCore:
 
     def bind(self, broker: LibraryBroker) -> None:
         self.broker = broker
-        self.message_id = broker.message_id
+        self.message_id = broker.inspect.message_id
         self.publish_body = broker.publish_body
         self.receive_now = _no_deliveries if self.handle.is_remote else broker.receive
         self.ack_one = broker.ack_one
@@ -177,7 +177,7 @@ class QueueCore:
 
     def publish_draft(self, draft: Draft) -> tuple[str, bool]:
         """The id, and whether it is that of an earlier message."""
-        [result] = self.broker.publish_each(self.name, [draft])
+        [result] = self.broker.publish_many(self.name, [draft])
         if isinstance(result, OpenQError):
             raise result
         return result
@@ -192,7 +192,7 @@ class QueueCore:
             return ids, list(zip(ids, items, strict=True)), None
         ids, fresh, errors = [], [], []
         drafts = [make_item(self.codec, item) for item in items]
-        for item, result in zip(items, self.broker.publish_each(self.name, drafts), strict=True):
+        for item, result in zip(items, self.broker.publish_many(self.name, drafts), strict=True):
             if isinstance(result, OpenQError):
                 errors.append(result)
                 continue
@@ -295,12 +295,12 @@ class QueueCore:
 
         A lease of another queue object is not used: an object that has lost its lease must not end the next.
         """
-        delivery = self.broker.lease_of(self.name, message_id)
+        delivery = self.broker.inspect.lease_of(self.name, message_id)
         if delivery is not None:
             if delivery.consumer in self.labels:
                 return delivery.entry.seq, delivery.number
             raise VisibilityTimeoutExpired(message_id, self.name)
-        options = self.broker.find(self.name, message_id).options
+        options = self.broker.inspect.find(self.name, message_id).options
         if options is not None and options.count:
             raise VisibilityTimeoutExpired(message_id, self.name)
         raise MessageNotFoundError(message_id, self.name)
@@ -337,6 +337,20 @@ class _ClosedBroker:
     def check_not_forked(self) -> None:
         if self._error is not Closed:
             raise self._error()
+
+    # Parts of the interface refuse like the broker itself.
+
+    @property
+    def inspect(self) -> _ClosedBroker:
+        return self
+
+    @property
+    def admin(self) -> _ClosedBroker:
+        return self
+
+    @property
+    def exchanges(self) -> _ClosedBroker:
+        return self
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def refuse(*_: object, **__: object) -> Any:

@@ -60,13 +60,13 @@ class QueueExchanges(QueuePart):
             checks.text_or_none(alternate, "alternate"),
             _arguments(arguments),
         )
-        is_new = self.core.broker.declare_exchange(exchange)
+        is_new = self.core.broker.exchanges.declare_exchange(exchange)
         self.core.sync()
         return is_new
 
     def delete(self, name: str, *, if_unused: bool = False) -> None:
         """Delete an exchange and its bindings. With `if_unused`, one with bindings raises ExchangeInUse."""
-        self.core.broker.delete_exchange(checks.text(name, "name"), if_unused)
+        self.core.broker.exchanges.delete_exchange(checks.text(name, "name"), if_unused)
         self.core.sync()
 
     def bind(self, exchange: str, key: str = "", *, arguments: Mapping[str, Any] | None = None) -> bool:
@@ -105,7 +105,7 @@ class QueueExchanges(QueuePart):
         core = self.core
         checks.text(exchange, "exchange")
         draft = make_draft(core.codec, body, **options)
-        if not core.handle.is_remote and core.broker.exchange(exchange).internal:
+        if not core.handle.is_remote and core.broker.exchanges.exchange(exchange).internal:
             raise InvalidSetting(f"exchange {exchange!r} is internal: only other exchanges lead to it")
         message_id, queues = core.broker.route(exchange, checks.text(key, "key"), draft)
         core.sync()
@@ -113,13 +113,13 @@ class QueueExchanges(QueuePart):
 
     def all(self) -> list[Exchange]:
         """All exchanges but the default one, which reaches every queue by its name."""
-        return [exchange for exchange in self.core.broker.exchanges() if exchange.name]
+        return [exchange for exchange in self.core.broker.exchanges.list_exchanges() if exchange.name]
 
     def bindings(self) -> list[Binding]:
         """The bindings of this queue."""
         return [
             binding
-            for binding in self.core.broker.bindings(None, self.core.name)
+            for binding in self.core.broker.exchanges.bindings(None, self.core.name)
             if not binding.to_exchange and binding.source
         ]
 
@@ -127,12 +127,12 @@ class QueueExchanges(QueuePart):
         return checks.text(exchange, "exchange"), self.core.name
 
     def _bind(self, binding: Binding) -> bool:
-        is_new = self.core.broker.bind(binding)
+        is_new = self.core.broker.exchanges.bind(binding)
         self.core.sync()
         return is_new
 
     def _unbind(self, binding: Binding) -> bool:
-        is_removed = bool(self.core.broker.unbind(binding))
+        is_removed = bool(self.core.broker.exchanges.unbind(binding))
         self.core.sync()
         return is_removed
 

@@ -20,16 +20,16 @@ class MessageHistory(QueuePart):
     def status(self, message_id: str) -> str:
         """unprocessed (ready or delayed), processing, processed, dead; or unknown."""
         broker, name = self.core.broker, self.core.name
-        state = broker.status(name, checks.message_id(message_id))
+        state = broker.inspect.status(name, checks.message_id(message_id))
         if state == "in_flight":
             return "processing"
         if state is not None:
             try:
-                dead = is_dead(broker.find(name, message_id), name)
+                dead = is_dead(broker.inspect.find(name, message_id), name)
             except MessageNotFoundError:
                 return self.status(message_id)  # it changed state between the two calls
             return "dead" if dead else "unprocessed"
-        steps = [step.what for step in broker.timeline(name, message_id)]
+        steps = [step.what for step in broker.inspect.timeline(name, message_id)]
         if "acked" in steps:
             return "processed"
         return "dead" if "dead-lettered" in steps else "unknown"
@@ -39,11 +39,11 @@ class MessageHistory(QueuePart):
 
         A message that has left this queue is looked up in its dead-letter queue (`dead_lettered`).
         """
-        return self.core.broker.why(self.core.name, checks.message_id(message_id))
+        return self.core.broker.inspect.why(self.core.name, checks.message_id(message_id))
 
     def timeline(self, message_id: str) -> list[TimelineStep]:
         """The events of a message, as far as history is kept."""
-        return self.core.broker.timeline(self.core.name, checks.message_id(message_id))
+        return self.core.broker.inspect.timeline(self.core.name, checks.message_id(message_id))
 
     def trace(self, message_id: str) -> list[str]:
         """The timeline in the terms of the design: publishMsg, onMsgReceived, stored, pullMsg, ..."""
@@ -67,7 +67,7 @@ class MessageHistory(QueuePart):
         """
         since_ms, since_id = _parse_point(point)
         target = None if to is None else self.core.name_of(to)
-        return self.core.broker.replay(
+        return self.core.broker.admin.replay(
             self.core.name, since_ms, since_id, target, include_purged=include_purged
         )
 

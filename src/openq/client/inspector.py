@@ -29,12 +29,14 @@ class Inspector(QueuePart):
 
         Messages with consumers are in `in_flight`, delayed messages in `messages`; `stats` counts all.
         """
-        entries = self.core.broker.peek(self.core.name, 1, rear)
+        entries = self.core.broker.inspect.peek(self.core.name, 1, rear)
         return PeekedMessage(self.queue, entries[0]) if entries else None
 
     def peek_many(self, max: int = 10, rear: bool = False) -> list[PeekedMessage]:
         """The first `max` ready messages, or the last ones, without receiving them."""
-        return self._peeked(self.core.broker.peek(self.core.name, checks.integer(max, "max", 0), rear))
+        return self._peeked(
+            self.core.broker.inspect.peek(self.core.name, checks.integer(max, "max", 0), rear)
+        )
 
     def search(
         self,
@@ -58,21 +60,21 @@ class Inspector(QueuePart):
         checks.integer(limit, "limit", 0)
         checks.number(budget, "budget")
         wanted = make_filter(text, message_type, attributes, json, reason, ids, state)
-        found = self.core.broker.search(self.core.name, wanted, limit, budget)
+        found = self.core.broker.inspect.search(self.core.name, wanted, limit, budget)
         return FoundMessages(self._peeked(found.entries), found.complete)
 
     def ready(self) -> list[PeekedMessage]:
-        return self._peeked(self.core.broker.entries(self.core.name, "ready"))
+        return self._peeked(self.core.broker.inspect.entries(self.core.name, "ready"))
 
     def in_flight(self) -> dict[str, tuple[ReceivedMessage, float]]:
         queue, core = self.queue, self.core
         return {
             core.message_id(delivery.entry): (ReceivedMessage(queue, delivery), delivery.delivered_ms / 1000)
-            for delivery in core.broker.deliveries(core.name)
+            for delivery in core.broker.inspect.deliveries(core.name)
         }
 
     def messages(self) -> list[Message]:
-        delayed = self._peeked(self.core.broker.entries(self.core.name, "delayed"))
+        delayed = self._peeked(self.core.broker.inspect.entries(self.core.name, "delayed"))
         in_flight = [message for message, _ in self.in_flight().values()]
         return [*self.ready(), *delayed, *in_flight]
 

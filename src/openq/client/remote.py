@@ -81,6 +81,20 @@ class RemoteBroker:
             reply = self._api.call("GET", "server", idempotent=True, retry=False)
             self._prefixes.append(reply.value["id_prefix"])
 
+    # The roles of the interface that this class implements itself.
+
+    @property
+    def inspect(self) -> RemoteBroker:
+        return self
+
+    @property
+    def admin(self) -> RemoteBroker:
+        return self
+
+    @property
+    def exchanges(self) -> RemoteBroker:
+        return self
+
     @property
     def id_prefix(self) -> str:
         return self._prefixes[0]
@@ -169,22 +183,18 @@ class RemoteBroker:
     # -- publishing ---------------------------------------------------------------------------
 
     def publish_body(self, queue: str, body: bytes, encoding: int) -> int:
-        return 0  # declined: `publish_each` does it
+        return 0  # declined: `publish_many` does it
 
     def publish_bodies(self, queue: str, bodies: Sequence[bytes], encoding: int) -> range | None:
         return None
 
     def publish(self, queue: str, draft: Draft) -> str:
-        [result] = self.publish_each(queue, [draft])
+        [result] = self.publish_many(queue, [draft])
         if isinstance(result, OpenQError):
             raise result
         return result[0]
 
-    def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[str | OpenQError]:
-        results = self.publish_each(queue, drafts)
-        return [result if isinstance(result, OpenQError) else result[0] for result in results]
-
-    def publish_each(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
+    def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
         results: list[tuple[str, bool] | OpenQError] = []
         for some in _batches(drafts):
             results += self._publish_batch(queue, some)
@@ -591,7 +601,7 @@ class RemoteBroker:
     def exchange(self, name: str) -> Exchange:
         return _exchange(self._get(f"exchanges/{path_part(name)}", name))
 
-    def exchanges(self) -> list[Exchange]:
+    def list_exchanges(self) -> list[Exchange]:
         return [_exchange(each) for each in self._get("exchanges")["exchanges"]]
 
     def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:

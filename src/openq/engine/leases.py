@@ -499,7 +499,7 @@ class Leases(EngineState):
         delivery = queue.lease(seq, number, now_ms)
         until_ms = 0 if lease_ms == NO_DEADLINE else now_ms + lease_ms
         self.log_record((EXTEND, now_ms, queue.number, seq, until_ms, (seq,)))
-        self._set_deadline(queue, delivery, until_ms, now_ms)
+        self.set_deadline(queue, delivery, until_ms, now_ms)
         return until_ms
 
     def extend_late(self, queue: QueueState, seq: int, number: int, now_ms: int, lease_ms: int) -> int | None:
@@ -551,7 +551,7 @@ class Leases(EngineState):
             self._arm_leases(queue, seqs, until_ms, now_ms)
         return len(given)
 
-    def _set_deadline(self, queue: QueueState, delivery: Delivery, until_ms: int, now_ms: int) -> None:
+    def set_deadline(self, queue: QueueState, delivery: Delivery, until_ms: int, now_ms: int) -> None:
         delivery.until_ms = until_ms
         if until_ms:
             self._arm_leases(queue, (delivery.entry.seq,), until_ms, now_ms)

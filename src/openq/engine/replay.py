@@ -141,7 +141,7 @@ def _extend(engine: Engine, queue: QueueState, record: Record, location: int) ->
     for seq in seqs:
         delivery = queue.leases.get(seq)
         if delivery is not None:
-            engine._set_deadline(queue, delivery, until_ms, now_ms)
+            engine.set_deadline(queue, delivery, until_ms, now_ms)
         else:
             engine._deliver_again(queue, seq, until_ms, now_ms)
 

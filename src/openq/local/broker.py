@@ -1,81 +1,190 @@
-"""The engine and a journal in this process, behind the Broker verbs: queues, in, out."""
+"""The broker in this process: composes the engine, a journal, waiters, a ticker and housekeeping.
+
+This file holds queues and the message verbs. The parts do the rest: `inspect` (inspector.py), `admin`
+(message_admin.py), `exchanges`, `cursors`, `subscriptions`, `staging`, `importer`. They share `core.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING
 
-from ..broker.interface import QueueStats, Receipt
+from ..broker.cursors import LocalCursors
+from ..broker.interface import Health, Listener, QueueStats, Receipt
+from ..broker.state_file import StateFile
 from ..broker.subscriptions import check_consumer
 from ..broker.waiters import Waiter
+from ..clock import Clock
 from ..engine import admin
 from ..engine.queue import QueueState
 from ..engine.records import run_step
 from ..errors import (
-    Closed,
     HistoryUnavailable,
     JournalDamaged,
     MessageNotFoundError,
     OpenQError,
     VisibilityTimeoutExpired,
+    public_text,
 )
+from ..journal.disk import NO_RESOURCES
+from ..journal.file_journal import Journal
+from ..metrics import Family
 from ..model import Delivery, DeliveryOptions, Draft, Entry, Properties, QueueSettings
-from .foundation import LARGE_BODY
-from .migration import Carrying
+from .core import BrokerCore
+from .exchanges import LocalExchanges
+from .housekeeping import Housekeeper
+from .importer import MessageImporter
+from .inspector import Inspector
+from .message_admin import MessageAdmin
+from .subscriptions import LocalSubscriptions
 
 if TYPE_CHECKING:
     from .staging import LocalStaging
 
+log = logging.getLogger("openq")
 
-class LocalBroker(Carrying):
+
+class LocalBroker:
+    waits = False  # no call suspends its caller
+    is_shared = False  # no other process changes these queues
+    cluster = None  # there is only this server
     _staging: LocalStaging | None = None
 
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        clock: Clock | None = None,
+        seed: int | None = None,
+        id_prefix: str | None = None,
+        segment_bytes: int = 64 << 20,
+        history_bytes: int = 1 << 30,
+        relaxed: bool = False,
+        journal: Journal | None = None,
+    ) -> None:
+        """In memory without a `path`. `journal` is for tests that bring their own disk."""
+        if journal is None and path is not None:
+            journal = Journal(path, segment_bytes=segment_bytes)
+        try:
+            core = BrokerCore(journal, clock=clock, seed=seed, id_prefix=id_prefix, relaxed=relaxed)
+        except BaseException:
+            if journal is not None:
+                journal.close()
+            raise
+        self._core = core
+        self._ended = False
+        self.observed = (
+            False  # an event listener is subscribed: `sync` after each change, also without a disk
+        )
+        core.events.on_observed = self._set_observed
+        # Parts and values of the core that callers use. None of them changes.
+        self.engine = self._engine = core.engine
+        self.lock: Lock = core.lock
+        self._lock = core.lock
+        self._guard = core.guard
+        self.journal = journal
+        self.clock = core.clock
+        self.relaxed = relaxed
+        self.is_durable = journal is not None and not relaxed  # answers wait for the disk
+        self.damage = core.damage
+        self.unreadable = core.unreadable
+        self.id_prefix = core.engine.id_prefix
+        self.now_ms = core.now_ms
+        self.sync = core.sync
+        self.flush = core.flush
+        self.tick = core.tick
+        # A queue by name without the lock, for the price of a lookup. Read only.
+        self.find_queue: Callable[[str], QueueState | None] = core.engine.queues.get
+        self.inspect = Inspector(core)
+        self.admin = MessageAdmin(core, self.inspect)
+        self.exchanges = LocalExchanges(core)
+        self.importer = MessageImporter(core)
+        data_path, io = (None, None) if journal is None else (journal.path, journal.io)
+        self.cursors = LocalCursors(StateFile(data_path, "cursors.json", io), journal, self.now_ms)
+        self.subscriptions = LocalSubscriptions(
+            core,
+            StateFile(data_path, "subscriptions.json", io),
+            StateFile(data_path, "retired.json", io),
+        )
+        self.housekeeper: Housekeeper | None = None
+        if journal is not None:
+            self.housekeeper = Housekeeper(core, journal, self.cursors, history_bytes)
+            core.on_segment_full = self.housekeeper.wake  # type: ignore[method-assign]
+            core.ticker.start()
+            self.housekeeper.start()
+            if relaxed:
+                log.warning(
+                    "relaxed: answers before the sync; up to 50 ms of them are at risk in a power cut"
+                )
+
+    def _set_observed(self, is_observed: bool) -> None:
+        self.observed = is_observed
+
+    @property
+    def storage(self) -> str:
+        return "memory" if self.journal is None else "journal"
+
+    @property
+    def place(self) -> str:
+        if self.journal is None:
+            return "in memory: nothing is kept"
+        return f"everything acknowledged is in {self.journal.path}"
+
+    @property
+    def staging(self) -> LocalStaging:
+        """Batches that come in parts. Created on first use: few programs need it."""
+        if self._staging is None:
+            from .staging import LocalStaging
+
+            with self._lock:
+                self._staging = self._staging or LocalStaging(self._core)
+        return self._staging
+
+    # -- queues -----------------------------------------------------------------------------------
+
     def declare(self, queue: str, settings: QueueSettings, *, change: bool = False) -> QueueSettings:
-        with self._lock, self._interrupt_guard:
-            if self._closed:
-                raise Closed()
-            now_ms = self._now()
-            found = self.engine.queues.get(queue)
+        with self._lock, self._guard:
+            self._core.check_open()
+            now_ms = self._core.now_ms()
+            found = self._engine.queues.get(queue)
             if found is None or (change and found.settings != settings):
-                self._require_settings_room(settings.notes)
+                self._core.require_settings_room(settings.notes)
             if change and found is not None:
-                made = self.engine.change_queue(queue, settings, now_ms)
+                made = self._engine.change_queue(queue, settings, now_ms)
             else:
-                made = self.engine.create_queue(queue, settings, now_ms)
-            self._end_change()
+                made = self._engine.create_queue(queue, settings, now_ms)
+            self._core.end_change()
             return made.settings
 
     def delete(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        with self._lock, self._interrupt_guard:
-            self._queue(queue)
-            count = self.engine.delete_queue(queue, self._now(), if_empty=if_empty, if_unused=if_unused)
-            self._end_change()
+        with self._lock, self._guard:
+            self._core.queue(queue)
+            count = self._engine.delete_queue(
+                queue, self._core.now_ms(), if_empty=if_empty, if_unused=if_unused
+            )
+            self._core.end_change()
         self.subscriptions.drop_orphans()
         return count
 
     def queues(self) -> list[str]:
-        with self._lock, self._interrupt_guard:
-            return list(self.engine.queues)
+        with self._lock, self._guard:
+            return list(self._engine.queues)
 
     def settings(self, queue: str) -> QueueSettings:
-        with self._lock, self._interrupt_guard:
-            return self._queue(queue).settings
+        with self._lock, self._guard:
+            return self._core.queue(queue).settings
 
     def get_queue(self, queue: str) -> QueueState:
-        """What is known of a queue, without the lock: for doors that look it up for every request.
-
-        Only to be read: `number`, `settings`, `created_ms`. `known` is the same without an error.
-        """
-        if self._closed:
-            raise self.halted or Closed()
-        return self.engine.queue(queue)
+        """A queue by name, without the lock; raises QueueNotFound. Read only."""
+        return self._core.queue(queue)
 
     def stats(self, queue: str) -> QueueStats:
-        with self._lock, self._interrupt_guard:
-            found = self._queue(queue)
-            now_ms = self._now()
-            self.engine.advance(now_ms)
-            self._end_change()
+        with self._lock, self._guard:
+            found = self._core.queue(queue)
+            now_ms = self._core.advance()
             oldest_ms = found.ready.oldest_ms()
             return QueueStats(
                 queue,
@@ -84,16 +193,29 @@ class LocalBroker(Carrying):
                 len(found.leases),
                 found.waiting_bytes,
                 None if oldest_ms is None else now_ms - oldest_ms,
-                self._waiters.count(queue),
+                self._core.waiters.count(queue),
                 found.counters.as_dict(),
             )
 
     def purge(self, queue: str, waiting_only: bool = False) -> int:
-        """`waiting_only` leaves what is with consumers alone; what is delayed goes as well."""
-        with self._lock, self._interrupt_guard:
-            count = admin.purge(self.engine, self._queue(queue), self._now(), waiting_only)
-            self._end_change()
+        """Remove all messages. `waiting_only` keeps those in flight; delayed ones are removed too."""
+        with self._lock, self._guard:
+            count = admin.purge(self._engine, self._core.queue(queue), self._core.now_ms(), waiting_only)
+            self._core.end_change()
             return count
+
+    def waiting(self, queue: str) -> tuple[int, int]:
+        """Number and bytes of the waiting messages; an estimate is enough for callers."""
+        found = self.find_queue(queue)
+        return (0, 0) if found is None else (found.waiting_count, found.waiting_bytes)
+
+    def ready_count(self, queue: str) -> int:
+        return self._core.queue(queue).ready_count
+
+    def in_flight(self, queue: str) -> int:
+        return len(self._core.queue(queue).leases)
+
+    # -- publishing -------------------------------------------------------------------------------
 
     def publish_body(
         self,
@@ -103,61 +225,61 @@ class LocalBroker(Carrying):
         properties: Properties | None = None,
         options: DeliveryOptions | None = None,
     ) -> int:
-        """The short way, with at most a light extra. Its sequence, or 0 if it must go the long way."""
+        """The fast path for one plain message. Its sequence, or 0: the caller must use `publish_many`."""
+        core = self._core
         with self._lock:
             try:
-                found = self.engine.queues.get(queue)
+                found = self._engine.queues.get(queue)
                 if (
                     found is None
-                    or self._closed
+                    or core.is_closed
                     or not found.is_plain
                     or (options is not None and not options.is_plain)
                 ):
-                    self._queue(queue)
+                    core.queue(queue)
                     return 0
-                if self._journal is not None:
-                    self._require_room(len(body))
-                elif len(body) >= LARGE_BODY:
-                    self._limit_memory(len(body))
-                engine = self.engine
-                seq = engine.publish_plain(found, body, encoding, self._now(), properties, options)
+                if core.journal is not None:
+                    core.require_room(len(body))
+                else:
+                    core.require_body_room(len(body))
+                engine = self._engine
+                seq = engine.publish_plain(found, body, encoding, core.now_ms(), properties, options)
                 if engine.woken:
-                    self._serve_waiters()
+                    core.serve_waiters()
                 return seq
-            except BaseException as error:  # instead of `_watch`: costs nothing when all is well
-                self.on_interrupt(type(error))
+            except BaseException as error:  # instead of the guard: costs nothing without an error
+                core.on_interrupt(type(error))
                 raise
 
     def publish(self, queue: str, draft: Draft) -> str:
-        with self._lock, self._interrupt_guard:
-            found = self._queue(queue)
-            self._require_room(len(draft.body))
-            if self._journal is None:
-                self._limit_memory(len(draft.body))
-            message_id, _ = self.engine.publish(found, draft, self._now())
-            self._end_change()
+        """One message; its id."""
+        core = self._core
+        with self._lock, self._guard:
+            found = core.queue(queue)
+            core.require_body_room(len(draft.body))
+            message_id, _ = self._engine.publish(found, draft, core.now_ms())
+            core.end_change()
             return message_id
 
-    def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[str | OpenQError]:
-        """The id of each, or its error; one that is refused does not stop the others."""
-        results = self.publish_each(queue, drafts)
-        return [result if isinstance(result, OpenQError) else result[0] for result in results]
+    def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
+        """For each draft its id and whether it is that of an earlier message, or its error.
 
-    def publish_each(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
-        """The same, with whether an id is that of an earlier message."""
+        A refused draft does not stop the others.
+        """
+        core = self._core
         results: list[tuple[str, bool] | OpenQError] = []
-        with self._lock, self._interrupt_guard:
-            found = self._queue(queue)
-            self._require_room(sum(len(draft.body) for draft in drafts))
-            now_ms = self._now()
+        with self._lock, self._guard:
+            found = core.queue(queue)
+            core.require_room(sum(len(draft.body) for draft in drafts))
+            now_ms = core.now_ms()
             for draft in drafts:
-                if self._journal is None:
-                    self._limit_memory(len(draft.body))
+                if core.journal is None:
+                    core.require_body_room(len(draft.body))
                 try:
-                    results.append(self.engine.publish(found, draft, now_ms))
+                    results.append(self._engine.publish(found, draft, now_ms))
                 except OpenQError as error:
                     results.append(error)
-            self._end_change()
+            core.end_change()
         return results
 
     def publish_bodies(
@@ -165,117 +287,58 @@ class LocalBroker(Carrying):
         queue: str,
         bodies: Sequence[bytes],
         encoding: int,
-        properties: Properties | None = None,
+        properties: Properties | Sequence[Properties] | None = None,
         options: DeliveryOptions | None = None,
     ) -> range | None:
-        """Many bodies as one record. Their sequences, or None if they must go one by one.
+        """Many plain messages. Their sequences, or None: the caller must use `publish_many`.
 
-        The info and the extra, if given, are those of each; only a light extra can be.
+        `properties` are those of all bodies, then it is one record; or a list with those of each.
         """
         if not bodies:
             return range(0)
-        with self._lock, self._interrupt_guard:
-            found = self._queue(queue)
+        core = self._core
+        with self._lock, self._guard:
+            found = core.queue(queue)
             if not found.is_plain or (options is not None and not options.is_plain):
                 return None
             total = sum(map(len, bodies))
-            self._require_room(total + (22 + run_step(properties, options)) * len(bodies))
-            if self._journal is None:
-                self._limit_memory(total)
-            seq = self.engine.publish_run(found, bodies, encoding, self._now(), properties, options)
-            self._end_change()
+            engine = self._engine
+            if isinstance(properties, Properties) or properties is None:
+                core.require_room(total + (22 + run_step(properties, options)) * len(bodies))
+                if core.journal is None:
+                    core.require_body_room(total)
+                seq = engine.publish_run(found, bodies, encoding, core.now_ms(), properties, options)
+            else:
+                core.require_room(
+                    total + sum([256 + len(each.amqp_properties or b"") for each in properties])
+                )
+                if core.journal is None:
+                    core.require_body_room(total)
+                now_ms = core.now_ms()
+                seq = engine.next_seq
+                for body, each in zip(bodies, properties, strict=True):
+                    engine.publish_plain(found, body, encoding, now_ms, each, options)
+            core.end_change()
             return range(seq, seq + len(bodies))
 
-    def publish_with_properties(
-        self,
-        queue: str,
-        bodies: Sequence[bytes],
-        encoding: int,
-        properties_each: Sequence[Properties],
-        options: DeliveryOptions | None,
-    ) -> bool:
-        """Many bodies, each with an info of its own. False if they must go one by one."""
-        with self._lock, self._interrupt_guard:
-            found = self._queue(queue)
-            if not found.is_plain or (options is not None and not options.is_plain):
-                return False
-            total = sum(map(len, bodies))
-            self._require_room(
-                total + sum([256 + len(properties.amqp_properties or b"") for properties in properties_each])
-            )
-            if self._journal is None:
-                self._limit_memory(total)
-            engine = self.engine
-            now_ms = self._now()
-            for body, properties in zip(bodies, properties_each, strict=True):
-                engine.publish_plain(found, body, encoding, now_ms, properties, options)
-            self._end_change()
-            return True
-
-    def atomically(self, measure: Callable[[], int], put: Callable[[int], None]) -> None:
-        """What `put(now_ms)` tells lies in one block of the journal: a crash leaves all of it or nothing.
-
-        `measure` says first how many bytes of records that will be at most. Both are called under the lock.
-        """
-        with self._lock, self._interrupt_guard:
-            if self._closed:
-                raise self.halted or Closed()
-            size = measure()
-            self._require_room(size)
-            if self._journal is None:
-                self._limit_memory(size)
-            else:
-                self._journal.make_room(size)
-            now_ms = self._now()
-            self.engine.deferred_overflow = []
-            try:
-                put(now_ms)
-            finally:
-                self.engine.end_deferred_overflow(now_ms)
-            self._end_change()
-
-    @property
-    def staging(self) -> LocalStaging:
-        """Batches that come in parts. Made when first asked for: few need it."""
-        if self._staging is None:
-            from .staging import LocalStaging
-
-            with self._lock:
-                self._staging = self._staging or LocalStaging(self)
-        return self._staging
-
     def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]:
-        with self._lock, self._interrupt_guard:
-            if self._closed:
-                raise Closed()
-            self._require_room(len(draft.body))
-            if self._journal is None:
-                self._limit_memory(len(draft.body))
-            answer = self.engine.route(exchange, key, draft, self._now())
-            self._end_change()
+        with self._lock, self._guard:
+            self._core.check_open()
+            self._core.require_body_room(len(draft.body))
+            answer = self._engine.route(exchange, key, draft, self._core.now_ms())
+            self._core.end_change()
             return answer
-
-    def routed_queues(
-        self, exchange: str, keys: Sequence[str], headers: Mapping[str, object] | None
-    ) -> list[QueueState]:
-        """The queues to which these keys lead now, without the lock: for doors that ask for every message."""
-        engine = self.engine
-        names = engine.router.route(exchange, keys[0], headers)
-        for key in keys[1:]:
-            names += [name for name in engine.router.route(exchange, key, headers) if name not in names]
-        return [queue for queue in map(engine.queues.get, names) if queue is not None]
 
     def route_to(self, queues: Sequence[str], draft: Draft) -> tuple[str, list[str], OpenQError | None]:
         """Into all of these queues as one record: the id, those reached, and the error of a full one."""
-        with self._lock, self._interrupt_guard:
-            if self._closed:
-                raise Closed()
-            self._require_room(len(draft.body))
-            if self._journal is None:
-                self._limit_memory(len(draft.body))
-            answer = self.engine.route_to(queues, draft, self._now())
-            self._end_change()
+        with self._lock, self._guard:
+            self._core.check_open()
+            self._core.require_body_room(len(draft.body))
+            answer = self._engine.route_to(queues, draft, self._core.now_ms())
+            self._core.end_change()
             return answer
+
+    # -- receiving and settling -------------------------------------------------------------------
 
     def receive(
         self,
@@ -287,92 +350,96 @@ class LocalBroker(Carrying):
     ) -> list[Delivery]:
         if consumer is not None:
             check_consumer(consumer)
+        core = self._core
         with self._lock:
             try:
-                engine = self.engine
+                engine = self._engine
                 found = engine.queues.get(queue)
-                if found is None or self._closed:
-                    found = self._queue(queue)
-                deliveries = engine.receive(found, limit, self._now(), lease_ms, consumer, types)
-                if engine.woken or engine.timers.next_ms < self._ticker.at_ms:
-                    self._serve_waiters()
+                if found is None or self._core.is_closed:
+                    found = self._core.queue(queue)
+                deliveries = engine.receive(found, limit, self._core.now_ms(), lease_ms, consumer, types)
+                if engine.woken or engine.timers.next_ms < core.ticker.at_ms:
+                    core.serve_waiters()
                 return deliveries
-            except BaseException as error:  # instead of `_watch`: costs nothing when all is well
-                self.on_interrupt(type(error))
+            except BaseException as error:  # instead of the guard: costs nothing without an error
+                core.on_interrupt(type(error))
                 raise
 
     def add_waiter(self, queue: str, waiter: Waiter) -> list[Delivery] | None:
-        """Messages at once, or None: then the waiter stands in line and is served later."""
+        """Messages at once, or None: then the waiter is queued and served later."""
         if waiter.consumer is not None:
             check_consumer(waiter.consumer)
-        self._ticker.start()
-        with self._lock, self._interrupt_guard:
-            found = self._queue(queue)
-            deliveries = self.engine.receive(
-                found, waiter.limit, self._now(), waiter.lease_ms, waiter.consumer, waiter.types
+        self._core.ticker.start()
+        with self._lock, self._guard:
+            found = self._core.queue(queue)
+            deliveries = self._engine.receive(
+                found, waiter.limit, self._core.now_ms(), waiter.lease_ms, waiter.consumer, waiter.types
             )
             if not deliveries:
-                self._waiters.add(queue, waiter)
+                self._core.waiters.add(queue, waiter)
                 found.watched = True
-            self._end_change()
+            self._core.end_change()
             return deliveries or None
 
     def remove_waiter(self, queue: str, waiter: Waiter) -> bool:
-        """Out of the line. False: it was served in the meantime."""
-        with self._lock, self._interrupt_guard:
-            left = self._waiters.remove(queue, waiter)
-            found = self.engine.queues.get(queue)
+        """False: it was served in the meantime."""
+        with self._lock, self._guard:
+            left = self._core.waiters.remove(queue, waiter)
+            found = self._engine.queues.get(queue)
             if found is not None:
-                found.watched = self._waiters.count(queue) > 0
+                found.watched = self._core.waiters.count(queue) > 0
             return left
 
     def load(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Bodies from disk, where needed; and nothing leaves before its publish is durable.
+        """Wait until the publishes of these are durable, and read bodies that are only on disk.
 
-        Returns what may be shown. The same list, unless a body cannot be read: that message is set aside.
+        Returns what a client may see: the same list, without messages whose body cannot be read.
         """
-        journal = self._journal
+        core = self._core
+        journal = core.journal
         if journal is None or not deliveries:
             return deliveries
         newest = max(delivery.entry.location for delivery in deliveries)
-        if self.engine.guarded:
+        if self._engine.guarded:
             newest = self.commit_location(deliveries)
-        if newest >= journal.durable_location and not self.relaxed:
+        if newest >= journal.durable_location and not core.relaxed:
             journal.wait(newest)
         try:
-            self.load_bodies([delivery.entry for delivery in deliveries])
+            core.load_bodies([delivery.entry for delivery in deliveries])
         except (JournalDamaged, HistoryUnavailable):
-            return self.unreadable.load_each(deliveries)
+            return core.unreadable.load_each(deliveries)
         return deliveries
 
     def commit_location(self, deliveries: Sequence[Delivery]) -> int:
-        """What is stored here must be on disk before anybody sees these: their publishes, and the record of
-        their lease where an earlier delivery may have been forgotten."""
+        """The journal must be durable up to here before a client sees these deliveries.
+
+        That covers their publishes, and their leases where an earlier delivery may be unrecorded.
+        """
         newest = max(delivery.entry.location for delivery in deliveries)
-        guarded = self.engine.guarded
+        guarded = self._engine.guarded
         if not guarded:
             return newest
         with self._lock:
-            journal = self._journal
-            if journal is not None and self.engine.guard_location < journal.durable_location:
+            journal = self._core.journal
+            if journal is not None and self._engine.guard_location < journal.durable_location:
                 guarded.clear()
             return max(newest, *[guarded.get(delivery.number, 0) for delivery in deliveries])
 
     def is_loaded(self, deliveries: Sequence[Delivery]) -> bool:
         """Whether `load` would return at once, without waiting for a commit."""
-        journal = self._journal
+        journal = self.journal
         if journal is None or self.relaxed or not deliveries:
             return True
-        if self.engine.guarded:
+        if self._engine.guarded:
             return self.commit_location(deliveries) < journal.durable_location
         return max(delivery.entry.location for delivery in deliveries) < journal.durable_location
 
     def drop_bodies(self, deliveries: Sequence[Delivery]) -> None:
-        """Forget bodies that are on disk: somebody has them, and may keep them for long.
+        """Free the memory of bodies that are on disk: a client may hold these deliveries for long.
 
-        The entries are replaced, not changed: whoever looks at one of them just now has it whole.
+        The entries are replaced, not changed: another thread may be reading one of them.
         """
-        if self._journal is None or self.relaxed:
+        if self.journal is None or self.relaxed:
             return
         with self._lock:
             for delivery in deliveries:
@@ -382,85 +449,173 @@ class LocalBroker(Carrying):
                 )
 
     def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
-        with self._lock, self._interrupt_guard:
-            found = self._queue(queue)
-            results = self.engine.ack_many(found, receipts, self._now())
-            self._end_change()
+        with self._lock, self._guard:
+            found = self._core.queue(queue)
+            results = self._engine.ack_many(found, receipts, self._core.now_ms())
+            self._core.end_change()
             return results
 
     def ack_one(self, queue: str, seq: int, number: int) -> None:
+        """`ack` of one receipt; raises its error."""
+        core = self._core
         with self._lock:
             try:
-                engine = self.engine
+                engine = self._engine
                 found = engine.queues.get(queue)
-                if found is None or self._closed:
-                    found = self._queue(queue)
-                engine.ack(found, seq, number, self._now())
+                if found is None or self._core.is_closed:
+                    found = self._core.queue(queue)
+                engine.ack(found, seq, number, self._core.now_ms())
                 if engine.woken:
-                    self._serve_waiters()
-            except BaseException as error:  # instead of `_watch`: costs nothing when all is well
-                self.on_interrupt(type(error))
+                    core.serve_waiters()
+            except BaseException as error:  # instead of the guard: costs nothing without an error
+                core.on_interrupt(type(error))
                 raise
 
     def ack_late(self, queue: str, receipt: Receipt) -> bool:
-        with self._lock, self._interrupt_guard:
-            done = self.engine.ack_late(self._queue(queue), *receipt, self._now())
-            self._end_change()
+        with self._lock, self._guard:
+            done = self._engine.ack_late(self._core.queue(queue), *receipt, self._core.now_ms())
+            self._core.end_change()
             return done
 
     def extend_late(self, queue: str, receipt: Receipt, lease_ms: int) -> int | None:
-        with self._lock, self._interrupt_guard:
-            until_ms = self.engine.extend_late(self._queue(queue), *receipt, self._now(), lease_ms)
-            self._end_change()
+        with self._lock, self._guard:
+            until_ms = self._engine.extend_late(
+                self._core.queue(queue), *receipt, self._core.now_ms(), lease_ms
+            )
+            self._core.end_change()
             return until_ms
 
     def nack(
         self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None
     ) -> str:
-        with self._lock, self._interrupt_guard:
-            found = self._queue(queue)
-            outcome = self.engine.nack(found, *receipt, self._now(), delay_ms, reason)
-            self._end_change()
+        with self._lock, self._guard:
+            found = self._core.queue(queue)
+            outcome = self._engine.nack(found, *receipt, self._core.now_ms(), delay_ms, reason)
+            self._core.end_change()
             return outcome
 
     def nack_many(
         self, queue: str, receipts: Sequence[Receipt], reason: str | None = None, delay_ms: int | None = 0
     ) -> int:
         """How many were given back; those whose lease is over already are passed over."""
-        with self._lock, self._interrupt_guard:
-            done = self.engine.nack_many(self._queue(queue), receipts, self._now(), delay_ms, reason)
-            self._end_change()
+        with self._lock, self._guard:
+            done = self._engine.nack_many(
+                self._core.queue(queue), receipts, self._core.now_ms(), delay_ms, reason
+            )
+            self._core.end_change()
             return done
 
     def reject_many(self, queue: str, receipts: Sequence[Receipt], reason: str | None = None) -> int:
         """How many went; those whose lease is over already are passed over."""
-        with self._lock, self._interrupt_guard:
-            done = self.engine.reject_many(self._queue(queue), receipts, self._now(), reason)
-            self._end_change()
+        with self._lock, self._guard:
+            done = self._engine.reject_many(self._core.queue(queue), receipts, self._core.now_ms(), reason)
+            self._core.end_change()
             return done
 
     def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str:
-        with self._lock, self._interrupt_guard:
-            outcome = self.engine.reject(self._queue(queue), *receipt, self._now(), reason)
-            self._end_change()
+        with self._lock, self._guard:
+            outcome = self._engine.reject(self._core.queue(queue), *receipt, self._core.now_ms(), reason)
+            self._core.end_change()
             return outcome
 
     def release(self, queue: str, receipts: Sequence[Receipt]) -> int:
         """Uncounted, back to their places; those whose lease is over already are passed over."""
-        with self._lock, self._interrupt_guard:
-            found = self._queue(queue)
+        with self._lock, self._guard:
+            found = self._core.queue(queue)
             done = 0
             for seq, number in receipts:
                 try:
-                    self.engine.release(found, seq, number, self._now())
+                    self._engine.release(found, seq, number, self._core.now_ms())
                 except (MessageNotFoundError, VisibilityTimeoutExpired):
                     continue
                 done += 1
-            self._end_change()
+            self._core.end_change()
             return done
 
     def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int:
-        with self._lock, self._interrupt_guard:
-            until_ms = self.engine.extend(self._queue(queue), *receipt, self._now(), lease_ms)
-            self._end_change()
+        with self._lock, self._guard:
+            until_ms = self._engine.extend(self._core.queue(queue), *receipt, self._core.now_ms(), lease_ms)
+            self._core.end_change()
             return until_ms
+
+    # -- durability, health, the end --------------------------------------------------------------
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Call back, from any thread, once everything done so far is on disk or the journal has failed."""
+        journal = self.journal
+        if journal is None or self.relaxed:
+            callback()
+            return
+        with self._lock:
+            journal.after_commit(callback)
+        journal.flush()
+
+    def announce(self) -> None:
+        """Hand pending events to listeners, without waiting for the disk."""
+        if self._core.events.pending:
+            self._core.events.publish()
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Report every change to `listener`: published, received, acked, expired, requeued, and so on.
+
+        Called without the lock, in order, by the thread that made the change. Returns how to unsubscribe.
+        """
+        self._core.ticker.start()
+        return self._core.events.subscribe(listener)
+
+    def is_free(self) -> bool:
+        """No change is under way. Never waits: the garbage collector asks, from anywhere."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        self._lock.release()
+        return True
+
+    def health(self) -> Health:
+        journal = self.journal
+        if self._core.is_closed:
+            return Health(False, "closed")
+        if journal is None:
+            return Health(True, "in memory")
+        if journal.error is not None:
+            return Health(False, public_text(journal.error))
+        with self._lock:
+            full = not journal.can_publish(256)
+        detail = "disk full: publishing is refused" if full else "journal"
+        if full and journal.shortage is not None and journal.shortage.errno in NO_RESOURCES:
+            detail = f"publishing is refused: {journal.shortage.strerror}"
+        return Health(not full, detail, full, self.damage.reasons())
+
+    def gauges(self) -> list[Family]:
+        families = [
+            Family("openq_relaxed", "gauge", "1: answers come before the sync.", [({}, int(self.relaxed))]),
+            *self.damage.families(),
+        ]
+        if self.journal is not None:
+            size = sum(segment.bytes for segment in self.journal.segments())
+            families.append(Family("openq_journal_size_bytes", "gauge", "Bytes on disk.", [({}, size)]))
+        return families
+
+    def announce_url(self, url: str) -> None:
+        """The address of this server, for processes that find the directory in use."""
+        if self.journal is not None:
+            self.journal.announce(url)
+
+    def after_durable(self, callback: Callable[[OpenQError | None], None]) -> None:
+        raise NotImplementedError("the server waits for the commits of a journal by itself")
+
+    def close(self) -> None:
+        """Everything done is on disk when this returns. Waiters get nothing, later calls raise `Closed`."""
+        core = self._core
+        with self._lock:
+            if self._ended:
+                return
+            core.is_closed = self._ended = True
+            waiters = core.waiters.drain()
+        for waiter in waiters:
+            waiter.deliver([])
+        core.ticker.stop()
+        if self.housekeeper is not None:
+            self.housekeeper.stop()
+        self.damage.save(at_once=True)
+        if self.journal is not None:
+            self.journal.close()

@@ -12,6 +12,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from ..broker.cursors import LocalCursors
 from ..engine.delayed import live_entries
 from ..engine.queue import QueueState
 from ..engine.ready_list import PackedPage
@@ -26,7 +27,7 @@ from ..journal.snapshots import write as write_snapshot
 from ..model import Entry
 
 if TYPE_CHECKING:
-    from .foundation import Foundation
+    from .core import BrokerCore
 
 log = logging.getLogger("openq")
 
@@ -38,8 +39,9 @@ _COPY_BATCH = 128  # messages copied under one hold of the lock
 class Housekeeper:
     """A thread that wakes when a segment is full, and once a minute for what has grown old."""
 
-    def __init__(self, broker: Foundation, journal: Journal, history_bytes: int) -> None:
-        self._broker = broker
+    def __init__(self, core: BrokerCore, journal: Journal, cursors: LocalCursors, history_bytes: int) -> None:
+        self._core = core
+        self._cursors = cursors
         self._journal = journal
         self._history_bytes = history_bytes
         self._event = threading.Event()
@@ -60,7 +62,7 @@ class Housekeeper:
         self._event.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
-        if self._journal.error is None and self._broker.halted is None:
+        if self._journal.error is None and self._core.halted is None:
             self._guarded(self.snapshot)
 
     def _run(self) -> None:
@@ -101,8 +103,8 @@ class Housekeeper:
                 self._snapshot()
 
     def _frozen(self) -> tuple[FrozenState, SegmentUsage]:
-        with self._broker.lock:
-            frozen = freeze(self._broker.engine, self._broker.now_ms())
+        with self._core.lock:
+            frozen = freeze(self._core.engine, self._core.now_ms())
             location = self._journal.end_location
         # Acks and copies that make a segment useless must be on disk before it goes.
         if location > self._journal.durable_location:
@@ -111,9 +113,9 @@ class Housekeeper:
 
     def _snapshot(self) -> tuple[FrozenState, SegmentUsage]:
         usage = SegmentUsage()
-        engine = self._broker.engine
-        with self._broker.lock:
-            now_ms = self._broker.now_ms()
+        engine = self._core.engine
+        with self._core.lock:
+            now_ms = self._core.now_ms()
             # The journal must be able to name its queues even if this snapshot and their records are lost.
             engine.log_record(checkpoint(engine, now_ms))
             frozen = freeze(engine, now_ms)
@@ -151,15 +153,15 @@ class Housekeeper:
 
     def _kept_from(self, segments: list[SegmentInfo]) -> int:
         """The first segment that history still needs."""
-        with self._broker.lock:
-            now_ms = self._broker.now_ms()
+        with self._core.lock:
+            now_ms = self._core.now_ms()
             shortage = self._journal.shortage
             full = not self._journal.can_publish(_ROOM)
             if shortage is not None and shortage.errno in NO_RESOURCES:
                 full = False  # less history gives back no descriptors
-            queues = list(self._broker.engine.queues.values())
+            queues = list(self._core.engine.queues.values())
         # Readers that are known by a cursor are waited for, within the limits of each.
-        held = None if full else self._broker.cursors.held_from(segments, now_ms)
+        held = None if full else self._cursors.held_from(segments, now_ms)
         # On a full disk the past gives way, so that publishing can go on.
         history_ms = 0 if full else max((each.settings.history_ms for each in queues), default=0)
         dedup_ms = max((each.settings.dedup_window_ms for each in queues if each.dedup), default=0)
@@ -206,8 +208,8 @@ class Housekeeper:
             contents = [content(data) for data in self._journal.read_many([entries[i].location for i in old])]
         except JournalDamaged:
             return self._copy_loose(frozen, entries, segment)
-        with self._broker.lock:
-            queue = self._broker.engine.numbered.get(frozen.number)
+        with self._core.lock:
+            queue = self._core.engine.numbered.get(frozen.number)
             if queue is not None and any(
                 ready_list.swap(page, page) for ready_list in queue.ready.ready_lists()
             ):
@@ -231,10 +233,10 @@ class Housekeeper:
                 ]
             except JournalDamaged:
                 # What cannot be read is set aside: it must not keep its segment, and all after it, for ever.
-                part = self._broker.with_bodies(part)
+                part = self._core.with_bodies(part)
                 contents = [(entry.encoding, entry.body or b"", entry.properties) for entry in part]
-            with self._broker.lock:
-                queue = self._broker.engine.numbered.get(frozen.number)
+            with self._core.lock:
+                queue = self._core.engine.numbered.get(frozen.number)
                 if queue is None:
                     return copied
                 for entry, (encoding, body, properties) in zip(part, contents, strict=True):
@@ -245,15 +247,15 @@ class Housekeeper:
                         if entry.seq in queue.leases:
                             # Its consumer may be about to read it: it must not find an empty one.
                             moved.body, moved.properties = body, properties
-                        self._broker.engine.replace_entry(queue, moved)
+                        self._core.engine.replace_entry(queue, moved)
                         copied += 1
         return copied
 
     def _log_copy(
         self, queue: QueueState, entry: Entry, encoding: int, body: bytes, properties: object
     ) -> int:
-        engine = self._broker.engine
-        now_ms = self._broker.now_ms()
+        engine = self._core.engine
+        now_ms = self._core.now_ms()
         location = engine.log_record(
             (COPY, now_ms, queue.number, entry.seq, entry.sent_ms, encoding, body, properties, entry.options)
         )

@@ -7,9 +7,9 @@ lie in DATA/pipeline/staged until somebody commits the batch with the list of th
     2. the promise: `commit.json`. From here on the batch will be published, whatever happens to this process
     3. chunk by chunk, each in one block of the journal together with a mark of how far the batch is
 
-A chunk and its progress record (`engine/progress.py`) are both on disk or neither is. After a crash the progress
-says where to resume and whether a batch is done. Batch numbers of a job only grow. A batch of one chunk is one
-atomic append and needs no plan.
+A chunk and its progress record (`engine/progress.py`) are both on disk or neither is. After a crash the
+progress says where to resume and whether a batch is done. Batch numbers of a job only grow. A batch of one
+chunk is one atomic append and needs no plan.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from ..names import qualified_name
 from .stage_files import StageFiles, StoredBatch
 
 if TYPE_CHECKING:
-    from .broker import LocalBroker
+    from .core import BrokerCore
 
 log = logging.getLogger("openq")
 
@@ -88,9 +88,9 @@ class _Stage:
 class LocalStaging:
     """All staged parts of a broker. Every method may take a while: not for an event loop."""
 
-    def __init__(self, broker: LocalBroker) -> None:
-        self._broker = broker
-        journal = broker.journal
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        journal = core.journal
         self._files: StageFiles | None = None
         self._max_bytes = staged_batches.MAX_IN_MEMORY if journal is None else MAX_STAGED
         self._lock = threading.Lock()  # of the tables below; never held over a disk access
@@ -108,7 +108,7 @@ class LocalStaging:
         """Keep a part, on disk when this returns. The same name again replaces it. Returns its rows."""
         facts = check_part(job, batch, part, data)
         self._require_read(job)
-        known = self._broker.engine.progress.get(job.key)
+        known = self._core.engine.progress.get(job.key)
         if known is not None:
             job.require(known.owner)
             if known.is_done(batch):
@@ -153,12 +153,12 @@ class LocalStaging:
                     qualified_name(job.account, dead_letter) if dead_letter else None,
                     QueueLimits(self._room_of, may_send),
                 )
-                if self._broker.engine.progress.get(job.key) is None:
+                if self._core.engine.progress.get(job.key) is None:
                     if not plan.rows:  # a job that never published anything needs no memory of it
                         self._discard(job, batch)
                         return Committed(0, 0, False)
-                    with self._broker.lock:
-                        progress.make_room(self._broker.engine, stage.job.owner, self._broker.now_ms())
+                    with self._core.lock:
+                        progress.make_room(self._core.engine, stage.job.owner, self._core.now_ms())
                 self._require_room(CHUNK_BYTES)
                 if not _is_small(stage, plan):
                     self._write_plan(stage, plan)
@@ -201,7 +201,7 @@ class LocalStaging:
 
     def sweep(self) -> None:
         """Now and then, and after a start: finish what was promised, drop what nobody wants any more."""
-        now_ms = self._broker.now_ms()
+        now_ms = self._core.now_ms()
         if self._files is not None:
             self._take_in(self._files.load_rest())
         with self._lock:
@@ -243,7 +243,7 @@ class LocalStaging:
                     self._busy[key] = (lock, count - 1)
 
     def _done(self, job: StagingJob, batch: int) -> Committed | None:
-        known = self._broker.engine.progress.get(job.key)
+        known = self._core.engine.progress.get(job.key)
         if known is None:
             return None
         job.require(known.owner)
@@ -271,15 +271,15 @@ class LocalStaging:
             owned = self._owned(job)
             stage = self._stages.get((job.key, batch))
             if stage is None:  # a batch without rows
-                stage = self._stages[job.key, batch] = _Stage(owned, batch, self._broker.now_ms())
+                stage = self._stages[job.key, batch] = _Stage(owned, batch, self._core.now_ms())
             stage.is_closed = True
-            stage.touched_ms = self._broker.now_ms()
+            stage.touched_ms = self._core.now_ms()
             self._settled.wait_for(lambda: not stage.writing)  # what is half written is not half committed
             return stage
 
     def _owned(self, job: StagingJob) -> StagingJob:
         """Lock held. The job as that of its owner, who is whoever began it, with a part or a commit."""
-        known = self._broker.engine.progress.get(job.key)
+        known = self._core.engine.progress.get(job.key)
         staged = (stage.job.owner for (key, _), stage in self._stages.items() if key == job.key)
         owner = (known.owner if known is not None else "") or next(filter(None, staged), job.owner)
         job.require(owner)
@@ -295,23 +295,23 @@ class LocalStaging:
                 self._stages.pop((stage.job.key, stage.batch), None)
 
     def _require_room(self, size: int) -> None:
-        journal = self._broker.journal
+        journal = self._core.journal
         if journal is not None:
-            with self._broker.lock:
+            with self._core.lock:
                 has_room = journal.can_publish(size + 256)
             if not has_room:
                 raise journal.refusal(f"{journal.path} has no room left but the reserve")
 
     def _wait(self) -> None:
         """Until all so far is on disk, also where answers do not wait for that: the parts go next."""
-        journal = self._broker.journal
+        journal = self._core.journal
         if journal is not None:
             location = journal.end_location - 1
             if location >= journal.durable_location:
                 journal.wait(location)
             elif journal.error is not None:
                 raise journal.error
-        self._broker.announce()
+        self._core.events.publish()
 
     # -- parts in and out
 
@@ -338,7 +338,7 @@ class LocalStaging:
                 raise StagingFull(f"{self._staged} bytes are staged, and {facts.bytes} more are too many")
             self._staged += facts.bytes
             stage.writing.add(part)
-            stage.touched_ms = self._broker.now_ms()
+            stage.touched_ms = self._core.now_ms()
             self._stages[job.key, batch] = stage
             return stage
 
@@ -429,8 +429,8 @@ class LocalStaging:
     # -- promising, and publishing what is promised
 
     def _room_of(self, name: str) -> QueueRoom | None:
-        with self._broker.lock:
-            queue = self._broker.engine.queues.get(name)
+        with self._core.lock:
+            queue = self._core.engine.queues.get(name)
             if queue is None:
                 return None
             return QueueRoom(queue.settings, queue.waiting_count, queue.waiting_bytes)
@@ -443,7 +443,7 @@ class LocalStaging:
     def _publish_plan(self, stage: _Stage, plan: CommitPlan, is_repeated: bool) -> Committed:
         """All that is not published yet; on disk, and nothing staged any more, when this returns."""
         rejected = len(plan.rejected)
-        known = self._broker.engine.progress.get(stage.job.key)
+        known = self._core.engine.progress.get(stage.job.key)
         if known is None or not known.is_done(stage.batch):
             done = known.rows if known is not None and known.batch == stage.batch else 0
             account, read_part = stage.job.account, partial(self._read_part, stage)
@@ -457,7 +457,7 @@ class LocalStaging:
     def _publish(
         self, stage: _Stage, plan: CommitPlan, chunk: list[MessageSlice], done: int, is_last: bool
     ) -> None:
-        engine, job = self._broker.engine, stage.job
+        engine, job = self._core.engine, stage.job
         targets: list[tuple[QueueState, MessageSlice]] = []
 
         def measure() -> int:
@@ -476,15 +476,15 @@ class LocalStaging:
             rejected = len(plan.rejected)
             progress.record_progress(engine, job.key, job.owner, stage.batch, done, is_last, rejected, now_ms)
 
-        self._broker.atomically(measure, put)
-        self._broker.announce()
+        self._core.atomically(measure, put)
+        self._core.events.publish()
 
     def _targets(
         self, chunk: list[MessageSlice], dead_letter: str | None
     ) -> Iterator[tuple[QueueState, MessageSlice]]:
         """Lock held. A queue that was deleted since the promise took its messages with it, unless there are
         dead letters for them."""
-        queues = self._broker.engine.queues
+        queues = self._core.engine.queues
         for each in chunk:
             queue = queues.get(each.queue)
             if queue is None and dead_letter is not None and dead_letter in queues:

@@ -46,7 +46,7 @@ from .unreadable import unloaded
 
 if TYPE_CHECKING:
     from ..broker.waiters import Waiter
-    from .foundation import Foundation
+    from .core import BrokerCore
 
 log = logging.getLogger("openq")
 
@@ -84,8 +84,8 @@ class LocalSubscription:
 
 
 class LocalSubscriptions:
-    def __init__(self, broker: Foundation, file: StateFile, retired: StateFile) -> None:
-        self._broker = broker
+    def __init__(self, core: BrokerCore, file: StateFile, retired: StateFile) -> None:
+        self._core = core
         self._file = file
         # By the name of a deleted subscription: the numbers up to which its batches went.
         self._retired_file = retired
@@ -105,7 +105,7 @@ class LocalSubscriptions:
 
     def _restore(self) -> None:
         """The open batches, from the leases that the journal kept. Before anybody else has the broker."""
-        engine = self._broker.engine
+        engine = self._core.engine
         by_queue: dict[str, list[LocalSubscription]] = {}
         for known in self._known.values():
             by_queue.setdefault(known.queue, []).append(known)
@@ -142,7 +142,7 @@ class LocalSubscriptions:
         return name in self._known
 
     def states(self) -> list[SubscriptionState]:
-        now_ms = self._broker.now_ms()
+        now_ms = self._core.now_ms()
         found = []
         for name, known in sorted(self._known.items()):
             batches = [
@@ -158,7 +158,7 @@ class LocalSubscriptions:
         """All of its leases end together; what else can end them ends the batch when it took the last one."""
         if batch.until_ms <= now_ms:
             return False
-        queue = self._broker.engine.numbered.get(batch.queue)
+        queue = self._core.engine.numbered.get(batch.queue)
         if queue is None:
             return False
         leases = queue.leases
@@ -169,7 +169,7 @@ class LocalSubscriptions:
         return False
 
     def _tidy(self, known: LocalSubscription) -> None:
-        now_ms = self._broker.now_ms()
+        now_ms = self._core.now_ms()
         known.batches = {n: each for n, each in known.batches.items() if self._is_open(each, now_ms)}
 
     # -- forming
@@ -213,7 +213,7 @@ class LocalSubscriptions:
 
     def drop_orphans(self) -> None:
         """Those whose queue was deleted; their batches went with it."""
-        queues = self._broker.engine.queues
+        queues = self._core.engine.queues
         if all(known.queue in queues for known in self._known.values()):
             return
         with self._lock:
@@ -231,8 +231,8 @@ class LocalSubscriptions:
         if known is not None:
             return known
         check_name(name, "subscription")
-        with self._broker.lock:
-            self._broker._queue(queue)  # nothing is remembered of a mistake
+        with self._core.lock:
+            self._core.queue(queue)  # nothing is remembered of a mistake
         if len(self._known) >= _CHECK_ORPHANS_FROM:
             self.drop_orphans()  # queues also go by themselves
         with self._lock:
@@ -251,8 +251,8 @@ class LocalSubscriptions:
         if queue != known.queue:
             if known.batches:
                 raise SubscriptionInUse(known.name, known.queue)
-            with self._broker.lock:
-                self._broker._queue(queue)
+            with self._core.lock:
+                self._core.queue(queue)
         self._set_terms(known, known.terms.owned_by(owner, known.name).read_from(queue, lease_ms))
 
     def _check_owner(self, known: LocalSubscription, owner: str | None) -> None:
@@ -289,16 +289,16 @@ class LocalSubscriptions:
         self, known: LocalSubscription, number: int, limit: int, max_bytes: int | None, waiter: Waiter | None
     ) -> OpenBatch | None:
         """Lease by lease of some hundred messages: others get their turn in between."""
-        broker, engine = self._broker, self._broker.engine
+        core, engine = self._core, self._core.engine
         consumer = consumer_of(known.name, number)
         receipts: list[Receipt] = []
         size = until_ms = queue_number = 0
         while len(receipts) < limit:
-            with broker.lock, broker._interrupt_guard:
-                queue = broker._queue(known.queue)
+            with core.lock, core.guard:
+                queue = core.queue(known.queue)
                 if receipts and queue.number != queue_number:
                     break  # deleted and made again in this moment
-                now_ms = broker.now_ms()
+                now_ms = core.now_ms()
                 until_ms = until_ms or now_ms + known.lease_ms
                 if until_ms <= now_ms:
                     break
@@ -312,11 +312,11 @@ class LocalSubscriptions:
                         raise
                     in_flight = []  # the log refused: the batch is what it is
                 if not in_flight and not receipts and waiter is not None:
-                    broker._waiters.add(known.queue, waiter)
+                    core.waiters.add(known.queue, waiter)
                     queue.watched = True
                 for each in in_flight:
                     engine.guarded.pop(each.number, None)  # a batch is shown after a sync, all of it
-                broker._end_change()
+                core.end_change()
             if not in_flight:
                 break
             queue_number = queue.number
@@ -337,12 +337,12 @@ class LocalSubscriptions:
             self._renew_lease(known, batch)
         count = len(batch.receipts)
         receipts = batch.receipts[count * part // parts : count * (part + 1) // parts]
-        queue = self._broker.engine.numbered.get(batch.queue)
+        queue = self._core.engine.numbered.get(batch.queue)
         if queue is None:
             return BatchRows((), (), expired=True)
         deliveries = list(_live(queue, receipts))
         # Only now: while the lease runs nothing can have come back and be somebody else's.
-        if not self._is_open(batch, self._broker.now_ms()):
+        if not self._is_open(batch, self._core.now_ms()):
             return BatchRows((), (), expired=True)
         check_part_size(sum([each.entry.size for each in deliveries]), len(deliveries), parts)
         deliveries, entries = self._filled(deliveries)
@@ -351,14 +351,14 @@ class LocalSubscriptions:
     def _filled(self, deliveries: list[Delivery]) -> tuple[list[Delivery], list[Entry]]:
         """Bodies in copies: what is in flight for minutes must not stay in memory. What cannot be read is
         left out of both."""
-        broker = self._broker
+        core = self._core
         copies = [unloaded(each.entry) for each in deliveries]
         try:
-            broker.load_bodies(copies)
+            core.load_bodies(copies)
         except (JournalDamaged, HistoryUnavailable):
-            deliveries = broker.unreadable.load_each(deliveries)
+            deliveries = core.unreadable.load_each(deliveries)
             copies = [each.entry for each in deliveries]
-            with broker.lock:
+            with core.lock:
                 for each in deliveries:
                     each.entry = unloaded(each.entry)
         return deliveries, copies
@@ -376,29 +376,29 @@ class LocalSubscriptions:
             kept = [batch for batch in known.batches.values() if not batch.abandoned]
             for batch in kept:
                 # Each message is named in the record of it: not for a second more or less.
-                if abs(self._broker.now_ms() + lease_ms - batch.until_ms) * 10 > lease_ms:
+                if abs(self._core.now_ms() + lease_ms - batch.until_ms) * 10 > lease_ms:
                     self._set_lease(batch, lease_ms)
             return sum(len(batch.receipts) for batch in kept)
 
     def _renew_lease(self, known: LocalSubscription, batch: OpenBatch) -> None:
         """Subscription locked: a batch that is in use must not run out; written only when half is over."""
-        if (batch.until_ms - self._broker.now_ms()) * 2 < known.lease_ms:
+        if (batch.until_ms - self._core.now_ms()) * 2 < known.lease_ms:
             self._set_lease(batch, known.lease_ms)
 
     def _set_lease(self, batch: OpenBatch, lease_ms: int) -> None:
-        broker = self._broker
-        queue = broker.engine.numbered.get(batch.queue)
+        core = self._core
+        queue = core.engine.numbered.get(batch.queue)
         if queue is None:
             return
         until_ms = 0
         for receipts in _slices(batch.receipts):
-            with broker.lock, broker._interrupt_guard:
-                now_ms = broker.now_ms()
+            with core.lock, core.guard:
+                now_ms = core.now_ms()
                 if batch.until_ms <= now_ms:
                     return  # too late: some have gone back already, and all must end together
                 until_ms = until_ms or now_ms + lease_ms
-                broker.engine.extend_many(queue, receipts, now_ms, until_ms)
-                broker._end_change()
+                core.engine.extend_many(queue, receipts, now_ms, until_ms)
+                core.end_change()
         batch.until_ms = until_ms
 
     def ack(self, name: str, through: int, owner: str | None) -> tuple[int, int]:
@@ -433,23 +433,23 @@ class LocalSubscriptions:
             known.terms = terms
 
     def _ack(self, batch: OpenBatch) -> int:
-        broker = self._broker
-        queue = broker.engine.numbered.get(batch.queue)
-        if queue is None or batch.until_ms <= broker.now_ms():
+        core = self._core
+        queue = core.engine.numbered.get(batch.queue)
+        if queue is None or batch.until_ms <= core.now_ms():
             return 0
         done = 0
         for receipts in _slices(batch.receipts):
-            with broker.lock, broker._interrupt_guard:
+            with core.lock, core.guard:
                 live = [(each.entry.seq, each.number) for each in _live(queue, receipts)]
-                results = broker.engine.ack_many(queue, live, broker.now_ms())
-                broker._end_change()
+                results = core.engine.ack_many(queue, live, core.now_ms())
+                core.end_change()
             done += results.count(None)
         return done
 
     def delete(self, name: str) -> int:
         """Its batches go back to the queue, counted as a delivery. How many messages that were."""
         known = self.get(name)
-        broker = self._broker
+        core = self._core
         returned = 0
         with known.lock:
             with self._lock:
@@ -458,16 +458,14 @@ class LocalSubscriptions:
                 self._save(rest)
                 self._known = rest
             for batch in known.batches.values():
-                queue = broker.engine.numbered.get(batch.queue)
+                queue = core.engine.numbered.get(batch.queue)
                 if queue is None:
                     continue
                 for receipts in _slices(batch.receipts):
-                    with broker.lock, broker._interrupt_guard:
-                        now_ms = broker.now_ms()
-                        returned += broker.engine.nack_many(
-                            queue, receipts, now_ms, 0, "subscription deleted"
-                        )
-                        broker._end_change()
+                    with core.lock, core.guard:
+                        now_ms = core.now_ms()
+                        returned += core.engine.nack_many(queue, receipts, now_ms, 0, "subscription deleted")
+                        core.end_change()
             known.batches = {}
         return returned
 

@@ -22,7 +22,7 @@ from ..errors import HistoryUnavailable, JournalDamaged, OpenQError
 from ..model import Delivery, Entry
 
 if TYPE_CHECKING:
-    from .foundation import Foundation
+    from .core import BrokerCore
 
 log = logging.getLogger("openq")
 
@@ -41,8 +41,8 @@ def unloaded(entry: Entry) -> Entry:
 class UnreadableMessages:
     """The slow path of reading bodies, taken when reading many at once failed."""
 
-    def __init__(self, broker: Foundation) -> None:
-        self._broker = broker
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
 
     def load_each(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Those whose body can be read, with it. The others are set aside, or gone by now."""
@@ -50,14 +50,14 @@ class UnreadableMessages:
         damaged: list[tuple[Entry, int, JournalDamaged]] = []
         for delivery in deliveries:
             try:
-                self._broker.load_bodies([delivery.entry])
+                self._core.load_bodies([delivery.entry])
             except JournalDamaged as error:
                 damaged.append((delivery.entry, delivery.number, error))
             except HistoryUnavailable:
                 # Copied out of an old segment in this moment: the delivery has another entry now. Or somebody
                 # removed the message, and its segment was freed: there is nothing left to hand out.
                 try:
-                    self._broker.load_bodies([delivery.entry])
+                    self._core.load_bodies([delivery.entry])
                     readable.append(delivery)
                 except HistoryUnavailable:
                     continue
@@ -72,7 +72,7 @@ class UnreadableMessages:
         damaged: list[tuple[Entry, int, JournalDamaged]] = []
         for entry in entries:
             try:
-                self._broker.load_bodies([entry])
+                self._core.load_bodies([entry])
             except JournalDamaged as error:
                 damaged.append((entry, 0, error))
             except HistoryUnavailable:
@@ -86,8 +86,8 @@ class UnreadableMessages:
 
     def _moved(self, entry: Entry) -> Entry | None:
         """The same message where it was copied to meanwhile; None: it is gone."""
-        broker = self._broker
-        with broker.lock:
+        core = self._core
+        with core.lock:
             found = self._find(entry.seq)
             now = None if found is None else found[0].find(entry.seq)
         if now is None or now.location == entry.location:
@@ -96,14 +96,14 @@ class UnreadableMessages:
             now.seq, now.sent_ms, now.location, now.size, now.encoding, now.body, now.properties, now.options
         )
         try:
-            broker.load_bodies([copy])
+            core.load_bodies([copy])
         except (HistoryUnavailable, JournalDamaged):
             return None
         return copy
 
     def _find(self, seq: int) -> tuple[QueueState, Delivery | None] | None:
         """Lock held. Sequence numbers are those of the engine: one queue at most has it."""
-        for queue in self._broker.engine.queues.values():
+        for queue in self._core.engine.queues.values():
             delivery = queue.leases.get(seq)
             if delivery is not None or queue.find(seq) is not None:
                 return queue, delivery
@@ -111,13 +111,13 @@ class UnreadableMessages:
 
     def _set_aside(self, damaged: Sequence[tuple[Entry, int, JournalDamaged]]) -> None:
         """Each with the number of its delivery, or 0 if it was only looked at."""
-        broker = self._broker
+        core = self._core
         for entry, number, error in damaged:
             kind = FOUND
             name = ""
             is_lasting = not isinstance(error.__cause__, OSError)
-            with broker.lock, broker._interrupt_guard:
-                now_ms = broker.now_ms()
+            with core.lock, core.guard:
+                now_ms = core.now_ms()
                 found = self._find(entry.seq)
                 if found is not None:
                     queue, delivery = found
@@ -125,23 +125,23 @@ class UnreadableMessages:
                     if (0 if delivery is None else delivery.number) == number:
                         try:
                             if is_lasting:
-                                broker.engine.set_aside(queue, entry.seq, now_ms)
+                                core.engine.set_aside(queue, entry.seq, now_ms)
                                 kind = SET_ASIDE
                             elif delivery is not None:
-                                broker.engine.release(queue, entry.seq, number, now_ms, RETRY_MS)
+                                core.engine.release(queue, entry.seq, number, now_ms, RETRY_MS)
                         except OpenQError as refusal:
                             # The disk is full to the last byte: it stays, and is found again.
                             log.warning("queue %r: an unreadable message stays in it: %s", name, refusal)
-                broker._end_change()
-            broker.damage.report(
+                core.end_change()
+            core.damage.report(
                 kind,
                 error.detail,
                 now_ms,
                 queue=name,
-                message_id=broker.message_id(entry),
+                message_id=core.engine.id_of(entry),
                 file=error.file,
                 offset=error.offset,
                 save=False,
             )
         if damaged:
-            broker.damage.save()
+            core.damage.save()

@@ -18,9 +18,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from ..broker.interface import Listener
 from ..clock import Clock
 from ..errors import OpenQError
-from ..local.foundation import Listener
 from .admin import MessageAdmin
 from .consume import Receiver
 from .cursors import HoldState, RedisCursors
@@ -41,7 +41,6 @@ from .waiters import WaiterService, WaiterServiceRef
 class RedisBroker:
     # Constant properties of the interface.
     waits = True
-    is_shared = True
     storage = "redis"
     relaxed = False
     journal = None
@@ -82,10 +81,10 @@ class RedisBroker:
         publisher = self.publisher = Publisher(store)
         receiver = self.receiver = Receiver(store, waiters, upkeep)
         queues = QueueAdmin(store, waiters.count, self._drop_orphan_subscriptions)
-        inspector = Inspector(store, event_log, queues, waiters.count)
-        admin = MessageAdmin(store, event_log, inspector, publisher)
-        exchanges = ExchangeAdmin(store)
-        servers = ServerDirectory(store)
+        inspector = self.inspect = Inspector(store, event_log, queues, waiters.count)
+        self.admin = MessageAdmin(store, event_log, inspector, publisher)
+        self.exchanges = ExchangeAdmin(store)
+        servers = self.cluster = ServerDirectory(store)
 
         self.store = store
         self.calls = store.calls
@@ -109,21 +108,17 @@ class RedisBroker:
         self.waiting = queues.waiting
         self.ready_count = queues.ready_count
         self.in_flight = queues.in_flight
-        self.dead_letter_sources = queues.dead_letter_sources
         self.find_queue = store.registry.queues.get
         self.get_queue = store.view
 
         # Publishing.
         self.publish = publisher.publish
         self.publish_many = publisher.publish_many
-        self.publish_each = publisher.publish_each
         self.publish_body = publisher.publish_body
         self.publish_bodies = publisher.publish_bodies
-        self.publish_with_properties = publisher.publish_with_properties
         self.publish_soon = publisher.publish_soon
         self.route = publisher.route
         self.route_to = publisher.route_to
-        self.routed_queues = publisher.routed_queues
 
         # Receiving and settling.
         self.receive = receiver.receive
@@ -146,54 +141,10 @@ class RedisBroker:
         self.extend = receiver.extend
         self.extend_late = receiver.extend_late
 
-        # Inspecting and changing messages.
-        self.peek = inspector.peek
-        self.entries = inspector.entries
-        self.walk = inspector.walk
-        self.with_bodies = inspector.with_bodies
-        self.load_bodies = inspector.load_bodies
-        self.deliveries = inspector.deliveries
-        self.leases = inspector.leases
-        self.leases_of = inspector.leases_of
-        self.lease = inspector.lease
-        self.lease_of = inspector.lease_of
-        self.find = inspector.find
-        self.status = inspector.status
-        self.why = inspector.why
-        self.timeline = inspector.timeline
-        self.past = inspector.past
-        self.search = inspector.search
-        self.matching = inspector.matching
-        self.cancel = admin.cancel
-        self.edit = admin.edit
-        self.reschedule = admin.reschedule
-        self.move = admin.move
-        self.redrive = admin.redrive
-        self.redrive_targets = admin.redrive_targets
-        self.replay = admin.replay
-
-        # Exchanges.
-        self.router = store.registry.router
-        self.declare_exchange = exchanges.declare_exchange
-        self.change_exchange = exchanges.change_exchange
-        self.delete_exchange = exchanges.delete_exchange
-        self.bind = exchanges.bind
-        self.unbind = exchanges.unbind
-        self.exchange = exchanges.exchange
-        self.exchanges = exchanges.exchanges
-        self.bindings = exchanges.bindings
-
-        # Durability, time, ids, servers.
+        # Durability, time, servers.
         self.sync = self.flush = store.sync
         self.after_durable = store.calls.after_copies
         self.now_ms = store.now_ms
-        self.id_of = store.id_of
-        self.message_id = store.message_id
-        self.document = servers.document
-        self.put_document = servers.put_document
-        self.heartbeat = servers.heartbeat
-        self.servers = servers.servers
-        self.remove_server = servers.remove_server
         self.announce_url = servers.announce_url
         self.health = servers.health
         self.gauges = servers.gauges

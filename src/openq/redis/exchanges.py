@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..engine.routing import Binding, Exchange, Removed
+from ..engine.routing import Binding, Exchange, ExchangeRouter, Removed
+from .registry import CachedQueue
 from .store import RedisStore
 
 
@@ -12,6 +14,11 @@ class ExchangeAdmin:
     def __init__(self, store: RedisStore) -> None:
         self._store = store
         self._registry = store.registry
+
+    @property
+    def router(self) -> ExchangeRouter:
+        """The cached exchanges and bindings; read only, never waits."""
+        return self._registry.router
 
     def declare_exchange(self, exchange: Exchange) -> bool:
         return self._registry.change_router(self._store.calls, lambda router: router.declare(exchange))
@@ -47,10 +54,19 @@ class ExchangeAdmin:
             self._store.refresh()  # another client may have created it just now
         return self._registry.router.get(name)
 
-    def exchanges(self) -> list[Exchange]:
+    def list_exchanges(self) -> list[Exchange]:
         self._store.refresh()
         return self._registry.router.exchanges()
 
     def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
         self._store.refresh()
         return self._registry.router.bindings(source, destination)
+
+    def routed_queues(
+        self, exchange: str, keys: Sequence[str], headers: Mapping[str, object] | None
+    ) -> list[CachedQueue]:
+        registry = self._registry
+        names = registry.router.route(exchange, keys[0], headers)
+        for key in keys[1:]:
+            names += [name for name in registry.router.route(exchange, key, headers) if name not in names]
+        return [registry.queues[name] for name in names if name in registry.queues]

@@ -44,6 +44,8 @@ class Inspector:
         self._event_log = event_log
         self._queues = queues
         self._count_waiters = count_waiters
+        self.id_of = store.id_of
+        self.message_id = store.message_id
 
     def settings(self, queue: str) -> QueueSettings:
         return self._queues.settings(queue)

@@ -77,7 +77,8 @@ def count(endpoint: MigrationEndpoint) -> int:
 def waiting(endpoint: MigrationEndpoint, queue: str) -> list[Entry]:
     """Everything in a queue by sequence; what is with consumers comes back to its place."""
     return sorted(
-        (entry for entry, _, _ in endpoint.broker.walk(queue, "all", None)), key=lambda entry: entry.seq
+        (entry for entry, _, _ in endpoint.broker.inspect.walk(queue, "all", None)),
+        key=lambda entry: entry.seq,
     )
 
 
@@ -85,10 +86,10 @@ def whole(endpoint: MigrationEndpoint, queue: str, entries: Sequence[Entry]) -> 
     """Entries with body, id and counts, some hundred at a time: such that another broker can take them."""
     broker = endpoint.broker
     for part in _parts(entries):
-        leases = broker.leases_of(queue, [entry.seq for entry in part])
+        leases = broker.inspect.leases_of(queue, [entry.seq for entry in part])
         yield [
-            _whole(entry, broker.message_id(entry), leases.get(entry.seq))
-            for entry in broker.with_bodies(part)
+            _whole(entry, broker.inspect.message_id(entry), leases.get(entry.seq))
+            for entry in broker.inspect.with_bodies(part)
         ]
 
 
@@ -220,7 +221,7 @@ def is_done(source: MigrationEndpoint, target: MigrationEndpoint) -> bool:
 
 def _ids_of(endpoint: MigrationEndpoint, queue: str) -> str:
     """Which messages wait there, and in which order."""
-    ids = [endpoint.broker.message_id(entry) for entry in waiting(endpoint, queue)]
+    ids = [endpoint.broker.inspect.message_id(entry) for entry in waiting(endpoint, queue)]
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()
 
 
@@ -281,14 +282,14 @@ def _permissive(settings: QueueSettings) -> QueueSettings:
 
 
 def _copy_exchanges(source: MigrationEndpoint, target: MigrationEndpoint) -> None:
-    exchanges: list[Exchange] = source.broker.exchanges()
-    bindings: list[Binding] = source.broker.bindings()
-    there = {exchange.name for exchange in target.broker.exchanges()}
+    exchanges: list[Exchange] = source.broker.exchanges.list_exchanges()
+    bindings: list[Binding] = source.broker.exchanges.bindings()
+    there = {exchange.name for exchange in target.broker.exchanges.list_exchanges()}
     for exchange in exchanges:
         if exchange.name not in there:
-            target.broker.declare_exchange(exchange)
+            target.broker.exchanges.declare_exchange(exchange)
     for binding in bindings:
-        target.broker.bind(binding)
+        target.broker.exchanges.bind(binding)
 
 
 def _move(
@@ -299,11 +300,11 @@ def _move(
     report: Callable[[int], None],
 ) -> MigratedQueue:
     entries = waiting(source, name)
-    live = {source.broker.message_id(entry) for entry in entries}
+    live = {source.broker.inspect.message_id(entry) for entry in entries}
     target.rewind()
-    have = {target.broker.message_id(entry) for entry in waiting(target, name)}
+    have = {target.broker.inspect.message_id(entry) for entry in waiting(target, name)}
     for half_done in have - live:
-        target.broker.cancel(name, half_done)  # of the past, and an earlier run ended in the middle
+        target.broker.admin.cancel(name, half_done)  # of the past, and an earlier run ended in the middle
     past = 0
     gone = _gone(source, name, live) if history and source.broker.settings(name).history_ms else iter(())
     for is_live, part in _together(_living(source, name, entries), gone):
@@ -340,7 +341,7 @@ def _gone(source: MigrationEndpoint, name: str, live: set[str]) -> Iterator[_Tim
         after = messages[-1].seq
         for message in messages:
             options = message.options.copy() if message.options is not None else DeliveryOptions()
-            options.id = options.id or source.broker.id_of(message.seq)
+            options.id = options.id or source.broker.inspect.id_of(message.seq)
             if options.id not in live:
                 options.born_ms = options.born_ms or message.time_ms
                 options.dedup = options.unique = None

@@ -50,17 +50,17 @@ class MigrationEndpoint:
         """After the last."""
 
     def import_messages(self, queue: str, entries: Sequence[Entry]) -> None:
-        self.broker.import_messages(queue, entries)
+        self.broker.importer.import_messages(queue, entries)
 
     def import_history(self, queue: str, messages: Sequence[Any]) -> None:
-        self.broker.import_history(queue, messages)
+        self.broker.importer.import_history(queue, messages)
 
     def dedup_window(self, queue: str) -> list[DedupEntry]:
-        found: list[DedupEntry] = self.broker.dedup_window(queue)
+        found: list[DedupEntry] = self.broker.importer.dedup_window(queue)
         return found
 
     def import_dedup_window(self, queue: str, window: Sequence[DedupEntry]) -> None:
-        self.broker.import_dedup_window(queue, window)
+        self.broker.importer.import_dedup_window(queue, window)
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class RedisEndpoint(MigrationEndpoint):
             drafts = [_past_draft(message) for message in group]
             self._publish(queue, drafts)
             for draft in drafts:
-                self.broker.cancel(queue, draft.id)
+                self.broker.admin.cancel(queue, draft.id)
 
     def _publish(self, queue: str, drafts: list[Draft]) -> None:
         for result in self.broker.publish_many(queue, drafts):
@@ -122,7 +122,7 @@ class RedisEndpoint(MigrationEndpoint):
     def _id(self, stored: bytes) -> str:
         """`i` and an id, or `s` and the sequence that it follows from."""
         text = stored.decode()
-        return text[1:] if text[0] == "i" else str(self.broker.id_of(int(text[1:])))
+        return text[1:] if text[0] == "i" else str(self.broker.inspect.id_of(int(text[1:])))
 
 
 def draft_of(entry: Entry) -> Draft:

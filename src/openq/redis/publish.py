@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 from ..engine.engine import make_properties
@@ -39,7 +39,7 @@ class Publisher:
         properties: Properties | None = None,
         options: DeliveryOptions | None = None,
     ) -> int:
-        """Fast path for plain messages. Returns the sequence, or 0 if the message needs `publish_each`."""
+        """Fast path for plain messages. Returns the sequence, or 0 if the message needs `publish_many`."""
         view = self._view(queue)
         if not view.is_plain or (options is not None and not options.is_plain):
             return 0
@@ -54,7 +54,7 @@ class Publisher:
         return seq
 
     def publish_soon(self, queue: str, body: bytes, encoding: int) -> Awaitable[int] | None:
-        """`publish_body` for coroutines, without a greenlet. None: it needs `publish_each`."""
+        """`publish_body` for coroutines, without a greenlet. None: it needs `publish_many`."""
         batcher, state = self._store.batcher, self._state
         view = (
             None if batcher is None or state.closed or state.listeners else state.registry.queues.get(queue)
@@ -71,16 +71,12 @@ class Publisher:
         return answer if isinstance(answer, int) else self._parse_seq(view, answer)
 
     def publish(self, queue: str, draft: Draft) -> str:
-        result = self.publish_each(queue, [draft])[0]
+        result = self.publish_many(queue, [draft])[0]
         if isinstance(result, OpenQError):
             raise result
         return result[0]
 
-    def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[str | OpenQError]:
-        results = self.publish_each(queue, drafts)
-        return [result if isinstance(result, OpenQError) else result[0] for result in results]
-
-    def publish_each(self, queue: str, drafts: Sequence[Draft]) -> list[PublishResult]:
+    def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[PublishResult]:
         view = self._view(queue)
         results: list[PublishResult] = []
         for part in _pages(drafts):
@@ -122,35 +118,20 @@ class Publisher:
         queue: str,
         bodies: Sequence[bytes],
         encoding: int,
-        properties: Properties | None = None,
+        properties: Properties | Sequence[Properties] | None = None,
         options: DeliveryOptions | None = None,
     ) -> list[int] | None:
-        """Fast path for many plain messages. Returns their sequences; None: they need `publish_each`."""
+        """Fast path for many plain messages. Returns their sequences; None: they need `publish_many`."""
         view = self._view(queue)
         if not view.is_plain or (options is not None and not options.is_plain):
             return None
         published = light_fields(options)
-        return self._publish_plain(
-            view, [pack_record(body, encoding, properties, published, False) for body in bodies]
-        )
-
-    def publish_with_properties(
-        self,
-        queue: str,
-        bodies: Sequence[bytes],
-        encoding: int,
-        properties_each: Sequence[Properties],
-        options: DeliveryOptions | None,
-    ) -> bool:
-        view = self._view(queue)
-        if not view.is_plain or (options is not None and not options.is_plain):
-            return False
-        pairs = zip(bodies, properties_each, strict=True)
-        published = light_fields(options)
-        self._publish_plain(
-            view, [pack_record(body, encoding, properties, published, False) for body, properties in pairs]
-        )
-        return True
+        if isinstance(properties, Properties) or properties is None:
+            packed = [pack_record(body, encoding, properties, published, False) for body in bodies]
+        else:
+            pairs = zip(bodies, properties, strict=True)
+            packed = [pack_record(body, encoding, each, published, False) for body, each in pairs]
+        return self._publish_plain(view, packed)
 
     def replay(self, view: CachedQueue, drafts: Sequence[Draft]) -> int:
         """Publish messages again, past the deduplication window, which may know them. Returns how many."""
@@ -220,15 +201,6 @@ class Publisher:
         return text[1:].decode() if text[:1] == b"i" else self._store.id_of(int(text[1:]))
 
     # -- through exchanges ----------------------------------------------------------------------
-
-    def routed_queues(
-        self, exchange: str, keys: Sequence[str], headers: Mapping[str, object] | None
-    ) -> list[CachedQueue]:
-        registry = self._store.registry
-        names = registry.router.route(exchange, keys[0], headers)
-        for key in keys[1:]:
-            names += [name for name in registry.router.route(exchange, key, headers) if name not in names]
-        return [registry.queues[name] for name in names if name in registry.queues]
 
     def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]:
         registry = self._store.registry

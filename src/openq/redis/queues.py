@@ -157,10 +157,3 @@ class QueueAdmin:
 
     def in_flight(self, queue: str) -> int:
         return self.stats(queue).in_flight
-
-    def dead_letter_sources(self, queue: str) -> list[str]:
-        return [
-            view.name
-            for view in self._registry.queues.values()
-            if view.settings.dead_letter == queue and view.settings.max_receives is not None
-        ]

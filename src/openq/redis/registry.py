@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..broker.message_ids import new_prefix
 from ..engine.queue import is_plain_queue
 from ..engine.records import pack_value, unpack_value
 from ..engine.routing import ExchangeRouter
 from ..errors import StoreError
-from ..local.foundation import new_prefix
 from ..model import QueueSettings
 from .functions import call_function
 from .net.calls import Calls

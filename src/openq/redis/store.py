@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..broker.damage import FOUND, LOST, SET_ASIDE, DamageRegister
+from ..broker.interface import Listener
+from ..broker.message_ids import new_prefix
 from ..clock import Clock, VirtualClock
 from ..engine.state import own_seq
 from ..errors import Closed, FunctionError, QueueNotFound, StoreError
-from ..local.foundation import Listener, new_prefix
 from ..model import Entry
 from . import records
 from .call_batcher import CallBatcher, Work

@@ -11,8 +11,7 @@ from typing import Any
 from msgspec import UNSET
 
 from ..broker.bulk import check_rate
-from ..broker.full_interface import FullBroker
-from ..broker.interface import Filter
+from ..broker.interface import Broker, Filter
 from ..errors import InvalidSetting, MessageNotFoundError, QueueInUse
 from ..model import Entry
 from ..server.tasks import RedriveAuthorizer, Task
@@ -114,7 +113,7 @@ def _dead_letter_view(call: RestCall, entry: Entry, with_traceback: bool) -> Dea
     assert entry.options is not None
     source, _, died_ms, count, *_ = entry.options.deaths[0]
     return DeadLetterView(
-        id=call.broker.message_id(entry),
+        id=call.broker.inspect.message_id(entry),
         source=call.short_name(source),
         reason=reason_of(entry),
         time=iso(died_ms),
@@ -154,13 +153,13 @@ def group_dead_letters(call: RestCall) -> None:
     call.seek(lambda: group(call, broker, queue, _GROUPING_S))
 
 
-def group(call: RestCall, broker: FullBroker, queue: str, budget_s: float) -> DeadGroups:
+def group(call: RestCall, broker: Broker, queue: str, budget_s: float) -> DeadGroups:
     deadline = time.monotonic() + budget_s
     groups: dict[str, DeadGroup] = {}
     times: dict[str, tuple[int, int]] = {}
     scanned = 0
     complete = True
-    for entry, _, _ in broker.walk(queue, "all", None):
+    for entry, _, _ in broker.inspect.walk(queue, "all", None):
         scanned += 1
         if scanned % 1000 == 0 and time.monotonic() > deadline:
             complete = False
@@ -182,7 +181,7 @@ def group(call: RestCall, broker: FullBroker, queue: str, budget_s: float) -> De
             times[key] = (died_ms, died_ms)
         found.count += 1
         if len(found.ids) < _SAMPLES:
-            found.ids.append(broker.message_id(entry))
+            found.ids.append(broker.inspect.message_id(entry))
         if call.short_name(source) not in found.sources:
             found.sources.append(call.short_name(source))
         first, last = times[key]
@@ -259,7 +258,7 @@ def redrive(call: RestCall) -> None:
 
 
 def _redrive(call: RestCall, to: str | None, filter: Filter, back: RedriveAuthorizer, task: Task) -> int:
-    done = call.broker.redrive(call.queue, to, filter, call.body.rate, task.progress, back.allowed)
+    done = call.broker.admin.redrive(call.queue, to, filter, call.body.rate, task.progress, back.allowed)
     if back.refused and not task.cancelling.is_set():
         task.progress(done)
         raise back.refusal(call.principal.user)
@@ -267,12 +266,12 @@ def _redrive(call: RestCall, to: str | None, filter: Filter, back: RedriveAuthor
 
 
 def _would_redrive(
-    broker: FullBroker, queue: str, to: str | None, filter: Filter, back: RedriveAuthorizer
+    broker: Broker, queue: str, to: str | None, filter: Filter, back: RedriveAuthorizer
 ) -> Iterator[int]:
-    for part in broker.matching(queue, filter):
+    for part in broker.inspect.matching(queue, filter):
         yield sum(
             target is not None and target != queue and (to is not None or back.allowed(target))
-            for target in broker.redrive_targets(queue, part, to)
+            for target in broker.admin.redrive_targets(queue, part, to)
         )
 
 
@@ -291,7 +290,9 @@ def discard(call: RestCall) -> None:
     broker.settings(queue)
     filter = _chosen(call)
     if body.dry_run:
-        call.seek(lambda: _dry_run_view(call, "discard", sum(map(len, broker.matching(queue, filter)))))
+        call.seek(
+            lambda: _dry_run_view(call, "discard", sum(map(len, broker.inspect.matching(queue, filter))))
+        )
         return
     task = call.context.tasks.start(
         "discard", call.account, call.args[0], lambda task: _discard(broker, queue, filter, task)
@@ -299,12 +300,12 @@ def discard(call: RestCall) -> None:
     _answer_task(call, task)
 
 
-def _discard(broker: FullBroker, queue: str, filter: Filter, task: Task) -> int:
+def _discard(broker: Broker, queue: str, filter: Filter, task: Task) -> int:
     done = 0
-    for part in broker.matching(queue, filter):
+    for part in broker.inspect.matching(queue, filter):
         for entry in part:
             try:
-                broker.cancel(queue, broker.message_id(entry))
+                broker.admin.cancel(queue, broker.inspect.message_id(entry))
             except (MessageNotFoundError, QueueInUse):
                 continue  # gone or taken since it was chosen
             done += 1
@@ -341,7 +342,7 @@ def replay(call: RestCall) -> None:
     filter = None if body.filter is None else make_filter(body.filter, call.sent)
 
     def work(progress: Any, dry_run: bool) -> int:
-        return broker.replay(
+        return broker.admin.replay(
             queue,
             since_ms,
             body.since_id,

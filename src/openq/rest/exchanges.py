@@ -74,7 +74,7 @@ def _view(call: RestCall, exchange: Exchange) -> ExchangeView:
 def list_exchanges(call: RestCall) -> None:
     shown = [
         _view(call, each)
-        for each in call.broker.exchanges()
+        for each in call.broker.exchanges.list_exchanges()
         if each.name and call.is_own(each.name) and call.may("peek", call.short_name(each.name))
     ]
     call.answer(ExchangeList(exchanges=sorted(shown, key=lambda each: each.name)))
@@ -82,7 +82,7 @@ def list_exchanges(call: RestCall) -> None:
 
 @route("GET", "exchanges/{exchange}", permission="peek", summary="An exchange", reply=ExchangeView)
 def show_exchange(call: RestCall) -> None:
-    call.answer(_view(call, call.broker.exchange(call.qualified(call.args[0], "exchange"))))
+    call.answer(_view(call, call.broker.exchanges.exchange(call.qualified(call.args[0], "exchange"))))
 
 
 @route(
@@ -108,8 +108,8 @@ def put_exchange(call: RestCall) -> None:
         alternate=call.queue_key_or_none(body.alternate, "exchange"),
         arguments=body.arguments,
     )
-    new = call.broker.declare_exchange(exchange)
-    call.after_commit(_view(call, call.broker.exchange(exchange.name)), 201 if new else 200)
+    new = call.broker.exchanges.declare_exchange(exchange)
+    call.after_commit(_view(call, call.broker.exchanges.exchange(exchange.name)), 201 if new else 200)
 
 
 @route(
@@ -121,7 +121,7 @@ def put_exchange(call: RestCall) -> None:
     query=IfUnused,
 )
 def delete_exchange(call: RestCall) -> None:
-    call.broker.delete_exchange(call.qualified(call.args[0], "exchange"), call.query.if_unused)
+    call.broker.exchanges.delete_exchange(call.qualified(call.args[0], "exchange"), call.query.if_unused)
     call.after_commit(Id(id=call.args[0]))
 
 
@@ -136,7 +136,7 @@ def delete_exchange(call: RestCall) -> None:
 )
 def publish_to_exchange(call: RestCall) -> None:
     name = call.qualified(call.args[0], "exchange")
-    if call.broker.exchange(name).internal:
+    if call.broker.exchanges.exchange(name).internal:
         raise InvalidSetting(f"exchange {call.args[0]!r} is internal: only other exchanges lead to it")
     draft = make_draft(call.body, call.sent)
     message_id, queues = call.broker.route(name, call.body.routing_key, draft)
@@ -160,7 +160,7 @@ def list_bindings(call: RestCall) -> None:
     query = call.query
     source = None if query.source is None else call.qualified(query.source, "exchange")
     destination = None if query.destination is None else call.qualified(query.destination)
-    bindings = call.broker.bindings(source, destination)
+    bindings = call.broker.exchanges.bindings(source, destination)
     call.answer(
         BindingList(
             bindings=[
@@ -207,7 +207,7 @@ def _binding(call: RestCall) -> Binding:
     status=(200, 201),
 )
 def bind(call: RestCall) -> None:
-    new = call.broker.bind(_binding(call))
+    new = call.broker.exchanges.bind(_binding(call))
     call.after_commit(Changed(changed=new), 201 if new else 200)
 
 
@@ -222,6 +222,6 @@ def bind(call: RestCall) -> None:
     reply=Changed,
 )
 def unbind(call: RestCall) -> None:
-    if not call.broker.unbind(_binding(call)):
+    if not call.broker.exchanges.unbind(_binding(call)):
         raise Problem("binding_not_found", "there is no such binding")
     call.after_commit(Changed(changed=True))

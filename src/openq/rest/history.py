@@ -180,7 +180,7 @@ def list_past(call: RestCall) -> None:
 
     def work() -> PastMessages:
         broker.flush()
-        found = broker.past(queue, span)
+        found = broker.inspect.past(queue, span)
         return PastMessages(
             messages=[_view(call, query.queue, each) for each in found],
             next_seq=found[-1].seq if span.is_full(found) else UNSET,
@@ -205,7 +205,7 @@ def _view(call: RestCall, queue: str, past: Past) -> PastMessageView:
     options = past.options
     return PastMessageView(
         seq=past.seq,
-        id=(options.id if options is not None else None) or call.broker.id_of(past.seq),
+        id=(options.id if options is not None else None) or call.broker.inspect.id_of(past.seq),
         queue=queue,
         time=iso(past.time_ms),
         payload=payload,
@@ -235,7 +235,7 @@ def export(call: RestCall) -> None:
 
     def work() -> tuple[bytes, str | None]:
         entries, following = page(broker, queue, "all", query.after, query.limit)
-        held = broker.leases_of(queue, [entry.seq for entry, _ in entries])
+        held = broker.inspect.leases_of(queue, [entry.seq for entry, _ in entries])
         lines = [stored(broker, queue, entry, JSON, state, held.get(entry.seq)) for entry, state in entries]
         return encode(lines), following
 

@@ -159,7 +159,7 @@ def _refusal(error: OpenQError, call: RestCall, size: int) -> OpenQError | Probl
 def publish(call: RestCall) -> None:
     past = _past(call, call.body) if _is_restoring(call) else None
     draft = make_draft(call.body, call.sent, past)
-    [result] = call.broker.publish_each(call.queue, [draft])
+    [result] = call.broker.publish_many(call.queue, [draft])
     if isinstance(result, OpenQError):
         raise _refusal(result, call, len(draft.body))
     message_id, duplicate = result
@@ -202,7 +202,7 @@ def _publish_run(call: RestCall, queue: str, bodies: list[bytes], encoding: int)
     seqs = call.broker.publish_bodies(queue, bodies, encoding)
     if seqs is None:
         return False
-    call.after_commit(PublishedBatch(count=len(bodies), first_id=call.broker.id_of(seqs[0])), 201)
+    call.after_commit(PublishedBatch(count=len(bodies), first_id=call.broker.inspect.id_of(seqs[0])), 201)
     return True
 
 
@@ -305,7 +305,7 @@ def _publish_each(call: RestCall, queue: str, items: list[Any]) -> None:
     alike = len(drafts) == len(items) and len(encodings) == 1 and all(draft.is_plain() for draft in drafts)
     if alike and _publish_run(call, queue, [draft.body for draft in drafts], encodings.pop()):
         return
-    outcomes = iter(zip(drafts, call.broker.publish_each(queue, drafts), strict=True))
+    outcomes = iter(zip(drafts, call.broker.publish_many(queue, drafts), strict=True))
     shown = [each if each is not None else _outcome(call, *next(outcomes)) for each in results]
     failed = sum(each.code is not UNSET for each in shown)
     call.after_commit(PublishedBatch(count=len(shown) - failed, failed=failed, results=shown), 201)
@@ -538,7 +538,7 @@ def extend(call: RestCall) -> None:
 
 def _show_all(call: RestCall, queue: str, entries: Sequence[tuple[Entry, str]], settles: bool) -> list[Any]:
     broker = call.broker
-    held = broker.leases_of(queue, [entry.seq for entry, state in entries if state == "in_flight"])
+    held = broker.inspect.leases_of(queue, [entry.seq for entry, state in entries if state == "in_flight"])
     return [
         stored(broker, queue, entry, call.format, state, held.get(entry.seq), settles)
         for entry, state in entries
@@ -565,7 +565,7 @@ def browse(call: RestCall) -> None:
                     "front and rear show the first and the last ready messages: one of them, without after"
                 )
             limit = long_polls.estimate_fitting(broker, queue, query.limit, MAX_ANSWER_BYTES)
-            entries = broker.peek(queue, limit, rear=query.rear)
+            entries = broker.inspect.peek(queue, limit, rear=query.rear)
             count = long_polls.count_fitting(entries, MAX_ANSWER_BYTES)
             is_cut = count < len(entries) or (limit < query.limit and len(entries) == limit)
             ready = [(entry, "ready") for entry in entries[:count]]
@@ -610,8 +610,11 @@ def search(call: RestCall) -> None:
     settles = call.may("receive", call.args[0])
 
     def work() -> SearchReply:
-        found = broker.search(queue, filter, body.limit, body.budget, MAX_ANSWER_BYTES)
-        entries = [(each, broker.status(queue, broker.message_id(each)) or "gone") for each in found.entries]
+        found = broker.inspect.search(queue, filter, body.limit, body.budget, MAX_ANSWER_BYTES)
+        entries = [
+            (each, broker.inspect.status(queue, broker.inspect.message_id(each)) or "gone")
+            for each in found.entries
+        ]
         return SearchReply(
             messages=_show_all(call, queue, entries, settles),
             complete=found.complete,
@@ -635,11 +638,11 @@ def show_message(call: RestCall) -> None:
 
     def work() -> Any:
         try:
-            entry = broker.find(queue, message_id)
-            state = broker.status(queue, message_id) or "ready"
-            lease = broker.lease_of(queue, message_id)
+            entry = broker.inspect.find(queue, message_id)
+            state = broker.inspect.status(queue, message_id) or "ready"
+            lease = broker.inspect.lease_of(queue, message_id)
         except MessageNotFoundError as error:
-            what = [step.what for step in broker.timeline(queue, message_id)]
+            what = [step.what for step in broker.inspect.timeline(queue, message_id)]
             if "acked" in what:
                 status = "processed"
             else:
@@ -662,7 +665,7 @@ def show_timeline(call: RestCall) -> None:
     broker, queue, message_id = call.broker, call.queue, call.args[1]
 
     def work() -> Timeline:
-        steps = broker.timeline(queue, message_id)
+        steps = broker.inspect.timeline(queue, message_id)
         return Timeline(
             id=message_id,
             steps=[
@@ -692,7 +695,7 @@ def show_why(call: RestCall) -> None:
     broker, queue, message_id = call.broker, call.queue, call.args[1]
 
     def work() -> Reason:
-        why = broker.why(queue, message_id)
+        why = broker.inspect.why(queue, message_id)
         return Reason(code=why.code, text=why.text)
 
     call.answer_with(work)
@@ -727,7 +730,7 @@ def edit_message(call: RestCall) -> None:
         due_ms = broker.now_ms() + span_ms(body.delay, "delay")
 
     def work() -> Id:
-        entry = broker.find(queue, message_id)
+        entry = broker.inspect.find(queue, message_id)
         if has_body or body.message_type is not UNSET or attributes is not UNSET:
             properties, options = entry.properties, entry.options
             data, encoding = content or (entry.body or b"", entry.encoding)
@@ -747,9 +750,9 @@ def edit_message(call: RestCall) -> None:
                 and draft.type == kind
             ):
                 draft.properties = properties
-            broker.edit(queue, message_id, draft)
+            broker.admin.edit(queue, message_id, draft)
         if due_ms is not None:
-            broker.reschedule(queue, message_id, due_ms)
+            broker.admin.reschedule(queue, message_id, due_ms)
         return Id(id=message_id)
 
     call.change(work)
@@ -764,7 +767,7 @@ def edit_message(call: RestCall) -> None:
     reply=Id,
 )
 def cancel_message(call: RestCall) -> None:
-    call.broker.cancel(call.queue, call.args[1])
+    call.broker.admin.cancel(call.queue, call.args[1])
     call.after_commit(Id(id=call.args[1]))
 
 
@@ -780,7 +783,7 @@ def cancel_message(call: RestCall) -> None:
 def move_message(call: RestCall) -> None:
     to = call.body.to
     call.require_target(to)
-    [error] = call.broker.move(call.queue, [call.args[1]], call.qualified(to))
+    [error] = call.broker.admin.move(call.queue, [call.args[1]], call.qualified(to))
     if error is not None:
         raise error
     call.after_commit(Id(id=call.args[1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..broker.full_interface import FullBroker
+from ..broker.interface import Broker
 from ..broker.scan_position import ScanPosition
 from ..errors import InvalidSetting
 from ..model import Entry
@@ -40,7 +40,7 @@ def _base36(number: int) -> str:
 
 
 def page(
-    broker: FullBroker,
+    broker: Broker,
     queue: str,
     state: str,
     after: str,
@@ -55,7 +55,7 @@ def page(
     size = 0
     last: ScanPosition | None = None
     following: str | None = None
-    for entry, state_of, mark in broker.walk(queue, state, _read_page_token(after)):
+    for entry, state_of, mark in broker.inspect.walk(queue, state, _read_page_token(after)):
         if keep is not None and not keep(entry):
             continue
         size += entry.size
@@ -66,5 +66,5 @@ def page(
         chosen.append((entry, state_of))
         last = mark
     states = {entry.seq: state_of for entry, state_of in chosen}
-    filled = broker.with_bodies([entry for entry, _ in chosen])  # without what cannot be read
+    filled = broker.inspect.with_bodies([entry for entry, _ in chosen])  # without what cannot be read
     return [(entry, states[entry.seq]) for entry in filled], following

@@ -296,12 +296,12 @@ def show_stats(call: RestCall) -> None:
 def list_leases(call: RestCall) -> None:
     broker = call.broker
     total = broker.stats(call.queue).in_flight
-    shown = broker.leases(call.queue, call.query.limit)
+    shown = broker.inspect.leases(call.queue, call.query.limit)
     call.answer(
         Leases(
             messages=[
                 Lease(
-                    id=broker.message_id(each.entry),
+                    id=broker.inspect.message_id(each.entry),
                     consumer=each.consumer,
                     since=iso(each.delivered_ms),
                     deadline=iso_or_none(each.until_ms),

@@ -7,8 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from ..broker.full_interface import FullBroker
-from ..broker.interface import QueueStats
+from ..broker.interface import Broker, QueueStats
 from ..model import ENCODING_JSON, Delivery, DeliveryOptions, Entry, QueueSettings, RetryPolicy
 from ..names import split_name
 from ..server.tasks import Task
@@ -36,7 +35,7 @@ def attributes_of(values: Any, format: Format) -> dict[str, Any]:
     return shown
 
 
-def received(broker: FullBroker, deliveries: list[Delivery], format: Format) -> list[MessageView]:
+def received(broker: Broker, deliveries: list[Delivery], format: Format) -> list[MessageView]:
     """The consumption form."""
     prefix = broker.id_prefix
     show = payload_encoder(format)
@@ -82,7 +81,7 @@ def is_dead(entry: Entry, queue: str) -> bool:
 
 
 def stored(
-    broker: FullBroker,
+    broker: Broker,
     queue: str,
     entry: Entry,
     format: Format,
@@ -102,7 +101,7 @@ def stored(
     else:
         status = "dead" if is_dead(entry, queue) else "unprocessed"
     shown = MessageView(
-        id=broker.message_id(entry),
+        id=broker.inspect.message_id(entry),
         timestamp=iso(options.born_ms or entry.sent_ms),
         payload=payload,
         payload_encoding=encoding,
@@ -128,7 +127,7 @@ def stored(
         shown.received_at = iso(lease.delivered_ms)
         shown.deadline = iso_or_none(lease.until_ms)
         if with_receipt:
-            shown.receipt_id = f"{broker.id_of(entry.seq)}/{lease.number:x}"
+            shown.receipt_id = f"{broker.inspect.id_of(entry.seq)}/{lease.number:x}"
     return shown
 
 

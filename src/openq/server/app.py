@@ -26,7 +26,7 @@ from ..amqp.topology import Topology
 from ..auth.documents import SharedDocument
 from ..auth.guard import Guard, first_key, write_secret_file
 from ..auth.store import UserStore
-from ..broker.full_interface import FullBroker
+from ..broker.interface import Broker
 from ..config import DEFAULT_AMQP_PORT, KEYS, Config, flag_of
 from ..errors import InvalidSetting, OpenQError
 from ..local.broker import LocalBroker
@@ -63,7 +63,7 @@ class PortTaken(InvalidSetting):
 class Server:
     """One process: one loop, one broker, one HTTP port."""
 
-    def __init__(self, config: Config, broker: FullBroker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, config: Config, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self.config = config
         self.broker = broker
         self.loop = loop
@@ -248,7 +248,7 @@ class Server:
             self._refresher = self.loop.call_later(REFRESH_S, self._refresh)
 
     def _read_users(self) -> None:
-        if self.broker.is_shared:
+        if self.broker.cluster is not None:
             if not self._reading_users:  # one read at a time: the store may be slow or unreachable
                 self._reading_users = True
                 self.context.run(self._read_shared_users, self._refreshed)
@@ -290,7 +290,7 @@ class Server:
             self._refreshed(None, error)
             self._report_reload(config, with_users=error is None)
 
-        if self.broker.is_shared:
+        if self.broker.cluster is not None:
             self.context.run(self._read_shared_users, read)
         else:
             read(None, self._read_local_users())
@@ -609,7 +609,7 @@ def _reload(server: Server, read: Callable[[], Config] | None) -> None:
         log.exception("not reloaded")
 
 
-def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -> FullBroker:
+def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -> Broker:
     """The broker that the configuration speaks of."""
     if config.store is None:
         return LocalBroker(
@@ -627,10 +627,10 @@ def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -
     return RedisBroker(config.store, profile=config.profile, loop=loop)
 
 
-def open_user_store(config: Config, broker: FullBroker) -> UserStore:
+def open_user_store(config: Config, broker: Broker) -> UserStore:
     """Those of all servers that share the store, or those in the data directory."""
-    if broker.is_shared:
-        return UserStore(place=SharedDocument(broker, "users", "the document of users in Redis"))
+    if broker.cluster is not None:
+        return UserStore(place=SharedDocument(broker.cluster, "users", "the document of users in Redis"))
     return UserStore(None if config.path is None else os.path.join(config.path, "users.json"))
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, cast
 
 from ..auth.guard import Guard
-from ..broker.full_interface import FullBroker
+from ..broker.interface import Broker
 from ..config import Config
 from ..errors import OpenQError
 from ..local.broker import LocalBroker
@@ -74,9 +74,7 @@ class TooManyCommits(OpenQError):
 
 
 class ServerContext:
-    def __init__(
-        self, broker: FullBroker, loop: asyncio.AbstractEventLoop, config: Config, guard: Guard
-    ) -> None:
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, config: Config, guard: Guard) -> None:
         self.broker = broker
         self.loop = loop
         self.config = config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from .._version import __version__
-from ..broker.full_interface import FullBroker
+from ..broker.interface import Broker
 from ..broker.subscriptions import open_messages
 from ..errors import OpenQError
 from ..metrics import Family, render
@@ -199,7 +199,7 @@ class HealthHandler:
         return render(families)
 
 
-def _set_aside(broker: FullBroker, all_accounts: bool) -> list[tuple[dict[str, str], int]]:
+def _set_aside(broker: Broker, all_accounts: bool) -> list[tuple[dict[str, str], int]]:
     rows = []
     for name, count in list(broker.damage.set_aside().items())[:MAX_QUEUES]:
         account, queue = split_name(name)
@@ -231,7 +231,7 @@ def _buffer_metrics(buffers: BufferLimit) -> list[Family]:
     ]
 
 
-def _reader_metrics(broker: FullBroker, all_accounts: bool) -> list[Family]:
+def _reader_metrics(broker: Broker, all_accounts: bool) -> list[Family]:
     """Those who read whole queues, or the journal."""
     held = []
     for name, count in open_messages(broker.subscriptions.states()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from asyncio import TimerHandle
 from collections.abc import Callable, Iterable, Sequence
 
-from ..broker.full_interface import FullBroker
+from ..broker.interface import Broker
 from ..broker.waiters import Waiter
 from ..errors import OpenQError
 from ..model import Delivery, Entry
@@ -31,7 +31,7 @@ def count_fitting(entries: Sequence[Entry], max_bytes: int) -> int:
     return len(entries)
 
 
-def estimate_fitting(broker: FullBroker, queue: str, limit: int, max_bytes: int) -> int:
+def estimate_fitting(broker: Broker, queue: str, limit: int, max_bytes: int) -> int:
     """The same before they are taken out of the queue, going by the mean size of what waits."""
     if limit <= UNCHECKED_COUNT:
         return limit

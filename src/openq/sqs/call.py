@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..auth.guard import Principal
 from ..auth.policy import POLICY_NOTE
-from ..broker.full_interface import KnownQueue
+from ..broker.interface import KnownQueue
 from ..errors import QueueNotFound
 from ..model import QueueSettings
 from ..names import DEFAULT_ACCOUNT, arn_of, namespace_of, qualified_name, split_name, split_namespace

@@ -158,7 +158,10 @@ def send_message(call: SqsCall, message: sqs.SendMessage, answer: ReplyCallback)
         raise refused.error from None
     if ready.size > queue.max_bytes:
         raise errors.message_too_long(queue.max_bytes)
-    message_id = call.context.broker.publish(queue.queue_key, ready.draft)
+    [result] = call.context.broker.publish_many(queue.queue_key, [ready.draft])
+    if isinstance(result, OpenQError):
+        raise result
+    message_id, _ = result
     reply = sqs.SendMessageReply(
         md5_of_message_body=text_md5(ready.draft.body),
         md5_of_message_attributes=ready.attributes_md5,
@@ -200,11 +203,11 @@ def send_message_batch(call: SqsCall, batch: sqs.SendMessageBatch, answer: Reply
         successful.append(
             sqs.SendMessageBatchResultEntry(
                 id=entry.id,
-                message_id=result,
+                message_id=result[0],
                 md5_of_message_body=text_md5(ready.draft.body),
                 md5_of_message_attributes=ready.attributes_md5,
                 md5_of_message_system_attributes=ready.system_md5,
-                sequence_number=sequence_number(call, result) if queue.fifo else None,
+                sequence_number=sequence_number(call, result[0]) if queue.fifo else None,
             )
         )
     answer(sqs.SendMessageBatchReply(successful=successful or None, failed=failed or None))
@@ -273,12 +276,12 @@ class ReceiveAttempts:
         broker = call.context.broker
         seqs = [seq for seq, _, _ in leases]
         del self._known[queue_key, attempt]
-        if expires_ms <= call.now_ms or _leases(broker.leases_of(queue_key, seqs).values()) != leases:
+        if expires_ms <= call.now_ms or _leases(broker.inspect.leases_of(queue_key, seqs).values()) != leases:
             return None  # or one was deleted, changed or handed to somebody else: that attempt is history
         try:
             for seq, number, _ in leases:
                 broker.extend(queue_key, (seq, number), lease_ms)
-            now = broker.leases_of(queue_key, seqs)
+            now = broker.inspect.leases_of(queue_key, seqs)
             deliveries = [now[seq] for seq in seqs]
         except (OpenQError, KeyError):
             return None
@@ -380,7 +383,7 @@ def show_message(
 ) -> sqs.Message:
     text, encoded = text_of(entry.body or b"")
     message = sqs.Message(
-        message_id=call.context.broker.message_id(entry),
+        message_id=call.context.broker.inspect.message_id(entry),
         receipt_handle=handle,
         md5_of_body=text_md5(text.encode() if encoded else entry.body or b""),
         body=text,
@@ -447,7 +450,7 @@ def system_attributes(
             found["MessageDeduplicationId"] = options.dedup
         elif "MessageDeduplicationId" in wanted and queue.fifo and options.born_ms:
             # A moved message is known by its id: two may have come with one deduplication id.
-            found["MessageDeduplicationId"] = call.context.broker.message_id(entry)
+            found["MessageDeduplicationId"] = call.context.broker.inspect.message_id(entry)
         # A death in this very queue is of an earlier life: the message was sent back since.
         if (
             "DeadLetterQueueSourceArn" in wanted
@@ -527,7 +530,7 @@ def change_one(call: SqsCall, queue: SqsQueue, handle: str, seconds: int) -> Non
     check_visibility(queue, seconds)
     seq, number = receipt_of(queue, handle)
     broker = call.context.broker
-    lent = broker.lease(queue.queue_key, seq)
+    lent = broker.inspect.lease(queue.queue_key, seq)
     if lent is not None and lent.number > number and not queue.fifo:
         # AWS lets an older receipt change the lease of the consumer that has the message now, and clients
         # rely on making it longer. It is never shortened here: a receipt must not take a message from its

@@ -13,7 +13,7 @@ import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 
-from ..broker.full_interface import FullBroker
+from ..broker.interface import Broker
 from ..errors import OpenQError, QueueNotFound
 from ..server.context import ServerContext
 from ..server.tasks import CANCELLED, DONE, FAILED, RUNNING, RedriveAuthorizer, Task, TooManyTasks
@@ -59,7 +59,7 @@ def start_message_move_task(call: SqsCall, request: sqs.StartMessageMoveTask) ->
         raise errors.invalid_parameter_value(
             "The source queue and destination queue must be of the same queue type."
         )
-    sources = call.context.broker.dead_letter_sources(source.queue_key)
+    sources = dead_letter_sources(call.context.broker, source.queue_key)
     if not sources and not _has_dead_letters(call.context.broker, source.queue_key):
         raise errors.invalid_parameter_value("Source queue must be configured as a Dead Letter Queue.")
     if any(task.state == RUNNING for task in _tasks(call.context, source.queue_key)):
@@ -90,11 +90,13 @@ def start_message_move_task(call: SqsCall, request: sqs.StartMessageMoveTask) ->
 
 
 def _work(
-    broker: FullBroker, source: str, target: str | None, rate: int | None, back: RedriveAuthorizer
+    broker: Broker, source: str, target: str | None, rate: int | None, back: RedriveAuthorizer
 ) -> Callable[[Task], int]:
     def work(task: Task) -> int:
         try:
-            moved = broker.redrive(source, target, rate=rate, progress=task.progress, allowed=back.allowed)
+            moved = broker.admin.redrive(
+                source, target, rate=rate, progress=task.progress, allowed=back.allowed
+            )
             is_stuck = target is None and not task.cancelling.is_set() and _holds_strays(broker, source)
         except QueueNotFound:
             raise MoveFailed("AWS.SimpleQueueService.NonExistentQueue") from None
@@ -109,18 +111,32 @@ def _work(
     return work
 
 
-def _holds_strays(broker: FullBroker, source: str) -> bool:
+def dead_letter_sources(broker: Broker, queue_key: str) -> list[str]:
+    """The queues whose dead letters go to this one after too many receives."""
+    found = ((name, broker.find_queue(name)) for name in broker.queues())
+    return [
+        name
+        for name, queue in found
+        if queue is not None
+        and queue.settings.dead_letter == queue_key
+        and queue.settings.max_receives is not None
+    ]
+
+
+def _holds_strays(broker: Broker, source: str) -> bool:
     """Whether what is left in the queue has nowhere to go back to."""
     known = set(broker.queues())
     return any(
         entry.options is None or not entry.options.deaths or entry.options.deaths[0][0] not in known
-        for entry in broker.peek(source, _MAX_EXAMINED)
+        for entry in broker.inspect.peek(source, _MAX_EXAMINED)
     )
 
 
-def _has_dead_letters(broker: FullBroker, queue_key: str) -> bool:
+def _has_dead_letters(broker: Broker, queue_key: str) -> bool:
     """It was somebody's dead-letter queue while those lasted."""
-    return any(entry.options is not None and entry.options.deaths for entry in broker.peek(queue_key, 1))
+    return any(
+        entry.options is not None and entry.options.deaths for entry in broker.inspect.peek(queue_key, 1)
+    )
 
 
 def _check_allowed(call: SqsCall, queue: SqsQueue, permission: str, action: str) -> None:

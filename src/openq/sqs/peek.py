@@ -12,8 +12,7 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from ..broker.full_interface import FullBroker
-from ..broker.interface import Filter
+from ..broker.interface import Broker, Filter
 from ..errors import OpenQError
 from ..model import Entry
 from ..server.http import HttpRequest
@@ -79,12 +78,12 @@ def peek_messages(
     call.context.run(look, done)
 
 
-def _entries(broker: FullBroker, queue: str, states: list[str]) -> Iterator[Entry]:
+def _entries(broker: Broker, queue: str, states: list[str]) -> Iterator[Entry]:
     """As many as fit: some thousand messages, some megabytes."""
     left = MAX_BYTES
     count = MAX_MESSAGES
     for state in states:
-        for entry in broker.search(queue, Filter(state=state), count, _BUDGET_S, left).entries:
+        for entry in broker.inspect.search(queue, Filter(state=state), count, _BUDGET_S, left).entries:
             left -= entry.size
             count -= 1
             if left < 0 and count < MAX_MESSAGES - 1:

@@ -23,6 +23,7 @@ from .call import SqsCall, SqsQueue
 from .errors import SqsError
 from .limits import SqsLimits, limits_of, server_limits
 from .message_attributes import check_queue_name, is_valid_queue_name
+from .moves import dead_letter_sources
 
 PAGE = 1_000
 
@@ -125,7 +126,7 @@ def list_queues(call: SqsCall, request: sqs.ListQueues) -> sqs.SqsReply:
 
 def list_dead_letter_source_queues(call: SqsCall, request: sqs.ListDeadLetterSourceQueues) -> sqs.SqsReply:
     queue = call.queue
-    names = _named(call.context.broker.dead_letter_sources(queue.queue_key), queue.namespace)
+    names = _named(dead_letter_sources(call.context.broker, queue.queue_key), queue.namespace)
     page, token = _page(names, request.next_token, request.max_results)
     urls = [call.url_of(qualified_name(queue.namespace, name)) for name in page]
     return sqs.ListDeadLetterSourceQueuesReply(queue_urls=urls, next_token=token)

@@ -99,12 +99,12 @@ class OpenQServer:
     def _reset(self) -> None:
         """On the loop, like every request."""
         server, broker = self._server, self.broker
-        for binding in broker.bindings():
+        for binding in broker.exchanges.bindings():
             if binding.source:
-                broker.unbind(binding)
-        for exchange in broker.exchanges():
+                broker.exchanges.unbind(binding)
+        for exchange in broker.exchanges.list_exchanges():
             with suppress(OpenQError):  # predeclared exchanges stay
-                broker.delete_exchange(exchange.name)
+                broker.exchanges.delete_exchange(exchange.name)
         for name in broker.queues():
             with suppress(OpenQError):  # deleted with another one
                 broker.delete(name)

@@ -1,0 +1,11 @@
+"""Message ids: a random prefix for each store, then the sequence number of the message."""
+
+from __future__ import annotations
+
+import os
+
+
+def new_prefix() -> str:
+    """A UUID of version 8 up to its last twelve digits, which count messages."""
+    node = os.urandom(8).hex()
+    return f"{node[:8]}-{node[8:12]}-8{node[12:15]}-8{node[:3]}-"

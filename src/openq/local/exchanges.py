@@ -1,0 +1,76 @@
+"""Exchanges and bindings of the local broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..engine import admin
+from ..engine.queue import QueueState
+from ..engine.routing import Binding, Exchange, ExchangeRouter, Removed
+from .core import BrokerCore
+
+
+class LocalExchanges:
+    """The `Exchanges` role of the local broker."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._engine = core.engine
+        self._lock = core.lock
+        self._guard = core.guard
+
+    def declare_exchange(self, exchange: Exchange) -> bool:
+        with self._lock, self._guard:
+            if exchange.name not in self._engine.router:
+                self._core.require_settings_room(exchange.arguments)
+            return admin.declare_exchange(self._engine, exchange, self._core.now_ms())
+
+    def change_exchange(self, exchange: Exchange) -> None:
+        """Another alternate or other arguments; what is bound to it stays."""
+        with self._lock, self._guard:
+            self._core.require_settings_room(exchange.arguments)
+            admin.change_exchange(self._engine, exchange, self._core.now_ms())
+
+    def delete_exchange(self, name: str, if_unused: bool = False) -> Removed:
+        """With what went with it, down to auto-delete exchanges that lost their last binding."""
+        with self._lock, self._guard:
+            return admin.delete_exchange(self._engine, name, self._core.now_ms(), if_unused)
+
+    def bind(self, binding: Binding) -> bool:
+        with self._lock, self._guard:
+            if binding not in self._engine.router.bindings(binding.source, binding.destination):
+                self._core.require_settings_room(binding.arguments)
+            return admin.bind(self._engine, binding, self._core.now_ms())
+
+    def unbind(self, binding: Binding) -> Removed:
+        """What went; nothing (false) if there was no such binding."""
+        with self._lock, self._guard:
+            return admin.unbind(self._engine, binding, self._core.now_ms())
+
+    @property
+    def router(self) -> ExchangeRouter:
+        """Only to be read, without the lock: for doors that ask for every message."""
+        return self._engine.router
+
+    def exchange(self, name: str) -> Exchange:
+        with self._lock:
+            return self._engine.router.get(name)
+
+    def list_exchanges(self) -> list[Exchange]:
+        with self._lock:
+            return self._engine.router.exchanges()
+
+    def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
+        """In the order of binding; `destination` is a queue or an exchange."""
+        with self._lock:
+            return self._engine.router.bindings(source, destination)
+
+    def routed_queues(
+        self, exchange: str, keys: Sequence[str], headers: Mapping[str, object] | None
+    ) -> list[QueueState]:
+        """The queues to which these keys lead now, without the lock: for doors that ask for every message."""
+        engine = self._engine
+        names = engine.router.route(exchange, keys[0], headers)
+        for key in keys[1:]:
+            names += [name for name in engine.router.route(exchange, key, headers) if name not in names]
+        return [queue for queue in map(engine.queues.get, names) if queue is not None]
