@@ -1,1 +1,1 @@
-"""How fast OpenQ is, each figure as a ratio to something everybody has: see docs/BENCHMARKS.md."""
+"""Benchmarks, each figure as a ratio to a well-known reference: see docs/BENCHMARKS.md."""

@@ -36,7 +36,7 @@ def main() -> int:
     options = parser.parse_args()
     for name in options.name:
         if name not in BENCHES + PARTS:
-            parser.error(f"there is no bench {name!r}, only {', '.join(BENCHES + PARTS)}")
+            parser.error(f"unknown bench {name!r}; known: {', '.join(BENCHES + PARTS)}")
 
     base = os.path.abspath(options.dir or Path(__file__).parent.parent / "build" / "bench")
     refuse_memory_disk(base)

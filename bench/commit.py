@@ -1,7 +1,7 @@
 """Row 2: durable publishes of 100 bytes by 1, 16 and 256 publishers, each waiting for its own answer.
 
 The reference writes what our journal wrote: the same bytes in the same groups, one pwrite and one
-fdatasync each, into a file whose space was allocated before. That is what the disk costs; the rest is us.
+fdatasync each, into a preallocated file. That is the cost of the disk; the rest is ours.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ REFERENCE = "pwrite+fdatasync, same groups"
 
 
 def run(run: Run) -> None:
-    # Many short laps: how long a sync takes changes from one second to the next, and both sides of a round
-    # should meet the same.
+    # Many short laps: the time of a sync changes from one second to the next, and both sides of a round
+    # should see the same.
     _row(run, "sync", 1, 300, TARGETS[1])
     _row(run, "callbacks", 16, 200, TARGETS[16])
     _row(run, "callbacks", 256, 100, TARGETS[256])
     _row(run, "threads", 16, 40)
     _row(run, "threads", 256, 10)
     if not hasattr(optional("openq.aio"), "OpenQ"):
-        run.log("commit: there is no openq.aio, its rows are left out")
+        run.log("commit: openq.aio is missing, its rows are skipped")
         return
     _row(run, "asyncio", 16, 100)
     _row(run, "asyncio", 256, 30)
@@ -54,7 +54,7 @@ def _row(run: Run, kind: str, size: int, each: int, target: BenchTarget | None =
 
 
 class RecordingIo:
-    """Stands before the journal's disk and notes how many bytes went there before each sync."""
+    """Wraps the journal's disk and records how many bytes were written before each sync."""
 
     def __init__(self, io: DiskIo) -> None:
         self.groups: list[int] = []
@@ -138,9 +138,9 @@ class Publishers:
 
 
 class CallbackPublishers:
-    """Publishers without threads: each is told when its message is on disk, and publishes the next.
+    """Publishers without threads: a callback publishes the next message when the last one is durable.
 
-    All who were told together wait together again: one completion list per group, as in a server.
+    Publishers of one group commit wait together again: one list of callbacks per group, as in a server.
     """
 
     def __init__(self, broker: LocalBroker, size: int, each: int) -> None:

@@ -1,6 +1,6 @@
 """Row 4: durable publish, receive and ack in batches of a hundred, against two queues on SQLite.
 
-Both are told `PRAGMA synchronous = FULL`, so that they promise what we promise: what was answered is on
+Both use `PRAGMA synchronous = FULL`, so that they promise what we promise: what was confirmed is on
 disk. Left alone, litequeue chooses NORMAL, which may lose the last commits in a power cut.
 """
 

@@ -1,7 +1,7 @@
-"""Laps, rows and the table: everything the benchmarks share.
+"""Laps, rows and the table, shared by all benchmarks.
 
-A figure alone says as much about the machine and its other work as about the code. So every row runs a
-candidate and its reference in turns, and what counts is the ratio of the two in the same round.
+A figure alone depends on the machine and its other load as much as on the code. So every row runs a candidate
+and its reference in turns, and the result is the ratio of the two in the same round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Lap:
     count: int
     wall_s: float
     cpu_s: float
-    detail: Any = None  # what the reference has to know to do the same
+    detail: Any = None  # what the reference needs to do the same work
 
     @property
     def per_s(self) -> float:
@@ -50,10 +50,10 @@ class Contestant(Protocol):
 
 
 class ChildProcess:
-    """A side in a process of its own.
+    """A contestant in its own process.
 
-    In one process the background threads of the candidate would slow the reference down and flatter the
-    ratio, and the garbage of one would be collected in the laps of the other.
+    In one process the candidate's background threads would slow the reference down, and the garbage of one
+    would be collected in the laps of the other.
     """
 
     def __init__(self, make: Callable[..., Contestant], *args: Any) -> None:
@@ -70,7 +70,7 @@ class ChildProcess:
         return done
 
     def close(self) -> float:
-        """Returns the CPU time it spent while it was not asked to do anything, as a share of its laps'."""
+        """Returns its CPU time between laps, as a share of the time inside them."""
         self._pipe.send(_END)
         share: float = self._answer()
         self._process.join()
@@ -101,7 +101,7 @@ def _serve_laps(pipe: Any, make: Callable[..., Contestant], args: tuple[Any, ...
         mark_s = time.process_time()
         while (given := pipe.recv()) != _END:
             around_s += time.process_time() - mark_s
-            gc.collect()  # garbage of earlier laps is not this one's doing
+            gc.collect()  # garbage of earlier laps does not count
             done = side.lap(given)
             inside_s += done.cpu_s
             pipe.send(done)
@@ -157,7 +157,7 @@ class Row:
 
     @property
     def unstable(self) -> bool:
-        """The reference always does the same. Where its own rate wandered, the machine was busy."""
+        """The reference always does the same work: if its rate varies, the machine was busy."""
         rates = self.rates.get(f"reference_{self.by}", [1.0])
         return max(rates) > UNSTABLE_RATIO * min(rates) or max(self.values) > self.ceiling
 
@@ -183,7 +183,7 @@ class Row:
 
 @dataclass(slots=True)
 class Run:
-    """One call of `python -m bench`: where it writes, how thorough it is, and where rows go."""
+    """One run of `python -m bench`: its directory, its thoroughness, and where rows go."""
 
     directory: str
     quick: bool
@@ -215,11 +215,11 @@ class Laps:
 
     ours: list[Lap]
     theirs: list[Lap]
-    background: float  # our CPU time between laps / inside them: work the ratio does not show
+    background: float  # our CPU time between laps / inside them: work that the ratio does not show
 
 
 def alternate(candidate: ChildProcess, reference: ChildProcess, rounds: int) -> Laps:
-    """One unmeasured lap each, then `rounds` of both; who goes first changes every round."""
+    """One unmeasured lap each, then `rounds` of both; the order alternates."""
     detail = candidate.lap().detail
     reference.lap(detail)
     ours: list[Lap] = []
@@ -265,7 +265,7 @@ def faster_by(
 
 
 def optional(name: str) -> Any | None:
-    """A module that may not be there; its rows are then left out and the run says so."""
+    """A module that may be missing; its rows are then skipped, with a message."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -331,7 +331,7 @@ def _short(value: float) -> float:
 
 
 def refuse_memory_disk(path: str) -> None:
-    """A disk that forgets on power loss answers a sync at once: its figures would be worthless."""
+    """Reject a disk in memory: its syncs cost nothing, and its figures would mean nothing."""
     best = ("", "")
     try:
         with open("/proc/self/mounts", encoding="utf-8") as mounts:
@@ -341,6 +341,6 @@ def refuse_memory_disk(path: str) -> None:
                 if inside and len(point) >= len(best[0]):
                     best = (point, kind)
     except OSError:
-        return  # not a system that tells
+        return  # not Linux
     if best[1] in _IN_MEMORY:
         raise SystemExit(f"{path} is on {best[1]} ({best[0]}), not on a disk; choose another with --dir")

@@ -20,7 +20,7 @@ def run(run: Run) -> None:
     match = alternate(ChildProcess(BrokerCycles, count), ChildProcess(PlainQueue, count), rounds)
     run.emit(faster_by("memory", "publish+receive+ack, broker", REFERENCE, match, TARGET))
     if not hasattr(optional("openq"), "OpenQ"):
-        run.log("memory: there is no openq.OpenQ, the row of the library is left out")
+        run.log("memory: openq.OpenQ is missing, the row of the library is skipped")
         return
     match = alternate(ChildProcess(LibraryCycles, count), ChildProcess(PlainQueue, count), rounds)
     run.emit(faster_by("memory", "publish+receive+ack, library", REFERENCE, match, TARGET))

@@ -2,7 +2,7 @@
 
 Python's cyclic collector looks at every object it tracks: a queue of a million of them stops the program
 for as long as that takes. The reference is such a queue. Steps are measured in CPU time of the process,
-because on a shared machine the longest one by the wall clock is somebody else's.
+because on a shared machine the longest one by the wall clock belongs to another process.
 
 Messages come and go in bursts. One in, one out would never wake the collector, which counts
 new objects less those that died: a comfort no real load grants.
@@ -28,7 +28,7 @@ BURST = 1000
 
 
 def run(run: Run) -> None:
-    # The collector looks at everything again when a quarter of it is new: so a good deal more than that.
+    # A full collection runs when a quarter of all objects is new: so many more than that.
     cycles = 400_000 if run.quick else 600_000
     match = alternate(
         ChildProcess(BrokerSteps, cycles), ChildProcess(Objects, cycles), run.rounds(5, quick=1)
@@ -58,7 +58,7 @@ def run(run: Run) -> None:
 
 
 def longest(cycles: int, publish: Callable[[], None], take: Callable[[], None]) -> Lap:
-    # Arrays: the collector would walk over lists, and their million entries are not what is measured.
+    # Arrays: the garbage collector would visit the million entries of a list, which are not measured.
     cpu_ns = array("q")
     wall_ns = array("q")
 
@@ -115,7 +115,7 @@ class Slot:
 
 
 class Objects:
-    """What one writes first: an object per message, a deque, a dict of what is on loan."""
+    """The simplest implementation: an object per message, a deque, a dict of messages in flight."""
 
     def __init__(self, cycles: int) -> None:
         self._cycles = cycles

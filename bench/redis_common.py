@@ -36,7 +36,7 @@ def program() -> str | None:
 def missing() -> str:
     """What keeps these benches from running; empty if nothing does."""
     if program() is None:
-        return "there is no redis-server"
+        return "redis-server is not installed"
     if optional("redis") is None or optional(BROKER) is None:
         return "pip install 'openq[redis]'"
     return ""

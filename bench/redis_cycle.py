@@ -19,7 +19,7 @@ SIZE = 100
 SINGLE = BenchTarget(floor=4, aim=6)
 BATCHES = BenchTarget(floor=0.5, aim=1)
 
-# A ready list, a hash of bodies and a sorted set of leases: the least that a queue with leases needs.
+# A ready list, a hash of bodies and a sorted set of leases: the minimum for a queue with leases.
 PUBLISH = """
 local id = redis.call('INCR', KEYS[4])
 redis.call('HSET', KEYS[2], id, ARGV[1])

@@ -126,7 +126,7 @@ class Dramatiq:
         actor = self._make_actor(nothing, broker=broker, queue_name=self.NAME)
         worker = self._make_worker(broker, worker_threads=THREADS)
         done = lap(self._count, lambda: self._work(broker, actor, worker))
-        worker.stop()  # takes its time, and nobody waits for it
+        worker.stop()  # slow, and not part of the measurement
         broker.close()
         return done
 

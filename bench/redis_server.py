@@ -35,7 +35,7 @@ class OpenQOnRedis(OpenQ):
 
 
 class Pair(ServerProcess):
-    """Two servers that run already, weighed together."""
+    """Two running servers, measured together."""
 
     name = "two servers"
 

@@ -93,7 +93,7 @@ class Starter:
         self._broker.load(deliveries)
 
     def close(self) -> None:
-        # Back in its place at once, so that the next start finds what this one found.
+        # Returned at once, so that the next start finds the same state.
         [delivery] = self._broker.engine.queues[QUEUE].leases.values()
         self._broker.release(QUEUE, [(delivery.entry.seq, delivery.number)])
         self._broker.close()

@@ -68,7 +68,7 @@ def run(run: Run) -> None:
 
 
 def _target(run: Run, bar: float) -> BenchTarget | None:
-    """The bars are for the whole crowd."""
+    """The targets are for the full number of connections."""
     return None if run.quick else BenchTarget(bar, bar, more_is_better=False)
 
 
@@ -89,7 +89,7 @@ def _connect(port: int, number: int) -> socket.socket:
 
 
 def _send_one_request(port: int, connections: list[socket.socket]) -> None:
-    """One request and its answer on each: an idle connection is one that has been used."""
+    """One request on each connection: an idle connection has been used before."""
     for start in range(0, len(connections), 100):
         some = connections[start : start + 100]
         for connection in some:
@@ -100,7 +100,7 @@ def _send_one_request(port: int, connections: list[socket.socket]) -> None:
 
 
 class LongPolls:
-    """The long polls, and the one who wakes them."""
+    """The long polls, and the sender that wakes them."""
 
     def __init__(self, peer: OpenQ, polls: int, first_number: int) -> None:
         self._peer = peer
@@ -133,7 +133,7 @@ class LongPolls:
         while len(took_ms) < count:
             now_s = time.perf_counter()
             if now_s > end_s:
-                raise RequestRefused(f"{count - len(took_ms)} of {count} messages woke nobody")
+                raise RequestRefused(f"{count - len(took_ms)} of {count} messages woke no long poll")
             due_s = began_s + sent / PACE_PER_S
             if sent < count and now_s >= due_s:
                 self._send()
@@ -161,7 +161,7 @@ class LongPolls:
         if connection is self._sender:
             return []
         connection.sendall(self._requests[fileno])
-        # A poll that was in vain is simply repeated.
+        # An empty poll is repeated.
         at = answer.find(b"wake-")
         if at < 0:
             return []

@@ -56,7 +56,7 @@ def run(run: Run) -> None:
 def _starts(
     peer: OpenQ, rounds: int, end_with: signal.Signals, waiting: int
 ) -> tuple[list[float], list[float]]:
-    """The first one is not counted: the server before it may have ended in another way."""
+    """The first start is not counted: the server before it may have ended differently."""
     times_s: list[float] = []
     weights_mb: list[float] = []
     for number in range(rounds + 1):

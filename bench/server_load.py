@@ -21,7 +21,7 @@ _ANSWER_BYTES = 16 << 10
 
 
 class RequestRefused(RuntimeError):
-    """A server said no, or nothing at all. A rate of refusals would be worthless, so the load ends."""
+    """A server rejected a request, or did not respond. The load ends: a rate of errors means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def drive(port: int, connections: int, plan: RequestPlan) -> Tally:
 
 
 class _Shape:
-    """How this server writes the length of its answers, and whether it hangs up after each; learnt once."""
+    """How this server writes Content-Length, and whether it closes after each response; learnt once."""
 
     def __init__(self) -> None:
         self.length_tag = b"\r\ncontent-length: "

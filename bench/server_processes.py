@@ -1,4 +1,4 @@
-"""The servers that are measured: how each is obtained, started, weighed and stopped. Loopback only."""
+"""The servers that are measured: how each is installed, started, measured and stopped. Loopback only."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class NotAvailable(RuntimeError):
-    """A server to compare with is not to be had on this machine."""
+    """A server to compare with cannot be installed or started on this machine."""
 
 
 class ServerProcess:
-    """A server process and everything it started, in a session of its own."""
+    """A server process with its children, in its own session."""
 
     name = ""
     wire: type[SqsRequests] = AwsJson
@@ -45,7 +45,7 @@ class ServerProcess:
 
     @classmethod
     def obtain(cls) -> None:
-        """Get what it needs into the folder of tools, once. Raises Missing."""
+        """Install it into the tools folder, once. Raises NotAvailable."""
 
     def argv(self) -> list[str]:
         raise NotImplementedError
@@ -54,7 +54,7 @@ class ServerProcess:
         return {}
 
     def is_ready(self) -> bool:
-        """Ready is who creates a queue: some load half of their code when they are first asked."""
+        """Ready means that a queue was created: some servers load much of their code at the first request."""
         self.queue("ready")
         return True
 
@@ -130,7 +130,7 @@ class ServerProcess:
         return self._left_at_s - since_s
 
     def rested(self) -> None:
-        """What it used since its last lap, though nobody asked it for anything, was put off, not saved."""
+        """CPU time between laps is deferred work: it counts too."""
         if self._left_at_s is not None:
             self._aside_s += self.cpu_s() - self._left_at_s
             self._left_at_s = None
@@ -162,13 +162,13 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
 
 
 def _end_with_parent() -> None:
-    """Linux: a bench that is killed takes its servers along."""
+    """Linux: if the bench is killed, its servers end too."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def free_port() -> int:
-    """Below the range from which the kernel takes the ports of clients: thousands of those are coming."""
+    """Below the kernel's range of client ports, of which the load needs thousands."""
     for _ in range(1000):
         port = random.randrange(10_000, 32_000)
         with socket.socket() as probe:
@@ -198,14 +198,14 @@ class OpenQ(ServerProcess):
 
 
 class OpenQSigned(OpenQ):
-    """In memory, and every request has to be signed with the key that the server makes for its first user."""
+    """In memory; every request is signed with the key that the server creates for its first user."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder, "--auth", "on")
 
     def queue(self, name: str) -> SqsRequests:
-        told = Path(self.folder, f"{self.name}.log").read_text(encoding="utf-8")
-        key, secret = (re.findall(rf"{variable}=(\S+)", told)[-1] for variable in _KEY_VARIABLES)
+        text = Path(self.folder, f"{self.name}.log").read_text(encoding="utf-8")
+        key, secret = (re.findall(rf"{variable}=(\S+)", text)[-1] for variable in _KEY_VARIABLES)
         return SignedJson.create_with_key(self.port, name, key, secret)
 
 
@@ -327,7 +327,7 @@ def _npm(name: str, package: str) -> None:
 
 
 def _install(name: str, call: Callable[[str], list[str]]) -> None:
-    """Into a folder beside, which gets its name at the end: half an installation must not pass for one."""
+    """Into a temporary folder, renamed at the end: an incomplete installation must not be used."""
     if (TOOLS / name).exists():
         return
     TOOLS.mkdir(parents=True, exist_ok=True)

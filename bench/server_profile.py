@@ -162,7 +162,7 @@ def main() -> int:
     options = parser.parse_args()
     for name in options.work or WORKS:
         if name not in WORKS:
-            parser.error(f"there is no work {name!r}, only {', '.join(WORKS)}")
+            parser.error(f"unknown work {name!r}; known: {', '.join(WORKS)}")
         if options.instructions:
             _count_instructions(name, options.durable)
         else:

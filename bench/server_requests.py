@@ -178,7 +178,7 @@ class AwsQuery(SqsRequests):
 
 
 def body(number: int) -> str:
-    """Bodies differ, so that nobody gains by remembering one."""
+    """Bodies differ, so that caching one does not help."""
     return f"{number:08d}".ljust(BODY_BYTES, "x")
 
 
@@ -246,7 +246,7 @@ def _ask_json(port: int, action: str, parameters: dict[str, Any]) -> dict[str, A
 
 
 def ask(port: int, request: bytes, timeout_s: float = 10.0) -> tuple[int, bytes]:
-    """One request on a connection of its own: status and body. OSError if nobody answers."""
+    """One request on a connection of its own: status and body. OSError without a response."""
     head, _, rest = request.partition(b"\r\n\r\n")
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
         connection.sendall(head + b"\r\nConnection: close\r\n\r\n" + rest)

@@ -42,7 +42,7 @@ _RESULT = re.compile(r"\nanswered (\d+) in (\d+) us, refused (\d+), broken (\d+)
 
 
 @functools.cache
-def obtain(tell: Callable[[str], None]) -> None:
+def obtain(log: Callable[[str], None]) -> None:
     """As root on a Debian, wrk is fetched where it is missing."""
     if shutil.which("wrk") is None and os.geteuid() == 0 and shutil.which("apt-get") is not None:
         subprocess.run(
@@ -52,7 +52,7 @@ def obtain(tell: Callable[[str], None]) -> None:
             env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
         )
     if shutil.which("wrk") is None:
-        tell("server: NO WRK HERE; our own client, which needs more of the CPU, makes all of the load")
+        log("server: wrk IS MISSING; our own client, which needs more CPU, makes all of the load")
 
 
 def repeat(

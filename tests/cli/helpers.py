@@ -1,4 +1,4 @@
-"""Running the real command, and data directories for it to look at."""
+"""Runs the real command, and makes data directories for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CommandResult(NamedTuple):
 
 
 def run_openq(*words: str | Path, answer: str = "", **environment: str) -> CommandResult:
-    """Never a traceback, whatever the words are."""
+    """In a process of its own. Fails on a traceback."""
     done = subprocess.run(
         [*OPENQ, *map(str, words)],
         input=answer,
@@ -77,7 +77,7 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
 
 
 def run_on_terminal(*words: str | Path, typed: str = "", **environment: str) -> tuple[int, str]:
-    """What a person would see and type: all three streams on a pseudo-terminal, a line for each question."""
+    """All three streams on a pseudo-terminal; `typed` has a line for each question."""
     ours, theirs = pty.openpty()
     plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
     try:
@@ -92,7 +92,7 @@ def run_on_terminal(*words: str | Path, typed: str = "", **environment: str) -> 
         seen = b""
         answers = typed.splitlines(keepends=True)
         while True:
-            # Not before it is asked for: a question about a password forgets what was typed ahead.
+            # Only after the question: a password prompt drops what was typed ahead.
             if answers and seen.endswith((b": ", b"] ")):
                 os.write(ours, answers.pop(0).encode())
                 seen += b"\n"
@@ -101,7 +101,7 @@ def run_on_terminal(*words: str | Path, typed: str = "", **environment: str) -> 
                 raise AssertionError(f"nothing more came after {seen!r}")
             try:
                 piece = os.read(ours, 4096)
-            except OSError:  # how Linux says that the other side is closed
+            except OSError:  # how Linux reports that the other side is closed
                 break
             if not piece:
                 break
@@ -148,7 +148,7 @@ def directory_contents(path: Path) -> dict[str, bytes]:
 
 
 class FakeTerminal(io.StringIO):
-    """A stderr that somebody watches, or not."""
+    """A stderr that is a terminal, or not."""
 
     def __init__(self, watched: bool) -> None:
         super().__init__()

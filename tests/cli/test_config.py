@@ -21,7 +21,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_new_file_is_right_and_never_overwritten() -> None:
+def test_a_new_file_is_valid_and_never_overwritten() -> None:
     done = run_in_process("config", "init")
 
     assert (done.code, done.out) == (0, "openq.toml\n")
@@ -42,13 +42,13 @@ def test_every_value_is_shown_with_its_origin() -> None:
     assert rows["region"].endswith("environment variable OPENQ_REGION")
     assert rows["data"].endswith("default")
     assert rows.keys() >= KEYS.keys()
-    told = json.loads(run_in_process("config", "show", "--json").out)
-    assert told["port"] == {"value": 7, "origin": "openq.toml: port"}
-    assert told['queues."a b"']["value"] == {"dead_letter": "dead"}
+    printed = json.loads(run_in_process("config", "show", "--json").out)
+    assert printed["port"] == {"value": 7, "origin": "openq.toml: port"}
+    assert printed['queues."a b"']["value"] == {"dead_letter": "dead"}
 
 
 @pytest.mark.parametrize("flag", ["--memory", "--no-memory"])
-def test_what_is_shown_is_a_file(flag: str, tmp_path: Path) -> None:
+def test_the_output_of_show_is_a_valid_file(flag: str, tmp_path: Path) -> None:
     Path("openq.toml").write_text("[queues.q]\nretry = {base = 5}\n")
     shown = run_in_process("config", "show", flag, "--port", "7").out
     file = tmp_path / "shown.toml"
@@ -59,7 +59,7 @@ def test_what_is_shown_is_a_file(flag: str, tmp_path: Path) -> None:
     assert config.queues["q"]["retry"].base_ms == 5000
 
 
-def test_a_mistake_in_the_file_or_the_environment_is_found() -> None:
+def test_a_mistake_in_the_file_or_the_environment_is_reported() -> None:
     Path("bad.toml").write_text("prot = 7\n")
 
     wrong = run_in_process("config", "check", "bad.toml")
@@ -71,13 +71,13 @@ def test_a_mistake_in_the_file_or_the_environment_is_found() -> None:
     assert json.loads(run_in_process("config", "check", "--json").out)["ok"] is True
 
 
-def test_a_check_counts_what_is_written_where() -> None:
+def test_a_check_counts_keys_and_variables() -> None:
     Path("good.toml").write_text("port = 7\nmemory = true\n[queues.a]\n[queues.b]\n")
 
     assert run_in_process("config", "check", "good.toml").out == "good.toml: ok, 2 keys and 2 queues\n"
     beside = {"OPENQ_PORT": "8", "OPENQ_DATA": "elsewhere"}
-    told = run_in_process("config", "check", "good.toml", **beside)
-    assert told.out == "good.toml: ok, 2 keys and 2 queues; 2 variables from the environment\n"
+    printed = run_in_process("config", "check", "good.toml", **beside)
+    assert printed.out == "good.toml: ok, 2 keys and 2 queues; 2 variables from the environment\n"
     counted = json.loads(run_in_process("config", "check", "good.toml", "--json", **beside).out)
     assert (counted["keys"], counted["variables"], counted["queues"]) == (2, 2, 2)
 
@@ -91,11 +91,11 @@ def doctor(*words: str | Path, **environment: str) -> CommandResult:
 
 
 def findings(*words: str | Path, **environment: str) -> dict[str, tuple[str, str]]:
-    told = json.loads(doctor(*words, "--json", **environment).out)
-    return {row["check"]: (row["verdict"], row["detail"]) for row in told}
+    printed = json.loads(doctor(*words, "--json", **environment).out)
+    return {row["check"]: (row["verdict"], row["detail"]) for row in printed}
 
 
-def test_a_fit_machine_is_found_fit_and_left_as_it_was(tmp_path: Path) -> None:
+def test_the_doctor_passes_and_changes_nothing(tmp_path: Path) -> None:
     done = doctor()
 
     assert done.code == 0
@@ -105,7 +105,7 @@ def test_a_fit_machine_is_found_fit_and_left_as_it_was(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_taken_port_is_named_with_its_holder() -> None:
+def test_a_taken_port_is_reported_with_its_process() -> None:
     with socket.create_server(("127.0.0.1", free_port())) as listener:
         port = listener.getsockname()[1]
         verdict, detail = findings(OPENQ_PORT=str(port))["port"]
@@ -116,7 +116,7 @@ def test_a_taken_port_is_named_with_its_holder() -> None:
     assert listening_process(port) is None
 
 
-def test_a_data_directory_in_use_is_named_with_its_holder(tmp_path: Path) -> None:
+def test_a_data_directory_in_use_is_reported_with_its_process(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     lock = DirectoryLock(str(data), 0)

@@ -53,7 +53,7 @@ def users_left_out(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_running_server_takes_over_a_rabbitmq(server: Served, queues_only: Path) -> None:
+def test_a_running_server_imports_definitions(server: Served, queues_only: Path) -> None:
     done = run_in_process(*IMPORT, queues_only, "--url", server.url)
     assert done.code == 0
     assert "created: 1 vhost, 2 policies, 2 exchanges, 3 queues, 6 bindings" in done.out
@@ -66,7 +66,7 @@ def test_a_running_server_takes_over_a_rabbitmq(server: Served, queues_only: Pat
     assert {each["name"] for each in one["queues"]} == {"work", "dead"}
 
 
-def test_users_close_the_server_and_the_report_says_so(server: Served) -> None:
+def test_importing_users_ends_open_access(server: Served) -> None:
     done = run_in_process(*IMPORT, EXPORTED, "--url", server.url)
     assert done.code == 0
     assert "authentication is required" in done.err
@@ -75,7 +75,7 @@ def test_users_close_the_server_and_the_report_says_so(server: Served) -> None:
     assert "Login failed" in refused.err
 
 
-def test_whoever_was_administrator_of_the_rabbitmq_still_gets_in(server: Served) -> None:
+def test_an_imported_administrator_can_sign_in(server: Served) -> None:
     run_in_process(*IMPORT, EXPORTED, "--url", server.url)
     login = b64encode(b"boss:boss-pass-9").decode()
     for _ in range(2):  # the second time by a hash of our own
@@ -84,9 +84,7 @@ def test_whoever_was_administrator_of_the_rabbitmq_still_gets_in(server: Served)
             assert {each["name"] for each in json.load(answer)} == {"boss", "u", "worker"}
 
 
-def test_a_server_stays_open_if_nobody_could_sign_in_as_administrator(
-    server: Served, data: Path, users_left_out: Path
-) -> None:
+def test_users_without_an_administrator_are_skipped(server: Served, data: Path, users_left_out: Path) -> None:
     done = run_in_process(*IMPORT, users_left_out, "--url", server.url)
     assert done.code == 0
     assert "skipped: all 2 users ('u', 'worker')" in done.err
@@ -96,7 +94,9 @@ def test_a_server_stays_open_if_nobody_could_sign_in_as_administrator(
     assert UserStore(str(data / "users.json")).users() == []
 
 
-def test_definitions_at_the_start_do_not_lock_everybody_out(tmp_path: Path, users_left_out: Path) -> None:
+def test_definitions_at_the_start_do_not_end_open_access_without_an_administrator(
+    tmp_path: Path, users_left_out: Path
+) -> None:
     flags = ("--amqp-port", str(free_port()), "--definitions", str(users_left_out))
     with served(tmp_path / "served", *flags) as server:
         assert run_in_process(*EXPORT, "--url", server.url).code == 0
@@ -128,7 +128,7 @@ def test_an_export_feeds_an_import(data: Path, tmp_path: Path, queues_only: Path
     assert run_in_process(*EXPORT, "--data", other).out == exported
 
 
-def test_strict_fails_when_something_is_left_out(data: Path) -> None:
+def test_strict_fails_if_anything_is_skipped(data: Path) -> None:
     assert run_in_process(*IMPORT, EXPORTED, "--data", data, "--strict").code == 1
 
 
@@ -141,9 +141,7 @@ def test_strict_fails_when_something_is_left_out(data: Path) -> None:
         ('{"queues": [{"name": "q", "vhost": "shop"}]}', "queues[0].vhost: vhost 'shop' is neither"),
     ],
 )
-def test_a_bad_file_is_one_line_that_names_the_place(
-    data: Path, tmp_path: Path, text: str, said: str
-) -> None:
+def test_an_invalid_file_is_one_line_with_the_place(data: Path, tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
     done = run_in_process(*IMPORT, path, "--data", data)
@@ -153,21 +151,19 @@ def test_a_bad_file_is_one_line_that_names_the_place(
     assert done.out == ""
 
 
-def test_what_is_not_there_is_named(data: Path, tmp_path: Path) -> None:
+def test_missing_files_and_vhosts_are_reported(data: Path, tmp_path: Path) -> None:
     assert "none.json" in run_in_process(*IMPORT, tmp_path / "none.json", "--data", data).err
     assert "no such data directory" in run_in_process(*EXPORT, "--data", tmp_path / "none").err
     assert "vhost 'x' does not exist" in run_in_process(*EXPORT, "--data", data, "--vhost", "x").err
 
 
-def test_nothing_in_a_file_is_said(data: Path, tmp_path: Path) -> None:
+def test_empty_definitions_are_reported(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "empty.json"
     path.write_text("{}")
     assert run_in_process(*IMPORT, path, "--data", data).out == "the definitions are empty\n"
 
 
-def test_definitions_named_in_the_configuration_are_there_when_the_server_is(
-    tmp_path: Path, queues_only: Path
-) -> None:
+def test_definitions_of_the_configuration_exist_at_the_start(tmp_path: Path, queues_only: Path) -> None:
     for _ in range(2):
         flags = ("--amqp-port", str(free_port()), "--definitions", str(queues_only))
         with served(tmp_path / "served", *flags) as server:

@@ -1,4 +1,4 @@
-"""`openq journal`, as a user calls it, on journals that are really damaged."""
+"""`openq journal`, on journals that are really damaged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def data(filled: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def damaged(data: Path) -> Path:
-    """As after a kill: only the journal, no snapshot, tells what there was."""
+    """As after a kill: only the journal and no snapshot."""
     shutil.rmtree(data / "snapshots")
     corrupt(data, b"order 3")
     return data
@@ -48,7 +48,7 @@ def lines(out: str) -> list[dict[str, Any]]:
 # -- check --------------------------------------------------------------------------------------
 
 
-def test_check_finds_a_whole_journal_whole_and_changes_nothing(data: Path) -> None:
+def test_check_of_an_intact_journal_changes_nothing(data: Path) -> None:
     before = directory_contents(data)
     done = run_openq("journal", "check", data)
 
@@ -58,7 +58,7 @@ def test_check_finds_a_whole_journal_whole_and_changes_nothing(data: Path) -> No
     assert directory_contents(data) == before
 
 
-def test_check_names_each_damaged_place(damaged: Path) -> None:
+def test_check_reports_each_damaged_place(damaged: Path) -> None:
     before = directory_contents(damaged)
     done = run_openq("journal", "check", damaged)
 
@@ -90,7 +90,7 @@ def test_check_works_beside_a_running_process(data: Path) -> None:
         broker.close()
 
 
-def test_a_torn_tail_is_no_damage(data: Path) -> None:
+def test_a_torn_tail_is_not_damage(data: Path) -> None:
     whole = run_openq("journal", "dump", data).out
     # As after a kill: a close in good order leaves a snapshot, which knows how far the journal went.
     shutil.rmtree(data / "snapshots")
@@ -109,7 +109,7 @@ def test_a_torn_tail_is_no_damage(data: Path) -> None:
 # -- repair -------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_tells_and_changes_nothing(damaged: Path) -> None:
+def test_a_dry_run_changes_nothing(damaged: Path) -> None:
     before = directory_contents(damaged)
     done = run_openq("journal", "repair", damaged, "--dry-run")
 
@@ -132,7 +132,7 @@ def test_without_a_yes_nothing_is_changed(damaged: Path, answer: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["asked", "--yes"])
-def test_repair_saves_the_rest_and_says_what_it_could_not(damaged: Path, how: str) -> None:
+def test_repair_keeps_intact_records_and_reports_lost_ones(damaged: Path, how: str) -> None:
     with pytest.raises(Exception, match="damage in"):
         LocalBroker(damaged)
     done = (
@@ -157,7 +157,7 @@ def test_repair_saves_the_rest_and_says_what_it_could_not(damaged: Path, how: st
     assert run_openq("journal", "check", damaged).code == 0
 
 
-def test_a_snapshot_that_knows_the_lost_message_does_not_bring_it_back(data: Path) -> None:
+def test_a_snapshot_does_not_restore_a_lost_message(data: Path) -> None:
     corrupt(data, b"order 3")
     done = run_openq("journal", "repair", data, "--yes")
 
@@ -170,7 +170,7 @@ def test_a_snapshot_that_knows_the_lost_message_does_not_bring_it_back(data: Pat
         broker.close()
 
 
-def test_repair_says_when_intact_records_have_lost_their_queue(data: Path) -> None:
+def test_repair_reports_records_whose_queue_is_lost(data: Path) -> None:
     shutil.rmtree(data / "snapshots")
     corrupt(data, b"orders.dead")  # the block that says which queues there are
     done = run_openq("journal", "repair", data, "--yes", "--json")
@@ -193,7 +193,7 @@ def test_repair_as_json(damaged: Path) -> None:
     assert len(report["damages"]) == len(report["quarantined"]) == 1
 
 
-def test_there_is_nothing_to_repair_in_a_whole_journal(data: Path) -> None:
+def test_an_intact_journal_needs_no_repair(data: Path) -> None:
     before = directory_contents(data)
     done = run_openq("journal", "repair", data)
 
@@ -202,7 +202,7 @@ def test_there_is_nothing_to_repair_in_a_whole_journal(data: Path) -> None:
     assert directory_contents(data) == before
 
 
-def test_an_end_that_a_snapshot_knows_of_is_damage_and_told_once(data: Path) -> None:
+def test_a_lost_end_that_a_snapshot_covers_is_damage_and_reported_once(data: Path) -> None:
     corrupt(data, b"no such customer")
     done = run_openq("journal", "check", data)
 
@@ -211,7 +211,7 @@ def test_an_end_that_a_snapshot_knows_of_is_damage_and_told_once(data: Path) -> 
     assert "torn tail" not in done.out
 
 
-def test_repair_of_a_directory_in_use_says_by_whom(damaged: Path) -> None:
+def test_repair_of_a_directory_in_use_names_the_process(damaged: Path) -> None:
     lock = DirectoryLock(str(damaged), 0)
     try:
         done = run_openq("journal", "repair", damaged, "--yes")
@@ -264,7 +264,7 @@ def test_dump_prints_one_json_line_per_record(data: Path) -> None:
     assert "order 0" not in done.out
 
 
-def test_dump_shows_bodies_when_asked(data: Path) -> None:
+def test_dump_shows_bodies_with_the_option(data: Path) -> None:
     records = lines(run_openq("journal", "dump", data, "--bodies").out)
 
     assert [r["body"] for r in records if r["kind"] == "published"] == [f"order {n}" for n in range(5)]
@@ -279,7 +279,7 @@ def test_dump_from_a_location_still_knows_the_names_of_the_queues(data: Path) ->
     assert run_openq("journal", "dump", data, "--limit", "0").out == ""
 
 
-def test_dump_passes_over_damage_and_names_it(damaged: Path) -> None:
+def test_dump_skips_and_reports_damage(damaged: Path) -> None:
     done = run_openq("journal", "dump", damaged, "--bodies")
     bodies = [record["body"] for record in lines(done.out) if record["kind"] == "published"]
 
@@ -361,9 +361,7 @@ def waiting(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("which", "with_sidecar"), [(0, True), (0, False), (2, False)])
-def test_a_missing_segment_is_named_with_its_messages_and_refused(
-    long: Path, which: int, with_sidecar: bool
-) -> None:
+def test_a_missing_segment_is_reported_with_its_messages(long: Path, which: int, with_sidecar: bool) -> None:
     whole = waiting(long)
     gone = sorted((long / "journal").glob("*.seg"))[which]
     gone.unlink()
@@ -394,7 +392,7 @@ def test_a_missing_segment_is_named_with_its_messages_and_refused(
         broker.close()
 
 
-def test_swapped_segments_are_put_in_their_order_and_nothing_is_lost(long: Path) -> None:
+def test_swapped_segments_are_reordered_without_loss(long: Path) -> None:
     whole = waiting(long)
     first, second = sorted((long / "journal").glob("*.seg"))[:2]
     first.rename(long / "between")
@@ -437,7 +435,7 @@ def repaired_losses(path: Path) -> tuple[int, tuple[str, ...]]:
 
 
 def remove_oldest(path: Path, count: int) -> list[Path]:
-    """With all that tells of them, as in a directory of an earlier version."""
+    """With every file that refers to them, as in a directory of an earlier version."""
     gone = segments(path)[:count]
     for file in gone:
         file.unlink()
@@ -463,7 +461,9 @@ def test_without_bounds_a_snapshot_shows_that_the_oldest_segments_were_removed(
     assert repaired_losses(long) == (whole - lost, (f"{lost} records lost",))
 
 
-def test_without_bounds_what_was_settled_after_the_snapshot_is_not_missed(long: Path, tmp_path: Path) -> None:
+def test_without_bounds_messages_acknowledged_after_the_snapshot_are_not_missed(
+    long: Path, tmp_path: Path
+) -> None:
     older = shutil.copytree(long / "snapshots", tmp_path / "older")
     broker = LocalBroker(long)
     while taken := broker.receive("work", 100):
@@ -480,7 +480,7 @@ def test_without_bounds_what_was_settled_after_the_snapshot_is_not_missed(long: 
 @pytest.mark.parametrize(
     ("which", "size", "snapshots"), [(0, 100, True), (1, 3000, True), (2, 6000, True), (1, 3000, False)]
 )
-def test_a_cut_segment_is_told_with_all_that_stood_behind_the_cut(
+def test_a_truncated_segment_is_reported_with_all_lost_messages(
     long: Path, which: int, size: int, snapshots: bool
 ) -> None:
     whole = waiting(long)

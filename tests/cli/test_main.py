@@ -35,11 +35,11 @@ def test_help_begins_with_examples_and_goes_to_stdout(command: tuple[str, ...]) 
     assert done.err == ""
 
 
-def test_the_usage_of_all_says_that_a_command_is_wanted() -> None:
+def test_the_usage_requires_a_command() -> None:
     assert "usage: openq [-h] [--version] COMMAND ..." in run_in_process("--help").out
 
 
-def test_the_sample_needs_no_server_whatever_the_environment_says() -> None:
+def test_the_sample_needs_no_server() -> None:
     done = run_openq("sample", OPENQ_URL="http://127.0.0.1:1")
 
     assert (done.code, "Published 10, acked 10" in done.out) == (0, True)
@@ -138,11 +138,11 @@ def test_every_command_names_a_function_that_exists(command: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize("command", LEAVES, ids=" ".join)
-def test_every_command_can_speak_json(command: tuple[str, ...]) -> None:
+def test_every_command_has_a_json_option(command: tuple[str, ...]) -> None:
     assert "--json" in run_in_process(*command, "--help").out or command == ("sample",)
 
 
-def test_every_command_stands_in_the_help_of_openq() -> None:
+def test_every_command_is_in_the_help() -> None:
     help_text = run_in_process("--help").out
 
     assert all(f"    {name} " in help_text for _, commands in GROUPS for name, _, _ in commands)
@@ -202,7 +202,7 @@ def test_the_help_of_openq_loads_no_group_of_commands() -> None:
     }
 
 
-def test_the_sample_tells_what_happens_and_ends_by_itself() -> None:
+def test_the_sample_prints_a_summary_and_ends() -> None:
     done = run_openq("sample")
 
     assert done.code == 0
@@ -218,7 +218,7 @@ def test_colours_are_for_terminals_only_and_not_with_no_color() -> None:
     assert "\x1b[1mopenq:\x1b[0m unknown command: jurnal" in run_on_terminal("jurnal")[1]
 
 
-def test_a_reader_that_has_enough_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -242,7 +242,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
         (5 << 50, "5120.0 TiB"),
     ],
 )
-def test_sizes_are_written_for_people(count: int, text: str) -> None:
+def test_sizes_have_units(count: int, text: str) -> None:
     assert size_text(count) == text
 
 
@@ -251,9 +251,7 @@ class EagerByteProgress(ByteProgress):
 
 
 @pytest.mark.parametrize("watched", [True, False])
-def test_long_work_shows_its_progress_to_those_who_watch(
-    watched: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_is_shown_on_a_terminal_only(watched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = FakeTerminal(watched)
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
@@ -289,17 +287,17 @@ def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_whatever_goes_wrong_is_one_line(
+def test_every_error_is_one_line(
     error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(options: Namespace) -> int:
         raise error
 
     assert run_command(fail, Namespace()) == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(f"openq: {message}")
-    assert told.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"openq: {message}")
+    assert printed.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is written for people: tables, spans, progress; and text of others that cannot play tricks."""
+"""What is printed: tables, durations, progress, and escaped control characters."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.cli.helpers import FakeTerminal
 
 
 @given(st.text())
-def test_text_of_others_stays_on_its_line_and_cannot_move_the_cursor(text: str) -> None:
+def test_control_characters_are_escaped(text: str) -> None:
     assert escape_control(text).isprintable()
     assert "\x1b" not in escape_control(f"\x1b[2J{text}")
 
 
-def test_a_table_is_as_wide_as_it_needs_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_are_as_wide_as_their_contents(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("queue", "ready"), [("orders", 5), ("a\nb", None), ("x", 12345)], ("ready",))
 
     assert capsys.readouterr().out.splitlines() == [
@@ -45,7 +45,7 @@ def test_a_table_is_as_wide_as_it_needs_to_be(capsys: pytest.CaptureFixture[str]
         (345600, "4 d"),
     ],
 )
-def test_spans_are_written_for_people(seconds: float | None, text: str) -> None:
+def test_durations_have_units(seconds: float | None, text: str) -> None:
     assert duration_text(seconds) == text
 
 
@@ -54,7 +54,7 @@ def test_a_body_is_one_line() -> None:
     assert body_text({"payload": {"a": [1]}}) == '{"a": [1]}'
 
 
-def test_progress_tells_how_many_how_fast_and_how_long_still() -> None:
+def test_progress_shows_count_rate_and_remaining_time() -> None:
     assert line("redrive q", 50, 200, 10.0, bar=False) == "redrive q: 25 % (50 of 200), 5.0/s, 30 s left"
     assert line("redrive q", 50, 200, 1.0, bar=True) == (
         "redrive q: [######                  ] 25 % (50 of 200), 50/s, 3 s left"
@@ -107,11 +107,11 @@ def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a.b", "a.b"),
     ],
 )
-def test_any_name_is_one_part_of_a_path(name: str, path: str) -> None:
+def test_any_name_is_one_segment_of_a_path(name: str, path: str) -> None:
     assert path_part(name) == path
 
 
-def test_attributes_are_text_unless_they_are_written_as_json() -> None:
+def test_attributes_are_text_or_json() -> None:
     assert attributes_of([("a", "5"), ("n:", "5"), ("l:", '["x"]')]) == {"a": "5", "n": 5, "l": ["x"]}
     assert attributes_of([]) is None
     with pytest.raises(UsageError, match="attribute n is not JSON"):
@@ -126,7 +126,7 @@ def test_a_filter_holds_only_what_was_given() -> None:
     assert filter_of(given_ones) == {"message_type": "order", "json": {"a.b": 12, "c": "tea"}}
 
 
-def test_a_moment_is_a_span_ago_or_a_time() -> None:
+def test_a_time_is_a_duration_ago_or_a_point_in_time() -> None:
     assert parse_time("2026-01-31T10:30:00Z") == "2026-01-31T10:30:00Z"
     assert parse_time("1700000000") == "2023-11-14T22:13:20.000Z"
     assert parse_time("2h") < parse_time("1h") < parse_time("1")

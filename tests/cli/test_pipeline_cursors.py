@@ -24,7 +24,7 @@ def pipeline(server: Served, *words: str) -> CommandResult:
     return run_in_process("pipeline", *words, OPENQ_URL=server.url)
 
 
-def test_cursors_are_listed_and_forgotten(server: Served) -> None:
+def test_cursors_are_listed_and_removed(server: Served) -> None:
     assert "no cursors" in pipeline(server, "cursors", "ls").err
     Client(server.url).put("/pipeline/cursors/a%20b", {"position": 7})
 

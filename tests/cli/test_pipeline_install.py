@@ -1,4 +1,4 @@
-"""Pipeline commands where the extra is not installed: one line that says what to install."""
+"""Pipeline commands without the extra: one line that says what to install."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ sys.exit(main(sys.argv[1:]))
     ],
     ids=lambda words: words[0],
 )
-def test_a_base_install_says_what_to_install(words: list[str], tmp_path: Path) -> None:
+def test_a_base_install_reports_what_to_install(words: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-c", WITHOUT, "pipeline", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
 
@@ -44,7 +44,7 @@ def test_a_base_install_says_what_to_install(words: list[str], tmp_path: Path) -
     assert "pip install 'openq[spark]'" in done.stderr
 
 
-def test_the_same_replay_has_the_same_plan_and_another_one_another() -> None:
+def test_a_replay_with_the_same_arguments_has_the_same_plan() -> None:
     from openq.cli.main import find_command
     from openq.cli.parser import Parser
     from openq.cli.pipeline_resend import default_plan_path

@@ -1,4 +1,4 @@
-"""Every kind of record has a line of its own that says all there is to it."""
+"""Every kind of record is described, with all its fields."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ QUEUE = (r.QUEUE, NOW_MS, 1, 0, "orders", {"fifo": True}, NOW_MS)
 def described(record: r.Record, bodies: bool = False) -> dict[str, object]:
     describer = RecordDescriber(bodies)
     describer.read_names(r.encode(QUEUE))
-    told = describer.describe(7, r.encode(record))
-    assert json.loads(json.dumps(told)) == told
-    assert told.pop("at") == 7
-    assert told.pop("time") == NOW
-    return told
+    described_as = describer.describe(7, r.encode(record))
+    assert json.loads(json.dumps(described_as)) == described_as
+    assert described_as.pop("at") == 7
+    assert described_as.pop("time") == NOW
+    return described_as
 
 
 EXTRA = DeliveryOptions(
@@ -181,7 +181,7 @@ CASES: dict[str, tuple[r.Record, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_record_says_what_happened(name: str) -> None:
+def test_every_field_of_a_record_is_described(name: str) -> None:
     record, expected = CASES[name]
 
     assert described(record) == expected
@@ -191,21 +191,21 @@ def test_every_kind_of_record_is_described() -> None:
     assert {record[0] for record, _ in CASES.values()} == set(r.KIND_NAMES)
 
 
-def test_bodies_are_shown_only_when_asked() -> None:
+def test_bodies_are_shown_only_with_the_option() -> None:
     assert described(CASES["publish"][0], bodies=True)["body"] == "hello"
     assert described(CASES["run"][0], bodies=True)["bodies"] == [{"base64": "YQ=="}, {"base64": "YmM="}]
 
 
-def test_a_body_that_is_no_text_is_base64_whatever_it_claims() -> None:
+def test_a_body_that_is_not_utf8_is_base64() -> None:
     assert plain_body(ENCODING_TEXT, b"\xff") == {"base64": "/w=="}
     assert plain({1: (b"\xff", "x")}) == {"1": [{"base64": "/w=="}, "x"]}
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\xfe" * 40, r.encode(CASES["ack"][0])[:20]])
-def test_a_record_that_cannot_be_read_says_so(data: bytes) -> None:
-    told = RecordDescriber().describe(7, data)
+def test_an_undecodable_record_is_described_as_unreadable(data: bytes) -> None:
+    described_as = RecordDescriber().describe(7, data)
 
-    assert (told["at"], told["kind"], told["bytes"]) == (7, "unreadable", len(data))
+    assert (described_as["at"], described_as["kind"], described_as["bytes"]) == (7, "unreadable", len(data))
 
 
 def test_names_come_from_checkpoints_too() -> None:
@@ -215,7 +215,7 @@ def test_names_come_from_checkpoints_too() -> None:
     assert describer.describe(7, r.encode((r.PURGE, NOW_MS, 3, 0)))["queue"] == "a"
 
 
-def test_a_record_about_a_queue_that_nothing_names_is_an_orphan() -> None:
+def test_a_record_of_an_unnamed_queue_is_an_orphan() -> None:
     describer = RecordDescriber()
 
     assert describer.is_orphan(r.encode((r.PURGE, NOW_MS, 1, 0)))

@@ -45,7 +45,7 @@ def test_the_roles_and_actions_of_the_help_are_those_of_the_rules() -> None:
     assert set(ACTION_NAMES) == ACTIONS
 
 
-def test_the_first_user_creates_a_directory_for_nobody_else(tmp_path: Path) -> None:
+def test_the_first_user_creates_a_private_directory(tmp_path: Path) -> None:
     data = tmp_path / "data"
     first = run(data, "user", "add", "alice")
 
@@ -59,7 +59,7 @@ def test_the_first_user_creates_a_directory_for_nobody_else(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "words", [("user", "ls"), ("key", "ls"), ("token", "ls"), ("user", "rm", "x", "--yes")]
 )
-def test_a_directory_that_is_not_there_is_not_made_by_looking(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_listing_does_not_create_a_directory(words: tuple[str, ...], tmp_path: Path) -> None:
     assert "no such data directory" in run(tmp_path / "none", *words, code=3).err
     assert not (tmp_path / "none").exists()
 
@@ -109,12 +109,12 @@ def test_users_are_listed_with_what_they_have(data: Path) -> None:
     ]
 
 
-def test_removing_a_user_takes_keys_and_tokens_along(data: Path) -> None:
+def test_removing_a_user_removes_keys_and_tokens(data: Path) -> None:
     run(data, "key", "create", "alice")
     run(data, "token", "create", "alice", "--name", "t")
 
-    told = run(data, "user", "rm", "alice", "--dry-run").out
-    assert "remove user alice with 1 key and 1 token, the last one" in told
+    printed = run(data, "user", "rm", "alice", "--dry-run").out
+    assert "remove user alice with 1 key and 1 token, the last one" in printed
     assert "nothing was changed" in run(data, "user", "rm", "alice", code=2).err
     assert len(store(data).users()) == 1
     run(data, "user", "rm", "alice", "--yes")
@@ -137,7 +137,7 @@ def test_the_secret_of_a_key_is_shown_once(data: Path) -> None:
     run(data, "key", "create", "nobody", code=3)
 
 
-def test_a_session_has_a_token_and_an_end(data: Path) -> None:
+def test_a_session_has_a_token_and_expires(data: Path) -> None:
     made = json.loads(run(data, "key", "create", "alice", "--session", "1h", "--json").out)
     [key] = store(data).keys("alice")
 
@@ -174,7 +174,7 @@ def test_a_token_may_be_narrower_than_its_user(data: Path) -> None:
     assert "actions are" in wrong.err
 
 
-def test_permissions_are_granted_tested_and_taken_away(data: Path) -> None:
+def test_permissions_are_granted_tested_and_revoked(data: Path) -> None:
     run(data, "user", "add", "shop")
     may = ("perm", "test", "shop", "send", "orders-eu")
 
@@ -203,7 +203,7 @@ def test_admin_is_not_granted_on_some_queues(data: Path) -> None:
     run(data, "perm", "test", "shop", "admin")
 
 
-def test_a_disabled_user_may_nothing(data: Path) -> None:
+def test_a_disabled_user_has_no_permissions(data: Path) -> None:
     store(data).set_disabled("alice", True)
 
     assert (
@@ -229,7 +229,7 @@ def test_options_may_stand_before_the_last_word(data: Path) -> None:
     assert run_in_process("perm", "test", "--data", data, "alice", "send", "orders").code == 0
 
 
-def test_the_last_user_and_the_last_admin_do_not_go_unnoticed(data: Path) -> None:
+def test_removing_the_last_user_or_admin_warns(data: Path) -> None:
     run(data, "user", "add", "root", "--role", "admin")
 
     assert "the last admin" in run(data, "user", "rm", "root", "--yes").err
@@ -237,7 +237,7 @@ def test_the_last_user_and_the_last_admin_do_not_go_unnoticed(data: Path) -> Non
     assert store(data).users() == []
 
 
-def test_who_is_no_admin_goes_without_a_warning(data: Path) -> None:
+def test_removing_another_user_does_not_warn(data: Path) -> None:
     run(data, "user", "add", "bob")
 
     assert run(data, "user", "rm", "bob", "--yes").err == ""

@@ -1,6 +1,9 @@
-"""The command `openq`: `main.py` and one file per group of commands.
+"""The command `openq`.
 
-Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or damage found, 2 wrong
-usage, 3 not found, 4 denied, 5 nothing there or too late, 130 interrupted.
-`reference.py` makes docs/CLI.md of the parsers.
+`main.py` finds the command that the words name. `commands/` describes every command as data; `parser.py`,
+`help.py`, `completion.py` and `reference.py` (docs/CLI.md) are made from that. The other modules hold the
+functions of the commands, and are loaded when one of them is called.
+
+Data goes to stdout, everything else to stderr. Exit codes: 0 success, 1 failure or damage found, 2 wrong
+usage, 3 not found, 4 access denied, 5 nothing found or timed out, 130 interrupted.
 """

@@ -12,7 +12,15 @@ from typing import Any
 
 from .api import MAX_PAGE, connect, path_part
 from .arguments import filter_of, iso_time, parse_time
-from .output import body_text, count_text, escape_control, not_ready_text, print_json, print_table
+from .output import (
+    body_text,
+    count_text,
+    escape_control,
+    not_ready_text,
+    print_json,
+    print_result,
+    print_table,
+)
 from .terminal import EMPTY, NOT_FOUND, OK, is_terminal, say, styled, terminal_width
 
 TAIL_INTERVAL_S = 0.5
@@ -139,10 +147,7 @@ def search(options: Namespace) -> int:
 
 def why(options: Namespace) -> int:
     reason = connect(options).get(f"/queues/{path_part(options.queue)}/messages/{path_part(options.id)}/why")
-    if options.json:
-        print_json(reason)
-    else:
-        print(escape_control(reason["text"]))
+    print_result(options, reason, escape_control(reason["text"]))
     return NOT_FOUND if reason["code"] == "not_found" else OK
 
 

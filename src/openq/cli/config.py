@@ -7,7 +7,7 @@ from argparse import Namespace
 
 from ..config import KEYS, commented_file, find_file, load, read_file, toml_text, variable_of
 from ..model import RetryPolicy
-from .output import count_text, print_json, print_table
+from .output import count_text, print_json, print_result, print_table
 from .serve import read_settings
 from .terminal import FAILED, OK, say
 
@@ -45,10 +45,7 @@ def init(options: Namespace) -> int:
     except FileExistsError:
         say(f"{options.file} exists already; it was not changed")
         return FAILED
-    if options.json:
-        print_json({"file": options.file})
-    else:
-        print(options.file)
+    print_result(options, {"file": options.file}, options.file)
     say(f"written; edit it, then: openq config check {options.file}")
     return OK
 
@@ -66,6 +63,7 @@ def check(options: Namespace) -> int:
     if file is None:
         print("ok: no file, and the environment is valid")
     else:
-        beside = f"; {count_text(variables, 'variable')} from the environment" if variables else ""
-        print(f"{file}: ok, {count_text(keys, 'key')} and {count_text(len(config.queues), 'queue')}{beside}")
+        variables_text = f"; {count_text(variables, 'variable')} from the environment" if variables else ""
+        content = f"{count_text(keys, 'key')} and {count_text(len(config.queues), 'queue')}"
+        print(f"{file}: ok, {content}{variables_text}")
     return OK

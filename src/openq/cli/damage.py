@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from .api import connect
-from .output import count_text, print_json, print_table
+from .output import count_text, print_json, print_list
 from .terminal import EMPTY, OK, say
 
 _NONE = "no damage listed"
@@ -13,28 +13,21 @@ _NONE = "no damage listed"
 
 def ls(options: Namespace) -> int:
     listed = connect(options).get("/damage")["damage"]
-    if options.json:
-        for each in listed:
-            print_json(each)
-    elif listed:
-        print_table(
-            ("kind", "queue", "id", "count", "found", "where", "why"),
-            [
-                (
-                    each["kind"].replace("_", " "),
-                    each["queue"] or "",
-                    each["id"] or "",
-                    each["count"],
-                    each["time"],
-                    f"{each['file']} at offset {each['offset']}" if each["file"] else "",
-                    each["detail"],
-                )
-                for each in listed
-            ],
-            ("count",),
-        )
-    else:
-        say(_NONE)
+    print_list(
+        options,
+        listed,
+        {
+            "kind": lambda each: each["kind"].replace("_", " "),
+            "queue": lambda each: each["queue"] or "",
+            "id": lambda each: each["id"] or "",
+            "count": "count",
+            "found": "time",
+            "where": lambda each: f"{each['file']} at offset {each['offset']}" if each["file"] else "",
+            "why": "detail",
+        },
+        right=("count",),
+        empty=_NONE,
+    )
     return OK if listed else EMPTY
 
 

@@ -10,7 +10,17 @@ from typing import Any
 
 from .api import MAX_PAGE, UsageError, connect, path_part
 from .arguments import filter_of, parse_time
-from .output import NOT_CONFIRMED, confirm, count_text, duration_text, escape_control, print_json, print_table
+from .output import (
+    NOT_CONFIRMED,
+    confirm,
+    count_text,
+    duration_text,
+    escape_control,
+    print_json,
+    print_list,
+    print_result,
+    print_table,
+)
 from .progress import ProgressBar
 from .tasks import watch_task
 from .terminal import EMPTY, OK, say
@@ -19,49 +29,37 @@ from .terminal import EMPTY, OK, say
 
 
 def ls(options: Namespace) -> int:
-    server = connect(options)
-    if options.queue is None:
-        found = server.get("/dead-letters")["queues"]
-        if options.json:
-            for each in found:
-                print_json(each)
-        elif found:
-            print_table(
-                ("queue", "messages", "oldest", "dead letters of"),
-                [
-                    (
-                        each["queue"],
-                        each["messages"],
-                        duration_text(each["oldest_age"]),
-                        ", ".join(each["sources"]),
-                    )
-                    for each in found
-                ],
-                ("messages", "oldest"),
-            )
-        else:
-            say("no dead-letter queues; `openq queue edit QUEUE --dlq NAME` sets one")
-        return OK
+    return _ls_queues(options) if options.queue is None else _ls_dead_letters(options)
+
+
+def _ls_queues(options: Namespace) -> int:
+    print_list(
+        options,
+        connect(options).get("/dead-letters")["queues"],
+        {
+            "queue": "queue",
+            "messages": "messages",
+            "oldest": lambda queue: duration_text(queue["oldest_age"]),
+            "dead letters of": lambda queue: ", ".join(queue["sources"]),
+        },
+        right=("messages", "oldest"),
+        empty="no dead-letter queues; `openq queue edit QUEUE --dlq NAME` sets one",
+    )
+    return OK
+
+
+def _ls_dead_letters(options: Namespace) -> int:
     path = f"/queues/{path_part(options.queue)}/dead-letters"
-    more = {"traceback": "true"} if options.traceback else {}
-    letters = list(islice(server.pages(path, "messages", "next", **more), options.max))
-    if options.json:
-        for each in letters:
-            print_json(each)
-    elif letters:
-        print_table(
-            ("time", "id", "from", "receives", "reason"),
-            [(e["time"], e["id"], e["source"], e["receive_count"], e["reason"]) for e in letters],
-            ("receives",),
-        )
-        for letter in letters:
-            if letter.get("traceback"):
-                print(f"\n{letter['id']}:")
-                for line in letter["traceback"].splitlines():
-                    print(f"  {escape_control(line)}")
-    else:
-        say(f"no dead letters in {options.queue}")
-    return OK if letters else EMPTY
+    query = {"traceback": "true"} if options.traceback else {}
+    messages = list(islice(connect(options).pages(path, "messages", "next", **query), options.max))
+    columns = {"time": "time", "id": "id", "from": "source", "receives": "receive_count", "reason": "reason"}
+    print_list(options, messages, columns, right=("receives",), empty=f"no dead letters in {options.queue}")
+    for message in messages:
+        if message.get("traceback") and not options.json:
+            print(f"\n{message['id']}:")
+            for line in message["traceback"].splitlines():
+                print(f"  {escape_control(line)}")
+    return OK if messages else EMPTY
 
 
 def groups(options: Namespace) -> int:
@@ -133,10 +131,7 @@ def _run_task(options: Namespace, verb: str, request: dict[str, Any], plan: str)
         total = would["total"] or 0
         what = plan.format(count_text(total, "message"))
         if options.dry_run:
-            if options.json:
-                print_json(would)
-            else:
-                print(f"dry run: this would {what}")
+            print_result(options, would, f"dry run: this would {what}")
             return OK
         if not total:
             say("nothing to do: no message matches")
@@ -145,10 +140,7 @@ def _run_task(options: Namespace, verb: str, request: dict[str, Any], plan: str)
             return NOT_CONFIRMED
     task = server.post(path, body, timeout_s=300.0)
     if options.no_wait:
-        if options.json:
-            print_json(task)
-        else:
-            print(task["id"])
+        print_result(options, task, task["id"])
         return OK
     return watch_task(server, task, options, total)
 

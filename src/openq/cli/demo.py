@@ -10,7 +10,7 @@ from typing import Any
 
 from ..client.http import Refused
 from .api import ApiClient, connect, path_part
-from .output import NOT_CONFIRMED, confirm, count_text, print_json
+from .output import NOT_CONFIRMED, confirm, count_text, print_json, print_result
 from .progress import ProgressBar
 from .terminal import OK, say, styled
 
@@ -166,8 +166,7 @@ def _remove(server: ApiClient, options: Namespace) -> int:
     for name in (ORDERS, MAILS, PAYMENTS, DEAD):
         if name in found:
             server.delete(_path(name))
-    if options.json:
-        print_json({"queues": list(found), "messages": total})
-    else:
-        print(f"{count_text(len(found), 'queue')} deleted")
+    print_result(
+        options, {"queues": list(found), "messages": total}, f"{count_text(len(found), 'queue')} deleted"
+    )
     return OK

@@ -199,7 +199,7 @@ def dump(options: Namespace) -> int:
     encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
     unreadable = 0
 
-    def wanted() -> Any:
+    def records() -> Any:
         # Always from the beginning, where the records with the queue names are.
         for location, data in journal_repair.dump(options.directory):
             if location >= options.start:
@@ -208,7 +208,7 @@ def dump(options: Namespace) -> int:
                 describer.read_names(data)
 
     try:
-        for location, data in islice(wanted(), options.limit):
+        for location, data in islice(records(), options.limit):
             line = describer.describe(location, data)
             unreadable += line["kind"] == "unreadable"
             write(encode(line) + "\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .terminal import USAGE, is_terminal, say, styled
@@ -36,6 +36,39 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], right: S
     print(styled(joined(heads), "bold"))
     for line in lines:
         print(joined(line))
+
+
+def print_result(options: Namespace, value: object, text: str) -> None:
+    """One result: the value with `--json`, otherwise the text."""
+    if options.json:
+        print_json(value)
+    else:
+        print(text)
+
+
+def print_list(
+    options: Namespace,
+    items: Sequence[Any],
+    columns: Mapping[str, str | Callable[[Any], object]],
+    *,
+    empty: str,
+    right: Sequence[str] = (),
+    to_json: Callable[[Any], object] | None = None,
+) -> None:
+    """Items as a table, or one JSON object per line with `--json`; `empty` goes to stderr if there are none.
+
+    The value of a column is the key of an item, or a function of it.
+    """
+    if options.json:
+        for item in items:
+            print_json(item if to_json is None else to_json(item))
+    elif items:
+        rows = [
+            [item[get] if isinstance(get, str) else get(item) for get in columns.values()] for item in items
+        ]
+        print_table(tuple(columns), rows, right)
+    else:
+        say(empty)
 
 
 def print_fields(pairs: Sequence[tuple[str, object]]) -> None:

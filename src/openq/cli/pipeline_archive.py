@@ -23,10 +23,10 @@ from .terminal import OK, say, size_text
 
 
 def run(options: Namespace) -> int:
-    told = _run_options(options)
+    arguments = _run_options(options)
 
     spark = None if options.dry_run else session(options)
-    result = with_progress("archiving, KiB", _in_kib(archive), spark, dry_run=options.dry_run, **told)
+    result = with_progress("archiving, KiB", _in_kib(archive), spark, dry_run=options.dry_run, **arguments)
     _print_run(result, options.json, options.dry_run)
     return OK
 
@@ -72,20 +72,20 @@ def _print_run(result: Any, as_json: bool, dry_run: bool = False) -> None:
 
 
 def watch(options: Namespace) -> int:
-    told = _run_options(options)
+    arguments = _run_options(options)
 
     stop = Event()
     signal(SIGTERM, lambda *_: stop.set())
     spark = session(options)
-    say(f"watching {told['path'] or without_password(told['url'])}; end with Ctrl-C")
-    every_s = options.every if options.every is not None else 2.0 if told["path"] else 60.0
+    say(f"watching {arguments['path'] or without_password(arguments['url'])}; end with Ctrl-C")
+    every_s = options.every if options.every is not None else 2.0 if arguments["path"] else 60.0
 
-    def tell(result: Any) -> None:
+    def print_run(result: Any) -> None:
         _print_run(result, options.json)
         sys.stdout.flush()
 
     try:
-        watch_journal(spark, stop=stop, on_result=tell, every_s=every_s, **told)
+        watch_journal(spark, stop=stop, on_result=print_run, every_s=every_s, **arguments)
     except KeyboardInterrupt:
         stop.set()
     say("ended")
@@ -95,18 +95,18 @@ def watch(options: Namespace) -> int:
 def _run_options(options: Namespace) -> dict[str, Any]:
     trust_ca(options)
     url = options.url or os.environ.get("OPENQ_URL") or None
-    told = (
+    arguments = (
         archive_paths(options, data=True)
         if _reads_files(options, url)
         else {"path": None, "archive": options.archive}
     )
-    told["url"] = url
-    told["token"] = token_of(options)
-    told["include_open"] = options.include_open
-    told["accept_gap"] = options.accept_gap
+    arguments["url"] = url
+    arguments["token"] = token_of(options)
+    arguments["include_open"] = options.include_open
+    arguments["accept_gap"] = options.accept_gap
     if options.task_size is not None:
-        told["task_bytes"] = max(1, options.task_size)
-    return told
+        arguments["task_bytes"] = max(1, options.task_size)
+    return arguments
 
 
 def _reads_files(options: Namespace, url: str | None) -> bool:

@@ -18,7 +18,7 @@ from .terminal import OK
 
 
 def erase(options: Namespace) -> int:
-    told = archive_paths(options)
+    arguments = archive_paths(options)
 
     if not (options.message_id or options.queues or options.where):
         raise UsageError("give --message-id, --queue or --where")
@@ -29,7 +29,7 @@ def erase(options: Namespace) -> int:
         who = getuser()
     except (KeyError, OSError):
         who = str(os.getuid())
-    told |= {
+    arguments |= {
         "message_ids": options.message_id,
         "queues": options.queues,
         "where": options.where,
@@ -37,7 +37,7 @@ def erase(options: Namespace) -> int:
         "by": who,
     }
     if options.dry_run or not options.yes:
-        found = erase_messages(spark, dry_run=True, **told)
+        found = erase_messages(spark, dry_run=True, **arguments)
         if options.dry_run or not found.messages:
             _print_erased(found, options.json)
             return OK
@@ -45,7 +45,7 @@ def erase(options: Namespace) -> int:
             options, f"erase {count_text(found.messages, 'message')} from the archive permanently"
         ):
             return NOT_CONFIRMED
-    done = with_progress("erasing, files", erase_messages, spark, **told)
+    done = with_progress("erasing, files", erase_messages, spark, **arguments)
     _print_erased(done, options.json)
     return OK
 

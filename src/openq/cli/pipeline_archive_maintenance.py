@@ -19,9 +19,9 @@ from .terminal import FAILED, OK, size_text, styled
 
 
 def verify(options: Namespace) -> int:
-    told = archive_paths(options)
+    arguments = archive_paths(options)
 
-    found = with_progress("verifying", verify_archive, session(options), as_of=options.as_of, **told)
+    found = with_progress("verifying", verify_archive, session(options), as_of=options.as_of, **arguments)
     if options.json:
         print_json({"ok": found.ok, **asdict(found)})
         return OK if found.ok else FAILED
@@ -37,12 +37,12 @@ def verify(options: Namespace) -> int:
 
 
 def compact(options: Namespace) -> int:
-    told = archive_paths(options)
+    arguments = archive_paths(options)
 
     if options.target_size is not None:
-        told["target_bytes"] = max(1, options.target_size)
+        arguments["target_bytes"] = max(1, options.target_size)
     spark = None if options.dry_run else session(options)
-    done = with_progress("compacting", compact_archive, spark, dry_run=options.dry_run, **told)
+    done = with_progress("compacting", compact_archive, spark, dry_run=options.dry_run, **arguments)
     if options.json:
         print_json(asdict(done))
     elif done.before == 0:
@@ -58,10 +58,10 @@ def compact(options: Namespace) -> int:
 
 
 def versions(options: Namespace) -> int:
-    told = archive_paths(options)
+    arguments = archive_paths(options)
 
-    place = Archive(archive_path(told["path"], told["archive"]))
-    found = [_version_facts(place.read(version)) for version in place.versions()]
+    archive = Archive(archive_path(arguments["path"], arguments["archive"]))
+    found = [_version_facts(archive.read(version)) for version in archive.versions()]
     if options.json:
         print_json(found)
     elif not found:
@@ -100,12 +100,14 @@ def _version_facts(manifest: Any) -> dict[str, Any]:
 
 
 def vacuum(options: Namespace) -> int:
-    told = archive_paths(options)
+    arguments = archive_paths(options)
 
     if options.now and options.older is not None:
         raise UsageError("--now and --older cannot be combined")
     keep_s = 0.0 if options.now else maintenance.KEEP_S if options.older is None else options.older
-    removed = maintenance.vacuum(keep_versions=options.keep, keep_s=keep_s, dry_run=options.dry_run, **told)
+    removed = maintenance.vacuum(
+        keep_versions=options.keep, keep_s=keep_s, dry_run=options.dry_run, **arguments
+    )
     if options.json:
         print_json(removed)
     else:

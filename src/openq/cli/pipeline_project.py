@@ -34,7 +34,7 @@ def init(options: Namespace) -> int:
 def run_project(options: Namespace) -> int:
     if not os.path.exists(options.directory):
         raise NotFound(f"{options.directory}: no such directory; `openq pipeline init` creates a project")
-    anew = options.full_refresh or []
+    refreshed = options.full_refresh or []
     ran = project.run(
         options.directory,
         **server_options(options),
@@ -42,7 +42,7 @@ def run_project(options: Namespace) -> int:
         conf=dict(options.conf or ()),
         dry_run=options.dry_run,
         refresh=options.refresh or (),
-        full_refresh=True if "" in anew else anew,
+        full_refresh=True if "" in refreshed else refreshed,
         progress=_print_event,
     )
     if options.json:

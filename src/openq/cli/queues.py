@@ -9,7 +9,16 @@ from ..client.http import Refused
 from ..parsing import FOREVER
 from ..settings import SETTINGS
 from .api import UsageError, connect, path_part
-from .output import NOT_CONFIRMED, confirm, count_text, duration_text, print_fields, print_json, print_table
+from .output import (
+    NOT_CONFIRMED,
+    confirm,
+    count_text,
+    duration_text,
+    print_fields,
+    print_json,
+    print_result,
+    print_table,
+)
 from .terminal import FAILED, OK, say, size_text
 
 
@@ -67,10 +76,7 @@ def create(options: Namespace) -> int:
     else:
         queue = server.post("/queues", {"name": options.queue, **named})
         created = queue.get("created", True)
-    if options.json:
-        print_json(queue)
-    else:
-        print(f"queue {options.queue} {'created' if created else 'exists already'}")
+    print_result(options, queue, f"queue {options.queue} {'created' if created else 'exists already'}")
     return OK
 
 
@@ -170,7 +176,7 @@ def _delete(options: Namespace, verb: str) -> int:
     server, path = connect(options), _path(options)
     if_empty = True if verb == "rm" and options.if_empty else None
 
-    def ask(dry_run: bool) -> dict[str, Any]:
+    def delete(dry_run: bool) -> dict[str, Any]:
         if verb == "rm":
             answer: dict[str, Any] = server.delete(path, if_empty=if_empty, dry_run=dry_run or None)
         else:
@@ -179,7 +185,7 @@ def _delete(options: Namespace, verb: str) -> int:
 
     if options.dry_run or not options.yes:
         try:
-            would = ask(dry_run=True)
+            would = delete(dry_run=True)
         except Refused as error:
             if not options.dry_run or error.code != "queue_in_use":
                 raise
@@ -187,10 +193,11 @@ def _delete(options: Namespace, verb: str) -> int:
             return FAILED
         what = count_text(would["messages"], "message")
         if options.dry_run:
-            if options.json:
-                print_json(would)
-            else:
-                print(f"dry run: {what} would be deleted" + (", and the queue" if verb == "rm" else ""))
+            print_result(
+                options,
+                would,
+                f"dry run: {what} would be deleted" + (", and the queue" if verb == "rm" else ""),
+            )
             return OK
         plan = (
             f"delete queue {options.queue} with {what}"
@@ -199,7 +206,7 @@ def _delete(options: Namespace, verb: str) -> int:
         )
         if not confirm(options, plan):
             return NOT_CONFIRMED
-    gone = ask(dry_run=False)
+    gone = delete(dry_run=False)
     if options.json:
         print_json(gone)
     else:
@@ -219,8 +226,5 @@ def resume(options: Namespace) -> int:
 
 def _pause_or_resume(options: Namespace, verb: str, outcome: str) -> int:
     queue = connect(options).post(f"{_path(options)}/{verb}")
-    if options.json:
-        print_json(queue)
-    else:
-        print(f"{options.queue} {outcome}")
+    print_result(options, queue, f"{options.queue} {outcome}")
     return OK

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..client.http import Refused
 from .api import ApiClient, connect, path_part
-from .output import body_text, count_text, not_ready_text, print_json
+from .output import body_text, count_text, not_ready_text, print_json, print_result
 from .terminal import EMPTY, FAILED, NOT_FOUND, OK, is_terminal, say
 
 MAX_BATCH = 1000
@@ -116,10 +116,7 @@ def nack(options: Namespace) -> int:
 
 def _settle(options: Namespace, verb: str, body: dict[str, Any], done: str) -> int:
     settled = connect(options).post(f"/queues/{path_part(options.queue)}/{verb}", body)
-    if options.json:
-        print_json(settled)
-    else:
-        print(f"{count_text(settled['count'], 'message')} {done}")
+    print_result(options, settled, f"{count_text(settled['count'], 'message')} {done}")
     _print_failures(settled)
     codes = {row["code"] for row in settled["failed"]}
     if codes == {"message_not_found"}:

@@ -1,4 +1,4 @@
-"""A record of the journal as a JSON object: what `openq journal dump` prints."""
+"""A record of the journal as a JSON object, for `openq journal dump`."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def time_text(time_ms: int) -> str:
 
 
 class RecordDescriber:
-    """Knows queues by name once it has seen the record that names them: feed it from the beginning."""
+    """Describes records, read from the beginning: queue names come from earlier records."""
 
     def __init__(self, bodies: bool = False) -> None:
         self._bodies = bodies
         self._names: dict[int, str] = {}
 
     def read_names(self, data: bytes) -> None:
-        """Take the names from a record that is not to be described. Cheap for all others."""
+        """Read the queue names of a record without describing it. Cheap for records without names."""
         if data and data[0] in (r.QUEUE, r.CHECKPOINT):
             self._read_names(r.decode(data))
 
     def is_orphan(self, data: bytes) -> bool:
-        """Whether it is about a queue that no record before it names: that one is lost."""
+        """Whether its queue has no name: the record with the name is lost."""
         self.read_names(data)
         number = r.HEAD.unpack_from(data)[3]
         return bool(number) and number not in self._names
 
     def describe(self, location: int, data: bytes) -> dict[str, Any]:
-        """Raises nothing: a record that this version cannot read says so in its own line."""
+        """Never raises: a record that this version cannot decode is described as unreadable."""
         try:
             record = r.decode(data)
             self._read_names(record)
@@ -66,7 +66,7 @@ class RecordDescriber:
             }
             if record[2]:
                 head["queue"] = self._name(record[2])
-            # In a delivery that field counts deliveries, and its messages are listed.
+            # In a delivery this field is the delivery's number; its messages are listed.
             if record[3] and record[0] != r.DELIVER:
                 head["seq"] = record[3]
             return {**head, **self._details(record)}
@@ -81,7 +81,7 @@ class RecordDescriber:
                 self._names[number] = name
 
     def _name(self, number: int) -> str:
-        # The number alone where the record that named it is lost.
+        # The number alone if the record with the name is lost.
         return self._names.get(number, f"#{number}")
 
     def _details(self, record: r.Record) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _properties(properties: Properties | None, options: DeliveryOptions | None) 
 
 
 def _extra(options: DeliveryOptions) -> dict[str, Any]:
-    """Only what is set."""
+    """Only the options that are set."""
     shown: dict[str, Any] = {}
     for name in OPTION_FIELDS:
         value = getattr(options, name)

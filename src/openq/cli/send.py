@@ -10,7 +10,7 @@ from typing import Any
 
 from .api import OutcomeUnknown, UsageError, connect, path_part
 from .arguments import attributes_of, parse_json
-from .output import count_text, print_json
+from .output import count_text, print_result
 from .terminal import FAILED, OK, say
 
 MAX_BATCH = 1000
@@ -42,12 +42,9 @@ def send(options: Namespace) -> int:
             result = server.post(path, {**_message(options.kind, body), **shared})
         except OutcomeUnknown as error:
             raise OutcomeUnknown("it may have been published", error.why) from None
-        if options.json:
-            print_json(result)
-        else:
-            print(result["id"])
-            if result.get("duplicate"):
-                say("not published: a message with this deduplication id exists")
+        print_result(options, result, result["id"])
+        if result.get("duplicate") and not options.json:
+            say("not published: a message with this deduplication id exists")
         return OK
     sent = failed = 0
     for lines in _batches(_lines(options)):
@@ -63,14 +60,12 @@ def send(options: Namespace) -> int:
             before = f", after {count_text(sent, 'message')} that {'was' if sent == 1 else 'were'}"
             raise OutcomeUnknown(f"{may}{before}", error.why) from None
         sent += result["count"]
-        rejected = [row for row in result.get("results", ()) if "code" in row]
+        refusals = [row for row in result.get("results", ()) if "code" in row]
         failed += result.get("failed", 0)
-        for row in rejected[:10]:
+        for row in refusals[:10]:
             say(f"rejected: {row.get('detail') or row['code']}")
-    if options.json:
-        print_json({"count": sent, "failed": failed})
-    else:
-        print(f"{count_text(sent, 'message')} sent" + (f", {failed} rejected" if failed else ""))
+    rejected = f", {failed} rejected" if failed else ""
+    print_result(options, {"count": sent, "failed": failed}, f"{count_text(sent, 'message')} sent{rejected}")
     return FAILED if failed else OK
 
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from .api import ApiClient, connect, path_part
-from .output import count_text, print_json, print_table
+from .output import count_text, print_json, print_list, print_result
 from .progress import ProgressBar
 from .terminal import FAILED, INTERRUPTED, OK, say
 
@@ -15,30 +15,22 @@ POLL_INTERVAL_S = 0.25
 
 
 def ls(options: Namespace) -> int:
-    tasks = connect(options).get("/tasks")["tasks"]
-    if options.json:
-        for each in tasks:
-            print_json(each)
-    elif tasks:
-        print_table(
-            ("id", "what", "queue", "state", "done", "of", "started", "error"),
-            [
-                (
-                    each.get("id"),
-                    each["kind"],
-                    each["queue"],
-                    each["state"],
-                    each["done"],
-                    each["total"],
-                    each["started"],
-                    each["error"] or "",
-                )
-                for each in tasks
-            ],
-            ("done", "of"),
-        )
-    else:
-        say("no tasks")
+    print_list(
+        options,
+        connect(options).get("/tasks")["tasks"],
+        {
+            "id": lambda task: task.get("id"),
+            "what": "kind",
+            "queue": "queue",
+            "state": "state",
+            "done": "done",
+            "of": "total",
+            "started": "started",
+            "error": lambda task: task["error"] or "",
+        },
+        right=("done", "of"),
+        empty="no tasks",
+    )
     return OK
 
 
@@ -57,10 +49,7 @@ def cancel(options: Namespace) -> int:
         say(f"the task is not running: it {how} after {count_text(task['done'], 'message')}")
         return FAILED
     task = server.delete(path)
-    if options.json:
-        print_json(task)
-    else:
-        print("cancelling")
+    print_result(options, task, "cancelling")
     return OK
 
 

@@ -17,7 +17,7 @@ from ..auth.store import UserStore
 from ..config import Config, find_file, load, secret
 from .api import UsageError, ask_password
 from .arguments import iso_time
-from .output import NOT_CONFIRMED, confirm, count_text, print_json, print_table
+from .output import NOT_CONFIRMED, confirm, count_text, print_json, print_list, print_result
 from .terminal import DENIED, OK, say
 from .values import actions as parse_actions
 
@@ -88,10 +88,7 @@ def add_user(options: Namespace) -> int:
     password = _password(f"password for {options.name}: ") if options.password else None
     named = {} if options.account is None else {"account": options.account}
     user = store.add_user(options.name, role=options.role, password=password, **named)
-    if options.json:
-        print_json(_user_json(user))
-    else:
-        print(f"user {user.name} added with role {user.role}, in {store.path}")
+    print_result(options, _user_json(user), f"user {user.name} added with role {user.role}, in {store.path}")
     if is_first:
         say("this is the first user: open access ends, servers with this data now require authentication")
     if password is None:
@@ -101,46 +98,33 @@ def add_user(options: Namespace) -> int:
 
 def ls_users(options: Namespace) -> int:
     store = _store(options)
-    users = store.users()
-    if options.json:
-        for user in users:
-            print_json(_user_json(user))
-    elif users:
-        print_table(
-            ("user", "account", "role", "password", "keys", "tokens", "rules"),
-            [
-                (
-                    user.name + (" (disabled)" if user.is_disabled else ""),
-                    user.account,
-                    user.role,
-                    "yes" if user.password_hash else "no",
-                    len(store.keys(user.name)),
-                    len(store.tokens(user.name)),
-                    "; ".join(map(_rule_text, user.rules)),
-                )
-                for user in users
-            ],
-            ("keys", "tokens"),
-        )
-    else:
-        say("no users: access to the server is open; `openq user add` ends open access")
+    print_list(
+        options,
+        store.users(),
+        {
+            "user": lambda user: user.name + (" (disabled)" if user.is_disabled else ""),
+            "account": lambda user: user.account,
+            "role": lambda user: user.role,
+            "password": lambda user: "yes" if user.password_hash else "no",
+            "keys": lambda user: len(store.keys(user.name)),
+            "tokens": lambda user: len(store.tokens(user.name)),
+            "rules": lambda user: "; ".join(map(_rule_text, user.rules)),
+        },
+        right=("keys", "tokens"),
+        empty="no users: access to the server is open; `openq user add` ends open access",
+        to_json=_user_json,
+    )
     return OK
 
 
 def _delete(options: Namespace, plan: str, act: Any, result: dict[str, Any]) -> int:
     if options.dry_run:
-        if options.json:
-            print_json({**result, "dry_run": True})
-        else:
-            print(f"dry run: this would {plan}")
+        print_result(options, {**result, "dry_run": True}, f"dry run: this would {plan}")
         return OK
     if not confirm(options, plan):
         return NOT_CONFIRMED
     act()
-    if options.json:
-        print_json(result)
-    else:
-        print("done")
+    print_result(options, result, "done")
     return OK
 
 
@@ -177,10 +161,9 @@ def set_password(options: Namespace) -> int:
     _require_user(store, options.name)
     password = None if options.none else _password(f"new password for {options.name}: ")
     user = store.set_password(options.name, password)
-    if options.json:
-        print_json(_user_json(user))
-    else:
-        print(f"password of {user.name} {'removed' if password is None else 'set'}")
+    print_result(
+        options, _user_json(user), f"password of {user.name} {'removed' if password is None else 'set'}"
+    )
     return OK
 
 
@@ -207,15 +190,12 @@ def create_key(options: Namespace) -> int:
 
 
 def ls_keys(options: Namespace) -> int:
-    keys = _store(options).keys(options.user)
-    rows = [(key.id, key.user, _time(key.created_ms), _time(key.expires_ms)) for key in keys]
-    if options.json:
-        for row in rows:
-            print_json(dict(zip(("id", "user", "created", "expires"), row, strict=True)))
-    elif rows:
-        print_table(("key", "user", "created", "expires"), rows)
-    else:
-        say("no access keys")
+    keys = [
+        {"id": key.id, "user": key.user, "created": _time(key.created_ms), "expires": _time(key.expires_ms)}
+        for key in _store(options).keys(options.user)
+    ]
+    columns = {"key": "id", "user": "user", "created": "created", "expires": "expires"}
+    print_list(options, keys, columns, empty="no access keys")
     return OK
 
 
@@ -237,38 +217,32 @@ def create_token(options: Namespace) -> int:
             raise UsageError(str(error)) from None
     expires_s = None if options.expires is None else time.time() + options.expires
     text = _store(options).create_token(options.user, options.name, expires_s=expires_s, rules=rules)
-    if options.json:
-        print_json({"user": options.user, "name": options.name, "token": text})
-    else:
-        print(text)
+    print_result(options, {"user": options.user, "name": options.name, "token": text}, text)
     say("the token is shown only once")
     return OK
 
 
 def ls_tokens(options: Namespace) -> int:
-    tokens = _store(options).tokens(options.user)
-    if options.json:
-        for token in tokens:
-            scope = None if token.rules is None else [_rule_json(rule) for rule in token.rules]
-            times = {"created": _time(token.created_ms), "expires": _time(token.expires_ms)}
-            print_json({"user": token.user, "name": token.name, **times, "rules": scope})
-    elif tokens:
-        print_table(
-            ("user", "name", "created", "expires", "only"),
-            [
-                (
-                    token.user,
-                    token.name,
-                    _time(token.created_ms),
-                    _time(token.expires_ms),
-                    "; ".join(map(_rule_text, token.rules or ())),
-                )
-                for token in tokens
-            ],
-        )
-    else:
-        say("no tokens")
+    print_list(
+        options,
+        _store(options).tokens(options.user),
+        {
+            "user": lambda token: token.user,
+            "name": lambda token: token.name,
+            "created": lambda token: _time(token.created_ms),
+            "expires": lambda token: _time(token.expires_ms),
+            "only": lambda token: "; ".join(map(_rule_text, token.rules or ())),
+        },
+        empty="no tokens",
+        to_json=_token_json,
+    )
     return OK
+
+
+def _token_json(token: Any) -> dict[str, Any]:
+    rules = None if token.rules is None else [_rule_json(rule) for rule in token.rules]
+    times = {"created": _time(token.created_ms), "expires": _time(token.expires_ms)}
+    return {"user": token.user, "name": token.name, **times, "rules": rules}
 
 
 def revoke_token(options: Namespace) -> int:
@@ -296,10 +270,11 @@ def revoke(options: Namespace) -> int:
 
 
 def _print_user(options: Namespace, user: Any) -> int:
-    if options.json:
-        print_json(_user_json(user))
-    else:
-        print(f"{user.name}: role {user.role}" + "".join(f"; {_rule_text(rule)}" for rule in user.rules))
+    print_result(
+        options,
+        _user_json(user),
+        f"{user.name}: role {user.role}" + "".join(f"; {_rule_text(rule)}" for rule in user.rules),
+    )
     return OK
 
 
