@@ -86,6 +86,17 @@ class QueueFull(OpenQError):
         self.limit = limit
 
 
+class TooManyInFlight(OpenQError):
+    """The queue has as many messages in flight as the receiver allows."""
+
+    code = "too_many_in_flight"
+
+    def __init__(self, name: str, limit: int) -> None:
+        super().__init__(f"queue {name!r} has {limit} messages in flight; settle some first")
+        self.name = name
+        self.limit = limit
+
+
 class ExchangeNotFound(OpenQError):
     code = "exchange_not_found"
 

@@ -2,7 +2,8 @@
 
 `python -m tests.crash.redis_gaps [cluster|sentinel] [--rounds N]` prints, for each fault, when the servers
 had another master and the longest time without a confirmed publish. It measures and asserts nothing: the
-times depend on the settings of the servers (`cluster-node-timeout`, `down-after-milliseconds`) and on the machine.
+times depend on the settings of the servers (`cluster-node-timeout`, `down-after-milliseconds`) and on the
+machine.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def test_settings_whose_change_was_cut_short_apply_all_the_same(
     assert other.declare("q", wanted) == wanted
 
     results = other.publish_many("q", [Draft(b"a"), Draft(b"b")])
-    assert [isinstance(each, str) for each in results] == [True, False]
+    assert [isinstance(each, tuple) for each in results] == [True, False]
     dying.close()
     other.close()
 

@@ -171,6 +171,7 @@ OURS: list[tuple[ours.OpenQError, str, int]] = [
     (ours.QueueExists("q", "fifo"), "QueueAlreadyExists", 400),
     (ours.QueueInUse("q", "consumers"), PREFIX + "UnsupportedOperation", 400),
     (ours.QueueFull("q", "max_length=1"), "OverLimit", 403),
+    (ours.TooManyInFlight("q", 5), "OverLimit", 403),
     (ours.ExchangeNotFound("x"), "ResourceNotFoundException", 404),
     (ours.ExchangeInUse("x"), PREFIX + "UnsupportedOperation", 400),
     (ours.InvalidSetting("no"), "InvalidParameterValue", 400),

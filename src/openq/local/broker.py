@@ -26,6 +26,7 @@ from ..errors import (
     JournalDamaged,
     MessageNotFoundError,
     OpenQError,
+    TooManyInFlight,
     VisibilityTimeoutExpired,
     public_text,
 )
@@ -212,9 +213,6 @@ class LocalBroker:
     def ready_count(self, queue: str) -> int:
         return self._core.queue(queue).ready_count
 
-    def in_flight(self, queue: str) -> int:
-        return len(self._core.queue(queue).leases)
-
     # -- publishing -------------------------------------------------------------------------------
 
     def publish_body(
@@ -347,6 +345,7 @@ class LocalBroker:
         lease_ms: int | None = None,
         consumer: str | None = None,
         types: Iterable[str] | None = None,
+        max_in_flight: int | None = None,
     ) -> list[Delivery]:
         if consumer is not None:
             check_consumer(consumer)
@@ -357,6 +356,8 @@ class LocalBroker:
                 found = engine.queues.get(queue)
                 if found is None or self._core.is_closed:
                     found = self._core.queue(queue)
+                if max_in_flight is not None and len(found.leases) >= max_in_flight:
+                    raise TooManyInFlight(queue, max_in_flight)
                 deliveries = engine.receive(found, limit, self._core.now_ms(), lease_ms, consumer, types)
                 if engine.woken or engine.timers.next_ms < core.ticker.at_ms:
                     core.serve_waiters()

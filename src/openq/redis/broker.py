@@ -107,7 +107,6 @@ class RedisBroker:
         self.purge = queues.purge
         self.waiting = queues.waiting
         self.ready_count = queues.ready_count
-        self.in_flight = queues.in_flight
         self.find_queue = store.registry.queues.get
         self.get_queue = store.view
 

@@ -17,6 +17,7 @@ from ..errors import (
     MessageNotFoundError,
     OpenQError,
     StoreUnavailable,
+    TooManyInFlight,
     VisibilityTimeoutExpired,
 )
 from ..model import MAX_SPAN_MS, NO_DEADLINE, Delivery, Entry, span_error
@@ -32,7 +33,8 @@ _MAX_NUMBER = 1 << 53
 _MAX_DRAINS = 100  # receives in a row that find nothing but messages on their way to other queues
 _MAX_IDS = 100_000
 
-ReceiveRequest = tuple[int, int | str, str, str]  # limit, lease or "", consumer, types as JSON
+# Limit, lease or "", consumer, types as JSON or "", maximum in flight or "".
+ReceiveRequest = tuple[int, int | str, str, str, int | str]
 
 
 class Receiver:
@@ -52,6 +54,7 @@ class Receiver:
         lease_ms: int | None = None,
         consumer: str | None = None,
         types: Iterable[str] | None = None,
+        max_in_flight: int | None = None,
     ) -> list[Delivery]:
         if consumer is not None:
             check_consumer(consumer)
@@ -59,7 +62,13 @@ class Receiver:
             raise span_error("lease", lease_ms)
         view = self._view(queue)
         wanted = "" if types is None else encoded(json.dumps(list(types), ensure_ascii=False))
-        item = (limit, "" if lease_ms is None else lease_ms, _event_text(consumer), wanted)
+        item = (
+            limit,
+            "" if lease_ms is None else lease_ms,
+            _event_text(consumer),
+            wanted,
+            "" if max_in_flight is None else max_in_flight,
+        )
         deliveries: list[Delivery] = self._store.batched(self._receive_groups, view, item)
         if deliveries:
             if lease_ms == NO_DEADLINE:
@@ -84,7 +93,7 @@ class Receiver:
                 receipts = [(each.entry.seq, each.number) for each in deliveries]
                 greenlets.spawn(self.release, queue, receipts)
 
-        future = batcher.ask(self._receive_groups, view, (limit, "", consumer or "", ""), release)
+        future = batcher.ask(self._receive_groups, view, (limit, "", consumer or "", "", ""), release)
         return self._received(future, release)
 
     async def _received(
@@ -108,7 +117,9 @@ class Receiver:
         ids = [self._store.message_id(each.entry) for each in deliveries]
         self._store.emit("received", view.name, ids, consumer or "")
 
-    def _receive_groups(self, view: CachedQueue, items: list[ReceiveRequest]) -> list[list[Delivery]]:
+    def _receive_groups(
+        self, view: CachedQueue, items: list[ReceiveRequest]
+    ) -> list[list[Delivery] | TooManyInFlight]:
         """One call for several callers. Equal requests are sent as one, and their callers share its
         deliveries in the order of their requests."""
         requests: list[ReceiveRequest] = []
@@ -121,9 +132,12 @@ class Receiver:
                 requests.append((limit, *terms))  # type: ignore[arg-type]
                 sharers.append([limit])
         now_ms, answers = self._receive(view, requests)
-        found: list[list[Delivery]] = []
+        found: list[list[Delivery] | TooManyInFlight] = []
         damaged: list[Receipt] = []
         for request, answer, limits in zip(requests, answers, sharers, strict=True):
+            if answer and answer[0] == b"!":
+                found += [TooManyInFlight(view.name, int(request[4])) for _ in limits]
+                continue
             deliveries = deliveries_of(answer, now_ms, request[2] or None, damaged)
             at = 0
             for limit in limits:

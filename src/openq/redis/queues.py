@@ -154,6 +154,3 @@ class QueueAdmin:
 
     def ready_count(self, queue: str) -> int:
         return self.stats(queue).ready
-
-    def in_flight(self, queue: str) -> int:
-        return self.stats(queue).in_flight

@@ -50,6 +50,7 @@ def receive(
     wait_s: float,
     then: Then,
     max_bytes: int,
+    max_in_flight: int | None = None,
 ) -> None:
     """Messages as soon as there are any, nothing when the time is up. `queue` is the engine's name.
 
@@ -61,11 +62,23 @@ def receive(
         # Messages may be on their way from now on: a client that hangs up is one that leaves.
         request.on_gone = _ignore
     limit = estimate_fitting(broker, queue, limit, max_bytes)
-    deliveries = broker.receive(queue, limit, lease_ms, consumer, types)
+    deliveries = broker.receive(queue, limit, lease_ms, consumer, types, max_in_flight)
 
     def again() -> None:
         try:
-            receive(context, request, queue, limit, lease_ms, consumer, types, wait_s, then, max_bytes)
+            receive(
+                context,
+                request,
+                queue,
+                limit,
+                lease_ms,
+                consumer,
+                types,
+                wait_s,
+                then,
+                max_bytes,
+                max_in_flight,
+            )
         except OpenQError as error:
             request.later(then, [], error)
 

@@ -26,6 +26,7 @@ from ..errors import (
     QueueInUse,
     QueueNotFound,
     StoreError,
+    TooManyInFlight,
     VisibilityTimeoutExpired,
     public_text,
 )
@@ -397,7 +398,7 @@ def from_openq(error: OpenQError, receipt_handle: str | None = None) -> SqsError
             return receipt_handle_expired(receipt_handle) if receipt_handle else message_not_inflight()
         case QueueExists():
             return SqsError("QueueNameExists", public_text(error), code="QueueAlreadyExists")
-        case QueueFull():
+        case QueueFull() | TooManyInFlight():
             return over_limit(public_text(error))
         case InvalidSetting():
             return invalid_parameter_value(public_text(error))

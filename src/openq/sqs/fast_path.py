@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..errors import OpenQError
+from ..errors import OpenQError, TooManyInFlight
 from ..model import ENCODING_TEXT, Delivery
 from ..server import long_polls
 from ..server.context import ServerContext
@@ -46,7 +46,6 @@ class FastPath:
     def __init__(self, context: ServerContext, wire: JsonReplies) -> None:
         self._context = context
         self._broker = context.broker
-        self._in_flight = context.broker.in_flight
         self._wire = wire
         self._id_prefix = context.broker.id_prefix.encode()
         self._is_durable = context.broker.is_durable
@@ -136,7 +135,6 @@ class FastPath:
             not 1 <= count <= limits.max_receive
             or not 0 <= wait_s <= limits.max_wait_s
             or (lease_s is not None and not 0 <= lease_s <= limits.max_visibility_s)
-            or (limits.max_in_flight is not None and self._in_flight(queue.queue_key) >= limits.max_in_flight)
         ):
             return False
         number = queue.number
@@ -149,18 +147,22 @@ class FastPath:
             else:
                 self._wire.send(request, b"{}")
 
-        long_polls.receive(
-            self._context,
-            request,
-            queue.queue_key,
-            count,
-            queue.settings.visibility_ms if lease_s is None else lease_s * 1000,
-            request.peer,
-            None,
-            wait_s,
-            then,
-            MAX_ANSWER_BYTES,
-        )
+        try:
+            long_polls.receive(
+                self._context,
+                request,
+                queue.queue_key,
+                count,
+                queue.settings.visibility_ms if lease_s is None else lease_s * 1000,
+                request.peer,
+                None,
+                wait_s,
+                then,
+                MAX_ANSWER_BYTES,
+                limits.max_in_flight,
+            )
+        except TooManyInFlight:
+            return False
         return True
 
     def _shown(self, deliveries: list[Delivery], number: int) -> bytes:

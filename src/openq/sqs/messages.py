@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Sequence
 
-from ..errors import MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
+from ..errors import MessageNotFoundError, OpenQError, TooManyInFlight, VisibilityTimeoutExpired
 from ..model import ENCODING_TEXT, Delivery, Draft, Entry
 from ..server import long_polls
 from . import errors
@@ -323,15 +323,6 @@ def receive_message(
                 "The request include parameter that is not valid for this queue type.",
             )
         attrs.check_fifo_id(attempt, "ReceiveRequestAttemptId")
-    if (
-        limits.max_in_flight is not None
-        and call.context.broker.in_flight(queue.queue_key) >= limits.max_in_flight
-    ):
-        if not queue.fifo:
-            raise errors.over_limit(
-                f"The maximum number of in flight messages is {limits.max_in_flight}; delete some first."
-            )
-        wait_s, count = 0, 0
 
     def then(deliveries: list[Delivery], error: OpenQError | None) -> None:
         if error is not None:
@@ -349,11 +340,15 @@ def receive_message(
                 call.context, call.http, queue.queue_key, again, then, MAX_ANSWER_BYTES
             )
             return
-    if count == 0:
+    asked = (count, lease_ms, call.http.peer, None, wait_s, then, MAX_ANSWER_BYTES, limits.max_in_flight)
+    try:
+        long_polls.receive(call.context, call.http, queue.queue_key, *asked)
+    except TooManyInFlight:
+        if not queue.fifo:
+            raise errors.over_limit(
+                f"The maximum number of in flight messages is {limits.max_in_flight}; delete some first."
+            ) from None
         then([], None)
-        return
-    asked = (count, lease_ms, call.http.peer, None, wait_s)
-    long_polls.receive(call.context, call.http, queue.queue_key, *asked, then, MAX_ANSWER_BYTES)
 
 
 def text_of(body: bytes) -> tuple[str, bool]:

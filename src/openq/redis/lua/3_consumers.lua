@@ -199,11 +199,12 @@ local function beats(Q, holder, span)
   deadline(Q, Q.now + span)
 end
 
--- One call of many that came together: {first number, deadline, step from one number to the next, then id,
--- record, count, extra of each}.
-local function receive_one(Q, limit, lease, consumer, types, version, holder, beat)
+-- One request of a call: {first number, deadline, step from one number to the next, then id, record, count,
+-- extra of each}; {'!'} if `most_out` messages or more are in flight.
+local function receive_one(Q, limit, lease, consumer, types, version, holder, beat, most_out)
   local c, now = Q.c, Q.now
   local answer = {}
+  if most_out and lent_count(Q) + Q.lb >= most_out then return {'!'} end
   if c.paused or limit < 1 or (Q.pl + Q.bk + Q.mx == 0) then return answer end
   if lease == '' then lease = c.vis else lease = tonumber(lease) end
   local bound = lease == -1
@@ -266,19 +267,20 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder, be
   return answer
 end
 
--- now, version of the topology, token or '', holder, its heartbeat, then limit, lease, consumer, types of each
+-- now, version of the topology, token or '', holder, its heartbeat, then limit, lease, consumer, types, maximum in
+-- flight or '' of each
 local receive = up_to_date(function(Q, args)
   local answers, wanted = {}, {}
-  for i = 6, #args, 4 do
+  for i = 6, #args, 5 do
     if args[i + 3] ~= '' then
       local types = {}
       for _, each in ipairs(cjson.decode(args[i + 3])) do types[each] = true end
       wanted[i] = types
     end
   end
-  for i = 6, #args, 4 do
+  for i = 6, #args, 5 do
     answers[#answers + 1] = receive_one(Q, tonumber(args[i]), args[i + 1], args[i + 2], wanted[i], args[2],
-      args[4], tonumber(args[5]))
+      args[4], tonumber(args[5]), tonumber(args[i + 4]))
   end
   if args[3] ~= '' then
     -- What is bound to its holder does not end by itself: see `forsake`.
