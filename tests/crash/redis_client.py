@@ -76,11 +76,11 @@ class RedisHost(Host):
         return len(run)
 
     def _publish(self, call: Call, drafts: Sequence[Any]) -> list[str | None]:
-        ids = self.broker.publish_many(call["queue"], drafts)
+        results = self.broker.publish_many(call["queue"], drafts)
         self.sync(call)
-        if any(is_open(each) for each in ids):
+        if any(is_open(each) for each in results):
             raise Died()
-        return [None if isinstance(each, OpenQError) else each for each in ids]
+        return [None if isinstance(each, OpenQError) else each[0] for each in results]
 
     def do_ack(self, call: Call) -> list[str | None]:
         errors = self.broker.ack(call["queue"], [tuple(receipt) for receipt in call["receipts"]])

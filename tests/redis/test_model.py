@@ -135,8 +135,9 @@ class RedisAndModel(ModelMachine):
     @rule(name=names, some=st.lists(drafts(), min_size=1, max_size=5))
     def publish_many(self, name: str, some: list[Draft]) -> None:
         if self.queue(name) is not None and not any(map(self.is_twin, some)):
-            told = self.broker.publish_many(name, [copy.copy(each) for each in some])
-            self.follow_publish(name, some, told)
+            results = self.broker.publish_many(name, [copy.copy(each) for each in some])
+            ids = [each if isinstance(each, OpenQError) else each[0] for each in results]
+            self.follow_publish(name, some, ids)
 
     def follow_publish(self, name: str, some: list[Draft], told: list[str | OpenQError]) -> None:
         queue = self.model.queues[name]
