@@ -1,8 +1,7 @@
 """The package `openq` under the project's own name: `from OpenQ import OpenQ, Producer, Consumer`.
 
-Everything is the same but one default: a `Consumer` from here ends by itself once no message came for 10
-seconds, so that a program that starts a producer and a consumer and joins both comes to its end. That of
-`openq` runs until it is stopped.
+One default differs: a `Consumer` from here ends after 10 seconds without a message, so that a program that
+joins its producer and consumer ends. A `Consumer` of `openq` runs until it is stopped.
 """
 
 from openq import *  # noqa: F403

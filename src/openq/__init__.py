@@ -1,7 +1,6 @@
 """OpenQ: the message queue you pip install. The public names, nothing else.
 
-They are loaded when they are first asked for, so that a command line or a server that needs
-only some of them starts at once.
+They are imported on first use, so that a command or a server that needs only some of them starts quickly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sample: ten messages, a consumer that fails now and then, and what becomes of each message.
+"""The sample: ten messages, a consumer that sometimes fails, and what happens to each message.
 
     python -m openq.sample
 
@@ -18,7 +18,7 @@ log = logging.getLogger("openq.sample")
 
 _FAILS_ONCE = "Message 3"  # fails once, works the second time
 _RETRY = {"kind": "exponential", "base": 0.1, "on_expiry": False}
-_ALWAYS_FAILS = "Message 7"  # fails whenever it is tried
+_ALWAYS_FAILS = "Message 7"  # fails at every delivery
 
 
 class FlakyHandler:
@@ -41,7 +41,7 @@ def main() -> int:
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
-    # The consumer logs each failure; here the failures are the point, and told already.
+    # The consumer logs each failure; the sample prints them itself.
     logging.getLogger("openq").setLevel(logging.CRITICAL)
     try:
         return _run()
@@ -51,7 +51,7 @@ def main() -> int:
 
 def _run() -> int:
     with (
-        # In memory; the other queue is where its dlq is. Retries come sooner than they would by default.
+        # In memory; both queues share a broker. Retries come sooner than by default.
         OpenQ(name="dead-letter-queue", visibility_timeout=30, storage="memory") as dlq,
         OpenQ(name="main-queue", visibility_timeout=1, dlq=dlq, max_receives=3, retry=_RETRY) as queue,
     ):
@@ -59,15 +59,15 @@ def _run() -> int:
         producer = Producer(queue, num_tasks=10)
         producer.start()
         producer.join()
-        log.info("  waiting: %d", len(queue))
+        log.info("  ready: %d", len(queue))
 
-        log.info("2. Somebody receives a message and never acks it.")
+        log.info("2. A message is received and never acked.")
         forgotten = queue.receive()
         assert forgotten is not None
         log.info("  received %s", forgotten.body)
-        log.info("  with a consumer: %d, waiting: %d", len(queue.in_flight), len(queue))
+        log.info("  in flight: %d, ready: %d", len(queue.in_flight), len(queue))
 
-        log.info("3. A consumer works through the queue.")
+        log.info("3. A consumer processes the queue.")
         back = threading.Event()
         stop_listening = queue.subscribe(lambda event: back.set() if event["event"] == "expired" else None)
         consumer = Consumer(queue, FlakyHandler(), idle_timeout=2.0)
@@ -77,24 +77,24 @@ def _run() -> int:
         consumer.join()
         stop_listening()
 
-        log.info("4. What failed three times is in the dead-letter queue.")
+        log.info("4. The message that failed three times is in the dead-letter queue.")
         for message in dlq.queue:
             log.info("  %s: %s", message.body, message.deaths[0]["reason"])
-            log.info("  its story:")
+            log.info("  its timeline:")
             for step in dlq.timeline(message.id):
                 log.info("    %-13s %-17s %s", step.what, step.queue, step.detail)
 
-        log.info("5. The cause is mended; the dead letter goes back and succeeds.")
+        log.info("5. The cause is fixed; the dead letter is redriven and succeeds.")
         log.info("  redriven: %d", dlq.redrive())
         with queue.processing(timeout=1.0) as again:
             log.info("  done     %s", again.body if again is not None else None)
 
         counters = queue.stats().counters
         log.info(
-            "Published %d, acked %d, failed deliveries %d, waiting %d, dead letters %d.",
+            "Published %d, acked %d, failed deliveries %d, ready %d, dead letters %d.",
             counters["published"],
             counters["acked"],
-            # The failure that makes a dead letter is one of these too.
+            # The failure that dead-letters a message counts too.
             counters["nacked"] + counters["lease_expired"],
             len(queue),
             len(dlq),

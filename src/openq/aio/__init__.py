@@ -1,4 +1,4 @@
-"""OpenQ for asyncio: the same queue, every verb a coroutine.
+"""OpenQ for asyncio: the same queue, with coroutines.
 
     from openq.aio import OpenQ
 
@@ -8,9 +8,9 @@
             async with orders.processing() as order:
                 print(order.body)
 
-A call returns when what it did is safe, as in `openq`; those who wait for the disk at the same time
-share one commit, and the loop goes on meanwhile. Any number of loops and threads may use the
-same place (`path`), with queue objects of either kind.
+A call returns when its effect is on disk, as in `openq`. Tasks that wait for the disk at the same time share
+one commit, and the loop runs on meanwhile. Any number of loops and threads may use the same `path`, with
+queue objects of either kind.
 """
 
 from .consumer import Consumer

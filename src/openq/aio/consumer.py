@@ -1,4 +1,4 @@
-"""`openq.aio.Consumer`: some tasks that receive, work, and ack."""
+"""`openq.aio.Consumer`: tasks that receive messages, run a handler, and ack."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ class Consumer:
         self._ended = ""
 
     def start(self) -> None:
-        """Begin to work on the running loop. A second call changes nothing.
+        """Start the tasks on the running loop. A second call has no effect.
 
-        Raises `Forked` where the queue cannot be used.
+        Raises `Forked` in a forked child that cannot use the queue.
         """
         if self._tasks:
             return
@@ -112,9 +112,9 @@ class Consumer:
             await asyncio.wait(self._tasks)
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Waits end at once; messages in work are finished and acked, the rest stays in the queue.
+        """Stop receiving, at once. Messages in process are finished and acked.
 
-        After `timeout` seconds what is still in work is cancelled and goes back to the queue.
+        After `timeout` seconds, unfinished work is cancelled and its messages return to the queue.
         """
         self._stopping.set()
         for wait in list(self._waits):
@@ -142,7 +142,7 @@ class Consumer:
     ) -> None:
         await self.stop()
 
-    # -- one of the tasks ---------------------------------------------------------------------
+    # -- one task ----------------------------------------------------------------------------
 
     async def _work(self) -> None:
         try:
@@ -152,7 +152,7 @@ class Consumer:
                 except (Closed, JournalFailed, QueueNotFound, InvalidSetting):
                     raise
                 except OpenQError as error:
-                    # One message that cannot be read: it was given back, and others may be well.
+                    # One message that cannot be read: it was returned, and others may be readable.
                     log.error("the consumer of queue %r could not receive: %s", self.queue.name, error)
                     await self._pause()
                     continue
@@ -165,7 +165,7 @@ class Consumer:
             self._ended = FORKED_REASON
             log.error("the consumer of queue %r stopped: %s", self.queue.name, error)
         except Closed:
-            self._ended = "the queue was closed"  # under us: there is nothing more to do
+            self._ended = "the queue was closed"  # by another task or thread
         except Exception as error:
             self._ended = f"receiving failed ({type(error).__name__})"
             log.exception("the consumer of queue %r stopped", self.queue.name)
@@ -202,7 +202,7 @@ class Consumer:
             await self.handler(message)
         except BaseException as error:
             if _is_cancelled(error) or not is_handler_failure(error):
-                # Cut off in the middle of the work: back at once, before the cancel goes on.
+                # Interrupted: return the message at once, before the cancellation continues.
                 await self._release(message)
                 raise
             self.failed += 1
@@ -226,7 +226,7 @@ class Consumer:
         except Closed:
             raise
         except OpenQError as problem:
-            # The lease ended while the handler worked: the message is or will be somebody else's.
+            # The lease ended while the handler ran: the message is or will be delivered again.
             log.warning("message %s could not be settled: %s", message.id, problem)
 
     async def _release(self, message: Message) -> None:
@@ -235,10 +235,10 @@ class Consumer:
         try:
             await message.release()
         except OpenQError as problem:
-            log.warning("message %s could not be given back: %s", message.id, problem)
+            log.warning("message %s could not be returned: %s", message.id, problem)
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Whether this task itself is to end, and not one that the handler waited for."""
+    """Whether this task itself is cancelled, and not one that the handler awaited."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""A whole queue as a file of JSON lines: the first says what it is, each other one is a message."""
+"""A whole queue as a file of JSON lines: a header, then one line per message."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BASE64_ENCODINGS = {
 
 
 def write_backup(path: str, queue: Queue, entries: Sequence[Entry], in_flight: Mapping[int, int]) -> None:
-    """`lent` says how often the messages that are with consumers were delivered, this time included."""
+    """`in_flight` maps sequence numbers of messages in flight to their receive counts."""
     head = {"openq_backup": _VERSION, "queue": queue.name, "dlq": queue.dlq, "messages": len(entries)}
     target = _target(path)
     folder = os.path.dirname(target)
@@ -69,7 +69,7 @@ def write_backup(path: str, queue: Queue, entries: Sequence[Entry], in_flight: M
 
 
 def _target(path: str) -> str:
-    """The file behind symbolic links, which stay. What is there and no plain file is left alone."""
+    """The file behind symbolic links, which stay. Anything but a plain file is refused."""
     target = os.path.realpath(path)
     try:
         mode = os.stat(target).st_mode
@@ -84,7 +84,7 @@ def _target(path: str) -> str:
 
 
 def _sync_folder(folder: str) -> None:
-    """The new name must survive a power cut as the new content does."""
+    """The new name must survive a power cut like the new content."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -95,7 +95,7 @@ def _sync_folder(folder: str) -> None:
 def _line(queue: Queue, entry: Entry, in_flight: Mapping[int, int]) -> dict[str, Any]:
     line = PeekedMessage(queue, entry).to_dict("persistence")
     if entry.encoding == ENCODING_JSON:
-        line["payload_form"] = "json"  # a text that was written as JSON must be read as JSON again
+        line["payload_form"] = "json"  # text that was encoded as JSON must be decoded as JSON
     if entry.seq in in_flight:
         line["status"] = "processing"
         line["receive_count"] = in_flight[entry.seq]
@@ -132,7 +132,7 @@ def _line(queue: Queue, entry: Entry, in_flight: Mapping[int, int]) -> dict[str,
 
 
 def read_backup(path: str, queue: Queue) -> list[Draft]:
-    """Every message of the file, checked; what is in the queue already left out."""
+    """Every message of the file, checked, except those in the queue already."""
     try:
         with open(path, encoding="utf-8", newline="\n") as file:
             # Not `splitlines`: it also ends lines at characters that JSON may hold as they are.
@@ -193,7 +193,7 @@ def _draft(data: Any, queue: Queue, limit: int | None) -> Draft:
     expires_at = data.get("expires_at")
     ttl_ms = None
     if expires_at is not None:
-        # Counted from its due time, as at publish; one that expired meanwhile goes at once.
+        # Counted from its due time, as at publish; an expired message is removed at once.
         ttl_ms = max(_time_ms(expires_at, "expires_at") - max(due_ms, queue.broker.now_ms()), 1)
     past = DeliveryOptions(
         count=_receive_count(message.receive_count),
@@ -224,8 +224,8 @@ def _draft(data: Any, queue: Queue, limit: int | None) -> Draft:
 
 
 def _amqp_info(encoded: Any, attributes: Mapping[str, Any], publisher: str | None) -> Properties | None:
-    """The properties as they came; None where somebody has written other attributes into the file since."""
-    from .. import amqp_fields  # here, because few need it
+    """The AMQP properties as published; None if the attributes in the file were edited."""
+    from .. import amqp_fields  # imported late: few need it
 
     amqp_properties = read_base64(text(encoded, "properties"))
     amqp_fields.decode(amqp_properties)

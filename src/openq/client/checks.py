@@ -1,4 +1,4 @@
-"""What callers pass in, checked: each of these returns its value or raises `InvalidSetting`."""
+"""Checks of arguments: each returns its value or raises `InvalidSetting`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import InvalidSetting
 
 
 def utf8(value: str, name: str) -> str:
-    """Half a surrogate pair is text to Python and to nobody else: it could be stored nowhere."""
+    """Refuse lone surrogates, which Python allows in text and UTF-8 does not."""
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -30,14 +30,14 @@ def text_or_none(value: Any, name: str) -> str | None:
 
 
 def nonempty_or_none(value: Any, name: str) -> str | None:
-    """Text that says something, or None."""
+    """Text that is not empty, or None."""
     if value is not None and (not isinstance(value, str) or not value):
         raise InvalidSetting(f"{name} must be text that is not empty, not {value!r}")
     return None if value is None else utf8(value, name)
 
 
 def text_list(values: Any, name: str) -> list[str]:
-    # A single text is an iterable of its letters, which is never what was meant.
+    # A single text is an iterable of its letters, which is never meant.
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidSetting(f"{name} must be a list of texts, as in [{'...'!r}], not {values!r}")
     return [text(value, f"each of {name}") for value in values]
@@ -55,7 +55,7 @@ def types_or_none(types: Any) -> frozenset[str] | None:
 
 def message_id(value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidSetting(f"a message id is needed, not {value!r}")
+        raise InvalidSetting(f"expected a message id, not {value!r}")
     return utf8(value, "a message id")
 
 
@@ -72,7 +72,7 @@ def number(value: Any, name: str) -> float:
 
 
 def timeout_or_none(timeout: Any, name: str = "timeout") -> float | None:
-    """Seconds to wait; anything that is not one is said before the wait."""
+    """Seconds to wait, or None for ever; checked before waiting."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout:
@@ -81,7 +81,7 @@ def timeout_or_none(timeout: Any, name: str = "timeout") -> float | None:
 
 
 def seconds_or_none(value: Any, name: str) -> float | None:
-    """A number of seconds, 0 or more; None stands for no end."""
+    """A number of seconds, 0 or more; None: without limit."""
     if timeout_or_none(value, name) is not None and value < 0:
         raise InvalidSetting(f"{name} must be None or a number of seconds, 0 or more, not {value!r}")
     return cast(float | None, value)

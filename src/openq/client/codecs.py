@@ -1,11 +1,11 @@
-"""What a program publishes, as bytes; and back.
+"""Bodies as bytes, and back.
 
-Each message carries the form of its bytes, so "auto" gives a reader what the writer put in: text as
-`str`, bytes as `bytes`, everything else through JSON. What JSON has no word for is written as a reader in any
-language would expect it, and read as that: datetime, date and time as ISO-8601 text, UUID and Decimal as
-text, timedelta as seconds, an Enum as its value, dataclasses and msgspec structs as objects. Pickle runs
-whatever code its bytes name when they are read, so it is used only where a queue asks for it by name, and
-such a queue must never be open to writers that are not trusted.
+Each message carries the encoding of its body, so "auto" gives a reader what the writer put in: text as
+`str`, bytes as `bytes`, everything else through JSON. Types that JSON does not have are written as a reader
+in any language would expect them, and read as that: datetime, date and time as ISO-8601 text, UUID and
+Decimal as text, timedelta as seconds, an Enum as its value, dataclasses and msgspec structs as objects.
+Reading a pickle runs code chosen by its writer, so it is used only if a queue names it, and such a queue
+must never be open to untrusted writers.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _NAMES = ("auto", "raw", "json", "msgpack", "pickle")
 
 @runtime_checkable
 class BodyCodec(Protocol):
-    """A codec of one's own: any object with these two."""
+    """A custom codec: any object with these two methods."""
 
     def encode(self, value: Any) -> bytes: ...
     def decode(self, data: bytes) -> Any: ...
 
 
 class Codec:
-    """By name: auto, raw, json, msgpack or pickle; or around an object with `encode` and `decode`."""
+    """A codec by name (auto, raw, json, msgpack or pickle) or a custom object with `encode` and `decode`."""
 
     def __init__(self, kind: str | BodyCodec = "auto") -> None:
         self.custom: BodyCodec | None = None
@@ -48,7 +48,7 @@ class Codec:
         return self.custom is None and self.name == "auto"
 
     def encode(self, value: Any) -> tuple[bytes, int]:
-        """The bytes and their form."""
+        """The bytes and their encoding."""
         if self.custom is not None:
             return self._encode_custom(self.custom, value), ENCODING_BYTES
         if self.name == "json":
@@ -90,13 +90,13 @@ class Codec:
         )
 
     def decode_declared(self, data: bytes, encoding: int) -> Any:
-        """What somebody else says is of this form; bytes if it is not."""
+        """A body whose sender declares this encoding; the bytes if they are not of it."""
         if self.custom is None and self.name != "raw":
             try:
                 if encoding == ENCODING_JSON:
                     return json.loads(data.decode(), parse_constant=_refuse_constant)
                 return self.decode(data, encoding)
-            except Exception:  # whatever is wrong with it, it still is a message
+            except Exception:  # it is delivered all the same
                 return data
         return self.decode(data, encoding)
 
@@ -111,11 +111,11 @@ def _from_json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except RecursionError:
-        raise InvalidSetting("this body is JSON nested too deeply to be read here") from None
+        raise InvalidSetting("this body is JSON nested too deeply to be decoded here") from None
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _to_utf8(text: str) -> bytes:
@@ -125,14 +125,14 @@ def _to_utf8(text: str) -> bytes:
         raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
 
 
-# Reading JSON takes a level of Python's stack (1000 by default) for each level of nesting. What was
-# written by a program with a flat stack must be readable by one with a deep one.
+# Decoding JSON takes a level of Python's stack (1000 by default) for each level of nesting. A body written
+# by a program with a flat stack must be readable by one with a deep stack.
 MAX_DEPTH = 500
 
 
 def _to_json(value: Any, codec: str = "json") -> bytes:
     try:
-        # NaN and Infinity are no JSON: every other reader would choke on them.
+        # NaN and Infinity are not JSON: other readers would fail on them.
         text = json.dumps(
             value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_json_default
         )
@@ -160,7 +160,7 @@ def _fits_msgpack(value: Any) -> bool:
 
 
 def _json_default(value: Any) -> Any:
-    """The form in JSON of what it has no word for. Asked only for such values."""
+    """The JSON value of a type that JSON does not have. Called only for such values."""
     kind = type(value)
     if hasattr(kind, "__dataclass_fields__"):
         return {name: getattr(value, name) for name in kind.__dataclass_fields__}
@@ -172,10 +172,10 @@ def _json_default(value: Any) -> Any:
         write = _JSON_CONVERTERS.get((base.__module__, base.__qualname__))
         if write is not None:
             return write(value)
-    raise TypeError(f"it has no form for {kind.__name__}")
+    raise TypeError(f"JSON has no type for {kind.__name__}")
 
 
-# By name: importing uuid and decimal for everybody would cost more than all the rest of the library.
+# By name: importing uuid and decimal would cost more than the rest of the library.
 _JSON_CONVERTERS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("datetime", "datetime"): lambda value: value.isoformat(),
     ("datetime", "date"): lambda value: value.isoformat(),
@@ -189,11 +189,11 @@ _JSON_CONVERTERS: dict[tuple[str, str], Callable[[Any], Any]] = {
 
 
 def check_depth(value: Any, data: bytes) -> None:
-    """`data` is the value as JSON; where it has few brackets there is nothing to walk through."""
+    """`data` is the value as JSON; with few brackets it cannot be too deep."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
     try:
-        value = json.loads(data)  # as it will be read: dataclasses and the like are dicts there
+        value = json.loads(data)  # as it will be decoded: dataclasses and the like are dicts there
     except RecursionError:
         raise InvalidSetting(f"the body is nested too deeply: more than {MAX_DEPTH} levels") from None
     level = [value] if isinstance(value, dict | list | tuple) else []

@@ -1,4 +1,4 @@
-"""`Consumer`: a thread that receives, works, and acks."""
+"""`Consumer`: a thread that receives messages, runs a handler, and acks."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ ERROR_PAUSE_S = 1.0  # after a receive that failed
 
 
 def default_idle_timeout(otherwise: float | None) -> float | None:
-    """For both kinds of consumers: from the environment, else theirs."""
+    """The default of both kinds of consumers: from the environment, else `otherwise`."""
     number = environment_number("idle_timeout", math.inf if otherwise is None else otherwise)
     checks.seconds_or_none(number, "the environment variable OPENQ_IDLE_TIMEOUT")
     return None if number == math.inf else number
 
 
 def idle_reason(idle_timeout: float | None, is_closed: bool) -> str:
-    """Why a wait came back without a message."""
+    """Why a wait returned without a message."""
     if is_closed or idle_timeout is None:
         return "the queue was closed"
     return f"no message came for {idle_timeout:g} s (idle_timeout)"
@@ -61,10 +61,10 @@ def log_end(name: str, queue: str, why: str, processed: int, failed: int) -> Non
 
 
 class ConsumerLoop:
-    """What a consumer does until it ends: receive, run the handler, settle.
+    """The loop of a consumer: receive, run the handler, settle.
 
-    Kept apart from the thread that runs it: `threading.Thread` has private attributes of its own, other
-    ones in each version of Python, and a name of ours must never be one of them.
+    Separate from the thread that runs it: `threading.Thread` has private attributes, which differ between
+    versions of Python, and our names must not collide with them.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class ConsumerLoop:
                 except (Closed, JournalFailed, QueueNotFound, InvalidSetting):
                     raise
                 except OpenQError as error:
-                    # One message that cannot be read: it was given back, and others may be well.
+                    # One message that cannot be read: it was returned, and others may be readable.
                     log.error("the consumer of queue %r could not receive: %s", self.queue.name, error)
                     self._stopping.wait(ERROR_PAUSE_S)
                     continue
@@ -114,7 +114,7 @@ class ConsumerLoop:
             ended = FORKED_REASON
             log.error("the consumer of queue %r stopped: %s", self.queue.name, error)
         except Closed:
-            ended = "the queue was closed"  # under us: there is nothing more to do
+            ended = "the queue was closed"  # by another thread
         except Exception as error:
             ended = f"receiving failed ({type(error).__name__})"
             log.exception("the consumer of queue %r stopped", self.queue.name)
@@ -131,7 +131,7 @@ class ConsumerLoop:
 
     def _next(self) -> list[ReceivedMessage]:
         self._wait = self.queue.core.new_wait(self._batch, self._visibility_timeout, self.types, self.name)
-        # `stop` sets its flag before it looks for a wait to cancel, so one of us sees the other.
+        # `stop` sets its flag before it looks for a wait to end, so one of the two sees the other.
         if self._stopping.is_set():
             return []
         messages = collect(self.queue, self._wait, self.idle_timeout)
@@ -188,24 +188,24 @@ class ConsumerLoop:
         except Closed:
             raise
         except OpenQError as problem:
-            # The lease ended while the handler worked: the message is or will be somebody else's.
+            # The lease ended while the handler ran: the message is or will be delivered again.
             log.warning("message %s could not be settled: %s", message.id, problem)
 
     def _release(self, messages: list[ReceivedMessage]) -> None:
         try:
             self.queue.core.release(messages)
         except OpenQError as problem:
-            log.warning("%d messages could not be given back: %s", len(messages), problem)
+            log.warning("%d messages could not be returned: %s", len(messages), problem)
 
 
 class Consumer(threading.Thread):
     """Gives each message to `handler` and acks it; without a handler it only logs the message.
 
-    A handler that raises gives the message back with the exception's text and traceback: it is tried again
+    A handler that raises returns the message with the exception's text and traceback: it is delivered again
     as the queue's retry policy says, and the consumer goes on with the others. It runs until `stop`, or until
-    nothing came for `idle_timeout` seconds (None, the default: it never ends by itself; OPENQ_IDLE_TIMEOUT
-    sets another default). Leases are kept alive for as long as the handler works, unless `heartbeat` is
-    False; `batch` is how many messages are taken at once.
+    no message came for `idle_timeout` seconds (None, the default: it never ends by itself;
+    OPENQ_IDLE_TIMEOUT sets another default). Leases are extended while the handler runs, unless `heartbeat`
+    is False; `batch` is the number of messages received at once.
     """
 
     default_idle_timeout: float | None = None
@@ -264,7 +264,7 @@ class Consumer(threading.Thread):
         return self.__loop.failed
 
     def start(self) -> None:
-        """Begin to work in a thread of its own. Raises `Forked` where the queue cannot be used."""
+        """Start the thread. Raises `Forked` in a forked child that cannot use the queue."""
         self.queue.core.check_not_forked()
         super().start()
 
@@ -272,7 +272,7 @@ class Consumer(threading.Thread):
         self.__loop.run()
 
     def pull_msg(self, timeout: float | None = RECEIVE_TIMEOUT) -> ReceivedMessage | None:
-        """One message for the caller to work on, or None. Ack it through itself or through the consumer."""
+        """One message for the caller to process, or None. Ack it by its own method or the consumer's."""
         return self.queue.receive(timeout, consumer=self.name, types=self.__loop.types)
 
     pullMsg = pull_msg
@@ -283,5 +283,5 @@ class Consumer(threading.Thread):
     acknowledge = ack
 
     def stop(self) -> None:
-        """At once if it waits. A message in work is finished and acked first; the rest stays in the queue."""
+        """Stop receiving, at once. A message in process is finished and acked first."""
         self.__loop.stop()

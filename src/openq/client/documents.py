@@ -1,6 +1,6 @@
-"""What the library and a server say to each other: values of the model as REST documents, and back. Pure.
+"""Values of the model as REST documents, and back: what the library and a server exchange. Pure.
 
-Bodies travel as they are stored, so a message comes out as it would from a queue in this process.
+Bodies travel as they are stored, so a message is the same as from a queue in this process.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import errors
 from ..broker.interface import Filter, QueueStats
+from ..engine.routing import Binding, Exchange
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import (
     ENCODING_BYTES,
@@ -46,7 +47,7 @@ def time_ms(text: str | None) -> int:
     return 0 if text is None else moment_ms(text, "a time")
 
 
-# -- messages in ----------------------------------------------------------------------------------
+# -- publishing -----------------------------------------------------------------------------------
 
 
 def payload_document(draft: Draft) -> Document:
@@ -59,11 +60,11 @@ def payload_document(draft: Draft) -> Document:
         return {"payload": body, "payload_encoding": "json"}
     if encoding == ENCODING_MSGPACK:
         return {"payload": body, "payload_encoding": "msgpack+base64"}
-    raise InvalidSetting("pickles are not sent over the network: whoever reads one runs its writer's code")
+    raise InvalidSetting("pickles are not sent over the network: reading one runs code of its writer")
 
 
 def message_document(draft: Draft) -> Document:
-    """Only what it says: everything else has the server's default, which is the same."""
+    """Only the fields that are set: the others have the same defaults on the server."""
     out = payload_document(draft)
     if draft.is_plain():
         return out
@@ -92,7 +93,7 @@ def message_document(draft: Draft) -> Document:
 
 
 def _past_fields(past: DeliveryOptions) -> Document:
-    """What a message out of a backup went through."""
+    """The earlier deliveries and dead-letterings of a message from a backup."""
     out: Document = {"receive_count": past.count}
     if past.born_ms:
         out["timestamp"] = time_text(past.born_ms)
@@ -114,7 +115,7 @@ def _past_fields(past: DeliveryOptions) -> Document:
     return out
 
 
-# -- messages out ---------------------------------------------------------------------------------
+# -- receiving ------------------------------------------------------------------------------------
 
 _FORMS = {
     None: ENCODING_BYTES,
@@ -126,7 +127,7 @@ _FORMS = {
 
 
 def receipt_text(prefix: str, seq: int, number: int) -> str:
-    """As the server writes it: the message's own id there, a slash, the number of the delivery."""
+    """As the server writes it: the message id by sequence number, a slash, the delivery number."""
     return f"{prefix}{seq:012x}/{number:x}"
 
 
@@ -169,7 +170,7 @@ def parse_entry(document: Document, seq: int) -> Entry:
 
 
 def parse_delivery(document: Document, consumer: str | None) -> Delivery:
-    # Who may look and not receive is shown no receipts; without one nothing can be settled.
+    # Users who may inspect but not receive get no receipts; without one nothing can be settled.
     seq, number = document.get("position", 0), 0
     if "receipt_id" in document:
         own_id, _, text = document["receipt_id"].rpartition("/")
@@ -263,6 +264,31 @@ def filter_document(filter: Filter) -> Document:
     return out
 
 
+# -- exchanges ------------------------------------------------------------------------------------
+
+
+def parse_exchange(document: Document) -> Exchange:
+    return Exchange(
+        document["name"],
+        document["kind"],
+        document["durable"],
+        document["auto_delete"],
+        document["internal"],
+        document["alternate"],
+        document["arguments"],
+    )
+
+
+def binding_document(binding: Binding) -> Document:
+    return {
+        "source": binding.source,
+        "destination": binding.destination,
+        "to_exchange": binding.to_exchange,
+        "key": binding.key,
+        "arguments": dict(binding.arguments),
+    }
+
+
 # -- errors ---------------------------------------------------------------------------------------
 
 _CLASSES: Mapping[str, type[OpenQError]] = {
@@ -283,7 +309,7 @@ _SIGN_IN = {
 
 
 def parse_error(refused: Refused, queue: str = "", message_id: str | None = None) -> OpenQError:
-    """What a queue in this process would have raised; what only a server says stays as it is."""
+    """The error that a queue in this process would have raised; errors of servers only stay Refused."""
     if refused.status == 413:
         return InvalidSetting(refused.detail)
     return error_for_code(refused.code, refused.detail, queue, message_id) or _with_hint(refused)
@@ -295,7 +321,7 @@ def error_for_code(code: str, detail: str, queue: str, message_id: str | None = 
         return None
     if kind in (MessageNotFoundError, VisibilityTimeoutExpired) and message_id is not None:
         return kind(message_id, queue)
-    # Not through its constructor, which would write the sentence anew out of parts that we do not have.
+    # Not through its constructor, which builds the sentence from parts that the response does not have.
     error = kind.__new__(kind)
     Exception.__init__(error, detail)
     named = _QUOTED.search(detail)

@@ -1,4 +1,4 @@
-"""Why a handler failed, as the queue keeps it: type and text of the exception, the end of its traceback."""
+"""Why a handler failed, as the queue stores it: the exception's type and text, the end of its traceback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..model import failure_text
 from . import checks
 
 MAX_REASON = 4096  # characters of an exception's text
-MAX_TRACE_TEXT = 500  # of it where the traceback ends; the whole of it is in the reason
+MAX_TRACE_TEXT = 500  # characters of that text in the traceback; the reason has all of it
 _CONSUMER_MODULES = ("openq.client.consumer", "openq.aio.consumer")
 
 
@@ -18,14 +18,14 @@ def reason_of(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:
-        text = "<its text could not be made>"
+        text = "<str() of the exception failed>"
     text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return _encodable(text if len(text) <= MAX_REASON else text[: MAX_REASON - 3] + "...")
 
 
 def trace_of(error: BaseException) -> str | None:
-    """The traceback as Python prints it, from the handler on; None of an exception that was never raised."""
-    import traceback  # not at the top: a program whose handlers never fail does not need it
+    """The traceback as Python prints it, from the handler on; None for an exception that was not raised."""
+    import traceback  # imported late: a program whose handlers never fail does not need it
 
     where = error.__traceback__
     while where is not None and where.tb_frame.f_globals.get("__name__") in _CONSUMER_MODULES:
@@ -36,7 +36,7 @@ def trace_of(error: BaseException) -> str | None:
     try:
         lines = traceback.format_exception(type(error), error, where)
     except Exception:
-        return None  # of an exception that breaks even that, the reason must do
+        return None  # the exception cannot be formatted; the reason is stored alone
     return _encodable("".join(_shorten(lines)).rstrip())
 
 
@@ -44,7 +44,7 @@ _FRAMES = ("File ", "Traceback (", "Exception Group Traceback (", "The above exc
 
 
 def _shorten(pieces: list[str]) -> Iterator[str]:
-    """A printed traceback with the long texts of exceptions cut, so that they do not push out its frames."""
+    """A printed traceback with long exception texts cut, so that its frames are kept."""
     left = MAX_TRACE_TEXT
     for piece in pieces:
         start = piece.lstrip(" |+-\n")
@@ -57,7 +57,7 @@ def _shorten(pieces: list[str]) -> Iterator[str]:
 
 
 def failure_of(reason: str | BaseException | None) -> str | None:
-    """What `nack` and `reject` are given, as one text: a reason, or the exception itself."""
+    """The `reason` of `nack` and `reject` as one text: a text, or an exception with its traceback."""
     if isinstance(reason, BaseException):
         return failure_text(reason_of(reason), trace_of(reason))
     if reason is not None and not isinstance(reason, str):
@@ -66,25 +66,25 @@ def failure_of(reason: str | BaseException | None) -> str | None:
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Ctrl-C, a cancelled task, a generator that was closed: the work did not fail, it was not finished.
+    """Ctrl-C, a cancelled task, a closed generator: the work was not finished, but did not fail.
 
-    SystemExit is not among them: a message for which the program exits would otherwise come back for ever.
+    SystemExit is not among them: a message that makes the program exit would otherwise return for ever.
     """
     return not isinstance(error, Exception | SystemExit)
 
 
 def is_handler_failure(error: BaseException) -> bool:
-    """Whether a consumer goes on after its handler raised this.
+    """Whether a consumer continues after its handler raised this.
 
-    SystemExit would end a consumer's thread without a word, or the program, for one message. A task that was
-    cancelled within the handler is the handler's own.
+    SystemExit would end a consumer's thread silently, or the program, for one message. A task cancelled
+    within the handler is the handler's own.
     """
-    # By name: a program without asyncio does not import it for this.
+    # By name, so that asyncio is not imported.
     return isinstance(error, Exception | SystemExit) or type(error).__name__ == "CancelledError"
 
 
 def retry_delay(error: BaseException) -> float | None:
-    """A failure is tried again as the queue says; a program that exits gives its message back at once."""
+    """After a failure the retry policy applies; a program that exits returns its message at once."""
     return None if isinstance(error, Exception) else 0
 
 
@@ -93,5 +93,5 @@ def describe_attempt(message: Any, queue: str) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Half a surrogate pair, which an exception may well hold, is written as an escape."""
+    """Write lone surrogates, which exception texts may hold, as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""One broker for all queue objects that mean the same place, closed when the last one closes."""
+"""One broker for all queue objects with the same target, closed with the last of them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .interface import LibraryBroker
 from .settings import log_changes, merge_settings
 from .waiting import ThreadWait
 
-# Reentrant: the garbage collector may close a forgotten queue while this thread opens another.
+# Reentrant: the garbage collector may close a queue while this thread opens another.
 _lock = threading.RLock()
 _handles: dict[str, BrokerHandle] = {}
-_opening_locks: dict[str, threading.Lock] = {}  # of places that are opened without the lock above
+_opening_locks: dict[str, threading.Lock] = {}  # of targets that are opened without the lock above
 
 
 class BrokerHandle:
-    """A broker, and how many queue objects use it."""
+    """A broker and the number of queue objects that use it."""
 
     wait_class: type[ThreadWait] = ThreadWait
-    is_remote = False  # behind a server of ours
-    is_shared_store = False  # others write there too, from anywhere
+    is_remote = False  # behind an OpenQ server
+    is_shared_store = False  # other processes and machines use it too
 
     def __init__(self, broker: LibraryBroker, path: str | None = None, owned: bool = True) -> None:
         self.broker = broker
@@ -40,7 +40,7 @@ class BrokerHandle:
         self._closed = threading.Event()
 
     def is_private(self) -> bool:
-        """In memory, and so far with one queue object: nobody else can hold a lease in it."""
+        """In memory and used by one queue object: no other object can hold a lease."""
         return self._owned and self.path is None and self._users == 1
 
     @property
@@ -48,11 +48,11 @@ class BrokerHandle:
         return self.path or "memory"
 
     def consumer_label(self, number: int) -> str | None:
-        """What the leases of one queue object are known by, where others may hold some too."""
+        """The consumer name of one queue object's leases; None if no other object can hold one."""
         return None if self.is_private() else f"{os.getpid()}-{number}"
 
     def declare(self, name: str, dead_letter: str | None, named: Mapping[str, Any]) -> QueueSettings:
-        """The queue and its dead letters, made or changed as far as something is named."""
+        """Create the queue and its dead-letter queue, or change the named settings."""
         broker = self.broker
         existing = broker.queues()
         if dead_letter is not None and dead_letter not in existing:
@@ -64,7 +64,7 @@ class BrokerHandle:
         return settings
 
     def _interrupt(self) -> None:
-        """The last one leaves: whatever would keep the heartbeat from ending is to stop."""
+        """Before the last user leaves: stop what would keep the heartbeat from ending."""
 
     def join(self) -> BrokerHandle:
         with _lock:
@@ -82,7 +82,7 @@ class BrokerHandle:
         self._unregister()
 
     def _close(self) -> None:
-        """Without the lock: this waits for threads that may be about to open or close a queue themselves."""
+        """Without the lock: this waits for threads that may be opening or closing a queue."""
         self._interrupt()
         self.heartbeat.stop()
         try:
@@ -99,10 +99,10 @@ class BrokerHandle:
         self._closed.set()
 
     def leave_from_gc(self) -> None:
-        """`leave`, for the garbage collector, which may run anywhere: even where one of the locks is held.
+        """`leave` for the garbage collector, which may run in a thread that holds one of the locks.
 
-        It must not wait for them either. Whoever opens a journal holds ours and waits for the threads of
-        that journal; if one of those came here and waited in turn, both would wait for ever.
+        It must not wait for a lock: a thread that opens a journal holds ours and waits for the threads of the
+        journal; if the garbage collector waited for our lock in one of those, both would wait for ever.
         """
         if sys.is_finalizing():
             return
@@ -137,7 +137,7 @@ def open_memory(clock: Clock | None) -> BrokerHandle:
 
 
 def wrap_broker(broker: LibraryBroker) -> BrokerHandle:
-    """A broker that somebody else made and will close."""
+    """A broker that the caller made and will close."""
     return BrokerHandle(broker, owned=False)
 
 
@@ -151,7 +151,7 @@ def open_directory(path: str | os.PathLike[str], clock: Clock | None) -> BrokerH
 
 
 def open_shared(key: str, make: Callable[[], BrokerHandle]) -> BrokerHandle:
-    """The place of that name, made if it is not open in this process."""
+    """The handle of a target; made if it is not open in this process."""
     while True:
         with _lock:
             handle = _handles.get(key)
@@ -160,11 +160,11 @@ def open_shared(key: str, make: Callable[[], BrokerHandle]) -> BrokerHandle:
                 return handle
             if handle._users:
                 return handle.join()
-        handle._closed.wait()  # its last user is leaving; then the place is free
+        handle._closed.wait()  # its last user is leaving: wait, then open it again
 
 
 def open_shared_slowly(key: str, make: Callable[[], BrokerHandle]) -> BrokerHandle:
-    """The same for a place that may keep us waiting: only those who want this very one wait with us."""
+    """The same for a target that is slow to open: only threads that open the same one wait."""
     with _lock:
         gate = _opening_locks.setdefault(key, threading.Lock())
     with gate:
@@ -188,7 +188,7 @@ def _close_all() -> None:
 
 
 def _reset_in_child() -> None:
-    # A forked child has none of the threads and not the directory either: it must open its own.
+    # A forked child has neither the threads nor the directory: it must open its own.
     global _lock
     _lock = threading.RLock()
     _handles.clear()

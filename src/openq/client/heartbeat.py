@@ -1,4 +1,4 @@
-"""One thread per broker that keeps leases alive while their messages are worked on."""
+"""One thread per broker that extends leases while their messages are processed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .interface import LibraryBroker
 
 log = logging.getLogger("openq")
 
-_MIN_SWEEP = 16  # not worth a sweep
+_MIN_SWEEP = 16  # fewer entries are not worth a sweep
 _LEASE_LOST = (VisibilityTimeoutExpired, MessageNotFoundError, QueueNotFound, Closed)
 _HeldLease = tuple[str, Delivery, int]  # queue, delivery, length of the lease in ms
 
 
 class Heartbeat:
-    """Extends each lease it was given when a third of it has passed, until told to stop.
+    """Extends each held lease when a third of it has passed, until it is dropped.
 
     Most messages are settled long before: for them it costs a lock and an entry, and wakes no thread.
     """
@@ -29,18 +29,18 @@ class Heartbeat:
     def __init__(self, broker: LibraryBroker) -> None:
         self._broker = broker
         self._condition = threading.Condition()
-        self._due: list[tuple[float, int]] = []  # when a hold is to be extended, and its number
+        self._due: list[tuple[float, int]] = []  # when a lease is to be extended, and its number
         self._held: dict[int, _HeldLease] = {}
-        self._numbers: dict[int, int] = {}  # identity of a delivery -> number of its hold
+        self._numbers: dict[int, int] = {}  # identity of a delivery -> number of its lease
         self._count = count(1)
         self._thread: threading.Thread | None = None
         self._stopped = False
-        self._wakes_at = 0.0  # when the thread looks again by itself
+        self._wakes_at = 0.0  # when the thread wakes up by itself
 
     def hold(self, queue: str, delivery: Delivery) -> None:
         lease_ms = delivery.until_ms - delivery.delivered_ms
         if lease_ms <= 0:
-            return  # bound to its holder, or over already: there is nothing to extend
+            return  # without deadline, or over already: there is nothing to extend
         due = time.monotonic() + lease_ms / 3000
         with self._condition:
             if self._stopped:
@@ -56,7 +56,7 @@ class Heartbeat:
                 self._condition.notify()
 
     def drop(self, delivery: Delivery) -> None:
-        """From here on the lease ends by itself."""
+        """Stop extending a lease."""
         with self._condition:
             number = self._numbers.pop(id(delivery), None)
             if number is not None:
@@ -64,14 +64,14 @@ class Heartbeat:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """A long lease comes due long after its message was acked: such leftovers are thrown out
-        together, once they are more than half of all."""
+        """Remove the entries of dropped leases once they are more than half of all: long leases come due
+        long after their messages were acked."""
         if len(self._due) > 2 * len(self._held) + _MIN_SWEEP:
             self._due = [due for due in self._due if due[1] in self._held]
             heapify(self._due)
 
     def halt(self) -> None:
-        """Extend nothing more, without a wait for an extension that is under way."""
+        """Extend nothing more, without waiting for an extension under way."""
         with self._condition:
             self._stopped = True
             self._held.clear()
@@ -113,7 +113,7 @@ class Heartbeat:
             if still_held:
                 what = "lost" if is_lost else "could not extend"
                 log.warning("the heartbeat %s a lease in queue %r: %s", what, queue, error)
-            return lease_ms / 9000  # while the lease lasts, whatever stood in the way may pass
+            return lease_ms / 9000  # the failure may be transient: try again while the lease lasts
         if until_ms != delivery.until_ms:
-            delivery.until_ms = until_ms  # a server extended its own lease, and not this picture of it
+            delivery.until_ms = until_ms  # a server extended its own lease, not this copy
         return lease_ms / 3000

@@ -1,4 +1,4 @@
-"""All that the library asks of a broker, be it in this process, in Redis or behind a server.
+"""The broker that the library uses: in this process, in Redis or behind a server.
 
 It is part of `openq.broker.interface`: a server offers its clients less than a broker offers a server.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OnlyInProcess(OpenQError):
-    """Something that a server does not offer (yet) to clients over the network."""
+    """A call that is not available over the network."""
 
     code = "only_in_process"
 
@@ -87,15 +87,15 @@ class LibraryBroker(Protocol):
     @property
     def exchanges(self) -> LibraryExchanges: ...
     @property
-    def observed(self) -> bool: ...  # a listener is subscribed: `sync` after each call also without a disk
+    def observed(self) -> bool: ...  # there are listeners: call `sync` after each change even without a disk
     @property
     def relaxed(self) -> bool: ...
     @property
-    def is_durable(self) -> bool: ...  # an answer must wait for `sync`
+    def is_durable(self) -> bool: ...  # a change must be followed by `sync`
     @property
-    def waits(self) -> bool: ...  # a call may have to wait for others: on an event loop it needs a greenlet
+    def waits(self) -> bool: ...  # every call may wait: on an event loop it needs a greenlet
     @property
-    def storage(self) -> str: ...  # "memory": what is received needs no `load`
+    def storage(self) -> str: ...  # "memory": received messages need no `load`
     @property
     def id_prefix(self) -> str: ...
     @property
@@ -108,7 +108,7 @@ class LibraryBroker(Protocol):
     def stats(self, queue: str) -> QueueStats: ...
     def purge(self, queue: str) -> int: ...
 
-    # The fast paths. `publish_body` and `publish_bodies` may decline: then `publish_many` does it.
+    # The fast path. `publish_body` and `publish_bodies` may decline: then `publish_many` is called.
     def publish_body(self, queue: str, body: bytes, encoding: int) -> int: ...
     def publish_bodies(self, queue: str, bodies: Sequence[bytes], encoding: int) -> Sequence[int] | None: ...
     def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]: ...
@@ -141,18 +141,18 @@ class LibraryBroker(Protocol):
     def health(self) -> Health: ...
     def now_ms(self) -> int: ...
     def tick(self) -> None: ...
-    def is_free(self) -> bool: ...  # it can be closed by the garbage collector, wherever that runs
+    def is_free(self) -> bool: ...  # it can be closed from the garbage collector
     def close(self) -> None: ...
 
 
 class LoopBroker(LibraryBroker, Protocol):
-    """A broker whose calls wait. Each event loop has a view of its own, through which it waits."""
+    """A broker whose calls wait. Each event loop uses its own view of it."""
 
     def on_loop(self, loop: AbstractEventLoop) -> LoopBroker: ...
     def leave_loop(self, loop: AbstractEventLoop) -> None: ...
     def is_loaded(self, deliveries: Sequence[Delivery]) -> bool: ...
 
-    # The commonest calls for coroutines; None: it must take the slow path.
+    # The fast path of coroutines; None: the call must run in a greenlet.
     def publish_soon(self, queue: str, body: bytes, encoding: int) -> Awaitable[int] | None: ...
     def receive_soon(
         self, queue: str, limit: int, consumer: str | None

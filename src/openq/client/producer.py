@@ -20,7 +20,7 @@ log = logging.getLogger("openq")
 
 
 class ProducerLoop:
-    """What a producer does until it ends; kept apart from its thread, as a consumer's loop is."""
+    """The loop of a producer; separate from its thread, like that of a consumer."""
 
     def __init__(
         self, queue: Queue, num_tasks: int | None, delay_s: float, source: Iterable[Any] | None
@@ -87,23 +87,23 @@ class Producer(threading.Thread):
 
     @property
     def ids(self) -> list[str]:
-        """Of the messages published so far."""
+        """The ids of the messages published so far."""
         return self.__loop.ids
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the thread early."""
+        """The exception that ended the thread early."""
         return self.__loop.error
 
     def run(self) -> None:
         self.__loop.run(self.publish_msg)
 
     def publish_msg(self, body: Any, **options: Unpack[PublishOptions]) -> str:
-        """Publish one message; returns its id, once it is safe."""
+        """Publish one message; returns its id when it is stored."""
         return self.queue.publish(body, **options)
 
     publishMsg = publish_msg
 
     def stop(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         self.__loop.stop()

@@ -1,4 +1,4 @@
-"""Queues in Redis or Valkey: one broker for each address in a process, shared by its queue objects."""
+"""Queues in Redis or Valkey: one broker per url in a process, shared by its queue objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXTRA = {"redis", "hiredis", "greenlet"}
 
 
 class RedisHandle(BrokerHandle):
-    """One Redis, or one cluster, as one process sees it. Other processes may use it at the same time."""
+    """One Redis server or cluster. Other processes may use it at the same time."""
 
     is_shared_store = True
 
@@ -42,14 +42,14 @@ class RedisHandle(BrokerHandle):
         return f"{self._name}-{number}"
 
     def declare(self, name: str, dead_letter: str | None, named: Mapping[str, Any]) -> QueueSettings:
-        """Only what is to change is written: any number of processes open the same queue at the same time."""
+        """Write only changes: any number of processes may open the same queue at the same time."""
         check_name(name)
         broker = self.broker
         if dead_letter is not None and self._stored(dead_letter) is None:
             try:
                 broker.declare(dead_letter, merge_settings(None, {}))
             except QueueExists:
-                pass  # another process made it just now, as it wants it
+                pass  # another process created it just now
         stored = self._stored(name)
         settings = merge_settings(stored, named)
         if settings != stored:
@@ -65,7 +65,7 @@ class RedisHandle(BrokerHandle):
             return None
 
     def _interrupt(self) -> None:
-        # The heartbeat may be waiting for a Redis that is away; only the end of the broker ends that.
+        # The heartbeat may be waiting for an unreachable Redis; closing the broker ends that wait.
         self.heartbeat.halt()
         if self._owned:
             self.broker.close()
@@ -73,13 +73,13 @@ class RedisHandle(BrokerHandle):
     def _close(self) -> None:
         if os.getpid() == self._process:
             super()._close()
-        # Else we are in a forked child: threads and connections are the parent's, and go on there.
+        # Else this is a forked child: threads and connections belong to the parent.
 
 
 def open_redis(
     url: str, clock: Clock | None = None, ca: str | None = None, reconnect: float | None = None
 ) -> BrokerHandle:
-    """The place behind an address; all queue objects that name it the same way share it."""
+    """The handle of a Redis; queue objects with the same url share it."""
     try:
         from ..redis.broker import RedisBroker
         from ..redis.net.url import parse
@@ -99,16 +99,16 @@ def open_redis(
 
 
 def wrap_redis_broker(broker: LibraryBroker) -> BrokerHandle:
-    """A broker that somebody else made and will close."""
+    """A broker that the caller made and will close."""
     return RedisHandle(broker, None, "Redis", owned=False)
 
 
 def _with_options(url: str, ca: str | None, reconnect: float | None) -> str:
-    """What else was said about the connection, here or in the environment; the url itself knows best."""
+    """The url with the options of keywords and environment; options in the url take precedence."""
     if reconnect is None and os.environ.get("OPENQ_RECONNECT"):
         reconnect = environment_number("reconnect", 0.0)
-    said = url.partition("?")[2]
+    given = url.partition("?")[2]
     for name, value in (("ca", ca or os.environ.get("OPENQ_CA")), ("reconnect", reconnect)):
-        if value is not None and value != "" and f"{name}=" not in said:
+        if value is not None and value != "" and f"{name}=" not in given:
             url += f"{'&' if '?' in url else '?'}{name}={quote(str(value), safe='')}"
     return url

@@ -599,24 +599,24 @@ class RemoteBroker:
         self._api.call("DELETE", path, queue=name)
 
     def exchange(self, name: str) -> Exchange:
-        return _exchange(self._get(f"exchanges/{path_part(name)}", name))
+        return documents.parse_exchange(self._get(f"exchanges/{path_part(name)}", name))
 
     def list_exchanges(self) -> list[Exchange]:
-        return [_exchange(each) for each in self._get("exchanges")["exchanges"]]
+        return [documents.parse_exchange(each) for each in self._get("exchanges")["exchanges"]]
 
     def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
         found = self._get("bindings", source=source, destination=destination)["bindings"]
         return [Binding(**each) for each in found]
 
     def bind(self, binding: Binding) -> bool:
-        changed: bool = self._api.call("POST", "bindings", _binding(binding), idempotent=True).value[
-            "changed"
-        ]
+        changed: bool = self._api.call(
+            "POST", "bindings", documents.binding_document(binding), idempotent=True
+        ).value["changed"]
         return changed
 
     def unbind(self, binding: Binding) -> bool:
         try:
-            self._api.call("DELETE", "bindings", _binding(binding), idempotent=True)
+            self._api.call("DELETE", "bindings", documents.binding_document(binding), idempotent=True)
         except Refused as refused:
             if refused.code != "binding_not_found":
                 raise
@@ -673,28 +673,6 @@ class RemoteBroker:
 
 def _entry(document: Document) -> Entry:
     return documents.parse_entry(document, document["position"])
-
-
-def _exchange(document: Document) -> Exchange:
-    return Exchange(
-        document["name"],
-        document["kind"],
-        document["durable"],
-        document["auto_delete"],
-        document["internal"],
-        document["alternate"],
-        document["arguments"],
-    )
-
-
-def _binding(binding: Binding) -> Document:
-    return {
-        "source": binding.source,
-        "destination": binding.destination,
-        "to_exchange": binding.to_exchange,
-        "key": binding.key,
-        "arguments": dict(binding.arguments),
-    }
 
 
 def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:

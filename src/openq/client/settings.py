@@ -82,7 +82,7 @@ def retry_policy(value: Any, name: str = "retry") -> RetryPolicy:
         elif key in RetryPolicy.__slots__:
             fields[key] = each
         else:
-            raise InvalidSetting(f"{name} knows kind, base, max, factor, jitter and on_expiry, not {key!r}")
+            raise InvalidSetting(f"{name} takes kind, base, max, factor, jitter and on_expiry, not {key!r}")
     try:
         return RetryPolicy(**fields)
     except TypeError:
@@ -110,7 +110,7 @@ def _read(setting: Setting, value: Any, name: str) -> Any:
     return _READERS[setting.kind](value, name)
 
 
-# Keywords of the constructor that are no settings.
+# Keywords of the constructor that are not settings.
 TARGET_KEYWORDS = (
     *("name", "dlq", "path", "url", "broker", "clock", "codec", "storage", "maxsize", "token", "ca"),
     "reconnect",
@@ -124,7 +124,7 @@ def unknown_keyword(function: str, keyword: str, known: Iterable[str]) -> TypeEr
 
 
 def named_settings(options: Mapping[str, Any], visibility_timeout: float | None = None) -> dict[str, Any]:
-    """What the caller named, under the names of `QueueSettings`."""
+    """The settings that the caller named, under the names of `QueueSettings`."""
     named: dict[str, Any] = {}
     if visibility_timeout is not None:
         options = {**options, "visibility_timeout": visibility_timeout}
@@ -193,6 +193,6 @@ def _number(text: str, variable: str) -> float:
 
 
 def environment_number(keyword: str, default: float) -> float:
-    """A number that is not a queue's: from `OPENQ_<KEYWORD>`, else the default."""
+    """A number that is not a setting of a queue: from `OPENQ_<KEYWORD>`, else the default."""
     text = os.environ.get(f"OPENQ_{keyword.upper()}")
     return _number(text, f"the environment variable OPENQ_{keyword.upper()}") if text else default

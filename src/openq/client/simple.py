@@ -1,4 +1,4 @@
-"""`SimpleQueue`: publish, receive, ack, and nothing to learn."""
+"""`SimpleQueue`: publish, receive and ack."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .queues import RECEIVE_TIMEOUT, Queue
 class SimpleQueue:
     """A queue in memory, over the same engine as `Queue`.
 
-    A received message comes back to its place if it is not acked within `visibility_timeout` seconds.
+    A received message returns to its position if it is not acked within `visibility_timeout` seconds.
     """
 
     def __init__(self, visibility_timeout: float = 5.0) -> None:
@@ -25,19 +25,19 @@ class SimpleQueue:
         return self._queue.receive(timeout)
 
     def ack(self, message_id: Message | str) -> None:
-        """Done with it, for good."""
+        """Acknowledge: the message is never delivered again."""
         self._queue.ack(message_id)
 
     def requeue_expired(self) -> None:
-        """Bring back what was not acked in time. Happens by itself too."""
+        """Return messages that were not acked in time. Happens by itself too."""
         self._queue.requeue_expired()
 
     @property
     def queue(self) -> list[Message]:
-        """What waits, in order."""
+        """The ready messages, in delivery order."""
         return list(self._queue.queue)
 
     @property
     def in_flight(self) -> dict[str, tuple[Message, float]]:
-        """What is handed out: id -> (message, when)."""
+        """The messages in flight: id -> (message, time of delivery)."""
         return dict(self._queue.in_flight)

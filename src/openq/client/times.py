@@ -16,7 +16,7 @@ _LONG_S = 1 << 32  # 136 years
 
 
 def to_ms(seconds: float, name: str) -> int:
-    """A duration given in seconds; `name` is what the caller calls it, for the error."""
+    """A duration given in seconds; `name` is for the error."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidSetting(f"{name} must be a number of seconds, not {seconds!r}")
     if not math.isfinite(seconds) or seconds < 0:
@@ -28,7 +28,7 @@ def to_ms(seconds: float, name: str) -> int:
 
 def from_ms(ms: int) -> datetime:
     # Not `fromtimestamp`: a float in between would lose the last digit of some times.
-    # Times that add up (a delay and a lease) may be beyond the last one that has a name.
+    # A sum of times (a delay and a lease) may be beyond the last datetime.
     return _EPOCH + min(ms, _LAST_MS) * _MILLISECOND
 
 
@@ -61,7 +61,7 @@ def parse_iso(text: str, name: str = "timestamp") -> datetime:
 
 
 def iso(moment: datetime) -> str:
-    """`2023-04-03T10:30:00Z`; milliseconds only where there are some."""
+    """`2023-04-03T10:30:00Z`; milliseconds only if there are some."""
     moment = moment.astimezone(UTC)
     precision = "milliseconds" if moment.microsecond >= 1000 else "seconds"
     return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"

@@ -3,7 +3,7 @@
     from openq import OpenQ
     from openq.testing import VirtualClock, assert_sent
 
-    def test_an_order_that_nobody_acks_comes_back() -> None:
+    def test_an_unacked_order_returns() -> None:
         clock = VirtualClock()
         orders = OpenQ("orders", visibility_timeout=12 * 3600, clock=clock)
         orders.publish("one coffee")
