@@ -94,6 +94,8 @@ def test_the_version_as_text_and_as_json() -> None:
         (["--url", "U", "queue", "ls"], "--url comes after the command: openq queue ls --url U"),
         (["--url", "U"], "--url needs a command before it; see `openq --help`"),
         (["--json", "queue", "ls"], "--json comes after the command: openq queue ls --json"),
+        (["queue", "--json", "ls"], "--json comes after the command: openq queue ls --json"),
+        (["queue", "--json"], "--json needs a command before it; see `openq queue --help`"),
         (["--token", "oq_1", "queue", "ls"], "--token comes after the command: openq queue ls --token TOKEN"),
         (["send", "q", "--jsn", "x"], "unrecognized arguments: --jsn; did you mean --json?"),
         (["send", "q", "x", "--json", "y"], "unrecognized arguments: y; see `openq send --help`"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from openq.cli.migrate import open_side
+from openq.cli.migrate import open_endpoint
 from openq.clock import VirtualClock
 from openq.engine.routing import Binding, Exchange
 from openq.errors import DirectoryInUse, InvalidSetting
@@ -29,7 +29,7 @@ FIFO = QueueSettings(fifo=True, dedup_by_content=True)
 
 @contextmanager
 def side(place: str | Path, clock: VirtualClock, create: bool = True) -> Iterator[MigrationEndpoint]:
-    opened, close = open_side(str(place), clock, create)
+    opened, close = open_endpoint(str(place), clock, create)
     try:
         yield opened
     finally:

@@ -30,11 +30,11 @@ def migrate(options: Namespace) -> int:
         raise InvalidSetting("--from and --to are the same")
     # One clock for both sides, and it stands still: nothing may expire or become due meanwhile.
     clock = VirtualClock(time.time_ns() // 1_000_000)
-    source, close_source = open_side(options.source, clock, create=False)
+    source, close_source = open_endpoint(options.source, clock, create=False)
     try:
         if options.dry_run:
             return _print_content(source, options)
-        target, close_target = open_side(options.target, clock, create=True)
+        target, close_target = open_endpoint(options.target, clock, create=True)
         try:
             return _move(source, target, options)
         finally:
@@ -98,7 +98,9 @@ def _print_content(source: MigrationEndpoint, options: Namespace) -> int:
     return OK
 
 
-def open_side(place: str, clock: VirtualClock, create: bool) -> tuple[MigrationEndpoint, Callable[[], None]]:
+def open_endpoint(
+    place: str, clock: VirtualClock, create: bool
+) -> tuple[MigrationEndpoint, Callable[[], None]]:
     """A data directory or a Redis as one side of a migration, and the function that closes it."""
     if "://" in place:
         return _open_redis(place, clock)

@@ -9,7 +9,6 @@ from .pipeline_archive import ARCHIVE
 from .pipeline_options import HISTORY, SPARK
 
 _TEMPLATES = ("queue-to-table", "table-to-queue", "queue-to-queue", "enrich")
-_FORMATS = ("parquet", "json", "csv", "text")
 _PLAN = Option(
     "--plan",
     metavar="FILE",
@@ -17,6 +16,11 @@ _PLAN = Option(
     "./openq-pipelines)",
 )
 _MAX = Option("--max", metavar="N", type=positive, help="maximum number of messages in one micro-batch")
+
+
+def _format(help: str, default: str | None) -> Option:
+    choices = ("parquet", "json", "csv", "text")
+    return Option("--format", choices=choices, default=default, metavar="NAME", help=help)
 
 
 def _spark_option(help: str) -> Option:
@@ -280,12 +284,7 @@ _LOAD = Command(
     options=(
         Option("files", metavar="FILE", nargs="+", help="files or directories"),
         Option("--to", metavar="QUEUE", required=True, help="target queue"),
-        Option(
-            "--format",
-            choices=_FORMATS,
-            metavar="NAME",
-            help="parquet, json, csv or text (default: by file name)",
-        ),
+        _format("parquet, json, csv or text (default: by file name)", None),
         Option("--body", metavar="COLUMN", help="column of the body (default: all columns as JSON)"),
         Option("--id", metavar="COLUMN", help="column of the message id"),
         Option("--group", metavar="COLUMN", help="column of the message group"),
@@ -316,13 +315,7 @@ _EXPORT = Command(
     options=(
         Option("queues", metavar="QUEUE", nargs="+", help="queue names or patterns"),
         Option("--to", metavar="DIR", required=True, help="a new or empty directory"),
-        Option(
-            "--format",
-            choices=_FORMATS,
-            default="parquet",
-            metavar="NAME",
-            help="parquet (default), json, csv or text",
-        ),
+        _format("parquet (default), json, csv or text", "parquet"),
         *TIME_RANGE,
         Option("--columns", metavar="NAMES", help="only these columns, separated by commas"),
         Option("--drain", action="store_true", help="delete exported messages from the queue"),
