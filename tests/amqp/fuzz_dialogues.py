@@ -25,7 +25,7 @@ from openq.config import Config
 from openq.errors import OpenQError
 from openq.local.broker import LocalBroker
 from openq.server.app import Server
-from tests.amqp.dialogue import (
+from tests.amqp.dialogue_codec import (
     BODY,
     HEADER,
     METHOD,

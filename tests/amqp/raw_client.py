@@ -9,18 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.amqp.dialogue import (
-    BODY,
-    HEADER,
-    METHOD,
-    PROTOCOL_HEADER,
-    Answer,
-    ConnectionEnded,
-    DialogueConnection,
-    content,
-    encode_method,
-    frame,
-)
+from tests.amqp.dialogue import Answer, ConnectionEnded, DialogueConnection
+from tests.amqp.dialogue_codec import BODY, HEADER, METHOD, PROTOCOL_HEADER, content, encode_method, frame
 
 NO_PROGRESS_S = 1.0  # a socket that takes nothing for so long takes nothing more
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from openq.amqp.connection import AmqpConnection
-from tests.amqp.dialogue import METHOD, encode_method, frame
+from tests.amqp.dialogue_codec import METHOD, encode_method, frame
 from tests.amqp.fuzz_dialogues import SEEDS, Dialogues, FuzzServer, RandomClient, corrupt, handshakes, replay
 from tests.amqp.raw_client import RawClient, raw_socket
 from tests.server.fuzz import FuzzFailure, run

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.amqp.dialogue import PROTOCOL_HEADER, ConnectionEnded, encode_method
+from tests.amqp.dialogue import ConnectionEnded
+from tests.amqp.dialogue_codec import PROTOCOL_HEADER, encode_method
 from tests.amqp.raw_client import (
     RawClient,
     RawClientWithBodies,

@@ -11,7 +11,8 @@ from openq.auth.policy import Rule
 from openq.auth.store import UserStore
 from openq.config import Config
 from openq.local.broker import LocalBroker
-from tests.amqp.dialogue import METHODS_BY_NAME, ConnectionEnded
+from tests.amqp.dialogue import ConnectionEnded
+from tests.amqp.dialogue_codec import METHODS_BY_NAME
 from tests.amqp.raw_client import RawClient, error_of, method, publish
 from tests.server.in_process import in_process_server
 from tests.serving import free_port
