@@ -17,7 +17,7 @@ from openq.journal.file_journal import Journal
 from openq.journal.lockfile import DirectoryLock
 from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
-from tests.cli.helpers import OPENQ, corrupt, directory_contents, fill, run_openq, segment
+from tests.cli.helpers import OPENQ, corrupt, directory_contents, fill, run_in_process, segment
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +50,7 @@ def lines(out: str) -> list[dict[str, Any]]:
 
 def test_check_of_an_intact_journal_changes_nothing(data: Path) -> None:
     before = directory_contents(data)
-    done = run_openq("journal", "check", data)
+    done = run_in_process("journal", "check", data)
 
     assert done.code == 0
     assert f"{data}: ok, " in done.out
@@ -60,7 +60,7 @@ def test_check_of_an_intact_journal_changes_nothing(data: Path) -> None:
 
 def test_check_reports_each_damaged_place(damaged: Path) -> None:
     before = directory_contents(damaged)
-    done = run_openq("journal", "check", damaged)
+    done = run_in_process("journal", "check", damaged)
 
     assert done.code == 1
     assert f"{damaged}: damaged" in done.out
@@ -71,7 +71,7 @@ def test_check_reports_each_damaged_place(damaged: Path) -> None:
 
 
 def test_check_as_json(damaged: Path) -> None:
-    done = run_openq("journal", "check", damaged, "--json")
+    done = run_in_process("journal", "check", damaged, "--json")
     report = json.loads(done.out)
 
     assert done.code == 1
@@ -85,13 +85,13 @@ def test_check_as_json(damaged: Path) -> None:
 def test_check_works_beside_a_running_process(data: Path) -> None:
     broker = LocalBroker(data)
     try:
-        assert run_openq("journal", "check", data).code == 0
+        assert run_in_process("journal", "check", data).code == 0
     finally:
         broker.close()
 
 
 def test_a_torn_tail_is_not_damage(data: Path) -> None:
-    whole = run_openq("journal", "dump", data).out
+    whole = run_in_process("journal", "dump", data).out
     # As after a kill: a close in good order leaves a snapshot, which knows how far the journal went.
     shutil.rmtree(data / "snapshots")
     file = segment(data)
@@ -99,11 +99,11 @@ def test_a_torn_tail_is_not_damage(data: Path) -> None:
     # The last record of all is the checkpoint that closing writes.
     content[content.rindex(b'"prefix"')] ^= 0xFF
     file.write_bytes(content)
-    done = run_openq("journal", "check", data)
+    done = run_in_process("journal", "check", data)
 
     assert done.code == 0
     assert "torn tail" in done.out
-    assert whole.startswith(run_openq("journal", "dump", data).out)
+    assert whole.startswith(run_in_process("journal", "dump", data).out)
 
 
 # -- repair -------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_a_torn_tail_is_not_damage(data: Path) -> None:
 
 def test_a_dry_run_changes_nothing(damaged: Path) -> None:
     before = directory_contents(damaged)
-    done = run_openq("journal", "repair", damaged, "--dry-run")
+    done = run_in_process("journal", "repair", damaged, "--dry-run")
 
     assert done.code == 1
     assert "damage: " in done.out
@@ -122,7 +122,7 @@ def test_a_dry_run_changes_nothing(damaged: Path) -> None:
 @pytest.mark.parametrize("answer", ["", "n\n", "\n", "what?\n"])
 def test_without_a_yes_nothing_is_changed(damaged: Path, answer: str) -> None:
     before = directory_contents(damaged)
-    done = run_openq("journal", "repair", damaged, answer=answer)
+    done = run_in_process("journal", "repair", damaged, answer=answer)
 
     assert done.code == 2
     assert done.out == ""
@@ -136,9 +136,9 @@ def test_repair_keeps_intact_records_and_reports_lost_ones(damaged: Path, how: s
     with pytest.raises(Exception, match="damage in"):
         LocalBroker(damaged)
     done = (
-        run_openq("journal", "repair", damaged, answer="y\n")
+        run_in_process("journal", "repair", damaged, answer="y\n")
         if how == "asked"
-        else run_openq("journal", "repair", damaged, "--yes")
+        else run_in_process("journal", "repair", damaged, "--yes")
     )
 
     assert done.code == 0
@@ -154,12 +154,12 @@ def test_repair_keeps_intact_records_and_reports_lost_ones(damaged: Path, how: s
         broker.close()
     assert bodies == [b"order 2", b"order 4"]
     assert dead.body == b"order 1"
-    assert run_openq("journal", "check", damaged).code == 0
+    assert run_in_process("journal", "check", damaged).code == 0
 
 
 def test_a_snapshot_does_not_restore_a_lost_message(data: Path) -> None:
     corrupt(data, b"order 3")
-    done = run_openq("journal", "repair", data, "--yes")
+    done = run_in_process("journal", "repair", data, "--yes")
 
     assert done.code == 0
     assert "a snapshot that may refer to them was moved to" in done.out
@@ -173,19 +173,19 @@ def test_a_snapshot_does_not_restore_a_lost_message(data: Path) -> None:
 def test_repair_reports_records_whose_queue_is_lost(data: Path) -> None:
     shutil.rmtree(data / "snapshots")
     corrupt(data, b"orders.dead")  # the block that says which queues there are
-    done = run_openq("journal", "repair", data, "--yes", "--json")
+    done = run_in_process("journal", "repair", data, "--yes", "--json")
 
     assert done.code == 1
     assert json.loads(done.out)["orphans"] == 9
     assert "9 intact records cannot be delivered" in done.err
-    shown = lines(run_openq("journal", "dump", data, "--bodies", "--limit", "5").out)
+    shown = lines(run_in_process("journal", "dump", data, "--bodies", "--limit", "5").out)
     # How the writer grouped them into blocks decides whether another record comes first.
     first = next(line for line in shown if "body" in line)
     assert (first["queue"], first["body"]) == ("#2", "order 0")
 
 
 def test_repair_as_json(damaged: Path) -> None:
-    done = run_openq("journal", "repair", damaged, "--yes", "--json")
+    done = run_in_process("journal", "repair", damaged, "--yes", "--json")
     report = json.loads(done.out)
 
     assert done.code == 0
@@ -195,7 +195,7 @@ def test_repair_as_json(damaged: Path) -> None:
 
 def test_an_intact_journal_needs_no_repair(data: Path) -> None:
     before = directory_contents(data)
-    done = run_openq("journal", "repair", data)
+    done = run_in_process("journal", "repair", data)
 
     assert done.code == 0
     assert "nothing to repair" in done.out
@@ -204,7 +204,7 @@ def test_an_intact_journal_needs_no_repair(data: Path) -> None:
 
 def test_a_lost_end_that_a_snapshot_covers_is_damage_and_reported_once(data: Path) -> None:
     corrupt(data, b"no such customer")
-    done = run_openq("journal", "check", data)
+    done = run_in_process("journal", "check", data)
 
     assert done.code == 1
     assert "damage: " in done.out
@@ -214,7 +214,7 @@ def test_a_lost_end_that_a_snapshot_covers_is_damage_and_reported_once(data: Pat
 def test_repair_of_a_directory_in_use_names_the_process(damaged: Path) -> None:
     lock = DirectoryLock(str(damaged), 0)
     try:
-        done = run_openq("journal", "repair", damaged, "--yes")
+        done = run_in_process("journal", "repair", damaged, "--yes")
     finally:
         lock.release()
 
@@ -227,7 +227,7 @@ def test_a_journal_without_any_header_cannot_be_repaired(data: Path) -> None:
     for file in (segment(data), data / "journal" / "reserve", data / "journal" / "bounds"):
         with open(file, "r+b") as opened:
             opened.write(b"\xff" * (64 if file.suffix == ".seg" else 1024))
-    done = run_openq("journal", "repair", data, "--yes")
+    done = run_in_process("journal", "repair", data, "--yes")
 
     assert done.code == 1
     assert done.err.count("\n") == 1
@@ -238,7 +238,7 @@ def test_a_journal_without_any_header_cannot_be_repaired(data: Path) -> None:
 
 
 def test_dump_prints_one_json_line_per_record(data: Path) -> None:
-    done = run_openq("journal", "dump", data)
+    done = run_in_process("journal", "dump", data)
     records = lines(done.out)
 
     assert done.code == 0
@@ -265,22 +265,25 @@ def test_dump_prints_one_json_line_per_record(data: Path) -> None:
 
 
 def test_dump_shows_bodies_with_the_option(data: Path) -> None:
-    records = lines(run_openq("journal", "dump", data, "--bodies").out)
+    records = lines(run_in_process("journal", "dump", data, "--bodies").out)
 
     assert [r["body"] for r in records if r["kind"] == "published"] == [f"order {n}" for n in range(5)]
 
 
 def test_dump_from_a_location_still_knows_the_names_of_the_queues(data: Path) -> None:
-    records = lines(run_openq("journal", "dump", data).out)
+    records = lines(run_in_process("journal", "dump", data).out)
     start = records[4]["at"]
 
-    assert lines(run_openq("journal", "dump", data, "--from", str(start)).out) == records[4:]
-    assert lines(run_openq("journal", "dump", data, "--from", hex(start), "--limit", "2").out) == records[4:6]
-    assert run_openq("journal", "dump", data, "--limit", "0").out == ""
+    assert lines(run_in_process("journal", "dump", data, "--from", str(start)).out) == records[4:]
+    assert (
+        lines(run_in_process("journal", "dump", data, "--from", hex(start), "--limit", "2").out)
+        == records[4:6]
+    )
+    assert run_in_process("journal", "dump", data, "--limit", "0").out == ""
 
 
 def test_dump_skips_and_reports_damage(damaged: Path) -> None:
-    done = run_openq("journal", "dump", damaged, "--bodies")
+    done = run_in_process("journal", "dump", damaged, "--bodies")
     bodies = [record["body"] for record in lines(done.out) if record["kind"] == "published"]
 
     assert done.code == 1
@@ -321,7 +324,7 @@ def test_a_wrong_path_is_one_line_and_code_3(verb: str, data: Path, tmp_path: Pa
         (tmp_path / "bare", "no segment files"),
         (robbed, "restore them from a backup"),
     ]:
-        done = run_openq("journal", verb, path)
+        done = run_in_process("journal", verb, path)
 
         assert (done.code, done.out) == (3, "")
         assert done.err.count("\n") == 1
@@ -367,7 +370,7 @@ def test_a_missing_segment_is_reported_with_its_messages(long: Path, which: int,
     gone.unlink()
     if with_sidecar:
         gone.with_suffix(".idx").unlink(missing_ok=True)
-    done = run_openq("journal", "check", "--json", long)
+    done = run_in_process("journal", "check", "--json", long)
 
     assert done.code == 1
     [damage] = [each for each in json.loads(done.out)["damages"] if each["messages"]]
@@ -379,7 +382,7 @@ def test_a_missing_segment_is_reported_with_its_messages(long: Path, which: int,
     assert str(gone) in str(refusal.value)
     assert f"{lost} not settled" in str(refusal.value)
 
-    done = run_openq("journal", "repair", long, "--yes")
+    done = run_in_process("journal", "repair", long, "--yes")
     assert done.code == 0
     assert f"{lost} not settled at the last snapshot" in done.out
     assert waiting(long) == whole - lost
@@ -398,14 +401,14 @@ def test_swapped_segments_are_reordered_without_loss(long: Path) -> None:
     first.rename(long / "between")
     second.rename(first)
     (long / "between").rename(second)
-    done = run_openq("journal", "check", long)
+    done = run_in_process("journal", "check", long)
 
     assert done.code == 1
     assert f"{first}: segment under a wrong name, it is {second.name}" in done.out
     with pytest.raises(JournalDamaged, match="repair puts it in its place"):
         LocalBroker(long)
 
-    done = run_openq("journal", "repair", long, "--yes")
+    done = run_in_process("journal", "repair", long, "--yes")
     assert done.code == 0
     assert "could not be saved" not in done.out
     assert waiting(long) == whole
@@ -416,7 +419,7 @@ def segments(path: Path) -> list[Path]:
 
 
 def found(path: Path) -> list[dict[str, Any]]:
-    done = run_openq("journal", "check", "--json", path)
+    done = run_in_process("journal", "check", "--json", path)
     report: dict[str, Any] = json.loads(done.out)
     assert done.code == (0 if report["ok"] else 1)
     damages: list[dict[str, Any]] = report["damages"]
@@ -425,7 +428,7 @@ def found(path: Path) -> list[dict[str, Any]]:
 
 def repaired_losses(path: Path) -> tuple[int, tuple[str, ...]]:
     """What waits after a repair, and why the health is degraded."""
-    assert run_openq("journal", "repair", path, "--yes").code == 0
+    assert run_in_process("journal", "repair", path, "--yes").code == 0
     assert found(path) == []
     broker = LocalBroker(path)
     try:
@@ -519,7 +522,7 @@ def test_a_missing_last_segment_is_listed_and_counted_once(long: Path) -> None:
 def test_lost_blocks_without_a_message_are_called_blocks(data: Path) -> None:
     shutil.rmtree(data / "snapshots")
     corrupt(data, b"till 1")  # who received a message; none was published there
-    assert run_openq("journal", "repair", data, "--yes").code == 0
+    assert run_in_process("journal", "repair", data, "--yes").code == 0
 
     broker = LocalBroker(data)
     try:

@@ -108,7 +108,7 @@ def test_the_version_as_text_and_as_json() -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_usage_is_one_line_on_stderr_and_code_2(words: list[str], message: str) -> None:
-    done = run_openq(*words)
+    done = run_in_process(*words)
 
     assert done.code == 2
     assert done.out == ""
