@@ -333,7 +333,7 @@ def full(seed: int, rounds: int = 1, *, program: str | None = None) -> Outcome:
         single(*FORCED, "--maxmemory-policy", "noeviction", program=program) as server,
         playing(server.url, seed, {}, {"heap": {"history_ms": 0}}) as troupe,
     ):
-        used = int(server.properties("memory")["used_memory"])
+        used = int(server.info("memory")["used_memory"])
         server.ask("CONFIG", "SET", "maxmemory", used + FULL_BYTES)
         published = 0
         for _ in range(rounds):
