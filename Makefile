@@ -52,8 +52,13 @@ bench: $(STAMP) ## measure
 crash: $(STAMP) ## kill and restart, many times, and look for what was lost (MINUTES=60 SEED=1)
 	$(RUN) -m tests.crash.campaign $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
+# Tests of properties, which `make test` tries with a few examples each.
+PROPERTIES := tests/engine tests/sqs tests/history tests/journal/test_journal.py tests/amqp/test_methods.py \
+              tests/rest/test_units.py tests/redis/test_model.py tests/test_packed.py
+
 fuzz: $(STAMP) ## hostile requests, frames and dialogues by chance (MINUTES=10 SEED=1, by each door)
 	$(RUN) -m tests.server.fuzz $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	OPENQ_TEST_BUDGET=$(or $(BUDGET),10) $(RUN) -m pytest -q $(PROPERTIES)
 	$(RUN) -m tests.amqp.fuzz_codec $(if $(SEED),--seed $(SEED))
 	$(RUN) -m tests.amqp.fuzz_dialogues $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 

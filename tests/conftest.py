@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.budget import examples
 from tests.isolation import ROOT, Isolation
 from tests.shared_spark import spark
 
@@ -20,7 +21,7 @@ except ImportError:
     pass  # a Python beside our own, where tests/pythons.py runs tests that do not need it
 else:
     # No deadline per example: a busy machine is not a bug.
-    settings.register_profile("openq", deadline=None)
+    settings.register_profile("openq", deadline=None, max_examples=examples(50))
     settings.load_profile("openq")
     set_hypothesis_home_dir(
         ROOT / ".hypothesis"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from openq.errors import InvalidSetting
 from openq.packed import MAGIC, Part, pack, unpack
+from tests.budget import examples
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "bytes": st.binary(max_size=20),
@@ -42,7 +43,7 @@ def columns(draw: st.DrawFn) -> tuple[dict[str, list[Any]], dict[str, str]]:
 
 
 @given(columns())
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 def test_what_is_packed_comes_back(given: tuple[dict[str, list[Any]], dict[str, str]]) -> None:
     values, kinds = given
 
@@ -70,7 +71,7 @@ def test_kinds_follow_from_the_values() -> None:
 
 
 @given(columns(), st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 def test_a_part_that_is_cut_or_changed_is_refused_or_read_but_never_worse(
     given: tuple[dict[str, list[Any]], dict[str, str]], data: st.DataObject
 ) -> None:

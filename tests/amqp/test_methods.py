@@ -31,6 +31,7 @@ from openq.amqp.methods import (
 )
 from tests.amqp import fuzz_codec
 from tests.amqp.fuzz_codec import kinds_of, same, sample
+from tests.budget import examples
 
 ALL = [pytest.param(method, id=method.NAME) for method in METHODS.values()]
 
@@ -60,7 +61,7 @@ any_method = st.one_of([any_of(method) for method in METHODS.values()])
 # -- held to itself
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(150))
 @given(any_method)
 def test_encoded_methods_decode_to_the_same_value(method: Method) -> None:
     assert decode_method(encode_method(method)) == method

@@ -48,6 +48,7 @@ from openq.model import (
     QueueSettings,
     RetryPolicy,
 )
+from tests.budget import examples
 from tests.client.concurrency import check_each_is_done_once, received_while_closing, run
 from tests.client.helpers import bodies, ended, in_thread, take, until, until_waiting
 from tests.client.lossy_proxy import LossyProxy
@@ -667,7 +668,7 @@ def test_an_interrupted_program_ends(server: ThreadServer) -> None:
 # -- everything comes out as it went in -----------------------------------------------------------
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(30))
 @given(
     body=any_body,
     attributes=any_attributes,

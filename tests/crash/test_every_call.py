@@ -12,7 +12,7 @@ from tests.crash.every_call import count_calls, one_fault
 from tests.crash.faults import KINDS
 from tests.crash.seeds import chosen_seed, repeat_with
 
-RUNS = 30  # of each kind; the campaign does all
+RUNS = 12  # of each kind; the campaign does all
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,13 +18,6 @@ from openq.journal.format import FRAME
 from openq.model import OPTION_FIELDS, Delivery, DeliveryOptions, Entry, QueueSettings
 
 PREFIX = "00000000-0000-8000-8000-"
-
-# A larger budget for the nightly run; the default keeps a developer waiting for seconds only.
-BUDGET = float(os.environ.get("OPENQ_TEST_BUDGET", "1"))
-
-
-def examples(count: int) -> int:
-    return max(5, round(count * BUDGET))
 
 
 class Tape:

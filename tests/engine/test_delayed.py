@@ -15,8 +15,9 @@ from openq.engine import admin
 from openq.engine.delayed import FAR, LEAD_MS, DelayedMessages, by_due, due_of
 from openq.engine.engine import Engine
 from openq.model import DeliveryOptions, Draft, Entry, QueueSettings
+from tests.budget import examples
 
-from .support import PREFIX, Tape, assert_same, dump, examples, extra_dump, from_snapshot, through_snapshot
+from .support import PREFIX, Tape, assert_same, dump, extra_dump, from_snapshot, through_snapshot
 
 DAY_MS = 86_400_000
 

@@ -35,6 +35,7 @@ from openq.engine.replay import checkpoint
 from openq.engine.routing import Binding
 from openq.errors import MessageNotFoundError, OpenQError, QueueFull, QueueInUse, VisibilityTimeoutExpired
 from openq.model import NO_DEADLINE, DeliveryOptions, Draft, Entry, Properties, QueueSettings
+from tests.budget import examples
 
 from .model import Item, Model, ModelQueue
 from .strategies import FANOUT, NAMES, drafts, few, index, queue_settings, types
@@ -43,7 +44,6 @@ from .support import (
     Tape,
     assert_same,
     dump,
-    examples,
     extra_dump,
     from_snapshot,
     settled,
@@ -738,7 +738,7 @@ def without_twins(state: dict[str, Any]) -> dict[str, Any]:
 
 
 EngineAndModel.TestCase.settings = settings(
-    max_examples=examples(60),
+    max_examples=examples(40),
     stateful_step_count=37,
     suppress_health_check=list(HealthCheck),
     deadline=None,

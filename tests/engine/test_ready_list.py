@@ -16,8 +16,9 @@ from openq.engine.ready import FifoOrder, StandardOrder
 from openq.engine.ready_list import PAGE, PackedPage, ReadyList
 from openq.engine.timers import NEVER, Timers
 from openq.model import DeliveryOptions, Draft, Entry, Properties, QueueSettings, plain_options
+from tests.budget import examples
 
-from .support import PREFIX, Tape, assert_same, dump, examples, from_snapshot, settled, through_snapshot
+from .support import PREFIX, Tape, assert_same, dump, from_snapshot, settled, through_snapshot
 
 INFO = Properties.from_amqp(b"\x00\x00")
 LIGHT = plain_options(("", "q"))

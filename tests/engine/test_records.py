@@ -21,8 +21,9 @@ from openq.model import (
     _plain_options,
     plain_options,
 )
+from tests.budget import examples
 
-from .support import PREFIX, Tape, examples, extra_dump
+from .support import PREFIX, Tape, extra_dump
 
 u32 = st.integers(0, (1 << 32) - 1)
 u64 = st.integers(0, (1 << 64) - 1)

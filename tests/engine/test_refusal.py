@@ -13,8 +13,9 @@ from openq.engine.queue import QueueState
 from openq.engine.routing import Binding, Exchange
 from openq.errors import DiskFull, OpenQError
 from openq.model import Draft, QueueSettings, RetryPolicy
+from tests.budget import examples
 
-from .support import PREFIX, Tape, assert_same, dump, examples
+from .support import PREFIX, Tape, assert_same, dump
 
 NAMES = ("standard", "fifo", "tight", "dead")
 SETTINGS = {

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from openq.engine.routing import Binding, Exchange, ExchangeRouter, Removed
 from openq.errors import ExchangeInUse, ExchangeNotFound, InvalidSetting
+from tests.budget import examples
 
 
 def router_with(*exchanges: Exchange) -> ExchangeRouter:
@@ -374,7 +375,7 @@ def words(text: str) -> list[str]:
 topic_keys = st.lists(st.sampled_from(["a", "b", "", "*", "#", "é"]), max_size=5).map(".".join)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(150))
 @given(
     bound=st.lists(topic_keys, max_size=12),
     unbound=st.lists(topic_keys, max_size=6),

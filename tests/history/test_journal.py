@@ -37,6 +37,7 @@ from openq.history.selection import Selection
 from openq.journal.disk import DiskIo
 from openq.journal.index import index_path
 from openq.model import Draft, Properties, QueueSettings
+from tests.budget import examples
 from tests.history.journals import JournalWorkload, create_queues, open_broker, plain_tables, wire
 from tests.serving import until
 
@@ -122,7 +123,9 @@ def test_small_batches_hold_the_same_rows(journal: Path, monkeypatch: pytest.Mon
         assert rows(journal, Selection(table)) == whole[table]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_a_selection_equals_filtering_the_whole_table(
     journal: Path, plain: dict[str, list[dict[str, Any]]], data: st.DataObject
@@ -393,7 +396,7 @@ def test_an_index_of_another_segment_is_detected(journal: Path) -> None:
             list(read_segment(one, Selection(table), index=files.index(other.number), context=context))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_a_corrupt_index_raises_only_known_errors(journal: Path, data: st.DataObject) -> None:
     files = JournalFiles(journal)
@@ -525,7 +528,7 @@ _INFOS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_INFOS, min_size=1, max_size=8), st.sampled_from(("wire", "json", "few")))
 def test_vectorized_properties_equal_those_read_one_by_one(found: list[Properties], among: str) -> None:
     if among == "wire":

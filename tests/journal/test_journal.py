@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from openq.errors import Closed, HistoryUnavailable, InvalidSetting, JournalDamaged
 from openq.journal.file_journal import Journal
 from openq.journal.interface import JournalProtocol
+from tests.budget import examples
 from tests.journal.helpers import batch, contents, eventually, put, records, small
 
 
@@ -279,7 +280,7 @@ def test_a_callback_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     journal.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(st.binary(max_size=300), st.booleans(), st.booleans()), max_size=40))
 def test_whatever_is_appended_comes_back(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bytes, bool, bool]]

@@ -39,9 +39,9 @@ from openq.errors import (
     VisibilityTimeoutExpired,
 )
 from openq.model import NO_DEADLINE, DeliveryOptions, Draft, QueueSettings
+from tests.budget import examples
 from tests.engine.model import Item, ModelQueue
 from tests.engine.strategies import FANOUT, drafts, few, index, types
-from tests.engine.support import examples
 from tests.redis.model_machine import LEASES, KnownReceipt, ModelMachine, names, settings_of_queues
 from tests.redis.servers import Server
 

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from openq.sqs import aws_json, errors
 from openq.sqs import requests as sqs
 from openq.sqs.errors import SqsError
+from tests.budget import examples
 from tests.sqs.model import ACTIONS, JSON, operation, replies, values
 
 SERIALIZER = create_serializer("json")
 PARSER = create_parser("json")
 
-many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def refused(action: str, body: bytes) -> SqsError:
@@ -228,7 +229,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(data=st.data())
 def test_nothing_but_an_sqs_error_leaves_the_decoder(data: st.DataObject) -> None:
     action = data.draw(st.sampled_from(ACTIONS))

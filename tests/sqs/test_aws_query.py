@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from openq.sqs import aws_query, errors
 from openq.sqs import requests as sqs
 from openq.sqs.errors import SqsError
+from tests.budget import examples
 from tests.sqs.model import ACTIONS, QUERY, operation, replies, values
 
 SERIALIZER = create_serializer("query")
 PARSER = create_parser("query")
 
-many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def form(action: str, /, **parameters: str) -> bytes:
@@ -318,7 +319,7 @@ def test_a_type_that_query_cannot_carry_is_found_at_once() -> None:
 part = st.sampled_from(["", "1", "2", "999999999999", "-1", "Name", "Value", "Key", "DataType", "\u0661"])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(data=st.data())
 def test_nothing_but_an_sqs_error_leaves_the_decoder(data: st.DataObject) -> None:
     action = data.draw(st.sampled_from(ACTIONS))
