@@ -482,7 +482,7 @@ def test_every_way_in_is_tried_with_every_way_out() -> None:
 
 def test_the_documented_table_has_exactly_these_rows() -> None:
     text = (ROOT / "docs" / "AMQP.md").read_text()
-    table = text.partition("## One message, four doors")[2].partition("\n## ")[0]
+    table = text.partition("## One message, four protocols")[2].partition("\n## ")[0]
     names = [found[1] for found in re.finditer(r"^\| \*\*(.+?)\*\* \|", table, re.MULTILINE)]
 
     assert sorted(names) == sorted([*ROWS, *OTHER_ROWS])

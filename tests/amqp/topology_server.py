@@ -62,7 +62,12 @@ class TopologyServer:
         config = Config(memory=True) if self.path is None else Config(data=str(self.path))
         loop: Any = self.loop
         self.context = ServerContext(self.broker, loop, config, Guard(self.store, lambda: 0.0))
-        self.topology = Topology(self.context)
+        try:
+            self.topology = Topology(self.context)
+        except BaseException:
+            self.context.close()
+            self.broker.close()
+            raise
         self.topology.startup()
 
     def close(self) -> None:
