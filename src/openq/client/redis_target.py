@@ -17,7 +17,7 @@ from .settings import environment_number, log_changes, merge_settings
 if TYPE_CHECKING:
     from ..clock import Clock
 
-_EXTRA = {"redis", "hiredis", "greenlet"}
+_EXTRA = {"hiredis", "greenlet"}
 
 
 class RedisHandle(BrokerHandle):

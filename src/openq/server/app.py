@@ -621,7 +621,7 @@ def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -
     try:
         from ..redis.broker import RedisBroker
     except ModuleNotFoundError as error:
-        if error.name not in ("redis", "hiredis", "greenlet"):
+        if error.name not in ("hiredis", "greenlet"):
             raise
         raise InvalidSetting('messages in Redis need more: pip install "openq[redis]"') from None
     return RedisBroker(config.store, profile=config.profile, loop=loop)
