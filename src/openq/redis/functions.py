@@ -16,12 +16,13 @@ from .net.calls import Calls
 _TRIES = 3
 _PARTS = (
     "1_state.lua",
-    "2_flow.lua",
-    "3_consumers.lua",
-    "4_operators.lua",
-    "5_subscriptions.lua",
-    "6_queues.lua",
-    "7_stages.lua",
+    "2_lifecycle.lua",
+    "3_publish.lua",
+    "4_consumers.lua",
+    "5_operators.lua",
+    "6_subscriptions.lua",
+    "7_queues.lua",
+    "8_stages.lua",
 )
 
 

@@ -1,4 +1,4 @@
-"""What Redis knows of staged batches: one call of a function each (`lua/7_stages.lua`), its answer read."""
+"""What Redis knows of staged batches: one call of a function each (`lua/8_stages.lua`), its answer read."""
 
 from __future__ import annotations
 

@@ -1,30 +1,31 @@
--- The state of one queue in Redis, and how a message stands in line.
+-- The state of one queue in Redis, and the order of its messages.
 --
--- All keys of a queue share a tag, a piece of the store's name and the queue's number, so they live in one slot:
+-- All keys of a queue share a hash tag, a part of the store's name and the queue's number, so they live in one slot:
 --   q   hash: settings (c), counters of the state, see FIELDS     n   hash: what happened so far
 --   m   stream: messages as published, id <seq>-<sent ms>; those acked stay as history
 --   x   hash: seq -> extra as JSON, for every live message that is not plain
 --   ed  hash: seq -> record of a message that was edited
 --   r:<priority>:<group>  sorted set of seqs: a lane of a standard queue; r:<group>: of a FIFO queue
 --   t:<priority>  list: groups of a level, taking turns           p   sorted set: priorities in use
---   gz:<rank>  sorted set: FIFO groups that can be served, by ticket    gr, go  hashes: rank, deliveries out
---   og:<group>  sorted set: seqs of a FIFO group that are out      gs  sorted set: FIFO groups with something
---   waiting, by their first seq
+--   gz:<rank>  sorted set: FIFO groups that can be served, by ticket    gr, go  hashes: rank, messages in flight
+--   og:<group>  sorted set: seqs of a FIFO group in flight         gs  sorted set: FIFO groups with waiting
+--   messages, by their first seq
 --   o   hash: seq -> lease                l  sorted set: seq by deadline of its lease
---   ru  hash: number -> a run of leases, for plain messages that were lent together; rn  their numbers by first seq
+--   ru  hash: number -> a run of leases, for plain messages delivered together; rn  their numbers by first seq
 --   hd  sorted set: holders of bound leases by heartbeat          b:<holder>  set: what it holds
---   sb, sb:<subscription>, sp:..  batches of leases, see 5_subscriptions.lua
---   d, e  sorted sets: delayed by due time, mortal by expiry      sk  plain messages taken out of the middle
+--   sb, sb:<subscription>, sp:..  batches of leases, see 6_subscriptions.lua
+--   d, e  sorted sets: delayed by due time, expiring by expiry    sk  plain messages taken out of the middle
 --   i, u  hashes: own ids, unique keys -> seq                     k, kz  dedup keys and their ends
---   ob  hash: limbo, messages on their way to other queues        in  sorted set: transfers that arrived
---   tk:<client>  hash: answers to the last publishes of a client, so that one may be repeated
---   jb, jz  how far the staged batches of jobs are published here, and until when that is known (7_stages.lua)
---   dm  sorted set: seqs whose record was found missing, as long as the history would show it
+--   ob  hash: outbox, messages on their way to other queues       oc  hash: who claimed an outbox entry
+--   in  sorted set: outbox entries of other queues that arrived
+--   tk:<client>  hash: answers to the last calls of a client, so that a call may be repeated
+--   jb, jz  how far the staged batches of jobs are published here, and until when that is kept (8_stages.lua)
+--   dm  sorted set: seqs whose record was found missing, as long as the history covers them
 --   h   stream: events
--- A plain message (standard queue, no priority, group, delay, expiry, id...) is nothing but its entry in `m`:
--- what stands after the cursor `cur` waits. Whatever comes back or is special stands in the lanes.
+-- A plain message (standard queue, no priority, group, delay, expiry, id...) has only its entry in `m`: the entries
+-- after the cursor `cur` are ready. Returned and special messages are in the lanes.
 
--- While a library is loaded, nothing of Lua's own is there: these are filled in by the first call.
+-- Lua's own functions are missing while a library is loaded: the first call sets these.
 local call, floor, min, max, byte, sub, find, match, format, concat
 local function prepare()
   call = redis.call
@@ -33,19 +34,19 @@ local function prepare()
   format, concat = string.format, table.concat
 end
 
-local PLAIN = '0:-'  -- the lane of those that are plain but came back
+local PLAIN = '0:-'  -- the lane of returned plain messages
 local FIELDS = {'seq', 'last', 'num', 'ms', 'next', 'cur', 'pl', 'bk', 'mx', 'by', 'w', 'ra', 'sk', 'tr', 'oid', 'rc', 'lb',
   'hf', 'hu', 'hl', 'gt'}
 local FIELD_COUNT = #FIELDS
-local GRACE_MS = 100  -- how long a message without any time to live is offered where somebody waits
-local SLICE = 1000  -- deadlines dealt with in one call
+local GRACE_MS = 100  -- how long a message with TTL 0 is offered while a consumer waits
+local SLICE = 1000  -- deadlines handled in one call
 local FAR = 2 ^ 61
 local CLOCK_MS = 60000
-local CLAIM_MS = 300000  -- for so long a transfer that was claimed may still arrive
+local CLAIM_MS = 300000  -- how long after its claim an outbox entry may still arrive
 
 local NACKED, EXPIRED, RELEASED = 1, 2, 3
 local DEAD_RECEIVES, DEAD_REJECTED, DEAD_EXPIRED, DEAD_OVERFLOW, REDRIVEN, MOVED, ROUTED = 1, 2, 3, 4, 5, 6, 7
--- Lua allows 200 locals here: what can be named by its place in a table has no name of its own.
+-- Lua allows 200 locals here, so related functions share tables.
 local GONE_EXPIRED, GONE_CANCELLED = 1, 3
 local GONE = {[DEAD_EXPIRED] = GONE_EXPIRED, [DEAD_OVERFLOW] = 2, [DEAD_REJECTED] = 4, [DEAD_RECEIVES] = 5}
 local ENDED = {[NACKED] = 'nacked', [EXPIRED] = 'lease_expired', [RELEASED] = 'released'}
@@ -59,7 +60,7 @@ local function failure(code, text)
   return {err = 'OQ ' .. code .. (text and ' ' .. text or '')}
 end
 
--- Settings decoded once for each text. A cache only: no answer depends on what is in it.
+-- Cache of decoded settings; no answer depends on its content.
 local known, known_count = {}, 0
 local function settings_of(text)
   local c = known[text]
@@ -80,7 +81,7 @@ local function now_of(text)
   return now
 end
 
--- The queue behind a call, or an error to return.
+-- The queue of a call, or nil and an error.
 local function open(keys, args)
   local k = keys[1]
   local f = call('HMGET', k, 'c', unpack(FIELDS))
@@ -92,7 +93,7 @@ local function open(keys, args)
     Q[FIELDS[i]], was[i] = value, value
   end
   local now = now_of(args[1])
-  -- A clock that was set back a little stands still; one that had run far ahead is not waited for.
+  -- Time does not run backwards after a small step of the clock; a large step is accepted.
   if now < Q.ms and Q.ms - now < CLOCK_MS then now = Q.ms end
   Q.now, Q.ms = now, max(now, Q.ms)
   return Q
@@ -102,23 +103,23 @@ local function count(Q, what, n)
   call('HINCRBY', Q.p .. 'n', what, n or 1)
 end
 
--- To those who listen to the store, on whatever node.
-local function tell(Q, channel, text)
+-- Publish on a channel of the store; subscribers on every node get it.
+local function announce(Q, channel, text)
   call('PUBLISH', sub(Q.k, 1, find(Q.k, ':{', 1, true)) .. channel, text)
 end
 
 local function save(Q)
   if Q.w > Q.now then
     if Q.next > 0 and (Q.was[5] == 0 or Q.next < Q.was[5]) then
-      -- Who waits elsewhere must not sleep longer than this.
-      tell(Q, 'due', Q.k .. ' ' .. S(Q.next))
+      -- Processes with waiters must wake up by then.
+      announce(Q, 'due', Q.k .. ' ' .. S(Q.next))
     end
     if Q.wakes then
-      tell(Q, 'wake', Q.k)
-      Q.w = 0  -- once is enough: whoever goes on waiting says so again
+      announce(Q, 'wake', Q.k)
+      Q.w = 0  -- announced once: remaining waiters watch again
     end
   end
-  -- The size of a record that is gone is not known: a queue where nothing waits begins to count anew.
+  -- The size of a missing record is unknown: the byte count of an empty queue is reset.
   if Q.by ~= 0 and Q.pl + Q.bk + Q.mx == 0 and call('ZCARD', Q.p .. 'd') == 0 then Q.by = 0 end
   local was, changed, at = Q.was, {}, 0
   for i = 1, FIELD_COUNT do
@@ -129,14 +130,14 @@ local function save(Q)
       at = at + 2
     end
   end
-  -- Even if nothing changed: newer servers let WAIT speak only of what a call has written, and what this one
-  -- found done may have been done by itself, in an earlier try whose answer was lost.
+  -- Write even if nothing changed: on newer servers WAIT covers only the writes of the call itself, and what this
+  -- call found done may have been done by an earlier try of it, whose answer was lost.
   if at == 0 then changed = {'ms', S(Q.ms)} end
   call('HSET', Q.k, unpack(changed))
 end
 
--- History from millisecond `hf` on is kept for named readers until `hu`, however much it is; what was dropped of
--- the events meanwhile came before `hl`.
+-- Cursors hold the history from millisecond `hf` on until `hu`, without a limit in number; the events dropped
+-- meanwhile are older than `hl`.
 local function is_held(Q)
   return Q.hu > Q.now and Q.c.hist > 0
 end
@@ -155,8 +156,8 @@ end
 
 -- -- records and extras ---------------------------------------------------------------------------
 
--- A record: flags (1 not plain, 2 an extra as published, 4 an info, 8 came from another queue), form,
--- [size extra], [size info], body.
+-- A record: flags (1 not plain, 2 has options as published, 4 has properties, 8 moved from another queue), encoding,
+-- [size, options], [size, properties], body.
 local function u32(text, at)
   local a, b, c, d = byte(text, at, at + 3)
   return d and a + b * 256 + c * 65536 + d * 16777216 or 0
@@ -166,7 +167,7 @@ local function has(flags, bit)
   return floor(flags / bit) % 2 == 1
 end
 
--- Of a record that is missing or cut short: 0.
+-- The body size; 0 for a missing or truncated record.
 local function size_of(rec)
   if not rec then return 0 end
   local flags = byte(rec, 1) or 0
@@ -177,15 +178,15 @@ local function size_of(rec)
   return max(0, #rec - at + 1)
 end
 
--- What becomes of messages whose record or extra was damaged by other hands: they are set aside, and named in the
--- answer of the call that met them. Other messages are not harmed.
+-- Messages whose record or options (`x`) were damaged by another program are set aside, and reported in the answer
+-- of the call that found them. Other messages are not affected.
 local damage = {GONE = 6}
 
 damage.TYPES = {p = 'number', d = 'number', e = 'number', c = 'number', f = 'number', b = 'number', E = 'number',
   W = 'number', L = 'number', X = 'number', g = 'string', t = 'string', k = 'string', u = 'string', i = 'string',
   r = 'string', n = 'string', K = 'string', D = 'table', R = 'table'}
 
--- An extra, or nil if it is none.
+-- The decoded options, or nil if they are damaged.
 function damage.decode(text)
   local is_json, x = pcall(cjson.decode, text)
   if not is_json or type(x) ~= 'table' or x[1] ~= nil then return nil end
@@ -197,7 +198,7 @@ function damage.decode(text)
   return x
 end
 
-local function light_of(rec)
+local function published_extra(rec)
   if not rec or not has(byte(rec, 1) or 0, 2) then return {} end
   return damage.decode(sub(rec, 7, 6 + u32(rec, 3))) or {}
 end
@@ -221,15 +222,15 @@ local function put_extra(Q, seq, x)
   call('HSET', Q.p .. 'x', seq, cjson.encode(x))
 end
 
--- For the answer of this call. `outcome`: aside (it left its queue), found (it is still there) or lost (`seq` says
--- how many).
+-- Report in the answer of this call. `outcome`: aside (it left its queue), found (it is still there) or lost (`seq`
+-- is the number of lost messages).
 function damage.name(Q, seq, outcome, why, own_id)
   local met = Q.damaged or {}
   Q.damaged = met
   met[outcome == 'lost' and '-' or seq] = {outcome, why, seq, own_id or ''}
 end
 
--- Outcome, reason, seq and own id of each, or nil.
+-- Outcome, reason, seq and own id of each damaged message; nil if there are none.
 function damage.named(Q)
   if not Q.damaged then return nil end
   local flat = {}
@@ -239,7 +240,7 @@ function damage.named(Q)
   return flat
 end
 
--- The lane that a message stands in or was lent from: rank, group; nil if it is in none.
+-- The lane that a message is in or was delivered from: rank, group; nil if there is none.
 function damage.lane_of(Q, seq, g)
   local p = Q.p
   if Q.c.fifo then
@@ -265,12 +266,12 @@ function damage.lane_of(Q, seq, g)
   end
 end
 
--- An extra that cannot be read, or is missing, is made anew: from where its message stands, and from what it was
--- published with. So the message can be taken out of everything it is in. `X`: nobody gets it any more.
+-- Rebuild damaged or missing options from the structures the message is in and from its record, so that it can be
+-- removed from all of them. `X`: it is not delivered any more.
 function damage.replace(Q, seq)
   local p = Q.p
   local found = call('XRANGE', p .. 'm', seq, seq)[1]
-  local said = light_of(found and found[2][2])
+  local said = published_extra(found and found[2][2])
   local x = {X = 1, g = said.g, p = said.p, i = said.i, u = said.u, k = said.k}
   x.d, x.e = tonumber(call('ZSCORE', p .. 'd', seq) or nil), tonumber(call('ZSCORE', p .. 'e', seq) or nil)
   if call('HEXISTS', p .. 'ed', seq) == 1 then x.E = 1 end
@@ -290,7 +291,7 @@ local function seq_of(id)
   return tonumber(sub(id, 1, find(id, '-', 1, true) - 1))
 end
 
--- The record and the time it came; nil if it is not there any more.
+-- The record and the time sent; nil if it is missing.
 local function record_of(Q, seq, x)
   local found = call('XRANGE', Q.p .. 'm', seq, seq)[1]
   if not found then return nil end
@@ -307,14 +308,14 @@ local function group_of(x)
   return x.g and '+' .. x.g or '-'
 end
 
-local function is_over(Q, x, sent)
+local function is_expired(Q, x, sent)
   if x and x.e and x.e <= Q.now then return true end
   return max(sent, x and x.d or 0) <= Q.now - Q.c.ret
 end
 
--- -- standing in line -----------------------------------------------------------------------------
+-- -- order of messages -----------------------------------------------------------------------------
 
-local function lent_count(Q)
+local function in_flight_count(Q)
   return call('HLEN', Q.p .. 'o') + Q.rc
 end
 
@@ -325,26 +326,26 @@ end
 
 local groups = {}  -- of FIFO queues
 
--- The first seq of a FIFO group that is out: what comes after it is held.
+-- The first seq of a FIFO group in flight: messages after it are held.
 function groups.first_out(Q, g)
   local n = call('HGET', Q.p .. 'go', g)
   if not n then return FAR end
   local out = Q.p .. 'og:' .. g
-  -- Servers of an earlier version count only: what they lent holds the whole group.
+  -- Servers of an earlier version only count: their deliveries hold the whole group.
   if call('ZCARD', out) ~= tonumber(n) then return 0 end
   return tonumber(call('ZRANGE', out, 0, 0)[1])
 end
 
-function groups.lend(Q, g, seq)
+function groups.add_lease(Q, g, seq)
   local out = Q.p .. 'og:' .. g
   if call('HINCRBY', Q.p .. 'go', g, 1) == 1 then call('DEL', out) end
   call('ZADD', out, seq, seq)
 end
 
--- A FIFO group has a ticket while its first message is due and nothing before that is out. One that gets a new
+-- A FIFO group has a ticket while its first message is due and no earlier one is in flight. A group that gets a new
 -- ticket goes behind all others.
-local function offer(Q, g)
-  if Q.group == g then return end  -- `end_turn` looks at it
+local function update_ticket(Q, g)
+  if Q.group == g then return end  -- `end_turn` does it
   local p = Q.p
   local rank, ticket = call('HGET', p .. 'gr', g), nil
   if rank then
@@ -361,7 +362,7 @@ local function offer(Q, g)
   if tonumber(first) < groups.first_out(Q, g) and not call('ZSCORE', p .. 'd', first) then
     local own = rank_of(Q, extra_of(Q, first) or {})
     if not ticket then
-      -- Above every sequence, by which servers of an earlier version order the groups.
+      -- Higher than every sequence: servers of an earlier version order the groups by sequence.
       Q.gt = max(Q.gt, Q.seq) + 1
       ticket = S(Q.gt)
     end
@@ -371,16 +372,16 @@ local function offer(Q, g)
   end
 end
 
-local function plain_waits(Q)
+local function has_plain(Q)
   return Q.pl + Q.bk > 0
 end
 
--- Before something enters the plain lane: where lanes take turns it must have one.
-local function turn_plain(Q)
-  if Q.mx > 0 and not plain_waits(Q) and not Q.c.fifo then call('RPUSH', Q.p .. 't:0', '-') end
+-- Before a message enters the plain lane: it needs a turn where lanes take turns.
+local function add_plain_turn(Q)
+  if Q.mx > 0 and not has_plain(Q) and not Q.c.fifo then call('RPUSH', Q.p .. 't:0', '-') end
 end
 
-local function stand(Q, seq, x)
+local function enqueue(Q, seq, x)
   local p = Q.p
   Q.wakes = true
   if Q.c.fifo then
@@ -388,19 +389,19 @@ local function stand(Q, seq, x)
     local lane = p .. 'r:' .. g
     call('ZADD', lane, seq, seq)
     Q.mx = Q.mx + 1
-    if call('ZRANGE', lane, 0, 0)[1] == seq then offer(Q, g) end  -- behind another it changes nothing
+    if call('ZRANGE', lane, 0, 0)[1] == seq then update_ticket(Q, g) end  -- only the first of a group matters
     return
   end
   local rank, g = rank_of(Q, x), group_of(x)
   if rank == 0 and g == '-' then
-    turn_plain(Q)
+    add_plain_turn(Q)
     call('ZADD', p .. 'r:' .. PLAIN, seq, seq)
     Q.bk = Q.bk + 1
     return
   end
   if Q.mx == 0 then
     call('DEL', p .. 't:0')
-    if plain_waits(Q) then call('RPUSH', p .. 't:0', '-') end
+    if has_plain(Q) then call('RPUSH', p .. 't:0', '-') end
   end
   local lane = p .. 'r:' .. rank .. ':' .. g
   if call('EXISTS', lane) == 0 then
@@ -417,23 +418,23 @@ local function leave_turns(Q, rank, g)
   if rank > 0 and call('EXISTS', turns) == 0 then call('ZREM', Q.p .. 'p', rank) end
 end
 
--- Out of its lane; `x` is nil for a plain one that was never handed out.
-local function step_out(Q, seq, x)
+-- Remove a message from its lane; `x` is nil for a plain one that was never delivered.
+local function leave_lane(Q, seq, x)
   local p = Q.p
   if not x then
     call('ZADD', p .. 'sk', seq, seq)
     Q.sk = Q.sk + 1
     Q.pl = Q.pl - 1
-    if Q.mx > 0 and not plain_waits(Q) then leave_turns(Q, 0, '-') end
+    if Q.mx > 0 and not has_plain(Q) then leave_turns(Q, 0, '-') end
   elseif Q.c.fifo then
     local g = group_of(x)
     if call('ZREM', p .. 'r:' .. g, seq) == 1 then Q.mx = Q.mx - 1 end
-    offer(Q, g)
+    update_ticket(Q, g)
   else
     local rank, g = rank_of(Q, x), group_of(x)
     if rank == 0 and g == '-' then
       if call('ZREM', p .. 'r:' .. PLAIN, seq) == 1 then Q.bk = Q.bk - 1 end
-      if Q.mx > 0 and not plain_waits(Q) then leave_turns(Q, 0, '-') end
+      if Q.mx > 0 and not has_plain(Q) then leave_turns(Q, 0, '-') end
     else
       local lane = p .. 'r:' .. rank .. ':' .. g
       if call('ZREM', lane, seq) == 1 then Q.mx = Q.mx - 1 end
@@ -442,8 +443,8 @@ local function step_out(Q, seq, x)
   end
 end
 
--- The next plain message that was never handed out, without taking it: id, record.
-local function tail(Q)
+-- The next plain message that was never delivered, without taking it: id, record.
+local function next_plain(Q)
   local p = Q.p
   while Q.pl > 0 do
     local found = call('XRANGE', p .. 'm', S(Q.cur + 1), '+', 'COUNT', 1)[1]
@@ -463,7 +464,7 @@ end
 
 local function pop_plain(Q)
   local back = Q.bk > 0 and call('ZRANGE', Q.p .. 'r:' .. PLAIN, 0, 0)[1]
-  local id, rec, seq = tail(Q)
+  local id, rec, seq = next_plain(Q)
   if back and (not id or tonumber(back) < seq) then
     call('ZREM', Q.p .. 'r:' .. PLAIN, back)
     Q.bk = Q.bk - 1
@@ -486,7 +487,7 @@ local function pop_level(Q, rank)
   local empty
   if rank == 0 and g == '-' then
     seq, sent, rec, x = pop_plain(Q)
-    empty = not plain_waits(Q)
+    empty = not has_plain(Q)
   else
     local lane = p .. 'r:' .. rank .. ':' .. g
     seq = call('ZPOPMIN', lane)[1]
@@ -506,12 +507,12 @@ local function pop_level(Q, rank)
   return seq, sent, rec, x
 end
 
--- The group that a receive has taken from last has had its turn.
+-- The group that a receive took from last has had its turn.
 function groups.end_turn(Q)
   local g = Q.group
   if g then
     Q.group = nil
-    offer(Q, g)
+    update_ticket(Q, g)
   end
 end
 
@@ -529,7 +530,7 @@ function groups.next(Q)
   end
 end
 
--- As many as there are of the group whose turn it is, then of the next; `end_turn` comes after the last.
+-- All deliverable messages of the group with the lowest ticket, then of the next; `end_turn` follows the last.
 function groups.pop(Q)
   local p = Q.p
   while true do
@@ -543,7 +544,7 @@ function groups.pop(Q)
     if seq and tonumber(seq) < Q.held_from and not call('ZSCORE', p .. 'd', seq) then
       call('ZREM', lane, seq)
       Q.mx = Q.mx - 1
-      groups.lend(Q, Q.group, seq)
+      groups.add_lease(Q, Q.group, seq)
       local x = extra_of(Q, seq)
       if not x or group_of(x) ~= Q.group then x = damage.replace(Q, seq) end
       local rec, sent = record_of(Q, seq, x)
@@ -553,7 +554,7 @@ function groups.pop(Q)
   end
 end
 
--- The next message, out of its place: seq, time sent, record, extra.
+-- Take the next message: seq, time sent, record, options.
 local function pop(Q)
   if Q.c.fifo then return groups.pop(Q) end
   if Q.mx == 0 then return pop_plain(Q) end
@@ -567,8 +568,8 @@ local function pop(Q)
   return pop_level(Q, 0)
 end
 
--- One delivery of a FIFO group is over, its message gone or back.
-local function settle(Q, seq, x)
+-- A delivery of a FIFO group ended: its message was settled or returned.
+local function end_delivery(Q, seq, x)
   if not Q.c.fifo then return end
   local g = group_of(x)
   if call('HINCRBY', Q.p .. 'go', g, -1) <= 0 then
@@ -578,13 +579,13 @@ local function settle(Q, seq, x)
     call('ZREM', Q.p .. 'og:' .. g, seq)
   end
   Q.wakes = true
-  offer(Q, g)
+  update_ticket(Q, g)
 end
 
--- A run: first seq, deadline, when, how many, one digit for each seq (1: still out), holder, consumer.
+-- A run: first seq, deadline, time of delivery, count, one digit for each seq (1: in flight), holder, consumer.
 local RUN = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$'
 
--- The number of the run in which a message is out.
+-- The number of the run that a message in flight belongs to.
 local function run_with(Q, seq)
   if Q.rc == 0 then return nil end
   local number = call('ZREVRANGEBYSCORE', Q.p .. 'rn', seq, '-inf', 'LIMIT', 0, 1)[1]
@@ -605,8 +606,8 @@ local function end_run(Q, number, holder)
   end
 end
 
--- One lease for each message of a run instead, where one of them has a fate of its own.
-local function break_up(Q, number)
+-- Replace a run by one lease for each message: one of them is settled on its own.
+local function split_run(Q, number)
   local p = Q.p
   local text = call('HGET', p .. 'ru', number)
   if not text then return end
@@ -621,7 +622,7 @@ local function break_up(Q, number)
   for at = 1, #bits do
     if byte(bits, at) == 49 then
       local seq = S(from + at - 1)
-      -- One whose record is missing has its lease all the same: who has it may ack it.
+      -- A message without a record keeps its lease: its consumer may ack it.
       call('HSET', p .. 'o', seq, concat({number, till, 1, lent, sent[seq] or lent, holder, consumer}, ' '))
       if holder == '-' then
         call('ZADD', p .. 'l', till, seq)
@@ -632,7 +633,7 @@ local function break_up(Q, number)
   end
 end
 
--- Where a message is: 'in_flight', 'delayed', 'ready', or nil; and its extra.
+-- The state of a message ('in_flight', 'delayed', 'ready', or nil) and its options.
 local function state_of(Q, seq)
   local p = Q.p
   local x = extra_of(Q, seq)
@@ -646,8 +647,8 @@ local function state_of(Q, seq)
   end
 end
 
--- Nothing may remember a message that is gone but the dedup window and history.
-local function forget(Q, seq, x, sent)
+-- Remove a settled message from everything but the dedup window and the history.
+local function forget_message(Q, seq, x, sent)
   local p = Q.p
   if x then
     if x.i and call('HGET', p .. 'i', x.i) == seq then call('HDEL', p .. 'i', x.i) end

@@ -1,4 +1,4 @@
--- Between queues, and what operators do: look and mend.
+-- Moves between queues; inspecting and changing messages.
 
 -- -- between queues -------------------------------------------------------------------------------
 
@@ -7,8 +7,8 @@ local function by_number(seqs)
   return seqs
 end
 
--- What is to be decided and moved, claimed for some seconds against all others. now, claim ms, most, client
-local limbo = on_queue(function(Q, args)
+-- Claim entries of the outbox for some seconds. now, claim ms, most, client: number and entry of each
+local claim_outbox = on_queue(function(Q, args)
   local p, answers = Q.p, {}
   local all = call('HKEYS', p .. 'ob')
   for _, oid in ipairs(by_number(all)) do
@@ -24,8 +24,8 @@ local limbo = on_queue(function(Q, args)
   return answers
 end)
 
--- Out of the limbo: what is known of it, and its record; nil if somebody else was faster.
-local function out_of_limbo(Q, oid)
+-- Remove an outbox entry: its metadata and record; nil if another client did so first.
+local function take_from_outbox(Q, oid)
   local text = call('HGET', Q.p .. 'ob', oid)
   if not text then return nil end
   call('HDEL', Q.p .. 'ob', oid)
@@ -36,13 +36,13 @@ local function out_of_limbo(Q, oid)
   return cjson.decode(sub(text, colon + 1, colon + size)), sub(text, colon + size + 1)
 end
 
-local function free_group(Q, meta)
-  if meta.g then settle(Q, meta.s, {g = meta.g ~= '-' and sub(meta.g, 2) or nil}) end
+local function release_group(Q, meta)
+  if meta.g then end_delivery(Q, meta.s, {g = meta.g ~= '-' and sub(meta.g, 2) or nil}) end
 end
 
--- It is where it belongs, or gone. now, oid, outcome: moved | removed, names of the targets
+-- A move is done. now, number, outcome: moved | removed, names of the targets
 local done = on_queue(function(Q, args)
-  local meta = out_of_limbo(Q, args[2])
+  local meta = take_from_outbox(Q, args[2])
   if not meta then return 0 end
   if meta.o ~= 'refused' and meta.w ~= ROUTED then
     if meta.w == DEAD_EXPIRED then count(Q, 'expired') end
@@ -55,18 +55,18 @@ local done = on_queue(function(Q, args)
       event(Q, 'M', meta.w, meta.r or '', meta.s, args[4])
     end
   end
-  free_group(Q, meta)
+  release_group(Q, meta)
   return 1
 end)
 
--- There is nowhere for it to go: better kept. now, oid, version of the topology in which that was so
-local revive = on_queue(function(Q, args)
-  local meta, rec = out_of_limbo(Q, args[2])
+-- A message without a target returns to its queue. now, number, version of the topology in which that was so
+local return_from_outbox = on_queue(function(Q, args)
+  local meta, rec = take_from_outbox(Q, args[2])
   if not meta then return 0 end
   local x, seq = meta.x, meta.s
   local why, delay = x.W, x.L
   x.W, x.L, x.K = nil, nil, args[3]
-  -- History may have dropped its record in between.
+  -- The history may have been trimmed past its record.
   if #call('XRANGE', Q.p .. 'm', seq, seq) == 0 then
     x.E = 1
     if tonumber(seq) > Q.tr then rec = special(rec) end
@@ -84,13 +84,13 @@ local revive = on_queue(function(Q, args)
     due = wait > 0 and Q.now + wait or 0
     event(Q, 'R', why or NACKED, meta.r or '', seq, S(due))
   end
-  stand_again(Q, seq, x, meta.m, rec, due)
-  free_group(Q, meta)
+  requeue(Q, seq, x, meta.m, rec, due)
+  release_group(Q, meta)
   return 1
 end)
 
--- From another queue, once for each transfer. now, transfer, kind: moved | routed | refused, extra, record,
--- origin, when it was claimed: one who was frozen since then has to look again, it may be done and forgotten.
+-- Enter a message from another queue, once for each outbox entry. now, entry, kind: moved | routed | refused,
+-- options, record, origin, time of the claim: a late client must claim it again, it may be done already.
 local arrive = on_queue(function(Q, args)
   if Q.seq + 1 > Q.last then return nil, failure('BLOCK') end
   advance(Q)
@@ -101,8 +101,8 @@ local arrive = on_queue(function(Q, args)
   if not call('ZSCORE', p .. 'in', args[2]) then
     call('ZADD', p .. 'in', S(Q.now), args[2])
     call('ZREMRANGEBYSCORE', p .. 'in', '-inf', S(Q.now - 2 * CLAIM_MS))
-    if args[3] == 'routed' and repeats(Q, x) then
-      -- Another one came between the question and this.
+    if args[3] == 'routed' and duplicate_of(Q, x) then
+      -- An equal message was published since `would`.
       count(Q, 'deduplicated')
       return 0
     end
@@ -118,9 +118,8 @@ local arrive = on_queue(function(Q, args)
   return seq
 end)
 
--- Would this message be taken? '', `=id` or `!why`; one that is refused may go to the dead letters. now, size,
--- extra, record
-local would = on_queue(function(Q, args)
+-- Would this message be accepted? '', `=id` or `!why`; a refused one may be dead-lettered. now, size, options, record
+local check_publish = on_queue(function(Q, args)
   if Q.seq + 1 > Q.last then return nil, failure('BLOCK') end
   advance(Q)
   local c, size = Q.c, tonumber(args[2])
@@ -130,36 +129,36 @@ local would = on_queue(function(Q, args)
   else
     local x = cjson.decode(args[3])
     if c.dbc and not x.k then x.k = x.ck end
-    answer = repeats(Q, x) or refusal(Q, size) or ''
+    answer = duplicate_of(Q, x) or overflow_error(Q, size) or ''
     if sub(answer, 1, 1) == '=' then count(Q, 'deduplicated') end
     if sub(answer, 1, 1) == '!' and c.of == 'reject-dead-letter' and c.dl and args[4] then
       x.is, x.z, x.ck = nil, nil, nil
-      bury_refused(Q, x, args[4])
+      dead_letter_refused(Q, x, args[4])
     end
   end
   return answer
 end)
 
--- A message that goes to several queues is kept here until all have it. now, token, targets, extra, record
+-- Put a message for several queues into the outbox. now, token, targets, options, record
 local fan_out = once(function(Q, args)
   if Q.seq + 1 > Q.last then return nil, failure('BLOCK') end
   local x = cjson.decode(args[4])
-  -- The id of all its copies is that of a sequence which no other message has.
+  -- Its copies share one id, which follows from an unused sequence.
   local id
   if not x.i then
     Q.seq = Q.seq + 1
     id = S(Q.seq)
   end
-  local oid = to_limbo(Q, {s = id or '0', m = Q.now, w = ROUTED, x = x, to = cjson.decode(args[3]), o = 'routed'},
+  local oid = to_outbox(Q, {s = id or '0', m = Q.now, w = ROUTED, x = x, to = cjson.decode(args[3]), o = 'routed'},
     args[5])
   return {id or '', oid}
 end)
 
--- -- looking --------------------------------------------------------------------------------------
+-- -- inspecting --------------------------------------------------------------------------------------
 
--- id, record, extra, state, lease of one message, appended to an answer.
-local function show(Q, answer, seq, state)
-  if state == 'in_flight' then lease_of(Q, seq) end  -- out of its run, if it is in one
+-- Append id, record, options, state and lease of a message to an answer.
+local function append_row(Q, answer, seq, state)
+  if state == 'in_flight' then lease_of(Q, seq) end  -- splits its run, if it is in one
   local found = call('XRANGE', Q.p .. 'm', seq, seq)[1]
   local text = call('HGET', Q.p .. 'x', seq)
   local rec, id
@@ -170,7 +169,7 @@ local function show(Q, answer, seq, state)
     rec = call('HGET', Q.p .. 'ed', seq) or rec
     id = id or seq .. '-' .. S(Q.now)
   end
-  -- A record or an extra that nobody can read goes out as it is: who asked names it.
+  -- A damaged record is returned as it is: the client reports it.
   if not rec then id, rec = seq .. '-0', '' end
   if text and not damage.decode(text) then text = cjson.encode(damage.replace(Q, seq)) end
   local at = #answer
@@ -179,7 +178,7 @@ local function show(Q, answer, seq, state)
   answer[at + 5] = state == 'in_flight' and call('HGET', Q.p .. 'o', seq) or ''
 end
 
--- Walks over one state: the functions of a page, and what they are made of.
+-- Listings of one state, page by page.
 local browse = {DIGITS = 16}
 
 -- The first rank in [from, till) of a sorted set whose member does not sort before `text`.
@@ -224,7 +223,7 @@ function browse.ties(key, score, seq, most, seqs)
   end
 end
 
--- Delayed ones by due time and sequence: {due time, sequence, ...}, after which the next page begins; both are ''
+-- Delayed messages by due time and sequence: {due time, sequence, ...}, after which the next page begins; both are ''
 -- after the last page. A page may be empty before that. Messages that leave between two pages shift nothing.
 -- now, most, due time, sequence
 browse.delayed = up_to_date(function(Q, args)
@@ -245,42 +244,42 @@ browse.delayed = up_to_date(function(Q, args)
     seen = browse.ties(key, due, 0, most, seqs)
   end
   local answer = seen and {due, S(seen)} or {'', ''}
-  for _, each in ipairs(seqs) do show(Q, answer, each, 'delayed') end
+  for _, each in ipairs(seqs) do append_row(Q, answer, each, 'delayed') end
   return answer
 end)
 
--- The sequences of all messages in flight, in no order; those in runs are taken out of them.
+-- The sequences of all messages in flight, unordered; their runs are split.
 function browse.leased(Q)
-  for _, run in ipairs(Q.rc > 0 and call('ZRANGE', Q.p .. 'rn', 0, -1) or {}) do break_up(Q, run) end
+  for _, run in ipairs(Q.rc > 0 and call('ZRANGE', Q.p .. 'rn', 0, -1) or {}) do split_run(Q, run) end
   return call('HKEYS', Q.p .. 'o')
 end
 
 browse.in_flight = up_to_date(browse.leased)
 
--- The first ones, ready or in flight. now, state, most
+-- The first messages, ready or in flight. now, state, most
 browse.first = up_to_date(function(Q, args)
   local state, most = args[2], tonumber(args[3])
   local seqs = state == 'ready' and in_order(Q, most) or by_number(browse.leased(Q))
   local answer = {}
-  for i = 1, min(#seqs, most) do show(Q, answer, seqs[i], state) end
+  for i = 1, min(#seqs, most) do append_row(Q, answer, seqs[i], state) end
   return answer
 end)
 
--- Ready ones by sequence, a page at a time: {last sequence looked at or '', how many wait if lanes take turns
+-- A page of ready messages by sequence: {last sequence examined or '', number of ready messages if lanes take turns
 -- (else 0), ...}.
 -- now, after, most
-local survey = up_to_date(function(Q, args)
+local scan_ready = up_to_date(function(Q, args)
   local answer = {'', (Q.mx > 0 or Q.c.fifo) and Q.pl + Q.bk + Q.mx or 0}
   local part = call('XRANGE', Q.p .. 'm', S(tonumber(args[2]) + 1), '+', 'COUNT', tonumber(args[3]))
   for _, found in ipairs(part) do
     local seq = S(seq_of(found[1]))
     answer[1] = seq
-    if state_of(Q, seq) == 'ready' then show(Q, answer, seq, 'ready') end
+    if state_of(Q, seq) == 'ready' then append_row(Q, answer, seq, 'ready') end
   end
   return answer
 end)
 
--- The last ones, last first. now, most
+-- The last ready messages, last first. now, most
 local rear = up_to_date(function(Q, args)
   local most, answer = tonumber(args[2]), {}
   if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not Q.c.fifo then
@@ -291,24 +290,24 @@ local rear = up_to_date(function(Q, args)
       for _, found in ipairs(part) do
         from = '(' .. found[1]
         if (byte(found[2][2], 1) or 0) % 2 == 0 then
-          show(Q, answer, S(seq_of(found[1])), 'ready')
+          append_row(Q, answer, S(seq_of(found[1])), 'ready')
           left = left - 1
         end
       end
     end
   else
     local seqs = in_order(Q, Q.pl + Q.bk + Q.mx)
-    for i = #seqs, max(1, #seqs - most + 1), -1 do show(Q, answer, seqs[i], 'ready') end
+    for i = #seqs, max(1, #seqs - most + 1), -1 do append_row(Q, answer, seqs[i], 'ready') end
   end
   return answer
 end)
 
--- now, then seqs; those that are not there are left out
+-- now, then seqs; missing ones are left out
 local look = up_to_date(function(Q, args)
   local answer = {}
   for i = 2, #args do
     local state = state_of(Q, args[i])
-    if state then show(Q, answer, args[i], state) end
+    if state then append_row(Q, answer, args[i], state) end
   end
   return answer
 end)
@@ -322,7 +321,7 @@ local function seqs_of(keys, args)
   return answer
 end
 
--- How a message stands among others, for `why`. now, seq
+-- The position of a message among others, for `why`. now, seq
 local standing = up_to_date(function(Q, args)
   local p, seq = Q.p, args[2]
   local state, x = state_of(Q, seq)
@@ -359,30 +358,30 @@ local stats = up_to_date(function(Q, args)
       if not oldest or sent < oldest then oldest = sent end
     end
   end
-  local id = tail(Q)
+  local id = next_plain(Q)
   if id then oldest = sent_of(id) end
   for _, lane in ipairs(Q.bk + Q.mx > 0 and lanes_of(Q) or {}) do older(call('ZRANGE', lane, 0, 0)[1]) end
-  return {ready, delayed, lent_count(Q) + Q.lb, Q.by, oldest and S(oldest) or '',
+  return {ready, delayed, in_flight_count(Q) + Q.lb, Q.by, oldest and S(oldest) or '',
     Q.next, call('HGETALL', p .. 'n')}
 end)
 
--- What time brought about, and when it brings the next.
+-- Apply what is due: {next due time, number of ready messages, version of the settings}. now, watch ms
 local tick = up_to_date(function(Q, args)
-  if args[2] then Q.w = max(Q.w, Q.now + tonumber(args[2])) end  -- somebody waits, for so long
+  if args[2] then Q.w = max(Q.w, Q.now + tonumber(args[2])) end  -- a consumer waits for so long
   local ready = Q.pl + Q.bk + Q.mx
   return {S(Q.next), ready, Q.c.v}
 end)
 
--- -- mending --------------------------------------------------------------------------------------
+-- -- changing messages --------------------------------------------------------------------------------------
 
--- Out of the waiting or delayed ones: state, extra, record, time sent; or nil and why not.
+-- Take a ready or delayed message: state, options, record, time sent; or nil and the reason.
 local function taken(Q, seq)
   local state, x = state_of(Q, seq)
   if not state then return nil, 'gone' end
   if state == 'in_flight' then return nil, 'lent' end
   local rec, sent = record_of(Q, seq, x)
   if not rec then return nil, 'gone' end
-  leave_line(Q, seq, x, rec)
+  leave_queue(Q, seq, x, rec)
   return state, x, rec, sent
 end
 
@@ -392,7 +391,7 @@ local cancel = up_to_date(function(Q, args)
   for i = 2, #args do
     local state, x, rec, sent = taken(Q, args[i])
     if state then
-      removed(Q, args[i], x, sent, GONE_CANCELLED)
+      remove_message(Q, args[i], x, sent, GONE_CANCELLED)
       answers[i - 1] = 1
     else
       answers[i - 1] = x
@@ -414,12 +413,12 @@ local edit = up_to_date(function(Q, args)
     local old, sent = record_of(Q, seq, x)
     if not old then return 'gone' end
     if not x then
-      -- From the plain ones to the lane beside them: the record in the stream stays as it was published.
-      step_out(Q, seq, nil)
-      x = light_of(old)
+      -- A plain message moves to the plain lane: its record in the stream stays as published.
+      leave_lane(Q, seq, nil)
+      x = published_extra(old)
       x.t = nil
       put_extra(Q, seq, x)
-      stand(Q, seq, x)
+      enqueue(Q, seq, x)
     end
     x.E, x.b = 1, x.b or sent
     x.t = args[4] ~= '' and args[4] or nil
@@ -437,7 +436,7 @@ local reschedule = up_to_date(function(Q, args)
   local state, x, rec, sent = taken(Q, seq)
   local answer = 1
   if state then
-    stand_again(Q, seq, x or light_of(rec), sent, rec, due)
+    requeue(Q, seq, x or published_extra(rec), sent, rec, due)
     event(Q, 'S', S(due), seq)
   else
     answer = x
@@ -445,16 +444,16 @@ local reschedule = up_to_date(function(Q, args)
   return answer
 end)
 
--- To another queue, or back from the dead letters. now, why, target, then seqs: the transfer of each
-local send_on = up_to_date(function(Q, args)
+-- Move or redrive messages to another queue. now, why, target, then seqs: the outbox entry of each
+local move_out = up_to_date(function(Q, args)
   local why, answers = tonumber(args[2]), {}
   for i = 4, #args do
     local seq = args[i]
     local state, x, rec, sent = taken(Q, seq)
     if state then
-      x = x or light_of(rec)
-      forget(Q, seq, x, sent)
-      answers[i - 3] = to_limbo(Q, {s = seq, m = sent, w = why, x = x, o = 'waiting', to = {args[3]}}, rec)
+      x = x or published_extra(rec)
+      forget_message(Q, seq, x, sent)
+      answers[i - 3] = to_outbox(Q, {s = seq, m = sent, w = why, x = x, o = 'waiting', to = {args[3]}}, rec)
     else
       answers[i - 3] = '?' .. x
     end
@@ -465,7 +464,7 @@ end)
 local function clear(Q, waiting_only)
   local p = Q.p
   local n = waiting_count(Q)
-  if not waiting_only then n = n + lent_count(Q) end
+  if not waiting_only then n = n + in_flight_count(Q) end
   for _, rank in ipairs(call('ZRANGE', p .. 'p', 0, -1)) do
     for _, g in ipairs(call('LRANGE', p .. 't:' .. rank, 0, -1)) do call('DEL', p .. 'r:' .. rank .. ':' .. g) end
     call('DEL', p .. 't:' .. rank, p .. 'gz:' .. rank)
@@ -473,7 +472,7 @@ local function clear(Q, waiting_only)
   for _, g in ipairs(call('LRANGE', p .. 't:0', 0, -1)) do call('DEL', p .. 'r:0:' .. g) end
   for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, -1)) do call('DEL', p .. 'r:' .. g) end
   call('DEL', p .. 't:0', p .. 'p', p .. 'gr', p .. 'gs', p .. 'd', p .. 'sk', p .. 'dm', p .. 'r:' .. PLAIN)
-  -- Whatever goes may be sent again; only what is still with a consumer is remembered.
+  -- Purged messages may be published again; the dedup window keeps only those in flight.
   local kept = {}
   for _, seq in ipairs(waiting_only and call('HKEYS', p .. 'o') or {}) do
     local x = extra_of(Q, seq)
@@ -494,7 +493,7 @@ local function clear(Q, waiting_only)
         local x = extra_of(Q, seq)
         x.d = nil
         local _, sent = record_of(Q, seq, x)
-        forget(Q, seq, x, sent or 0)
+        forget_message(Q, seq, x, sent or 0)
       end
     end
   else
@@ -506,10 +505,10 @@ local function clear(Q, waiting_only)
   local last = call('XREVRANGE', p .. 'm', '+', '-', 'COUNT', 1)[1]
   if last then Q.cur = seq_of(last[1]) end
   if Q.c.hist == 0 then
-    -- No history: only the records of what is still with consumers stay.
+    -- Without history only the records of messages in flight stay.
     local kept = {}
     if waiting_only then
-      for _, run in ipairs(call('ZRANGE', p .. 'rn', 0, -1)) do break_up(Q, run) end
+      for _, run in ipairs(call('ZRANGE', p .. 'rn', 0, -1)) do split_run(Q, run) end
       for _, seq in ipairs(by_number(call('HKEYS', p .. 'o'))) do
         kept[#kept + 1] = call('XRANGE', p .. 'm', seq, seq)[1]
       end
@@ -521,11 +520,11 @@ local function clear(Q, waiting_only)
   return n
 end
 
--- now, 1 if only what waits
+-- now, 1 to spare messages in flight
 local purge = up_to_date(function(Q, args)
   local n = clear(Q, args[2] == '1')
   count(Q, 'removed', n)
-  -- With the last message that was there: which ones were removed is worked out from the events before.
+  -- With the last sequence of the queue: earlier events tell which messages were removed.
   event(Q, 'P', args[2], S(Q.cur))
   return n
 end)

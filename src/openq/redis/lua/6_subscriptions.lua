@@ -1,26 +1,25 @@
--- Batches of subscriptions: leases that were taken together, and the record of which they are.
+-- Batches of subscriptions: leases that were taken together, and the list of their messages.
 --
---   sb  hash: subscription -> the latest term of a reader that was heard of
+--   sb  hash: subscription -> the latest term of its readers
 --   sb:<subscription>  hash: number -> a batch, see BATCH
---   sp:<number>:<subscription>  sorted set: its receipts in the order of the hand-out, by the place of the first
---       of each piece: place, first seq, how many, number of the first delivery, step from one to the next
--- What takes long is done in slices, and a batch says how far that is. None of it is told to anybody before
--- it is done.
+--   sp:<number>:<subscription>  sorted set: its receipts in delivery order, by the place of the first of each piece:
+--       place, first seq, count, number of the first delivery, step from one number to the next
+-- Long work is done in slices; a batch stores its progress. Callers get the result when all slices are done.
 
 local batches = {}
 
 do
-  -- until, bytes, count, limit, limit of bytes or -1, is it whole, is it abandoned, up to which place nothing is out
-  -- any more, how many of these were acked with the batch
+  -- deadline, bytes, count, limit, limit of bytes or -1, is it complete, is it abandoned, place before which nothing is
+  -- in flight, how many of these were acked with the batch
   local BATCH = '^(%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d) (%d) (%d+) (%d+)$'
   local PIECE = '^(%d+) (%d+) (%d+) (%d+) (%d+)$'
-  local RUN_MOST = 500  -- so many are lent as one run
-  local COST = 1000  -- plain leases in one call: Redis does nothing else meanwhile
-  local COST_OF_LANES = 4  -- of one lease out of the lanes
-  local COST_OF_RUN = 75  -- of a longer one, with all that it names
+  local RUN_MOST = 500  -- messages in one run
+  local COST = 1000  -- plain leases in one call: Redis serves nobody else during it
+  local COST_OF_LANES = 4  -- of a lease from the lanes
+  local COST_OF_RUN = 75  -- of extending a run, with its event
   local PAGE_BYTES = 1048576
-  local WINDOW = 16  -- records that are read at once, however large
-  local LOOKS = 5000  -- leases that one call looks for, to find one that is still there
+  local WINDOW = 16  -- records read at once, whatever their size
+  local LOOKS = 5000  -- leases that one call examines to find one in flight
 
   local function headers_key(Q, name)
     return Q.p .. 'sb:' .. name
@@ -53,8 +52,8 @@ do
     return by_number(call('HKEYS', headers_key(Q, name)))
   end
 
-  -- `act(place, first, count, number, step)` for each piece of the receipts from place `from` up to `to`, cut to
-  -- these; until it says that it is enough.
+  -- Call `act(place, first, count, number, step)` for each piece of the receipts from place `from` up to `to`, cut to
+  -- that range, until it returns true.
   local function each_piece(Q, name, number, from, to, act)
     local key = pieces_key(Q, name, number)
     local found = call('ZREVRANGEBYSCORE', key, S(from), '-inf', 'LIMIT', 0, 1)
@@ -82,8 +81,8 @@ do
     return is_of(call('HGET', Q.p .. 'o', seq), number)
   end
 
-  -- The place of the first that is out, or how many there are. Of very many that are gone only some are looked at,
-  -- and the next one counts as out: a later call goes on from there.
+  -- The place of the first message in flight, or the count. Of very many settled ones only some are examined, and the
+  -- next one counts as in flight: a later call continues there.
   local function first_out(Q, name, number, b)
     local found, looked = b.count, Q.looked or 0
     each_piece(Q, name, number, b.settled, b.count, function(place, first, n, delivery, step)
@@ -106,8 +105,8 @@ do
     return found
   end
 
-  -- All of its leases end together; what else can end them ends the batch when it took the last one. None comes
-  -- back under its number, so nobody has to look for those that are gone again.
+  -- All leases of a batch end together; other ways to end them end the batch with the last one. A settled message
+  -- does not return under its number, so it is examined once.
   local function is_open(Q, name, number, b)
     if b.till <= Q.now then return false end
     local place = first_out(Q, name, number, b)
@@ -118,22 +117,22 @@ do
     return place < b.count
   end
 
-  -- `act(number, batch)` for each open one; the others are forgotten, if that is wanted.
-  local function each_open(Q, name, tidies, act)
+  -- Call `act(number, batch)` for each open batch; the others are dropped, if that is wanted.
+  local function each_open(Q, name, drops_closed, act)
     for _, number in ipairs(numbers_of(Q, name)) do
       local b = load(Q, name, number)
       if is_open(Q, name, number, b) then
         act(number, b)
-      elseif tidies then
+      elseif drops_closed then
         drop_batch(Q, name, number)
       end
     end
   end
 
-  -- Number, until, bytes, count, 1 if abandoned of each open batch.
-  local function listed(Q, name, tidies)
+  -- Number, deadline, bytes, count, 1 if abandoned of each open batch.
+  local function listed(Q, name, drops_closed)
     local found = {}
-    each_open(Q, name, tidies, function(number, b)
+    each_open(Q, name, drops_closed, function(number, b)
       local at = #found
       found[at + 1], found[at + 2], found[at + 3], found[at + 4] = number, S(b.till), S(b.size), S(b.count)
       found[at + 5] = b.abandoned and 1 or 0
@@ -141,15 +140,16 @@ do
     return found
   end
 
-  -- A reader's calls carry its term. Who took over has a later one, and from its first call on others are late.
+  -- A reader's calls carry its term. A reader that took over has a later one; from its first call on, calls of earlier
+  -- terms are refused.
   local function late(Q, name, term)
     local known = tonumber(call('HGET', Q.p .. 'sb', name) or 0)
     if tonumber(term) < known then return failure('STALE', S(known)) end
     if tonumber(term) > known then call('HSET', Q.p .. 'sb', name, term) end
   end
 
-  -- now, token or '', subscription, term of the reader: nothing is done for one that is late.
-  local function timely(act)
+  -- now, token or '', subscription, term of the reader: a call of an earlier term changes nothing.
+  local function in_term(act)
     return function(Q, args)
       local refused = late(Q, args[3], args[4])
       if refused then return nil, refused end
@@ -160,7 +160,7 @@ do
 
   -- -- forming ------------------------------------------------------------------------------------
 
-  -- How many of the next `most` fit the room, the first one always does; and how many others it met on the way.
+  -- How many of the next `most` messages fit the room (the first one always fits), and how many others were examined.
   local function fitting(Q, most, room, is_first)
     if Q.by <= room then return most, 0 end
     local fits, others = 0, 0
@@ -182,22 +182,22 @@ do
             return fits, others
           end
           from = seq_of(found[1]) + 1
-          -- What stands before the first that waits is history, and nobody has to walk through it again.
+          -- Entries before the first ready one are history: skip them from now on.
           if fits == 0 then Q.cur = from - 1 end
         end
       end
-      -- Where none was met, the first one is further on.
+      -- If none was found yet, the first one is further on.
       return is_first and max(fits, 1) or fits, others
     end
     for _, seq in ipairs(in_order(Q, most, false, true)) do
-      if fits == most then break end  -- lanes that take turns say a few more
+      if fits == most then break end  -- lanes that take turns return a few more
       local rec = record_of(Q, seq, extra_of(Q, seq))
       if rec and not takes(rec) then break end
     end
     return fits, others
   end
 
-  -- What `receive_one` lent, as pieces behind those that are there.
+  -- Append the deliveries of `receive_one` as pieces.
   local function add(Q, key, b, answer)
     local delivery, step = tonumber(answer[1]), answer[3]
     local members, first, from, n = {}, nil, nil, 0
@@ -220,15 +220,15 @@ do
     for at = 1, #members, 1000 do call('ZADD', key, unpack(members, at, min(at + 999, #members))) end
   end
 
-  -- One slice of a batch: {until, bytes, count, 1 if it is whole}, or nothing where nothing waits, or where a batch
-  -- that was begun is over; {how many are open} where that is too many for a new one.
+  -- One slice of a batch: {deadline, bytes, count, 1 if it is complete}; nothing if no message is ready, or if a batch
+  -- that was begun has ended; {number of open batches} if that is too many for a new one.
   -- now, '', subscription, term, number, limit, limit of bytes or -1, lease, consumer, version of the topology,
   -- 1 if this caller has begun it, how many may be open
-  batches.form = on_queue(timely(function(Q, name, args)
+  batches.form = on_queue(in_term(function(Q, name, args)
     local number, there = args[5], 0
     each_open(Q, name, true, function(each, b)
       there = there + 1
-      -- Numbers of somebody who counted otherwise: this reader never gets to them.
+      -- Numbers of a reader that counted differently: this reader never reaches them.
       local abandoned = tonumber(each) > tonumber(number)
       if b.abandoned ~= abandoned then
         b.abandoned = abandoned
@@ -237,7 +237,7 @@ do
     end)
     local b, lease = load(Q, name, number), tonumber(args[8])
     if b then
-      -- What is left is for making it longer.
+      -- The rest of the lease is for extending it.
       b.whole = b.whole or (b.till - Q.now) * 2 < lease
     else
       if args[11] == '1' then return {} end
@@ -254,7 +254,7 @@ do
         add(Q, key, b, receive_one(Q, wanted, S(b.till - Q.now), args[9], nil, args[10], '-', 0))
       end
       cost = cost + others + wanted * ((Q.c.fifo or Q.mx > 0) and COST_OF_LANES or 1)
-      -- Among very many others the next slice goes on looking.
+      -- After very many others the next slice continues.
       b.whole = (wanted == 0 and others < COST) or b.count - before < wanted or b.count == b.limit
     end
     if b.count == 0 then return {} end
@@ -262,27 +262,27 @@ do
     return {S(b.till), S(b.size), S(b.count), b.whole and 1 or 0}
   end))
 
-  -- -- looking ------------------------------------------------------------------------------------
+  -- -- reading ------------------------------------------------------------------------------------
 
-  -- For each subscription its open batches. now, then subscriptions
+  -- The open batches of each subscription. now, then subscriptions
   batches.open = up_to_date(function(Q, args)
     local answers = {}
     for i = 2, #args do answers[i - 1] = listed(Q, args[i], false) end
     return answers
   end)
 
-  -- The numbers of a subscription's batches, also of those that are over and not tidied yet. now, subscription
+  -- The numbers of a subscription's batches, including ended ones that are not dropped yet. now, subscription
   batches.numbers = up_to_date(function(Q, args)
     return numbers_of(Q, args[2])
   end)
 
-  -- The open batches for a reader, and nothing is left of those that are gone. now, '', subscription, term
-  batches.tidy = on_queue(timely(function(Q, name)
+  -- The open batches for a reader; ended ones are dropped. now, '', subscription, term
+  batches.tidy = on_queue(in_term(function(Q, name)
     return listed(Q, name, true)
   end))
 
-  -- A page of rows: {until, place of the next one, then id, record, extra, number, when, count of each that is
-  -- still out}; nothing if the batch is gone. now, subscription, number, from and to which place
+  -- A page of rows: {deadline, place of the next one, then id, record, options, number, time of delivery, count of each
+  -- message in flight}; nothing if the batch has ended. now, subscription, number, first place, end
   batches.rows = up_to_date(function(Q, args)
     local p, name, number = Q.p, args[2], args[3]
     local b = load(Q, name, number)
@@ -332,7 +332,7 @@ do
     return answer
   end)
 
-  -- -- keeping and ending -------------------------------------------------------------------------
+  -- -- extending and ending -------------------------------------------------------------------------
 
   local function extend_run(Q, delivery, till)
     local first, _, lent, left, bits, holder, consumer = match(call('HGET', Q.p .. 'ru', delivery), RUN)
@@ -345,9 +345,9 @@ do
     return seqs
   end
 
-  -- One slice of longer leases: {until, place of the next one}, or nothing if it is too late: some have gone back
-  -- already, and all must end together. now, '', subscription, term, number, lease, until if known or 0, place
-  batches.extend = on_queue(timely(function(Q, name, args)
+  -- Extend one slice of the leases: {deadline, place of the next one}; nothing if it is too late: some have returned
+  -- already, and all must end together. now, '', subscription, term, number, lease, deadline if known or 0, place
+  batches.extend = on_queue(in_term(function(Q, name, args)
     local number, from = args[5], tonumber(args[8])
     local b = load(Q, name, number)
     if not b or b.till <= Q.now then return {} end
@@ -383,8 +383,8 @@ do
     return {S(till), S(next_place)}
   end))
 
-  -- One slice: {of batches that are over: how many ended so, how many were lost before; 1 if there is more}.
-  -- `act(flat)` ends the receipts (seq, number of each, from the third on) and says how many there were.
+  -- End one slice: {messages ended and messages lost before in the batches that are done; 1 if there is more}.
+  -- `act(flat)` ends the receipts (seq, number of each, from the third item on) and returns how many it ended.
   local function end_batches(Q, name, through, most, act)
     local ended, gone, cost = 0, 0, 0
     for _, number in ipairs(numbers_of(Q, name)) do
@@ -414,8 +414,8 @@ do
     return {ended, gone, 0}
   end
 
-  -- now, token, subscription, term, up to which batch
-  batches.ack = once(timely(function(Q, name, args)
+  -- now, token, subscription, term, last batch
+  batches.ack = once(in_term(function(Q, name, args)
     return end_batches(Q, name, tonumber(args[5]), COST, function(flat)
       local n = 0
       for _, answer in ipairs(ack_all(Q, flat)) do
@@ -425,12 +425,12 @@ do
     end)
   end))
 
-  -- All of them back to the queue. now, token, subscription, term, reason
-  batches.give_back = once(timely(function(Q, name, args)
+  -- Return all batches to the queue. now, token, subscription, term, reason
+  batches.give_back = once(in_term(function(Q, name, args)
     local answer = end_batches(Q, name, FAR, COST / 4, function(flat)
       local n = 0
       for _, outcome in ipairs(each_lease(Q, flat, 3, function(seq, lease)
-        return give_back(Q, seq, lease, NACKED, args[5], 0)
+        return return_delivery(Q, seq, lease, NACKED, args[5], 0)
       end)) do
         if sub(outcome, 1, 1) ~= '?' then n = n + 1 end
       end
@@ -440,7 +440,7 @@ do
     return answer
   end))
 
-  -- The queue goes, and all of this with it.
+  -- The queue is deleted.
   batches.forget = function(Q)
     for _, name in ipairs(call('HKEYS', Q.p .. 'sb')) do
       for _, number in ipairs(call('HKEYS', headers_key(Q, name))) do drop_batch(Q, name, number) end

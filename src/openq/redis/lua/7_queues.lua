@@ -1,8 +1,8 @@
--- The queue itself, what all queues share, and the list of functions.
+-- Settings and deletion of a queue, documents of the store, and the list of functions.
 
--- -- the queue itself -----------------------------------------------------------------------------
+-- -- the queue -----------------------------------------------------------------------------
 
--- now, settings, first and last sequence of its block, name; again with other settings
+-- Create a queue or change its settings. now, settings, first and last sequence of its block, name
 local function configure(keys, args)
   local k = keys[1]
   local name = call('HGET', k, 'name')
@@ -15,35 +15,35 @@ local function configure(keys, args)
   local text = call('HGET', k, 'c')
   if not text then return failure('GONE') end
   local old = settings_of(text)
-  if old.v > settings_of(args[2]).v then return {0, 0, 0} end  -- somebody changed it after this
+  if old.v > settings_of(args[2]).v then return {0, 0, 0} end  -- a later change was applied first
   call('HSET', k, 'c', args[2])
   local Q = open(keys, args)
   local p = Q.p
   if old.mp ~= Q.c.mp and Q.c.fifo then
-    for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, -1)) do offer(Q, g) end
+    for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, -1)) do update_ticket(Q, g) end
   elseif old.mp ~= Q.c.mp then
-    -- Sorted anew by what the messages say.
+    -- Sort the messages by their priorities again.
     local all = {}
     for _, seq in ipairs(by_number(call('HKEYS', p .. 'x'))) do
       if call('HEXISTS', p .. 'o', seq) == 0 and not call('ZSCORE', p .. 'd', seq) then
         local x = extra_of(Q, seq)
         local now_rank = Q.c
         Q.c = old
-        step_out(Q, seq, x)
+        leave_lane(Q, seq, x)
         Q.c = now_rank
         all[#all + 1] = {seq, x}
       end
     end
-    for _, each in ipairs(all) do stand(Q, each[1], each[2]) end
+    for _, each in ipairs(all) do enqueue(Q, each[1], each[2]) end
   end
   if Q.c.fifo and old.delay ~= Q.c.delay then
-    -- What waits for the delay of its queue waits for the new one.
+    -- Messages that wait for the old delay of the queue wait for the new one.
     for _, seq in ipairs(by_number(call('ZRANGEBYSCORE', p .. 'd', '(' .. S(Q.now), '+inf'))) do
       local x = extra_of(Q, seq)
       local rec, sent = record_of(Q, seq, x)
       if rec and x and (x.c or 0) == 0 and not x.e and x.d == sent + old.delay then
-        leave_line(Q, seq, x, rec)
-        stand_again(Q, seq, x, sent, rec, sent + Q.c.delay)
+        leave_queue(Q, seq, x, rec)
+        requeue(Q, seq, x, sent, rec, sent + Q.c.delay)
       end
     end
   end
@@ -62,12 +62,12 @@ local function configure(keys, args)
   return {Q.lb > 0 and 1 or 0, Q.now, 0, damage.named(Q)}
 end
 
--- More sequences, if the last block is used up. now, first, last, how many are needed
+-- A new block of sequences, if the last one is used up. now, first, last, how many are needed
 local function block(keys, args)
   local k = keys[1]
   local f = call('HMGET', k, 'seq', 'last')
   if f[1] and tonumber(f[1]) + tonumber(args[4]) > tonumber(f[2]) then
-    -- A store that lost its counters must not give out a block again.
+    -- A store that lost its counters must not assign a block twice.
     if tonumber(args[2]) <= tonumber(f[1]) then return tonumber(f[1]) end
     call('HSET', k, 'seq', S(tonumber(args[2]) - 1), 'last', args[3])
     return 1
@@ -75,29 +75,28 @@ local function block(keys, args)
   return 0
 end
 
--- now, only if empty, only if nobody holds anything: how many went with it
--- Not saved as the others: nothing is left of it but a stub.
+-- Delete a queue: the number of its messages. now, 1 only if empty, 1 only if it has no consumers
+-- Without `save`: only a stub is left.
 local function drop(keys, args)
   local Q, failed = open(keys, args)
   if not Q then return failed end
   advance(Q)
-  local lent = lent_count(Q)
+  local lent = in_flight_count(Q)
   local n = waiting_count(Q) + lent
   if args[2] == '1' and n > 0 then return failure('INUSE', 'it holds ' .. n .. ' messages') end
   if args[3] == '1' and (lent > 0 or Q.w > Q.now) then return failure('INUSE', 'it has consumers') end
   local p = Q.p
-  if call('EXISTS', p .. 'ob') == 1 then return failure('OUTBOX') end  -- first what is on its way to others
+  if call('EXISTS', p .. 'ob') == 1 then return failure('OUTBOX') end  -- the outbox must be drained first
   batches.forget(Q)
   clear(Q, false)
   call('DEL', Q.k, p .. 'oc', p .. 'm', p .. 'h', p .. 'n', p .. 'k', p .. 'kz', p .. 'in', p .. 'jb', p .. 'jz')
-  -- A stub, so that one who knows the queue from before does not make it again.
+  -- A stub, so that a client with an old cache does not create the queue again.
   call('HSET', Q.k, 'gone', 1)
   call('EXPIRE', Q.k, 604800)
   return {0, Q.now, n}
 end
 
--- Before which millisecond everything lies that was dropped of the events, while nobody kept count of it: what is
--- too old or too many goes.
+-- The millisecond before which all dropped events lie, while no cursor held them: they are trimmed by age and number.
 local function dropped_before(Q)
   local events = Q.p .. 'h'
   if call('EXISTS', events) == 0 then return 0 end
@@ -109,8 +108,8 @@ local function dropped_before(Q)
   return facts['length'] > Q.c.hmax * 2.7 and first_ms or min(first_ms, Q.now - Q.c.hist)
 end
 
--- What is kept for readers, until they are given up. now, from which millisecond on, until when: 1 if something
--- was dropped, and there may be more of it
+-- Hold the history for cursors. now, from which millisecond on, until when: 1 if something was dropped, and more may
+-- follow
 local keep_history = on_queue(function(Q, args)
   local till, before = tonumber(args[3]), Q.tr
   if till > Q.now and not is_held(Q) then Q.hl = max(Q.hl, dropped_before(Q)) end
@@ -120,14 +119,14 @@ local keep_history = on_queue(function(Q, args)
   return Q.tr > before and 1 or 0
 end)
 
--- -- what all queues share ------------------------------------------------------------------------
+-- -- documents of the store ------------------------------------------------------------------------
 
--- A document, if it is still of the version that was changed: its new version, or 0. name, version, data
+-- Replace a document if its version is still the given one: the new version, or 0. name, version, data
 local function put_document(keys, args)
   local docs = keys[1]
   local versions = docs .. 'v'
   if tonumber(call('HGET', versions, args[1]) or 0) ~= tonumber(args[2]) then return 0 end
-  -- Versions are never used again, not even by a document of the same name made anew.
+  -- Versions are never reused, not even by a new document of the same name.
   local version = call('HINCRBY', versions, '', 1)
   if args[3] == '' then
     call('HDEL', docs, args[1])
@@ -140,9 +139,9 @@ local function put_document(keys, args)
   return version
 end
 
--- What a client knows of a store that was emptied, as far as nobody else has put it there: the name of the store.
--- The name that it gets if it has none, where its blocks begin, then name, 1 for a queue, data of each document;
--- a queue gets a new number, which comes in front of its data
+-- Restore the documents of a store that was emptied, unless another client did: the name of the store. Arguments: its
+-- name if it has none, where its blocks begin, then name, 1 for a queue, data of each document; a queue gets a new
+-- number, in front of its data
 local function put_documents(keys, args)
   local docs = keys[1]
   local versions, counters = docs .. 'v', sub(docs, 1, -5) .. 'counters'
@@ -163,11 +162,10 @@ local function put_documents(keys, args)
   return call('HGET', counters, 'id_prefix')
 end
 
--- One field of a hash that clients share, if it still says what was changed: 1, or 0. now, field, before, after;
--- '' is none
+-- Compare and set one field of a shared hash: 1, or 0. now, field, before, after; '' means absent
 local function put_field(keys, args)
   local found = call('HGET', keys[1], args[2]) or ''
-  -- What it says already was written by this very call, whose answer was lost; again, so that WAIT waits for it.
+  -- An equal value was written by an earlier try of this call, whose answer was lost; write it again, for WAIT.
   if found ~= args[3] and found ~= args[4] then return 0 end
   if args[4] == '' then
     call('HDEL', keys[1], args[2])
@@ -185,15 +183,15 @@ local function register(name, verb, flags)
   redis.register_function{function_name = PREFIX .. name, callback = run, flags = flags}
 end
 
--- A Redis without memory refuses what adds to it and lets the rest go on.
-local ADDS, GOES_ON = {}, {'allow-oom'}
+-- A Redis without free memory refuses functions that add data and allows the others.
+local ADDS, ALLOWED_WHEN_FULL = {}, {'allow-oom'}
 register('publish', publish, ADDS)
-register('receive', receive, GOES_ON)
-register('ack', ack, GOES_ON)
-register('ack_late', overdue.ack, GOES_ON)
-register('back', back, GOES_ON)
-register('reject', reject, GOES_ON)
--- What was lent and cannot be read: nobody saw it, and it is delivered no more. now, token, then seq, number
+register('receive', receive, ALLOWED_WHEN_FULL)
+register('ack', ack, ALLOWED_WHEN_FULL)
+register('ack_late', late_receipts.ack, ALLOWED_WHEN_FULL)
+register('back', back, ALLOWED_WHEN_FULL)
+register('reject', reject, ALLOWED_WHEN_FULL)
+-- Set aside deliveries that the client could not decode. now, token, then seq, number
 register('set_aside', once(function(Q, args)
   return each_lease(Q, args, 3, function(seq, lease)
     local x = extra_of(Q, seq)
@@ -201,47 +199,47 @@ register('set_aside', once(function(Q, args)
     end_lease(Q, seq, lease)
     count(Q, 'released')
     damage.set_aside(Q, seq, x, sent, rec)
-    settle(Q, seq, x or {})
+    end_delivery(Q, seq, x or {})
     return 'removed'
   end)
-end), GOES_ON)
-register('forsake', forsake, GOES_ON)
-register('extend', extend, GOES_ON)
-register('extend_late', overdue.extend, GOES_ON)
-register('hold', hold, GOES_ON)
-register('limbo', limbo, GOES_ON)
-register('done', done, GOES_ON)
-register('revive', revive, GOES_ON)
+end), ALLOWED_WHEN_FULL)
+register('forsake', release_unanswered, ALLOWED_WHEN_FULL)
+register('extend', extend, ALLOWED_WHEN_FULL)
+register('extend_late', late_receipts.extend, ALLOWED_WHEN_FULL)
+register('hold', hold, ALLOWED_WHEN_FULL)
+register('limbo', claim_outbox, ALLOWED_WHEN_FULL)
+register('done', done, ALLOWED_WHEN_FULL)
+register('revive', return_from_outbox, ALLOWED_WHEN_FULL)
 register('arrive', arrive, ADDS)
-register('would', would, GOES_ON)
+register('would', check_publish, ALLOWED_WHEN_FULL)
 register('fan_out', fan_out, ADDS)
-register('browse', browse.first, GOES_ON)
-register('browse_delayed', browse.delayed, GOES_ON)
-register('in_flight', browse.in_flight, GOES_ON)
-register('survey', survey, GOES_ON)
-register('rear', rear, GOES_ON)
-register('look', look, GOES_ON)
-register('seqs_of', seqs_of, GOES_ON)
-register('standing', standing, GOES_ON)
-register('stats', stats, GOES_ON)
-register('tick', tick, GOES_ON)
-register('cancel', cancel, GOES_ON)
+register('browse', browse.first, ALLOWED_WHEN_FULL)
+register('browse_delayed', browse.delayed, ALLOWED_WHEN_FULL)
+register('in_flight', browse.in_flight, ALLOWED_WHEN_FULL)
+register('survey', scan_ready, ALLOWED_WHEN_FULL)
+register('rear', rear, ALLOWED_WHEN_FULL)
+register('look', look, ALLOWED_WHEN_FULL)
+register('seqs_of', seqs_of, ALLOWED_WHEN_FULL)
+register('standing', standing, ALLOWED_WHEN_FULL)
+register('stats', stats, ALLOWED_WHEN_FULL)
+register('tick', tick, ALLOWED_WHEN_FULL)
+register('cancel', cancel, ALLOWED_WHEN_FULL)
 register('edit', edit, ADDS)
-register('reschedule', reschedule, GOES_ON)
-register('send_on', send_on, GOES_ON)
-register('purge', purge, GOES_ON)
-register('configure', configure, GOES_ON)
-register('block', block, GOES_ON)
-register('drop', drop, GOES_ON)
+register('reschedule', reschedule, ALLOWED_WHEN_FULL)
+register('send_on', move_out, ALLOWED_WHEN_FULL)
+register('purge', purge, ALLOWED_WHEN_FULL)
+register('configure', configure, ALLOWED_WHEN_FULL)
+register('block', block, ALLOWED_WHEN_FULL)
+register('drop', drop, ALLOWED_WHEN_FULL)
 register('put_document', put_document, ADDS)
 register('put_documents', put_documents, ADDS)
-register('form_batch', batches.form, GOES_ON)
-register('open_batches', batches.open, GOES_ON)
-register('known_batches', batches.numbers, GOES_ON)
-register('tidy_batches', batches.tidy, GOES_ON)
-register('read_batch', batches.rows, GOES_ON)
-register('extend_batch', batches.extend, GOES_ON)
-register('ack_batches', batches.ack, GOES_ON)
-register('give_back_batches', batches.give_back, GOES_ON)
+register('form_batch', batches.form, ALLOWED_WHEN_FULL)
+register('open_batches', batches.open, ALLOWED_WHEN_FULL)
+register('known_batches', batches.numbers, ALLOWED_WHEN_FULL)
+register('tidy_batches', batches.tidy, ALLOWED_WHEN_FULL)
+register('read_batch', batches.rows, ALLOWED_WHEN_FULL)
+register('extend_batch', batches.extend, ALLOWED_WHEN_FULL)
+register('ack_batches', batches.ack, ALLOWED_WHEN_FULL)
+register('give_back_batches', batches.give_back, ALLOWED_WHEN_FULL)
 register('put_field', put_field, ADDS)
-register('keep_history', keep_history, GOES_ON)
+register('keep_history', keep_history, ALLOWED_WHEN_FULL)

@@ -1,20 +1,20 @@
--- Batches that a job sends in parts and publishes once.
+-- Staged batches: a job sends them in parts and publishes each once.
 --
 -- The keys of a job share a tag, so they live in one slot:
---   j   hash: b newest batch that is published, r its rows, x those rejected, o whose job it is, from its
---       first part on; n, until it has published, how many batches are staged: it is its owner's while there are any;
---       pb batch that is promised, po whose, pr the promise, pd rows that are published for sure, pt when
---       somebody last went on with it
---   f:<batch>  hash: part -> what is known of it; @o whose, @t touched when, @b bytes of all parts, @w what they
---       weigh in memory, @n how often a part was put
+--   j   hash: b newest published batch, r its rows, x its rejected rows, o owner of the job, from its first part on;
+--       n, until it has published, number of staged batches: the owner keeps it while there are any;
+--       pb batch with a commit plan, po its owner, pr the plan, pd rows that are confirmed as published, pt time of
+--       the last progress
+--   f:<batch>  hash: part -> its metadata; @o owner, @t time of the last change, @b bytes of all parts, @w their
+--       weight in memory, @n how often a part was put
 --   p:<batch>  hash: part -> its bytes
--- A job has one promise at a time. What it has published into a queue is known to that queue (jb): the messages
--- and how far they go are written by one call.
+-- A job has one plan at a time. Each queue stores how much of a batch it has (jb): messages and progress are written
+-- by one call.
 do
 
-local MARKS_MS = 2592000000  -- a job that was not heard of for so long is over
-local STAGE = {'@o', '@t', '@b', '@w', '@n'}  -- in f beside the parts
-local ORPHANS_MS = 3600000  -- later than a sweep would drop them: parts that no list names
+local MARKS_MS = 2592000000  -- a job without activity for so long is forgotten
+local STAGE = {'@o', '@t', '@b', '@w', '@n'}  -- fields of f beside the parts
+local ORPHANS_MS = 3600000  -- parts that no list names expire, later than a sweep would drop them
 
 local function is_foreign(known, owner, is_admin)
   return known and known ~= '' and owner ~= '' and known ~= owner and is_admin ~= '1'
@@ -33,8 +33,8 @@ local function count_parts(f)
   return max(0, call('HLEN', f) - #STAGE)
 end
 
--- now, batch, part, owner, is admin, facts, data, most parts, kept for, mends, weight: 'kept', 'done' or 'late';
--- then weight and parts of the batch
+-- now, batch, part, owner, is admin, metadata, data, most parts, kept for, repairs, weight: 'kept', 'done' or 'late';
+-- then weight and number of parts of the batch
 local function stage_put(keys, args)
   local j, batch, part, owner, is_admin = keys[1], args[2], args[3], args[4], args[5]
   local f, p = keys_of(j, batch)
@@ -72,8 +72,8 @@ local function stage_put(keys, args)
   return {word, tonumber(stage[2] or 0), count_parts(f)}
 end
 
--- now, batch, most parts: time, what is known of the job, of the batch, how many parts, then the promise and the
--- parts, unless there are more than that; neither if that is 0
+-- now, batch, most parts: time, fields of the job, fields of the batch, number of parts, then the plan and the parts,
+-- unless there are more than that; neither if that is 0
 local function stage_look(keys, args)
   local j = keys[1]
   local f = keys_of(j, args[2])
@@ -86,7 +86,7 @@ local function stage_look(keys, args)
   return told
 end
 
--- now, batch, owner, promise, how often parts were put by what the caller knows: 'made', or what stands in its way
+-- now, batch, owner, plan, put count as the caller knows it: 'made', or what prevents it
 local function stage_promise(keys, args)
   local j, batch = keys[1], args[2]
   local f, p = keys_of(j, batch)
@@ -100,7 +100,7 @@ local function stage_promise(keys, args)
   return 'made'
 end
 
--- now, batch, rows: whether it still is the one that is promised
+-- now, batch, rows: 1 if the plan is still that of this batch
 local function stage_progress(keys, args)
   local j = keys[1]
   local known = call('HMGET', j, 'pb', 'pd')
@@ -113,7 +113,7 @@ local function end_promise(j)
   call('HDEL', j, 'pb', 'po', 'pr', 'pd', 'pt')
 end
 
--- now, batch, rows, rejected, remembered for
+-- now, batch, rows, rejected, kept for
 local function stage_done(keys, args)
   local j, batch = keys[1], args[2]
   if call('HGET', j, 'pb') ~= batch then return 0 end
@@ -125,8 +125,8 @@ local function stage_done(keys, args)
   return 1
 end
 
--- now, batch, owner, is admin, even if it is promised, remembered for: 'dropped', 'done' if it is published (then
--- nothing but leftovers went), 'promised' if it is, and stays
+-- now, batch, owner, is admin, 1 even with a plan, kept for: 'dropped', 'done' if it is published (only leftovers were
+-- dropped), 'promised' if it has a plan and stays
 local function stage_drop(keys, args)
   local j, batch, owner, is_admin = keys[1], args[2], args[3], args[4]
   local f, p = keys_of(j, batch)
@@ -142,19 +142,19 @@ local function stage_drop(keys, args)
   local was_staged = call('UNLINK', f, p) > 0
   if is_done(known[2], batch) then return 'done' end
   if known[3] and known[3] ~= batch then return 'dropped' end
-  -- Nobody owns a name of which nothing is left. A count that is too high, by parts that ran out, ends with the key.
+  -- A job name without batches has no owner. A count that is too high, from expired parts, ends with the key.
   if known[4] and was_staged and call('HINCRBY', j, 'n', -1) <= 0 then call('UNLINK', j) end
   return 'dropped'
 end
 
--- Into a queue. now, job, batch, rows that it has by what the caller knows, rows that it has with these, then
--- record, extra of each: how many rows it has, and the answers. Nothing is done where the caller knows it wrong.
+-- Publish into a queue. now, job, batch, rows that the queue has as the caller knows it, rows with these, then record,
+-- options of each: rows that it has, and the answers. Nothing is published if the caller's count is wrong.
 local stage_publish = on_queue(function(Q, args)
   local job, batch, after, up_to = args[2], tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
   local marks, ends = Q.p .. 'jb', Q.p .. 'jz'
   local of, rows = match(call('HGET', marks, job) or '', '^(%d+) (%d+)$')
   of, rows = tonumber(of) or -1, tonumber(rows) or 0
-  -- What the job itself is forgotten for must not keep out one of its name that begins anew.
+  -- The progress of a forgotten job must not affect a new job of the same name.
   if of >= 0 and tonumber(call('ZSCORE', ends, job) or 0) <= Q.now then of = -1 end
   if of > batch then
     rows = FAR
@@ -179,27 +179,27 @@ local stage_publish = on_queue(function(Q, args)
   return {args[5], answers}
 end)
 
--- In a queue. now, job, remembered for: no longer than that. Only of what is done: a promise that waits, however
--- long, goes on by its marks.
+-- Shorten how long a queue keeps the progress of a job. now, job, kept for. Only for published batches: a waiting plan
+-- needs the progress.
 local stage_fade = on_queue(function(Q, args)
   call('ZADD', Q.p .. 'jz', 'XX', 'LT', S(Q.now + tonumber(args[3])), args[2])
   return 1
 end)
 
 register('stage_put', stage_put, ADDS)
-register('stage_look', stage_look, GOES_ON)
+register('stage_look', stage_look, ALLOWED_WHEN_FULL)
 register('stage_promise', stage_promise, ADDS)
-register('stage_progress', stage_progress, GOES_ON)
-register('stage_done', stage_done, GOES_ON)
-register('stage_drop', stage_drop, GOES_ON)
+register('stage_progress', stage_progress, ALLOWED_WHEN_FULL)
+register('stage_done', stage_done, ALLOWED_WHEN_FULL)
+register('stage_drop', stage_drop, ALLOWED_WHEN_FULL)
 register('stage_publish', stage_publish, ADDS)
-register('stage_fade', stage_fade, GOES_ON)
+register('stage_fade', stage_fade, ALLOWED_WHEN_FULL)
 
 end
 
-do  -- a block more: Lua has room for 200 names at a time
+do  -- another block: Lua allows 200 locals at a time
 
--- The list of all staged batches: hash, batch and job -> weight and when; '' -> weight of all.
+-- The list of all staged batches: hash, batch and job -> weight and time; '' -> total weight.
 
 local function set_staged(list, name, bytes, now)
   local before = tonumber(match(call('HGET', list, name) or '', '^%d+') or 0)
@@ -211,7 +211,7 @@ local function set_staged(list, name, bytes, now)
   call('HINCRBY', list, '', (bytes or 0) - before)
 end
 
--- now, batch and job, bytes to come, most bytes, most batches: 'ok', or what is full and how
+-- now, batch and job, bytes to add, most bytes, most batches: 'ok', or which limit is reached
 local function stage_enter(keys, args)
   local list, name, more = keys[1], args[2], tonumber(args[3])
   local known = call('HGET', list, name)
@@ -222,14 +222,14 @@ local function stage_enter(keys, args)
   return {'ok'}
 end
 
--- now, batch and job, bytes that it has; '': it is gone
+-- now, batch and job, its bytes; '': it was dropped
 local function stage_settle(keys, args)
   set_staged(keys[1], args[2], tonumber(args[3]), now_of(args[1]))
   return 1
 end
 
--- The jobs that have published lately: sorted sets, of all and of each owner, by when they are forgotten.
--- now, owner, job, remembered for, most of an owner, most: 'ok', 'owner' or 'all'
+-- The jobs that published lately: sorted sets, of all and of each owner, by the time they are forgotten.
+-- now, owner, job, kept for, most of an owner, most: 'ok', 'owner' or 'all'
 local function stage_job(keys, args)
   local all, own, job = keys[1], keys[1] .. ':' .. args[2], args[3]
   local now = now_of(args[1])
@@ -246,7 +246,7 @@ local function stage_job(keys, args)
 end
 
 register('stage_enter', stage_enter, ADDS)
-register('stage_settle', stage_settle, GOES_ON)
+register('stage_settle', stage_settle, ALLOWED_WHEN_FULL)
 register('stage_job', stage_job, ADDS)
 
 end

@@ -1,9 +1,9 @@
--- The verbs of consumers: receive, and settle what was received.
+-- Receiving and settling.
 
--- -- in hand-out order ----------------------------------------------------------------------------
+-- -- delivery order ----------------------------------------------------------------------------
 
 local function merged(Q, most)
-  -- The plain lane: those that came back and those never handed out, by sequence.
+  -- The plain lane: returned messages and those never delivered, by sequence.
   local p, seqs = Q.p, {}
   local back = Q.bk > 0 and call('ZRANGE', p .. 'r:' .. PLAIN, 0, most - 1) or {}
   local next_back = 1
@@ -31,12 +31,12 @@ local function merged(Q, most)
   return seqs
 end
 
--- The first `most` ready ones, as they would be handed out if every group were free. `all`: with those of
--- FIFO groups that are not due yet, in their places. `free`: only what a receive would get just now.
+-- The first `most` ready messages in the order they would have if no group were held. `all`: including those of FIFO
+-- groups that are not due yet. `free`: only those that a receive would get now.
 local function in_order(Q, most, all, free)
   local p, seqs = Q.p, {}
   if Q.c.fifo then
-    -- Group after group, those that wait for something behind the others.
+    -- Group by group; held groups come last.
     local function add(g)
       local at, size = 0, min(most, 1000)
       local held_from = free and groups.first_out(Q, g)
@@ -55,7 +55,7 @@ local function in_order(Q, most, all, free)
       if #seqs == most then return seqs end
     end
     if free then return seqs end
-    -- Of very many groups those that stand longest: more would hold up everybody else.
+    -- Only the oldest of very many groups: more would block Redis.
     for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, max(min(most, 20000), 2000) - 1)) do
       if #seqs == most then break end
       if call('HEXISTS', p .. 'gr', g) == 0 then add(g) end
@@ -86,22 +86,22 @@ end
 -- -- receive --------------------------------------------------------------------------------------
 
 local function take_out(Q, seq, x)
-  step_out(Q, seq, x)
+  leave_lane(Q, seq, x)
   if Q.c.fifo then
     local g = group_of(x)
-    groups.lend(Q, g, seq)
-    offer(Q, g)
+    groups.add_lease(Q, g, seq)
+    update_ticket(Q, g)
   end
 end
 
--- Those of these types, in order; what is walked past stays. Looks at the first ten thousand only.
-local function of_types(Q, types, limit)
+-- Messages of these types in order; the others stay. Examines the first ten thousand only.
+local function select_types(Q, types, limit)
   local found, held, wanted = {}, {}, 0
   for _, seq in ipairs(in_order(Q, 10000, true)) do
     if wanted == limit then break end
     local x = extra_of(Q, seq)
     local rec, sent = record_of(Q, seq, x)
-    local known_x = x or light_of(rec)
+    local known_x = x or published_extra(rec)
     local g = group_of(known_x)
     local busy = Q.c.fifo and (held[g] or groups.first_out(Q, g) < tonumber(seq) or call('ZSCORE', Q.p .. 'd', seq))
     local is_damaged = not rec or known_x.X
@@ -116,10 +116,10 @@ local function of_types(Q, types, limit)
   return found
 end
 
--- Those that were never handed out. Neighbours are lent as one run.
-local function receive_plain(Q, loan, limit)
+-- Messages that were never delivered. Consecutive ones get one run as their lease.
+local function receive_plain(Q, grant, limit)
   local stream, horizon = Q.p .. 'm', Q.now - Q.c.ret
-  local answer, seqs, sents = loan.answer, {}, {}
+  local answer, seqs, sents = grant.answer, {}, {}
   local n, to, size = 0, #answer, 0
   while limit > n and Q.pl > n do
     local wanted = min(limit - n, 500)
@@ -133,7 +133,7 @@ local function receive_plain(Q, loan, limit)
       if flags % 2 == 0 then
         local sent = sub(id, dash + 1)
         if tonumber(sent) <= horizon then
-          limit = 0  -- the long way deals with it
+          limit = 0  -- expired: the general path handles it
           break
         end
         n = n + 1
@@ -155,14 +155,14 @@ local function receive_plain(Q, loan, limit)
   end
   Q.pl, Q.by = Q.pl - n, Q.by - size
   if n == 0 then return end
-  loan.seqs = seqs
-  local holder, till = loan.holder, loan.till
-  -- Without gaps, and with nothing to follow by the long way.
+  grant.seqs = seqs
+  local holder, till = grant.holder, grant.till
+  -- Consecutive, and nothing left for the general path.
   local whole = tonumber(seqs[n]) - tonumber(seqs[1]) == n - 1 and (limit == n or Q.pl == 0)
   if n > 1 and n <= 500 and whole and Q.c.hist > 0 then
-    local number = S(loan.number)
-    call('HSET', Q.p .. 'ru', number, concat({seqs[1], till, loan.lent, n, string.rep('1', n), holder,
-      loan.consumer}, ' '))
+    local number = S(grant.number)
+    call('HSET', Q.p .. 'ru', number, concat({seqs[1], till, grant.lent, n, string.rep('1', n), holder,
+      grant.consumer}, ' '))
     call('ZADD', Q.p .. 'rn', seqs[1], number)
     if holder == '-' then
       call('ZADD', Q.p .. 'l', till, 'L' .. number)
@@ -170,19 +170,19 @@ local function receive_plain(Q, loan, limit)
       call('SADD', Q.p .. 'b:' .. holder, 'L' .. number)
     end
     Q.rc = Q.rc + n
-    loan.number, loan.step = loan.number + 1, 0
+    grant.number, grant.step = grant.number + 1, 0
     return
   end
-  local terms = ' ' .. till .. ' 1 ' .. loan.lent .. ' '
-  local who = ' ' .. holder .. ' ' .. loan.consumer
+  local terms = ' ' .. till .. ' 1 ' .. grant.lent .. ' '
+  local who = ' ' .. holder .. ' ' .. grant.consumer
   for from = 1, n, 500 do
     local leases, deadlines, at = {}, {}, 0
     for i = from, min(from + 499, n) do
       local seq = seqs[i]
-      leases[at + 1], leases[at + 2] = seq, format('%.0f', loan.number) .. terms .. sents[i] .. who
+      leases[at + 1], leases[at + 2] = seq, format('%.0f', grant.number) .. terms .. sents[i] .. who
       deadlines[at + 1], deadlines[at + 2] = till, seq
       at = at + 2
-      loan.number = loan.number + 1
+      grant.number = grant.number + 1
     end
     call('HSET', Q.p .. 'o', unpack(leases))
     if holder == '-' then
@@ -193,31 +193,31 @@ local function receive_plain(Q, loan, limit)
   end
 end
 
--- What is bound to this holder lasts so much longer.
-local function beats(Q, holder, span)
+-- Extend the leases that are bound to a holder.
+local function renew_holder(Q, holder, span)
   call('ZADD', Q.p .. 'hd', 'GT', S(Q.now + span), holder)
   deadline(Q, Q.now + span)
 end
 
 -- One request of a call: {first number, deadline, step from one number to the next, then id, record, count,
 -- extra of each}; {'!'} if `most_out` messages or more are in flight.
-local function receive_one(Q, limit, lease, consumer, types, version, holder, beat, most_out)
+local function receive_one(Q, limit, lease, consumer, types, version, holder, beat, max_in_flight)
   local c, now = Q.c, Q.now
   local answer = {}
-  if most_out and lent_count(Q) + Q.lb >= most_out then return {'!'} end
+  if max_in_flight and in_flight_count(Q) + Q.lb >= max_in_flight then return {'!'} end
   if c.paused or limit < 1 or (Q.pl + Q.bk + Q.mx == 0) then return answer end
   if lease == '' then lease = c.vis else lease = tonumber(lease) end
   local bound = lease == -1
   local till = bound and 0 or now + lease
   local first = max(Q.num + 1, now * 1000)
-  local loan = {number = first, till = S(till), lent = S(now), holder = bound and holder or '-',
+  local grant = {number = first, till = S(till), lent = S(now), holder = bound and holder or '-',
     consumer = consumer, leases = {}, deadlines = {}, seqs = {}, answer = answer, again = 0}
   answer[1], answer[2], answer[3] = S(first), S(till), 1
-  if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not types and not c.fifo then receive_plain(Q, loan, limit) end
-  if #loan.seqs < limit and Q.pl + Q.bk + Q.mx > 0 then
+  if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not types and not c.fifo then receive_plain(Q, grant, limit) end
+  if #grant.seqs < limit and Q.pl + Q.bk + Q.mx > 0 then
     local chosen, at
-    if types then chosen, at = of_types(Q, types, limit), 0 end
-    while #loan.seqs < limit do
+    if types then chosen, at = select_types(Q, types, limit), 0 end
+    while #grant.seqs < limit do
       local seq, sent, rec, x
       if chosen then
         at = at + 1
@@ -230,40 +230,40 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder, be
       if not rec or (x and x.X) then
         Q.by = Q.by - size_of(rec)
         damage.set_aside(Q, seq, x, sent, rec)
-        settle(Q, seq, x or {})
-      elseif is_over(Q, x, sent) then
+        end_delivery(Q, seq, x or {})
+      elseif is_expired(Q, x, sent) then
         Q.by = Q.by - size_of(rec)
         if c.dle then
-          bury(Q, seq, x, sent, rec, DEAD_EXPIRED, x and x.r, 'taken')
+          dead_letter(Q, seq, x, sent, rec, DEAD_EXPIRED, x and x.r, 'taken')
         else
-          removed(Q, seq, x, sent, GONE_EXPIRED)
-          settle(Q, seq, x or {})
+          remove_message(Q, seq, x, sent, GONE_EXPIRED)
+          end_delivery(Q, seq, x or {})
         end
       elseif x and c.maxr and (x.c or 0) >= c.maxr and (c.exd or (c.dl and x.K ~= version)) then
         Q.by = Q.by - size_of(rec)
-        bury(Q, seq, x, sent, rec, DEAD_RECEIVES, x.r, 'taken')
+        dead_letter(Q, seq, x, sent, rec, DEAD_RECEIVES, x.r, 'taken')
         if c.fifo and c.dl then
-          -- It may have to come back: until that is decided nothing of its group may overtake it.
+          -- It may return: until that is decided, later messages of its group must wait.
           groups.end_turn(Q)
         end
       else
-        lend(Q, loan, seq, sent, rec, x, x and cjson.encode(x))
+        add_lease(Q, grant, seq, sent, rec, x, x and cjson.encode(x))
       end
     end
     groups.end_turn(Q)
   end
-  if #loan.seqs == 0 then return {} end
-  flush_loan(Q, loan)
-  answer[3] = loan.step or 1
-  Q.num = loan.number - 1
+  if #grant.seqs == 0 then return {} end
+  flush_leases(Q, grant)
+  answer[3] = grant.step or 1
+  Q.num = grant.number - 1
   if bound then
-    beats(Q, holder, beat)
+    renew_holder(Q, holder, beat)
   else
     deadline(Q, till)
   end
-  count(Q, 'delivered', #loan.seqs)
-  if loan.again > 0 then count(Q, 'redelivered', loan.again) end
-  event(Q, 'L', answer[1], answer[2], consumer, concat(loan.seqs, ','))
+  count(Q, 'delivered', #grant.seqs)
+  if grant.again > 0 then count(Q, 'redelivered', grant.again) end
+  event(Q, 'L', answer[1], answer[2], consumer, concat(grant.seqs, ','))
   return answer
 end
 
@@ -283,7 +283,7 @@ local receive = up_to_date(function(Q, args)
       args[4], tonumber(args[5]), tonumber(args[i + 4]))
   end
   if args[3] ~= '' then
-    -- What is bound to its holder does not end by itself: see `forsake`.
+    -- Bound leases do not end by themselves: see `release_unanswered`.
     local lent = {}
     for _, answer in ipairs(answers) do
       for i = 4, #answer, 4 do lent[#lent + 1] = sub(answer[i], 1, find(answer[i], '-', 1, true) - 1) end
@@ -295,7 +295,7 @@ end)
 
 -- -- settling -------------------------------------------------------------------------------------
 
--- What a consumer is done with out of one run: 1 for each that was still out, else nil.
+-- Ack messages of one run: 1 for each that was in flight, else nil.
 local function ack_run(Q, number, seqs)
   local text = call('HGET', Q.p .. 'ru', number)
   if not text then return {} end
@@ -330,7 +330,7 @@ local function ack_all(Q, args)
   local p, now = Q.p, Q.now
   local answers, done, rest = {}, {}, {}
   if Q.rc > 0 then
-    -- Neighbours with one number are of one run.
+    -- Consecutive receipts with one number belong to one run.
     local i = 3
     while i < #args do
       local number, seqs, start = args[i + 1], {}, i
@@ -338,7 +338,7 @@ local function ack_all(Q, args)
         seqs[#seqs + 1] = args[i]
         i = i + 2
       end
-      if tonumber(seqs[1]) <= Q.tr then break_up(Q, number) end  -- history has passed it: see below
+      if tonumber(seqs[1]) <= Q.tr then split_run(Q, number) end  -- the history was trimmed past it: see below
       local found = ack_run(Q, number, seqs)
       for j = 1, #seqs do
         if found[j] then
@@ -392,8 +392,8 @@ local function ack_all(Q, args)
         local text = extras[i - from + 1]
         if text or Q.c.fifo then
           local x = text and damage.decode(text) or damage.replace(Q, done[i])
-          forget(Q, done[i], x, 0)
-          settle(Q, done[i], x)
+          forget_message(Q, done[i], x, 0)
+          end_delivery(Q, done[i], x)
         end
       end
     end
@@ -413,9 +413,9 @@ end
 
 local ack = once(ack_all)
 
-local overdue = {}  -- by receipts whose lease may be over
+local late_receipts = {}  -- by receipts whose lease may have ended
 
-overdue.ack = up_to_date(function(Q, args)
+late_receipts.ack = up_to_date(function(Q, args)
   local seq, number = args[2], args[3]
   local lease = lease_of(Q, seq)
   local done = 0
@@ -423,16 +423,16 @@ overdue.ack = up_to_date(function(Q, args)
     if lease.number == number then
       local x = extra_of(Q, seq)
       end_lease(Q, seq, lease)
-      forget(Q, seq, x, lease.sent)
-      settle(Q, seq, x or {})
+      forget_message(Q, seq, x, lease.sent)
+      end_delivery(Q, seq, x or {})
       done = 1
     end
   else
     local state, x = state_of(Q, seq)
     if state and x and x.n and tonumber(number) > 0 and tonumber(number) <= (tonumber(x.n) or 0) then
       local rec, sent = record_of(Q, seq, x)
-      leave_line(Q, seq, x, rec)
-      forget(Q, seq, x, sent)
+      leave_queue(Q, seq, x, rec)
+      forget_message(Q, seq, x, sent)
       done = 1
     end
   end
@@ -443,13 +443,13 @@ overdue.ack = up_to_date(function(Q, args)
   return done
 end)
 
--- What `act(seq, lease)` answers to each receipt from args[first] on, or `?` and why there is no such lease.
+-- The answers of `act(seq, lease)` for the receipts from args[first] on; `?` and the reason if there is no such lease.
 local function each_lease(Q, args, first, act)
   local answers = {}
   for i = first, #args, 2 do
     local seq = args[i]
     local lease = lease_of(Q, seq)
-    answers[#answers + 1] = is_live(Q, lease, args[i + 1]) and act(seq, lease) or '?' .. lost(Q, seq)
+    answers[#answers + 1] = is_valid(Q, lease, args[i + 1]) and act(seq, lease) or '?' .. lost(Q, seq)
   end
   return answers
 end
@@ -459,7 +459,7 @@ local back = once(function(Q, args)
   local why, delay = tonumber(args[3]), tonumber(args[4])
   local reason = args[5] ~= '' and args[5] or nil
   return each_lease(Q, args, 6, function(seq, lease)
-    return give_back(Q, seq, lease, why, reason, delay)
+    return return_delivery(Q, seq, lease, why, reason, delay)
   end)
 end)
 
@@ -473,26 +473,26 @@ local reject = once(function(Q, args)
     count(Q, 'nacked')
     if not rec or (x and x.X) then
       damage.set_aside(Q, seq, x, sent, rec)
-      settle(Q, seq, x or {})
+      end_delivery(Q, seq, x or {})
       return 'removed'
     end
-    x = x or light_of(rec)
+    x = x or published_extra(rec)
     x.c, x.n, x.f = lease.count, lease.number, x.f or lease.lent
     if reason then x.r = reason end
-    return bury(Q, seq, x, sent, rec, DEAD_REJECTED, reason, 'lent')
+    return dead_letter(Q, seq, x, sent, rec, DEAD_REJECTED, reason, 'lent')
   end)
 end)
 
--- A receive whose answer never came: what it lent goes back, as if it had not been. now, token, holder
-local forsake = on_queue(function(Q, args)
-  for _, seq in ipairs(answered(Q, args[2]) or {}) do
+-- Undo a receive whose answer was lost: its deliveries are released. now, token, holder
+local release_unanswered = on_queue(function(Q, args)
+  for _, seq in ipairs(earlier_answer(Q, args[2]) or {}) do
     local lease = lease_of(Q, seq)
-    if lease and lease.holder == args[3] then give_back(Q, seq, lease, RELEASED, nil, 0) end
+    if lease and lease.holder == args[3] then return_delivery(Q, seq, lease, RELEASED, nil, 0) end
   end
   return 0
 end)
 
--- Of one that is lent already. A holder, if it is bound to one.
+-- Change the lease of a message in flight. `holder`: nil unless the lease is bound.
 local function set_lease(Q, seq, lease, till, holder)
   end_lease(Q, seq, lease)
   call('HSET', Q.p .. 'o', seq, concat({lease.number, S(till), lease.count, S(lease.lent), S(lease.sent),
@@ -511,7 +511,7 @@ local extend = on_queue(function(Q, args)
   local done = {}
   local answers = each_lease(Q, args, 5, function(seq, lease)
     set_lease(Q, seq, lease, till, span == -1 and holder or nil)
-    if span == -1 then beats(Q, holder, beat) else deadline(Q, till) end
+    if span == -1 then renew_holder(Q, holder, beat) else deadline(Q, till) end
     done[#done + 1] = seq
     return S(till)
   end)
@@ -519,8 +519,8 @@ local extend = on_queue(function(Q, args)
   return answers
 end)
 
--- By the last receipt of a message, whose lease may be over. now, seq, number, lease: the new deadline, or 0
-overdue.extend = up_to_date(function(Q, args)
+-- By the last receipt of a message, whose lease may have ended. now, seq, number, lease: the new deadline, or 0
+late_receipts.extend = up_to_date(function(Q, args)
   local seq, number, till = args[2], args[3], Q.now + tonumber(args[4])
   local lease = lease_of(Q, seq)
   if lease then
@@ -529,13 +529,13 @@ overdue.extend = up_to_date(function(Q, args)
   else
     local state, x = state_of(Q, seq)
     if not state or not x or x.n ~= number then return '0' end
-    if till == Q.now then return S(till) end  -- it waits already
+    if till == Q.now then return S(till) end  -- it is ready already
     local rec, sent = record_of(Q, seq, x)
     if not rec then return '0' end
-    leave_line(Q, seq, x, rec)
+    leave_queue(Q, seq, x, rec)
     if Q.c.fifo then
-      groups.lend(Q, group_of(x), seq)
-      offer(Q, group_of(x))
+      groups.add_lease(Q, group_of(x), seq)
+      update_ticket(Q, group_of(x))
     end
     lease = {number = number, count = x.c, lent = Q.now, sent = sent, consumer = '', holder = '-'}
     set_lease(Q, seq, lease, till)
@@ -545,10 +545,10 @@ overdue.extend = up_to_date(function(Q, args)
   return S(till)
 end)
 
--- A server that is alive says so for all that its connections hold. now, holder, its heartbeat
+-- A live server extends the leases that are bound to its connections. now, holder, its heartbeat
 local hold = on_queue(function(Q, args)
   local held = call('EXISTS', Q.p .. 'b:' .. args[2])
-  if held == 1 then beats(Q, args[2], tonumber(args[3])) end
-  advance(Q)  -- after it: what nobody has returned yet is still its own
+  if held == 1 then renew_holder(Q, args[2], tonumber(args[3])) end
+  advance(Q)  -- after the renewal, so that its leases do not expire here
   return held
 end)
