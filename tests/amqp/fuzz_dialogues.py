@@ -1,4 +1,4 @@
-"""Hostile dialogues for the AMQP door, repeatable by seed: `python -m tests.amqp.fuzz_dialogues`.
+"""Hostile dialogues for the AMQP server, repeatable by seed: `python -m tests.amqp.fuzz_dialogues`.
 
 A whole server without sockets, and several clients at once that say anything a client can say, in any
 order, and then bytes that nobody should say. Whatever comes in: no 541, nothing logged as an error, every
@@ -200,7 +200,7 @@ class FuzzServer:
                 raise FuzzFailure("a client is not listened to any more")
 
     def finish(self, wires: Sequence[FakeTransport]) -> list[list[str]]:
-        """All hang up. What each was told; raises Found if something is left of them."""
+        """Close all. Returns what each received; raises FuzzFailure if anything is left of them."""
         for wire in wires:
             wire.listen()
         for wire in wires:
@@ -213,9 +213,9 @@ class FuzzServer:
         self.turn()
         self._settle_commits()
         self.turn()
-        told = [read_answers(wire.written) for wire in wires]
+        received = [read_answers(wire.written) for wire in wires]
         self._check()
-        return told
+        return received
 
     def _settle_commits(self) -> None:
         done: list[object] = []
@@ -452,10 +452,10 @@ class RandomClient:
         words = (last_word, "channel.open")
         return b"".join(frame(METHOD, channel, encode_method(word, {})) for word in words)
 
-    def receive(self, told: bytes) -> bytes:
+    def receive(self, received: bytes) -> bytes:
         """What it says to channels that were closed on it; most clients go on with others."""
         said = b""
-        for kind, channel, payload in frames_in(told):
+        for kind, channel, payload in frames_in(received):
             if kind == METHOD and payload[:4] in (b"\0\x3c\0\x3c", b"\0\x3c\0\x47"):
                 self._lent.setdefault(channel, []).append(decode_method(payload)[1]["delivery_tag"])
             if kind == METHOD and payload[:4] == b"\0\x14\0\x28" and self._random_fraction.random() < 0.9:

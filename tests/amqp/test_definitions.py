@@ -67,7 +67,7 @@ def test_a_rabbitmq_export_is_imported(topology_server: TopologyServer) -> None:
 
 def test_only_unsupported_definitions_are_reported(topology_server: TopologyServer) -> None:
     report = imported(topology_server, json.loads(EXPORTED.read_text()))
-    told = "\n".join(report.not_converted)
+    skipped = "\n".join(report.not_converted)
     for what in (
         "queue 'log' in vhost 'v'",
         "user 'guest'",
@@ -75,7 +75,7 @@ def test_only_unsupported_definitions_are_reported(topology_server: TopologyServ
         "topic permission of user 'worker'",
         "parameter 'limits' of 'vhost-limits'",
     ):
-        assert what in told
+        assert what in skipped
     assert len(report.not_converted) == 5
     hints = "\n".join(report.hints)
     assert "user 'boss': administrator becomes the role admin" in hints
@@ -158,7 +158,7 @@ def test_users_log_in_with_their_rabbitmq_passwords(topology_server: TopologySer
 
 
 @pytest.mark.parametrize(
-    ("user", "told"),
+    ("user", "skipped"),
     [
         ({"password_hash": "AAAA"}, "its password_hash is none of 'rabbit_password_hashing_sha256'"),
         ({"password_hash": "no base64"}, "its password_hash is none of"),
@@ -167,12 +167,12 @@ def test_users_log_in_with_their_rabbitmq_passwords(topology_server: TopologySer
     ],
 )
 def test_an_unusable_hash_is_reported_with_advice(
-    topology_server: TopologyServer, user: dict[str, str], told: str
+    topology_server: TopologyServer, user: dict[str, str], skipped: str
 ) -> None:
     topology_server.store.add_user("root", role="admin")
     report = imported(topology_server, {"users": [{"name": "old", **user}]})
     assert "password of user 'old'" in report.not_converted[0]
-    assert told in report.not_converted[0]
+    assert skipped in report.not_converted[0]
     assert "`openq user passwd old`" in report.hints[0]
     old = topology_server.store.user("old")
     assert old is not None
@@ -296,10 +296,10 @@ def test_a_binding_to_a_skipped_object_is_reported_and_the_import_continues(
     }
     report = imported(topology_server, source)
     assert report.made["bindings"] == 1
-    told = "\n".join(report.not_converted)
-    assert "unknown exchange type 'x-consistent-hash'" in told
-    assert "binding from exchange 'x' to queue 'q'" in told
-    assert "policy 'p'" in told
+    skipped = "\n".join(report.not_converted)
+    assert "unknown exchange type 'x-consistent-hash'" in skipped
+    assert "binding from exchange 'x' to queue 'q'" in skipped
+    assert "policy 'p'" in skipped
 
 
 @pytest.mark.parametrize(

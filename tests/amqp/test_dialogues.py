@@ -16,7 +16,7 @@ from tests.serving import free_port, served
 _RECORDED = load()
 _STREAMS = "streams are refused: replay is how OpenQ reads a queue's history"
 _WORDS = "the same code in words of our own: RabbitMQ shows terms of Erlang"
-_TELLS = "the client is told what is wrong, where RabbitMQ hangs up or calls it an internal error"
+_TELLS = "the client gets the reason, where RabbitMQ closes the socket or reports an internal error"
 _TYPES = "a number's width is not kept once it is read, so an error cannot name it"
 _TRACE = "there is no firehose, so no exchange for it"
 _FOUR = "only the channel ends, with 406, as in RabbitMQ 4"
@@ -27,7 +27,7 @@ INTENDED_DIFFERENCES = {
     "stream: transient": _STREAMS,
     "quorum: global prefetch": "a prefetch for the whole channel works on every queue",
     "dead letter: only the head expires": "every message expires on time, wherever it stands",
-    "length: zero": "a queue with room for nothing takes nothing, whoever waits",
+    "length: zero": "a queue with max-length 0 accepts nothing, even if a consumer waits",
     "length: given back beyond the limit": "what was with a consumer is not thrown away when it comes back",
     "length: reject-publish": _NACK,
     "length: reject-publish at one of two queues": _NACK,

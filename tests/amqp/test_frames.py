@@ -74,11 +74,11 @@ def frame(kind: int, channel: int, payload: bytes, end: bytes = b"\xce") -> byte
 
 
 def read(data: bytes, step: int, max_body: int = 1 << 20) -> RecordingHandler:
-    told = RecordingHandler()
-    reader = FrameReader(told, MAX_FRAME, max_body)
+    handler = RecordingHandler()
+    reader = FrameReader(handler, MAX_FRAME, max_body)
     for start in range(0, len(data), step):
         reader.feed(data[start : start + step])
-    return told
+    return handler
 
 
 def a_conversation(seed: int) -> bytes:
@@ -113,9 +113,9 @@ def test_the_calls_do_not_depend_on_how_the_bytes_are_split(seed: int, step: int
 def test_every_frame_of_a_conversation_is_reported() -> None:
     bodies = [b"x" * size for size in (10, 10, 10, 20, 20, 30, 10, 5000, 0, 10)]
 
-    told = read(b"".join(publish("q", body) for body in bodies), 1 << 20)
+    handler = read(b"".join(publish("q", body) for body in bodies), 1 << 20)
 
-    assert [each[4] for each in told.calls_received] == bodies
+    assert [each[4] for each in handler.calls_received] == bodies
 
 
 def test_methods_and_properties_of_partial_messages_count_as_pending() -> None:
@@ -136,8 +136,8 @@ def test_methods_and_properties_of_partial_messages_count_as_pending() -> None:
 
 
 def test_long_properties_are_not_cached() -> None:
-    told = RecordingHandler()
-    reader = FrameReader(told, 1 << 17, 1 << 20)
+    handler = RecordingHandler()
+    reader = FrameReader(handler, 1 << 17, 1 << 20)
     all_properties = [
         b"\x20\x00" + (size).to_bytes(4, "big") + b"x" * size for size in (20_000, 20_000, 30_000)
     ]
@@ -149,39 +149,39 @@ def test_long_properties_are_not_cached() -> None:
 
     reader.feed(b"".join(messages))
 
-    assert [each[3] for each in told.calls_received] == all_properties * 2
+    assert [each[3] for each in handler.calls_received] == all_properties * 2
     assert reader.pending_bytes == 0
     assert reader._run is not None
     assert len(reader._run.same) < 1000
 
 
 def test_equal_messages_arrive_in_one_call() -> None:
-    told = read(publish("q", b"hello") * 500, 1 << 20)
+    handler = read(publish("q", b"hello") * 500, 1 << 20)
 
-    assert len(told.calls_received) == 500
-    assert told.calls == 2  # the first, by which the others are recognised, and those
+    assert len(handler.calls_received) == 500
+    assert handler.calls == 2  # the first, by which the others are recognised, and those
 
 
 def test_messages_of_one_method_arrive_in_one_call_despite_other_properties() -> None:
     all_properties = [b"\x00\x80\x03id%d" % number for number in range(10)]
 
-    told = read(
+    handler = read(
         b"".join(
             publish("q", b"hello", amqp_properties=amqp_properties) for amqp_properties in all_properties
         ),
         1 << 20,
     )
 
-    assert [each[3] for each in told.calls_received] == all_properties
-    assert told.calls == 2
+    assert [each[3] for each in handler.calls_received] == all_properties
+    assert handler.calls == 2
 
 
 def test_several_acks_of_one_message_are_gathered_and_multiple_ones_are_methods() -> None:
-    told = read(ack(1) + ack(2) + ack(3) + ack(9, multiple=True) + ack(10), 1 << 20)
+    handler = read(ack(1) + ack(2) + ack(3) + ack(9, multiple=True) + ack(10), 1 << 20)
 
-    assert told.calls_received[:3] == [("ack", 1, 1), ("ack", 1, 2), ("ack", 1, 3)]
-    assert told.calls_received[3][0] == "method"
-    assert told.calls_received[4] == ("ack", 1, 10)
+    assert handler.calls_received[:3] == [("ack", 1, 1), ("ack", 1, 2), ("ack", 1, 3)]
+    assert handler.calls_received[3][0] == "method"
+    assert handler.calls_received[4] == ("ack", 1, 10)
 
 
 @pytest.mark.parametrize("step", [1000, 1 << 20])
@@ -194,9 +194,9 @@ def test_a_body_frame_may_be_over_the_limit_by_its_own_overhead(size: int, step:
     double = method_frame(1, method) + frame(HEADER, 1, struct.pack(">HHQ", 60, 0, 2 * size) + PERSISTENT)
     double += 2 * frame(BODY, 1, b"x" * size)
 
-    told = read(3 * whole + double, step)
+    handler = read(3 * whole + double, step)
 
-    assert [len(each[4]) for each in told.calls_received] == [size, size, size, 2 * size]
+    assert [len(each[4]) for each in handler.calls_received] == [size, size, size, 2 * size]
 
 
 @pytest.mark.parametrize("before", [b"", publish("q", b"hello") * 3], ids=["first", "in a run"])
@@ -254,8 +254,8 @@ def test_connection_methods_after_an_error_are_still_read(step: int) -> None:
     get = method_frame(1, encode_method(m.BasicGet("q", True)))
     last = encode_method(m.ConnectionCloseOk())
     data = publishing * 2 + get + publishing + get + method_frame(0, last)
-    told = RecordingHandler()
-    reader = FrameReader(told, MAX_FRAME, 1 << 20)
+    handler = RecordingHandler()
+    reader = FrameReader(handler, MAX_FRAME, 1 << 20)
 
     for start in range(0, len(data), step):
         try:
@@ -264,7 +264,7 @@ def test_connection_methods_after_an_error_are_still_read(step: int) -> None:
             reader.end()
     reader.feed(b"")
 
-    assert told.calls_received == [("method", 0, last)]
+    assert handler.calls_received == [("method", 0, last)]
 
 
 def test_a_body_in_several_frames_may_be_interrupted_by_another_channel_only() -> None:
@@ -272,24 +272,24 @@ def test_a_body_in_several_frames_may_be_interrupted_by_another_channel_only() -
     cut = long.index(b"\xce\x03", 100) + 1
     other = publish("short", b"z", channel=2)
 
-    told = read(long[:cut] + other + long[cut:], 1 << 20)
+    handler = read(long[:cut] + other + long[cut:], 1 << 20)
 
-    assert [(each[1], len(each[4])) for each in told.calls_received] == [(2, 1), (1, 9000)]
+    assert [(each[1], len(each[4])) for each in handler.calls_received] == [(2, 1), (1, 9000)]
     with pytest.raises(AmqpError) as caught:
         read(publish("q", b"z") * 2 + long[:cut] + publish("q", b"z"), 1 << 20)
     assert caught.value.code == 505
 
 
 def test_a_message_that_is_too_large_is_refused_before_its_body_is_kept() -> None:
-    told = read(publish("q", b"x" * 9000) + publish("q", b"fits"), 1 << 20, max_body=1000)
+    handler = read(publish("q", b"x" * 9000) + publish("q", b"fits"), 1 << 20, max_body=1000)
 
-    assert told.calls_received[0] == ("refused", 1, 406)
-    assert [each[4] for each in told.calls_received[1:]] == [b"fits"]
+    assert handler.calls_received[0] == ("refused", 1, 406)
+    assert [each[4] for each in handler.calls_received[1:]] == [b"fits"]
 
 
 def test_a_paused_reader_reports_nothing_until_it_resumes() -> None:
-    told = RecordingHandler()
-    reader = FrameReader(told, MAX_FRAME, 1 << 20)
+    handler = RecordingHandler()
+    reader = FrameReader(handler, MAX_FRAME, 1 << 20)
     data = (
         publish("q", b"one") + method_frame(1, encode_method(m.BasicQos(0, 1, False))) + publish("q", b"two")
     )
@@ -297,10 +297,10 @@ def test_a_paused_reader_reports_nothing_until_it_resumes() -> None:
     reader.is_paused = True
     reader.feed(data[:20])
     reader.feed(data[20:])
-    assert told.calls_received == []
+    assert handler.calls_received == []
     reader.resume()
 
-    assert [each[0] for each in told.calls_received] == ["publish", "method", "publish"]
+    assert [each[0] for each in handler.calls_received] == ["publish", "method", "publish"]
 
 
 def test_a_content_in_one_frame_and_in_many_is_written_alike() -> None:
@@ -310,7 +310,7 @@ def test_a_content_in_one_frame_and_in_many_is_written_alike() -> None:
     assert whole == content_frames(1, PERSISTENT, body, MAX_FRAME)
     method = method_frame(1, encode_method(m.BasicPublish("", "q", False, False)))
     big = bytes(range(256)) * 100
-    told = read(method + content_frames(1, PERSISTENT, big, MAX_FRAME), 1 << 20)
-    assert told.calls_received == [
+    handler = read(method + content_frames(1, PERSISTENT, big, MAX_FRAME), 1 << 20)
+    assert handler.calls_received == [
         ("publish", 1, encode_method(m.BasicPublish("", "q", False, False)), PERSISTENT, big)
     ]

@@ -256,7 +256,7 @@ def test_bodies_of_unacked_messages_are_not_kept_in_memory(amqp_server: tuple[Se
 def test_a_body_unloaded_while_in_flight_is_complete_when_redelivered(
     amqp_server: tuple[Served, int],
 ) -> None:
-    """Bodies of many open deliveries are on disk only: returned, dead-lettered, or got by another door."""
+    """Bodies of many unacked deliveries are on disk only: requeued, dead-lettered or received elsewhere."""
     server, port = amqp_server
     bodies = [f"{n} " + "x" * 200 for n in range(3_000)]
     with RawClient(port).confirming() as client, RawClientWithBodies(port) as miser:

@@ -56,7 +56,7 @@ OMITTED_FIELDS = {
 OMITTED_FIELDS["queue"] = OMITTED_FIELDS["queue in a list"]
 # What only OpenQ tells.
 ADDED_FIELDS = {"queue": {"messages_delayed"}, "queue in a list": {"messages_delayed"}}
-# Told by the AMQP door itself; here only those count that every tool looks for.
+# Shown by the AMQP server; only the fields that every tool needs are required.
 CONNECTION_OBJECTS = {
     "connection": {"name", "user", "vhost", "state", "protocol", "peer_host", "peer_port"},
     "channel": {"name", "number", "user", "vhost"},

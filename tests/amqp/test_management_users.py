@@ -39,7 +39,7 @@ class UsersServer:
 
 @pytest.fixture(scope="module")
 def amqp_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UsersServer]:
-    data = tmp_path_factory.mktemp("house")
+    data = tmp_path_factory.mktemp("users")
     UserStore(data / "users.json").add_user("boss", password=PASSWORD, role="admin")
     port = free_port()
     with served(data, "--amqp-port", str(port)) as server:
@@ -134,10 +134,10 @@ def test_a_rabbitmq_password_hash_accepts_its_password(
     ],
 )
 def test_an_invalid_user_is_refused_with_the_reason(boss: Api, body: dict[str, Any], reason: str) -> None:
-    status, told = boss("PUT", "/api/users/wrong", body)
+    status, answer = boss("PUT", "/api/users/wrong", body)
 
-    assert (status, told["error"]) == (400, "bad_request")
-    assert reason in told["reason"]
+    assert (status, answer["error"]) == (400, "bad_request")
+    assert reason in answer["reason"]
     assert boss("GET", "/api/users/wrong")[0] == 404
 
 
@@ -168,16 +168,16 @@ def test_permissions_that_cannot_be_expressed_exactly_are_refused(
     store.add_user("banned", rules=[Rule("deny", frozenset({"receive"}), "secret")])
     until(lambda: boss("GET", "/api/users/banned")[0] == 200)
 
-    status, told = boss("PUT", "/api/permissions/%2F/banned", {**EVERYTHING, "write": "a{3}"})
-    assert (status, "cannot express 'a{3}'" in told["reason"]) == (400, True)
+    status, answer = boss("PUT", "/api/permissions/%2F/banned", {**EVERYTHING, "write": "a{3}"})
+    assert (status, "cannot express 'a{3}'" in answer["reason"]) == (400, True)
     assert boss("PUT", "/api/permissions/%2F/banned", {"configure": ".*"})[0] == 400
     assert boss("PUT", "/api/permissions/%2F/nobody", EVERYTHING)[1]["reason"] == "vhost_or_user_not_found"
     assert (
         boss("PUT", "/api/permissions/nowhere/banned", EVERYTHING)[1]["reason"] == "vhost_or_user_not_found"
     )
     for user, body in (("manager", {**EVERYTHING, "configure": ""}), ("roamer", {**EVERYTHING, "write": ""})):
-        status, told = boss("PUT", f"/api/permissions/%2F/{user}", body)
-        assert (status, "would keep more permissions" in told["reason"]) == (400, True)
+        status, answer = boss("PUT", f"/api/permissions/%2F/{user}", body)
+        assert (status, "would keep more permissions" in answer["reason"]) == (400, True)
         assert boss("DELETE", f"/api/permissions/%2F/{user}")[0] == 400
     assert boss("PUT", "/api/permissions/%2F/manager", EVERYTHING)[0] == 204
     # What somebody was denied stays denied.
@@ -251,8 +251,8 @@ def test_the_first_user_of_an_open_server_must_be_able_to_add_others(tmp_path: P
     with served(tmp_path, "--amqp-port", str(free_port())) as server:
         guest = Api(server.url)
         for body in ({"tags": "administrator"}, {"tags": "management", "password": "x"}):
-            status, told = guest("PUT", "/api/users/first", body)
-            assert (status, "the first user must" in told["reason"]) == (400, True)
+            status, answer = guest("PUT", "/api/users/first", body)
+            assert (status, "the first user must" in answer["reason"]) == (400, True)
         assert guest("PUT", "/api/users/guest", {"tags": "administrator", "password": "guest"})[0] == 400
         assert guest("DELETE", "/api/users/guest")[0] == 400
         assert guest("DELETE", "/api/permissions/%2F/guest")[0] == 400

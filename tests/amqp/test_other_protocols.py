@@ -1,4 +1,4 @@
-"""What AMQP remembers of a queue is about that very queue, whatever other doors do under its name."""
+"""AMQP's state of a queue does not apply to a later queue of the same name made by another protocol."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_values_the_engine_cannot_store_are_refused(topology_server: TopologySer
         assert refused.value.code == 406
 
 
-# -- queues of other doors ------------------------------------------------------------------------
+# -- queues of other protocols ------------------------------------------------------------------------
 
 
 def test_a_queue_of_another_protocol_can_be_declared_without_arguments(
