@@ -1,10 +1,8 @@
-"""Exactly once through a real Spark: batches that come again, runs that end, and everybody killed."""
+"""Exactly once through a real Spark: batches that come again and runs that end."""
 
 from __future__ import annotations
 
 import json
-import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +12,10 @@ import pytest
 from openq import OpenQ
 from openq.pipeline.closer import Closer, close_stream
 from openq.pipeline.session import reason
-from tests.crash.pipeline import KINDS, PipelineLoop
-from tests.crash.seeds import chosen_seed, repeat_with
 from tests.serving import Served, served, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="finds Spark's workers in /proc")
 
 
 @pytest.fixture
@@ -157,16 +151,3 @@ def test_stream_errors_are_one_sentence(spark: SparkSession, server: Served, tmp
     assert "nowhere" in complaint(queue="nowhere")
     assert complaint(leaseTimeout="1s") == "leaseTimeout must be from 5 s to 7 days"
     assert counts(server, "a") == (3, 0)
-
-
-@needs_proc
-def test_every_message_arrives_once_though_every_process_is_killed(tmp_path: Path) -> None:
-    """Once each, and no more starts of Spark than that needs; `make crash` has neither limit."""
-    seed = chosen_seed()
-    loop = PipelineLoop(tmp_path, seed, messages=300, limit=100, apart=3, gentle=True)
-
-    complaint = loop.run(random.Random(seed).sample(KINDS, 3))
-
-    log = (tmp_path / "job.log").read_text(errors="replace")[-4000:]
-    assert complaint == "", f"{complaint}; {repeat_with(seed)}\n{log}"
-    assert loop.killed.total() == 3
