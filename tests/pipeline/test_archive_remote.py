@@ -443,4 +443,4 @@ def test_the_command_reads_from_a_server(
         assert (code, "--archive DIR" in text.splitlines()[0]) == (2, True)
     code, text = call("run")
     assert code != 0
-    assert "no such directory; give --data DIR, or --url URL and --archive DIR" in text.splitlines()[0]
+    assert "no such directory; set --data DIR, or --url URL and --archive DIR" in text.splitlines()[0]
