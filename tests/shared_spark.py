@@ -1,4 +1,4 @@
-"""One Spark for all tests of a process. They may do anything with it but end it."""
+"""One Spark session for all tests of a process, which must not stop it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# One compiler and one collector thread, and Spark's own classes taken on trust: a short run is cheaper so.
+# One compiler and one collector thread, and no verification of Spark's classes: faster for short runs.
 JAVA = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
@@ -28,7 +28,7 @@ def spark() -> Iterator[SparkSession]:
     from openq.pipeline.session import session
 
     made = session("local[2]", app_name="openq-tests", **SPARK)
-    # Every session of this process ends by its one context, `newSession` and `stop` of a session included.
+    # Every session of this process uses this context, also those of `newSession`.
     context = made.sparkContext
     context.stop = _refuse  # type: ignore[method-assign]
     yield made

@@ -6,6 +6,7 @@ A new part of the package gets its place in LAYERS, or the first test names it.
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -162,6 +163,43 @@ def test_redis_knows_no_disk() -> None:
     ]
 
     assert [name for name in found if name.startswith(("openq.journal", "openq.local.broker"))] == []
+
+
+# The data pipeline meets the rest of OpenQ at few places (docs/ARCHITECTURE.md, "The data pipeline").
+HISTORY_USES = ("openq.amqp_fields", "openq.engine.records", "openq.errors", "openq.journal", "openq.model")
+PIPELINE_USES = (
+    *("openq.client", "openq.config", "openq.errors", "openq.history", "openq.packed", "openq.parsing"),
+    "openq.pipeline",
+)
+SEAMS = {"pipeline/cursors", "pipeline/subscriptions", "pipeline/stages"}
+HISTORY_ROUTES = {"history/end", "history/rows", "history/snapshot"}
+
+
+@pytest.mark.parametrize(
+    ("part", "allowed"), [("history", ("openq.history", *HISTORY_USES)), ("pipeline", PIPELINE_USES)]
+)
+def test_the_data_pipeline_imports_little(part: str, allowed: tuple[str, ...]) -> None:
+    used = {
+        name
+        for path in sorted((SOURCE / part).rglob("*.py"))
+        for _, name in imports(path.read_text(), module_name(path, SOURCE), path.name == "__init__.py")
+        if name.startswith("openq.")
+    }
+
+    assert {name for name in used if not name.startswith(allowed)} == set()
+
+
+def test_the_pipeline_calls_a_server_at_three_seams() -> None:
+    """Beside the history itself: cursors, subscriptions and staged batches."""
+    texts = {
+        node.value
+        for path in (SOURCE / "pipeline").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    routes = {found[0] for text in texts if (found := re.match(r"(?:pipeline|history)/[a-z]+", text))}
+
+    assert routes == SEAMS | HISTORY_ROUTES
 
 
 def test_the_core_needs_the_standard_library_only() -> None:

@@ -26,6 +26,21 @@ CONTENT_TYPE = "application/x-openq-rows"
 KINDS = ("bytes", "text", "json", "int")
 NULL = 0xFFFFFFFF
 
+# The columns of messages to be published, and their kinds.
+MESSAGE_COLUMNS = {
+    "body": "bytes",
+    "queue": "text",
+    "message_id": "text",
+    "type": "text",
+    "group": "text",
+    "dedup_id": "text",
+    "delay_us": "int",
+    "priority": "int",
+    "attributes": "json",
+    "headers": "json",
+    "content_type": "text",
+}
+
 _U32 = Struct("<I")
 _MAX_HEADER = 1 << 16
 _MAX_COLUMNS = 100

@@ -14,7 +14,7 @@ from openq.amqp.patterns import MAX_LENGTH, Pattern, UnsupportedPattern
 from openq.amqp.permissions import globs_of
 from openq.amqp.policies import FILE, InvalidAmqpPolicy, Policies, Policy
 from openq.auth.policy import matches
-from openq.history.selection import _matches as matches_glob
+from openq.history.selection import matches_pattern as matches_glob
 from tests.server.raw_http import RawHttpClient
 from tests.serving import served
 

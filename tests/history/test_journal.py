@@ -20,7 +20,7 @@ from openq.amqp_fields import AmqpProperties, Timestamp, encode
 from openq.clock import VirtualClock
 from openq.engine.records import RUN, pack_properties, unpack_properties
 from openq.errors import HistoryUnavailable, InvalidSetting, JournalDamaged, OpenQError
-from openq.history import decode
+from openq.history import decode_table
 from openq.history.journal import (
     JournalFiles,
     MessageTracker,
@@ -113,12 +113,12 @@ def test_each_column_alone_is_the_same(
 def test_small_batches_hold_the_same_rows(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {table: rows(journal, Selection(table)) for table in TABLES}
 
-    monkeypatch.setattr(decode, "BATCH_ROWS", 61)
-    monkeypatch.setattr(decode, "_GAP", 2_000)
+    monkeypatch.setattr(decode_table, "BATCH_ROWS", 61)
+    monkeypatch.setattr(decode_table, "_GAP", 2_000)
     for table in TABLES:
         assert rows(journal, Selection(table)) == whole[table]
-    monkeypatch.setattr(decode, "BATCH_ROWS", 5_000)
-    monkeypatch.setattr(decode, "BATCH_BYTES", 6_000)
+    monkeypatch.setattr(decode_table, "BATCH_ROWS", 5_000)
+    monkeypatch.setattr(decode_table, "BATCH_BYTES", 6_000)
     for table in TABLES:
         assert rows(journal, Selection(table)) == whole[table]
 

@@ -17,7 +17,6 @@ import pytest
 
 from openq.broker import staged_batches, staged_rows
 from openq.broker.interface import Broker
-from openq.broker.packed_messages import COLUMNS
 from openq.broker.staged_batches import (
     CommitPlan,
     Committed,
@@ -39,7 +38,7 @@ from openq.journal.file_journal import Journal
 from openq.local import staging
 from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
-from openq.packed import pack
+from openq.packed import MESSAGE_COLUMNS, pack
 from tests.crash.faults import FaultyDisk
 from tests.serving import until
 
@@ -89,7 +88,7 @@ def newest_of(broker: Broker) -> tuple[str, int] | None:
 def send(
     broker: Broker, columns: dict[str, list[Any]], batch: int = 0, part: str = "p", job: StagingJob = JOB
 ) -> int:
-    return broker.staging.put(job, batch, part, pack(columns, COLUMNS))
+    return broker.staging.put(job, batch, part, pack(columns, MESSAGE_COLUMNS))
 
 
 # -- whole, in order, once

@@ -1,4 +1,4 @@
-"""Journals and servers with messages of every kind in them."""
+"""Journals and servers with messages of every kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openq.local.broker import LocalBroker
 
 
 class Sent(NamedTuple):
-    """What a publisher knows of a message: the rows of the history must say the same."""
+    """A message as its publisher sent it: rows of the history must equal it."""
 
     queue: str
     body: bytes
@@ -69,7 +69,7 @@ def fill(open_queue: Callable[..., Any], count: int = 100) -> Filled:
 
 
 def fill_path(path: Path, count: int = 100, segment_bytes: int = 64 << 20) -> Filled:
-    """A data directory that nobody has open any more. Small segments make many of them."""
+    """A closed data directory. `segment_bytes` sets the number of segments."""
     broker = LocalBroker(path, segment_bytes=segment_bytes)
     try:
         return fill(lambda name, **settings: OpenQ(name, broker=broker, **settings), count)

@@ -1,4 +1,4 @@
-"""Made-up histories, and the figures of the analytics job by walking them in plain Python, step by step."""
+"""Generated histories, and the metrics of the analytics job computed from them in plain Python."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class History:
     seq: int = 0
     now_us: int = START_US
 
-    # A history for `analytics.Job`, of what is there now.
+    # The interface that `AnalyticsJob` reads from.
     spark: SparkSession | None = None
     gap: tuple[int, int] | None = None
     journal: str = "salt"
@@ -61,12 +61,12 @@ class History:
     def frame(self, table: str, rows: list[dict[str, Any]], body: bool = False) -> Any:
         assert self.spark is not None
         names = arrow_schema(table, body=body).names
-        # Not evenly spread and not in order: nothing may depend on how rows come.
+        # In random order and unevenly partitioned: results must not depend on that.
         rows = sorted(rows, key=lambda row: (row["seq"] or 0) * 7919 % 101)
         made = pa.Table.from_pylist(rows, arrow_schema(table, names))
         return self.spark.createDataFrame(made, ddl(table, names))
 
-    # -- what may happen
+    # -- events
 
     def publish(self, queue: str, **more: Any) -> tuple[str, int, str]:
         self.position += 1
@@ -114,7 +114,7 @@ class History:
 
     @classmethod
     def of(cls, data: Path) -> History:
-        """What a data directory and its archive hold."""
+        """The rows of a data directory and its archive."""
         made, local = cls(), LocalHistory(data)
         for table, rows in (("messages", made.messages), ("events", made.events)):
             selection = Selection(table=table)
@@ -198,7 +198,7 @@ class Simulation:
                 self.held = [life for life in self.held if life[0] != queue]
 
 
-# -- the same figures, the slow way ----------------------------------------------------------------------
+# -- the same metrics in plain Python ----------------------------------------------------------------------
 
 
 @dataclass
@@ -312,7 +312,7 @@ class Recount:
         return window + self.window_us
 
     def in_flight(self, queue: str, window: int) -> int:
-        """Lent before the end of the window, and not back by then."""
+        """Messages in flight at the end of the window."""
         end = self._until(window)
         loans = [
             *self.loans,

@@ -20,7 +20,7 @@ import pytest
 from openq import OpenQ
 from openq.cli.main import main
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
-from openq.history.archive import Archive, ArchiveDamaged
+from openq.history.archive import Archive, ArchiveBusy, ArchiveDamaged
 from openq.history.journal import JournalFiles
 from openq.history.local import LocalHistory
 from openq.history.schema import TABLES, VERSION_KEY, arrow_schema
@@ -28,7 +28,7 @@ from openq.history.selection import Selection
 from openq.local.broker import LocalBroker
 from openq.pipeline.archive import archive, compact, erase, vacuum, verify, watch
 from openq.pipeline.archive_files import row_checksums, sorted_by_day, write_rows
-from openq.pipeline.archive_tasks import ArchiveBusy, TaskFailed, archive_lock, run_tasks
+from openq.pipeline.archive_tasks import TaskFailed, run_tasks
 from tests.crash.seeds import chosen_seed, repeat_with
 from tests.pipeline.conftest import fill_path
 from tests.serving import free_port, served, until
@@ -203,7 +203,7 @@ def test_a_dry_run_changes_nothing(data: Path) -> None:
 
 
 def test_one_job_at_a_time(data: Path) -> None:
-    with archive_lock(str(data / "archive")), pytest.raises(ArchiveBusy, match=str(os.getpid())):
+    with Archive(data / "archive").locked(), pytest.raises(ArchiveBusy, match=str(os.getpid())):
         archive(None, path=str(data))
 
 

@@ -17,7 +17,7 @@ import pytest
 from openq import OpenQ
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
 from openq.pipeline import resend_plan as plans
-from openq.pipeline.replay import _cut, choose, replay
+from openq.pipeline.replay import choose, cut_slices, replay
 from openq.pipeline.replay_run import steps
 from openq.pipeline.resend import ResendContext
 from openq.pipeline.resend_plan import PlanBusy, RateLimiter, batch_size, load_plan, make_plan
@@ -241,10 +241,10 @@ def test_a_plan_file_is_read_back_and_other_files_are_refused(tmp_path: Path) ->
 def test_slices_join_adjacent_buckets_up_to_a_limit() -> None:
     buckets = [(0, 10, 5, 100), (20, 25, 5, 100), (30, 31, 50, 100), (40, 41, 1, 900)]
 
-    assert _cut(buckets, 10, 1000) == [(0, 25, 10), (30, 31, 50), (40, 41, 1)]
-    assert _cut(buckets, 1000, 150) == [(0, 10, 5), (20, 25, 5), (30, 31, 50), (40, 41, 1)]
-    assert _cut(buckets, 1000, 10_000) == [(0, 41, 61)]
-    assert _cut([], 10, 10) == []
+    assert cut_slices(buckets, 10, 1000) == [(0, 25, 10), (30, 31, 50), (40, 41, 1)]
+    assert cut_slices(buckets, 1000, 150) == [(0, 10, 5), (20, 25, 5), (30, 31, 50), (40, 41, 1)]
+    assert cut_slices(buckets, 1000, 10_000) == [(0, 41, 61)]
+    assert cut_slices([], 10, 10) == []
 
 
 def test_steps_follow_the_number_of_messages_and_the_original_time() -> None:

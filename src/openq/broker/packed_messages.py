@@ -19,21 +19,8 @@ from ..engine.records import HEAD_SIZE, pack_value, plain_copy, run_step
 from ..errors import InvalidSetting, OpenQError
 from ..model import MAX_SPAN_MS, DeliveryOptions, Draft, Properties, check_name, plain_options
 from ..names import qualified_name, split_name
-from ..packed import NULL, Part
+from ..packed import MESSAGE_COLUMNS, NULL, Part
 
-COLUMNS = {
-    "body": "bytes",
-    "queue": "text",
-    "message_id": "text",
-    "type": "text",
-    "group": "text",
-    "dedup_id": "text",
-    "delay_us": "int",
-    "priority": "int",
-    "attributes": "json",
-    "headers": "json",
-    "content_type": "text",
-}
 REASON, INTENDED = "rejected_reason", "rejected_queue"  # attributes of a row that became a dead letter
 
 _MAX_TEXT = 1024  # of an id, a group, a type
@@ -119,9 +106,9 @@ def _text_bytes(text: str | None) -> int:
 
 def check_columns(part: Part) -> None:
     for name, kind in part.kinds.items():
-        wanted = COLUMNS.get(name)
+        wanted = MESSAGE_COLUMNS.get(name)
         if wanted is None:
-            raise InvalidSetting(f"a column {name[:100]!r}; known are {', '.join(COLUMNS)}")
+            raise InvalidSetting(f"a column {name[:100]!r}; known are {', '.join(MESSAGE_COLUMNS)}")
         if kind != wanted:
             raise InvalidSetting(f"column {name!r} must be {wanted}, not {kind}")
     if "body" not in part.kinds:

@@ -14,6 +14,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -24,9 +25,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
+from openq.errors import DirectoryInUse, HistoryUnavailable, InvalidSetting, OpenQError
+from openq.history.moments import to_us
 from openq.history.schema import TABLES, VERSION, arrow_schema, check_version
 from openq.history.selection import Selection
+from openq.journal.lockfile import DirectoryLock
 
 FORMAT = "openq.archive"
 SUFFIX = ".parquet"
@@ -46,6 +49,14 @@ class ArchiveConflict(OpenQError):
     def __init__(self, path: str, version: int) -> None:
         super().__init__(f"version {version} of the archive {path} was committed by another job; run again")
         self.version = version
+
+
+class ArchiveBusy(OpenQError):
+    code = "archive_busy"
+
+    def __init__(self, path: str, pid: int | None) -> None:
+        who = f"process {pid}" if pid else "another process"
+        super().__init__(f"{who} is working on the archive {path}: wait until it is done, and run this again")
 
 
 class ArchiveDamaged(OpenQError):
@@ -187,6 +198,19 @@ class Archive:
         # Manifests never change: the last one read is valid as long as its file is the same.
         self._known: tuple[tuple[int, ...], Manifest] | None = None
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One job at a time changes an archive. Readers need no lock: they see committed versions only."""
+        os.makedirs(self.path, exist_ok=True)
+        try:
+            lock = DirectoryLock(self.path, time.time_ns() // 1_000_000)
+        except DirectoryInUse as error:
+            raise ArchiveBusy(self.path, error.pid) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
     # -- manifests
 
     def versions(self) -> list[int]:
@@ -229,7 +253,7 @@ class Archive:
         """The manifest of a version, or the newest at a time. Raises HistoryUnavailable."""
         if isinstance(as_of, datetime):
             moment = as_of if as_of.tzinfo is not None else as_of.replace(tzinfo=UTC)
-            limit_us = _comparable(moment)
+            limit_us = to_us(moment)
             for version in reversed(self.versions()):
                 manifest = self.read(version)
                 if manifest.created_us <= limit_us:
@@ -271,7 +295,7 @@ class Archive:
             except FileNotFoundError:
                 pass
         for directory in (self._manifests, self.path):
-            _sync_directory(directory)
+            sync_path(directory)
         return manifest.version
 
     def _manifest_path(self, version: int) -> str:
@@ -420,9 +444,6 @@ class Archive:
         return paths
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch in these columns and types; columns it lacks are null."""
     if batch.schema.equals(schema):
@@ -533,9 +554,7 @@ def _statistics(group: Any, columns: dict[str, int], name: str) -> tuple[Any, An
 
 def _comparable(value: Any) -> Any:
     if isinstance(value, datetime):
-        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        past = moment - _EPOCH
-        return (past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds
+        return to_us(value)
     return value
 
 
@@ -568,7 +587,7 @@ def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0][:200]
 
 
-def _sync_directory(path: str) -> None:
+def sync_path(path: str) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -36,6 +36,7 @@ from openq.journal.format import (
     verify,
 )
 from openq.journal.index import SegmentIndex, index_path, load
+from openq.journal.lockfile import holder
 from openq.journal.scan import Block, SegmentScan, read_header, segment_numbers, segment_path
 
 Array = npt.NDArray[Any]
@@ -73,6 +74,10 @@ class SegmentRef:
     rows: int
     first_ms: int = 0
     last_ms: int = 0
+
+    @property
+    def start_position(self) -> int:
+        return make_location(self.number, 0)
 
     @property
     def first_position(self) -> int:
@@ -141,6 +146,11 @@ class JournalFiles:
     def end_position(self) -> int:
         """The start of the next block: everything before it is durable and readable."""
         return self.segments()[-1].end_position
+
+    def server_url(self) -> str | None:
+        """The address of the running server that holds this data directory, if there is one."""
+        pid, url = holder(self.path)
+        return url if pid is not None and _is_alive(pid) else None
 
     def ref(self, number: int) -> SegmentRef:
         """Raises HistoryUnavailable if the segment is no longer kept."""
@@ -303,6 +313,16 @@ class JournalFiles:
             tail.parts.append(rows)
             tail.rows += len(rows) // ROW.itemsize
             tail.index = None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def rows_array(index: SegmentIndex) -> Array:

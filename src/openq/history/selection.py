@@ -130,7 +130,7 @@ class Selection:
         return needed
 
     def matches_queue(self, name: str) -> bool:
-        return not self.queues or any(_matches(pattern, name) for pattern in self.queues)
+        return not self.queues or any(matches_pattern(pattern, name) for pattern in self.queues)
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Exactly the selected rows and columns of a batch that has at least `read_columns`."""
@@ -170,7 +170,7 @@ class Selection:
 _patterns: dict[str, re.Pattern[str]] = {}
 
 
-def _matches(pattern: str, name: str) -> bool:
+def matches_pattern(pattern: str, name: str) -> bool:
     if "*" not in pattern and "?" not in pattern:
         return pattern == name
     compiled = _patterns.get(pattern)

@@ -36,14 +36,13 @@ from openq.engine.records import (
     decode,
 )
 from openq.errors import InvalidSetting
-from openq.history.option_columns import HAS_OPTIONS, OptionColumns, OutOfBounds, gather_checked
+from openq.history.layout import option_starts, read_options
+from openq.history.option_columns import HAS_OPTIONS, OutOfBounds
 from openq.history.segments import Array, SegmentBytes, SegmentRef, rows_array
 from openq.journal.format import FRAME_BYTES
 from openq.journal.index import SegmentIndex
 
-RECORD_HEAD_BYTES = 24  # bytes of a record before the fields of its kind
 _WINDOW = 16 << 20
-_VARIED_FLAG = 4
 
 
 def _no_numbers() -> Array:
@@ -69,29 +68,6 @@ class SegmentContext:
     def name(self, number: int) -> str:
         # The engine's name of a queue whose definition was lost by damage.
         return self.names.get(number) or f"recovered-{number}"
-
-
-def option_starts(view: Array, base: int, rows: Array) -> Array:
-    """Where the options or properties of each message begin in `view`, or its body if it has none."""
-    at = rows["offset"].astype(np.int64) - base + FRAME_BYTES
-    kinds = rows["kind"]
-    starts = at + RECORD_HEAD_BYTES
-    run = kinds == RUN
-    if run.any():
-        has_options = (rows["flags"][run] & ~np.uint8(_VARIED_FLAG)) != 0
-        starts[run] = at[run] + np.where(has_options, 3, 2)
-    route = kinds == ROUTE
-    if route.any():
-        starts[route] += 4 + 12 * gather_checked(view, starts[route], 4).astype(np.int64)
-    starts[(kinds == EDIT) | (kinds == COPY)] += 8
-    return starts
-
-
-def read_options(view: Array, starts: Array, rows: Array) -> OptionColumns:
-    has = (rows["flags"] & HAS_OPTIONS) != 0
-    sizes = np.zeros(len(rows), dtype=np.int64)
-    sizes[has] = gather_checked(view, starts[has], 4)
-    return OptionColumns(view, starts + 4, sizes, has)
 
 
 def bare_context(ref: SegmentRef, index: SegmentIndex) -> SegmentContext:

@@ -183,11 +183,10 @@ class HistoryWorker:
 
         import pyarrow as pa
 
-        from openq.history.local import Piece
         from openq.history.schema import arrow_schema
 
         history, selection = self._history(task), self._selection(task)
-        piece = check_piece(Piece.from_json(task["piece"]), history, task["end"])
+        piece = self._piece(task, history)
         schema = arrow_schema(selection.table, selection.names, selection.body)
         wide = selection
         if "queue" not in selection.names:
@@ -200,7 +199,14 @@ class HistoryWorker:
             for batch in self._visible_rows(history.read(piece, wide)):
                 writer.write_batch(batch.select(schema.names).replace_schema_metadata(schema.metadata))
                 if sink.tell() > MAX_ANSWER:
-                    raise InvalidSetting("this piece is too large to send; read by path, or without bodies")
+                    raise InvalidSetting(
+                        "this piece is too large to send; ask for smaller ones, or no bodies"
+                    )
+
+    def _piece(self, task: dict[str, Any], history: Any) -> Any:
+        from openq.history.local import Piece
+
+        return check_piece(Piece.from_json(task["piece"]), history, task["end"])
 
     def _visible_rows(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -274,17 +280,6 @@ def write(handle: int, data: bytes) -> None:
         view = view[os.write(handle, view) :]
 
 
-def serve(end: socket.socket, prepare: Callable[[], None]) -> None:
-    channel = WorkerChannel(end)
-    reader = HistoryWorker(channel)
-    prepare()
-    while True:
-        task = channel.receive()
-        if task is None:
-            return
-        reader.run_task(task)
-
-
 def prepare() -> None:
     """Import what every task needs before the first one. Missing packages are reported by the first task."""
     try:
@@ -301,7 +296,7 @@ def prepare() -> None:
     gc.freeze()
 
 
-def die_with_parent() -> None:
+def _die_with_parent() -> None:
     """Also in the middle of a task, when nothing reads the socket that a killed server has closed."""
     if sys.platform == "linux":
         import ctypes
@@ -310,13 +305,17 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
-def main() -> int:
+def main(make_worker: Callable[[WorkerChannel], HistoryWorker] = HistoryWorker) -> int:
     # Ctrl-C of the terminal is for the server, which ends this process itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
+    _die_with_parent()
     try:
         with socket.socket(fileno=int(sys.argv[1])) as end:
-            serve(end, prepare)
+            channel = WorkerChannel(end)
+            worker = make_worker(channel)
+            prepare()
+            while (task := channel.receive()) is not None:
+                worker.run_task(task)
     except (ServerClosed, BrokenPipeError, ConnectionResetError):
         pass
     return 0

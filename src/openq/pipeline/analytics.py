@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from ..parsing import read_seconds
 from .events import PURGES
 from .metrics import write_metrics
 from .report import render
-from .target import HistoryTarget, queue_list
+from .target import HistoryTarget, Moment, StrPath, queue_list
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,16 +86,16 @@ class AnalyticsPlan:
 
 def analytics(
     spark: SparkSession,
-    path: str | os.PathLike[str] | None = None,
+    path: StrPath | None = None,
     url: str | None = None,
     *,
     token: str | None = None,
-    archive: str | os.PathLike[str] | None = None,
+    archive: StrPath | None = None,
     window: str | float = "5m",
-    since: datetime | float | str | None = None,
-    until: datetime | float | str | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
     queues: str | Sequence[str] = (),
-    out: str | os.PathLike[str] | None = None,
+    out: StrPath | None = None,
     incremental: bool = True,
     top: int = 20,
     progress: Callable[[str], None] | None = None,
@@ -107,31 +106,30 @@ def analytics(
     are names or patterns with * and ?. Returns when the new results are in place.
     """
     target = HistoryTarget(path, url, token, archive, since, until)
-    job = AnalyticsJob(
-        _out(out, path), window_us(window), target.since_us, target.until_us, queue_list(queues), top
-    )
+    job = _job(target, _out(out, path), window, queues, top)
     return job.run(_HistoryTables(target, spark), incremental, progress or (lambda text: None))
 
 
 def plan(
-    path: str | os.PathLike[str] | None = None,
+    path: StrPath | None = None,
     url: str | None = None,
     *,
-    token: str | None = None,
-    archive: str | os.PathLike[str] | None = None,
+    out: StrPath | None = None,
     window: str | float = "5m",
-    since: datetime | float | str | None = None,
-    until: datetime | float | str | None = None,
     queues: str | Sequence[str] = (),
-    out: str | os.PathLike[str] | None = None,
     incremental: bool = True,
+    **target: Any,
 ) -> AnalyticsPlan:
     """What `analytics` with the same arguments would read; needs no Spark and writes nothing."""
-    target = HistoryTarget(path, url, token, archive, since, until)
-    job = AnalyticsJob(
-        _out(out, path), window_us(window), target.since_us, target.until_us, queue_list(queues)
-    )
-    return job.plan(_HistoryTables(target, None), incremental)
+    source = HistoryTarget(path, url, **target)
+    job = _job(source, _out(out, path), window, queues)
+    return job.plan(_HistoryTables(source, None), incremental)
+
+
+def _job(
+    target: HistoryTarget, out: Path, window: str | float, queues: str | Sequence[str], top: int = 20
+) -> AnalyticsJob:
+    return AnalyticsJob(out, window_us(window), target.since_us, target.until_us, queue_list(queues), top)
 
 
 # -- settings ----------------------------------------------------------------------------------------
@@ -147,7 +145,7 @@ def window_us(window: str | float) -> int:
     return round(seconds * _US)
 
 
-def _out(out: str | os.PathLike[str] | None, path: str | os.PathLike[str] | None) -> Path:
+def _out(out: StrPath | None, path: StrPath | None) -> Path:
     if out is not None:
         return Path(out)
     return Path(path) / "analytics" if path is not None else Path("openq-analytics")

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ..client.http import TimedOut, Unreachable
 from ..errors import InvalidSetting
@@ -68,6 +68,13 @@ def archive(
     )
 
 
+class ArchiveOptions(TypedDict, total=False):
+    through: int | None
+    include_open: bool
+    accept_gap: bool
+    task_bytes: int
+
+
 def _server_history(path: str | None, url: str | None, token: str | None) -> RemoteHistory | None:
     """None if the rows are read by path."""
     if path is None and url is None:
@@ -81,15 +88,13 @@ def _archive(
     spark: SparkSession | None,
     target: tuple[str | None, str | None, str | None, str | None],
     history: RemoteHistory | None,
-    *,
-    through: int | None = None,
-    include_open: bool = False,
-    accept_gap: bool = False,
-    task_bytes: int = TASK_BYTES,
     dry_run: bool = False,
     progress: Progress | None = None,
+    **options: Unpack[ArchiveOptions],
 ) -> ArchiveResult:
     path, url, archive, token = target
+    through, accept_gap = options.get("through"), options.get("accept_gap", False)
+    task_bytes = options.get("task_bytes", TASK_BYTES)
     if task_bytes < 1:
         raise InvalidSetting(f"task_bytes must be 1 or more, not {task_bytes}")
     into = Archive(archive_path(path, archive))
@@ -98,7 +103,9 @@ def _archive(
         return run_archive(spark, into, source, dry_run=dry_run, progress=progress)
     assert path is not None
     cursor = ArchiveCursor(path, None if dry_run else url, token)
-    journal = JournalSource(into, path, cursor, through, include_open, accept_gap, task_bytes)
+    journal = JournalSource(
+        into, path, cursor, through, options.get("include_open", False), accept_gap, task_bytes
+    )
     result = run_archive(spark, into, journal, dry_run=dry_run, progress=progress)
     return replace(result, cursor=cursor.problem)
 
@@ -106,13 +113,13 @@ def _archive(
 def watch(
     spark: SparkSession | None,
     *,
-    path: str | None = None,
-    url: str | None = None,
-    archive: str | None = None,
-    token: str | None = None,
     stop: threading.Event | None = None,
     on_result: Callable[[ArchiveResult], None] | None = None,
     every_s: float = _POLL_S,
+    path: str | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    archive: str | None = None,
     **options: Any,
 ) -> None:
     """Archive whenever a segment is full, until `stop` is set; from a server (`url` without `path`), every

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from openq.history.archive import SUFFIX, ArchiveDamaged, ArchiveFile, checksum
+from openq.history.archive import SUFFIX, ArchiveDamaged, ArchiveFile, checksum, sync_path
 from openq.history.schema import arrow_schema
 
 MIB = 1 << 20
@@ -294,7 +294,7 @@ def _write(archive: str, table: str, day: str, data: pa.Table) -> WrittenFile:
                 pq.SortingColumn(data.schema.get_field_index(name)) for name in ("queue", "seq")
             ],
         )
-        _sync(unfinished)
+        sync_path(unfinished)
         crc, size = checksum(unfinished)
         sums = _read_back(unfinished, table, data)
         os.rename(unfinished, path)
@@ -322,18 +322,10 @@ def _read_back(path: str, table: str, data: pa.Table) -> RowChecksums:
     return sums
 
 
-def _sync(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _sync_directories(directory: str, top: str) -> None:
     """The file's directory and those above it, which may be new too."""
     while True:
-        _sync(directory)
+        sync_path(directory)
         if os.path.samefile(directory, top):
             return
         directory = os.path.dirname(directory)

@@ -19,13 +19,12 @@ from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
 from ..history.archive import Archive, Manifest
 from ..history.schema import TABLES
 from .archive_files import MIB, WrittenFile
-from .archive_tasks import ArchiveResult, Progress, archive_lock, cores_of, run_tasks
+from .archive_tasks import ArchiveResult, Progress, cores_of, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_BYTES = 384 * MIB  # of rows, roughly: a task holds them in memory, and they make a file
-ROW_BYTES = 150  # of a row beside its body, roughly: one record may acknowledge thousands of messages
 TASKS_PER_CORE = 4  # of each table, between two manifests
 _KEEP_ALL = 1 << 30
 _MAX_ATTEMPTS = 5
@@ -99,7 +98,7 @@ def run_archive(
         return ArchiveResult(
             None, plan.end, plan.segments, journal_bytes=plan.bytes, server=source.url, gaps=plan.gaps
         )
-    with archive_lock(archive.path):
+    with archive.locked():
         removed = len(archive.vacuum(_KEEP_ALL, orphan_s=0.0))
         plan = source.plan()
         source.committed(plan.start)  # before the first byte is read: what is being archived is not freed

@@ -6,24 +6,18 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from ..client.http import Refused, TimedOut, Unreachable
-from ..engine.records import PUBLISH, ROUTE, RUN
 from ..errors import HistoryUnavailable, InvalidSetting
 from ..history.archive import Archive, ArchiveDamaged, Manifest
-from ..history.journal import JournalFiles, SegmentContext, SegmentRef, read_segment
+from ..history.journal import JournalFiles, SegmentContext, read_segment
 from ..history.schema import TABLES
-from ..history.segments import rows_array
+from ..history.segment_parts import SegmentPart, segment_of
 from ..history.selection import Selection
 from ..history.tracker import MessageTracker
-from ..journal.format import make_location, offset_of, segment_of
-from ..journal.lockfile import holder
 from .archive_files import MIB, RowChecksum, RowChecksums, WrittenFile, add_checksums, write_rows
-from .archive_job import ROW_BYTES, TASKS_PER_CORE, ArchivePlan, ArchiveStep
+from .archive_job import TASKS_PER_CORE, ArchivePlan, ArchiveStep
 from .archive_maintenance import entry_checksum
 from .link import Link
 
@@ -32,48 +26,9 @@ MIN_TASK_BYTES = 32 * MIB
 
 
 @dataclass(frozen=True)
-class _SegmentPart:
-    """The records of a segment from `start` to before `stop`: positions."""
-
-    ref: SegmentRef
-    start: int
-    stop: int
-
-    @property
-    def bytes(self) -> int:
-        return max(0, min(self.stop, make_location(self.ref.number, self.ref.size)) - self.start)
-
-    @property
-    def weight(self) -> int:
-        """In memory, roughly; its share of the segment's rows is estimated."""
-        return self.bytes + ROW_BYTES * self.ref.rows * self.bytes // max(1, self.ref.size)
-
-    @property
-    def inner_stop(self) -> int | None:
-        """None if it reaches to the end of its segment."""
-        return self.stop if segment_of(self.stop) == self.ref.number else None
-
-    def cut(self, index: Any, limit: int) -> list[_SegmentPart]:
-        """Parts of about `limit`. Cuts are at records of one message: of a record with many messages the
-        index has only the places inside."""
-        rows = rows_array(index)
-        offsets = rows["offset"]
-        end = self.ref.size if self.inner_stop is None else offset_of(self.stop)
-        first, last = np.searchsorted(offsets, [offset_of(self.start), end])
-        safe = first + np.flatnonzero(rows["kind"][first:last] != RUN)
-        count = -(-(self.bytes + ROW_BYTES * int(last - first)) // limit)
-        wanted = first + (last - first) * np.arange(1, count) // count
-        at = np.searchsorted(safe, wanted)
-        places = np.unique(offsets[safe[at[at < len(safe)]]])
-        cuts = [self.start, *(make_location(self.ref.number, int(place)) for place in places), self.stop]
-        pairs = pairwise(sorted({each for each in cuts if self.start <= each <= self.stop}))
-        return [_SegmentPart(self.ref, start, stop) for start, stop in pairs]
-
-
-@dataclass(frozen=True)
 class _SegmentTask:
     table: str
-    parts: list[_SegmentPart]
+    parts: list[SegmentPart]
     contexts: list[SegmentContext]
 
     @property
@@ -121,14 +76,14 @@ class JournalSource:
         self._include_open = include_open
         self._accept_gap = accept_gap
         self._task_bytes = task_bytes
-        self._parts: list[_SegmentPart] = []
+        self._parts: list[SegmentPart] = []
         self.journal = self.id_prefix = ""
 
     def plan(self) -> ArchivePlan:
         refs = self._files.segments()
         manifest = self._archive.latest()
         self.journal = f"{refs[0].salt:016x}"
-        oldest = make_location(refs[0].number, 0)
+        oldest = refs[0].start_position
         start = oldest if manifest is None else manifest.through
         if manifest is not None and manifest.origin:
             raise InvalidSetting(
@@ -146,14 +101,14 @@ class JournalSource:
                     "their rows are lost: accept_gap (--accept-gap) continues after them"
                 )
             start = oldest
-        end = refs[-1].end_position if self._include_open else make_location(refs[-1].number, 0)
+        end = refs[-1].end_position if self._include_open else refs[-1].start_position
         if self._through is not None:
             end = min(end, self._through)
         end = self._through = max(start, end)  # rows that come later are for the next run
         parts = [
-            _SegmentPart(ref, max(start, make_location(ref.number, 0)), min(end, ref.end_position))
+            SegmentPart(ref, max(start, ref.start_position), min(end, ref.end_position))
             for ref in refs
-            if ref.end_position > start and make_location(ref.number, 0) < end
+            if ref.end_position > start and ref.start_position < end
         ]
         self._parts = [part for part in parts if part.start < part.stop]
         return ArchivePlan(start, end, sum(part.bytes for part in self._parts), len(self._parts))
@@ -162,16 +117,16 @@ class JournalSource:
         for groups in _waves(self._cut(), self._task_bytes, cores):
             yield self._step(groups)
 
-    def _cut(self) -> list[_SegmentPart]:
+    def _cut(self) -> list[SegmentPart]:
         """The parts, with those cut that are too large for a task."""
-        found: list[_SegmentPart] = []
+        found: list[SegmentPart] = []
         for part in self._parts:
             is_large = part.weight > self._task_bytes
             index = self._files.index(part.ref.number) if is_large else None
             found += part.cut(index, self._task_bytes) if is_large else [part]
         return found
 
-    def _step(self, groups: list[list[_SegmentPart]]) -> _JournalStep:
+    def _step(self, groups: list[list[SegmentPart]]) -> _JournalStep:
         manifest = self._archive.latest()
         tracker = MessageTracker() if manifest is None else MessageTracker.from_state(manifest.lineage)
         contexts: list[list[SegmentContext]] = []
@@ -184,7 +139,7 @@ class JournalSource:
                 contexts[-1].append(
                     tracker.context_for(part.ref, index, start=part.start, stop=part.inner_stop)
                 )
-                published[number] = published.get(number, 0) + _count_published(index, part)
+                published[number] = published.get(number, 0) + part.count_published(index)
         tasks = [
             _SegmentTask(table, group, each)
             for table in TABLES
@@ -223,7 +178,7 @@ class JournalSource:
         self._cursor.move(position)
 
 
-def _waves(parts: Sequence[_SegmentPart], task_bytes: int, cores: int) -> Iterator[list[list[_SegmentPart]]]:
+def _waves(parts: Sequence[SegmentPart], task_bytes: int, cores: int) -> Iterator[list[list[SegmentPart]]]:
     """Groups of parts, one for each task, as many as are committed at once."""
     left = list(parts)
     while left:
@@ -231,23 +186,13 @@ def _waves(parts: Sequence[_SegmentPart], task_bytes: int, cores: int) -> Iterat
         # A few segments are shared out too, as long as the files do not get too small.
         tasks = max(1, math.ceil(size / task_bytes), min(cores, size // MIN_TASK_BYTES))
         share = size / tasks
-        wave: list[list[_SegmentPart]] = []
+        wave: list[list[SegmentPart]] = []
         while left and len(wave) < TASKS_PER_CORE * cores:
             group = [left.pop(0)]
             while left and sum(part.weight for part in group) + left[0].weight / 2 <= share:
                 group.append(left.pop(0))
             wave.append(group)
         yield wave
-
-
-def _count_published(index: Any, part: _SegmentPart) -> int:
-    """The number of messages by the journal's own index, without decoding them."""
-    rows = rows_array(index)
-    offsets = rows["offset"]
-    inside = np.isin(rows["kind"], (PUBLISH, RUN, ROUTE)) & (offsets >= offset_of(part.start))
-    if part.inner_stop is not None:
-        inside &= offsets < offset_of(part.stop)
-    return int(inside.sum())
 
 
 class ArchiveCursor:
@@ -260,10 +205,7 @@ class ArchiveCursor:
     def __init__(self, path: str, url: str | None, token: str | None) -> None:
         self.problem = ""
         self._is_required = url is not None
-        if url is None:
-            pid, url = holder(path)
-            if url is None or pid is None or not _is_alive(pid):
-                url = None
+        url = url or JournalFiles(path).server_url()
         self._link = None if url is None else Link(url, token, retry_s=10.0)
 
     def move(self, position: int) -> None:
@@ -276,13 +218,3 @@ class ArchiveCursor:
             if self._is_required:
                 raise
             self.problem = str(error)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

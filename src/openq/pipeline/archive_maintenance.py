@@ -31,7 +31,7 @@ from .archive_files import (
     row_checksums,
     write_rows,
 )
-from .archive_tasks import Progress, archive_lock, archive_path, run_tasks
+from .archive_tasks import Progress, archive_path, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,7 +116,7 @@ def compact(
         raise InvalidSetting("target_bytes and memory_bytes must be 1 or more")
     place = Archive(archive_path(path, archive))
     latest_of(place)
-    with archive_lock(place.path):
+    with place.locked():
         manifest = latest_of(place)
         groups = small_files(manifest.files, target_bytes, memory_bytes)
         total = sum(len(group) for group in groups)
@@ -216,7 +216,7 @@ def erase(
     selection.validate()
     place = Archive(archive_path(path, archive))
     latest_of(place)
-    with archive_lock(place.path):
+    with place.locked():
         manifest = latest_of(place)
         found = _find(spark, place, manifest, selection, where)
         in_journal, waiting = _in_journal(path, place, manifest, selection, where, found)
@@ -438,7 +438,7 @@ def vacuum(
     place = Archive(archive_path(path, archive))
     if not os.path.isdir(place.path):
         raise HistoryUnavailable(f"{place.path}: there is no archive")
-    with archive_lock(place.path):
+    with place.locked():
         # With the lock held, files that no version names are left from a killed job.
         return place.vacuum(keep_versions, keep_s, orphan_s=0.0, dry_run=dry_run)
 

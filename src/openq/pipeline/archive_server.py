@@ -20,9 +20,10 @@ from ..errors import HistoryUnavailable, InvalidSetting
 from ..history.archive import Archive, ArchiveDamaged, Manifest, conform
 from ..history.local import Piece
 from ..history.schema import TABLES, arrow_schema
+from ..history.segment_parts import ROW_BYTES
 from ..history.selection import Selection
 from .archive_files import RowChecksum, WrittenFile, numbers, write_rows
-from .archive_job import ROW_BYTES, TASKS_PER_CORE, ArchivePlan, ArchiveStep
+from .archive_job import TASKS_PER_CORE, ArchivePlan, ArchiveStep
 from .archive_maintenance import entry_checksum
 from .remote_history import RemoteHistory
 

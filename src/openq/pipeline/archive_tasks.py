@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from ..errors import DirectoryInUse, InvalidSetting, OpenQError
-from ..journal.lockfile import DirectoryLock
+from ..errors import InvalidSetting, OpenQError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,34 +60,12 @@ class ArchiveResult:
         )
 
 
-class ArchiveBusy(OpenQError):
-    code = "archive_busy"
-
-    def __init__(self, path: str, pid: int | None) -> None:
-        who = f"process {pid}" if pid else "another process"
-        super().__init__(f"{who} is working on the archive {path}: wait until it is done, and run this again")
-
-
 class TaskFailed(OpenQError):
     """An error of OpenQ in a task on an executor, with its own code."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
-
-
-@contextmanager
-def archive_lock(archive: str) -> Iterator[None]:
-    """One job at a time changes an archive. Readers need no lock: they see committed versions only."""
-    os.makedirs(archive, exist_ok=True)
-    try:
-        lock = DirectoryLock(archive, time.time_ns() // 1_000_000)
-    except DirectoryInUse as error:
-        raise ArchiveBusy(archive, error.pid) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def archive_path(path: str | None, archive: str | None) -> str:

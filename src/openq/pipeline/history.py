@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ..history.moments import to_datetime
 from .options import READ, SourceOptions, as_options, moment_us
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def history(
     )
     for name, moment in (("startingTimestamp", since), ("endingTimestamp", until)):
         if moment is not None:
-            given[name] = _iso(moment_us(moment, name))
+            given[name] = to_datetime(moment_us(moment, name)).isoformat()
     options = SourceOptions.parse(given, READ)
     if options.token is not None:
         given["token"] = options.token
@@ -225,9 +226,3 @@ def _frame(spark: SparkSession, rows: Any, selection: Selection) -> DataFrame:
 
     # Spark cannot make a frame of an Arrow table with maps and without rows.
     return spark.createDataFrame(rows if len(rows) else [], spark_schema(selection.table, selection.names))
-
-
-def _iso(us: int) -> str:
-    from datetime import UTC, timedelta
-
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)).isoformat()

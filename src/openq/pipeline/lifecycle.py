@@ -356,27 +356,19 @@ def _aggregates(lifecycles: DataFrame, window_us: int) -> DataFrame:
                 **here,
             ),
         ),
-        F.when(
-            first_try,
-            _aggregate_row(
-                kind=F.lit("wait"),
-                mark=_bucket(waited_us),
-                n=one,
-                low_us=waited_us,
-                top=F.struct(waited_us.alias("us"), key.alias("id")),
-                **here,
-            ),
-        ),
-        F.when(
-            answered,
-            _aggregate_row(
-                kind=F.lit("processing"),
-                mark=_bucket(held_us),
-                n=one,
-                low_us=held_us,
-                top=F.struct(held_us.alias("us"), key.alias("id")),
-                **here,
-            ),
+        *(
+            F.when(
+                condition,
+                _aggregate_row(
+                    kind=F.lit(kind),
+                    mark=_bucket(us),
+                    n=one,
+                    low_us=us,
+                    top=F.struct(us.alias("us"), key.alias("id")),
+                    **here,
+                ),
+            )
+            for kind, condition, us in (("wait", first_try, waited_us), ("processing", answered, held_us))
         ),
         F.when(
             counted

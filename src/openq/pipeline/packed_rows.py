@@ -17,24 +17,9 @@ import pyarrow.compute as pc
 
 from ..errors import InvalidSetting, OpenQError
 from ..history.schema import arrow_schema
-from ..packed import MAGIC, NULL
+from ..packed import MAGIC, MESSAGE_COLUMNS, NULL
 
 PART_BYTES = 8 << 20
-# The columns of a message to be published, and how they are encoded.
-COLUMN_KINDS = {
-    "body": "bytes",
-    "queue": "text",
-    "message_id": "text",
-    "type": "text",
-    "group": "text",
-    "dedup_id": "text",
-    "priority": "int",
-    "delay_us": "int",
-    "content_type": "text",
-    "attributes": "json",
-    "headers": "json",
-}
-
 # -- to packed rows ---------------------------------------------------------------------------------
 
 
@@ -89,7 +74,7 @@ def pack(batches: Sequence[pa.RecordBatch]) -> PackedPart:
         arrays = [batch.column(name) for batch in batches]
         if name == "delay":
             name, arrays = "delay_us", [_as_us(array) for array in arrays]
-        kind = COLUMN_KINDS[name]
+        kind = MESSAGE_COLUMNS[name]
         if name == "queue":
             queues = pc.unique(pa.chunked_array(arrays)).to_pylist()
             if None in queues:

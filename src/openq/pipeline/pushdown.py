@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from ..history.moments import to_us
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
     from ..history.selection import Selection
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ORDER = {
     "EqualTo": "equal",
     "EqualNullSafe": "equal",
@@ -136,9 +137,7 @@ def _range(term: ColumnFilter) -> tuple[int | None, int | None]:
 
 def _number(value: Any) -> int | None:
     if isinstance(value, datetime):
-        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        since = aware - _EPOCH
-        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        return to_us(value)
     if isinstance(value, int) and not isinstance(value, bool) and -_LIMIT < value < _LIMIT - 1:
         return value
     return None

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from ..client.http import Refused, TimedOut, Unreachable
 from ..client.times import from_ms, iso
 from ..errors import HistoryUnavailable, OpenQError
-from ..packed import pack
+from ..packed import MESSAGE_COLUMNS, pack
 from .calls import quoted
 from .link import Link
-from .packed_rows import COLUMN_KINDS
 from .resend import REPLAY_COUNT, REPLAY_OF, RemovalTracker, ResendContext, publish
 from .resend_plan import Progress, RateLimiter, ResendPlan, write_errors
 from .spark_errors import sql_errors
@@ -318,7 +317,7 @@ def _pack_letters(letters: list[Letter], bodies: dict[int, bytes], to: str | Non
         for letter in letters
     ]
     columns["headers"] = headers
-    return pack(columns, {name: COLUMN_KINDS[name] for name in columns})
+    return pack(columns, {name: MESSAGE_COLUMNS[name] for name in columns})
 
 
 def _attributes(letter: Letter) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ..errors import InvalidSetting
 from ..history.moments import to_datetime
@@ -101,22 +101,29 @@ def replay(
         return run(spark, context, planned.plan, progress)
 
 
+class ReplayOptions(TypedDict, total=False):
+    """The keywords of `replay` that choose messages and their pace."""
+
+    since: Moment | None
+    until: Moment | None
+    ids: Sequence[str] | None
+    where: str | None
+    rate: float | None
+    speed: float | None
+    include_purged: bool
+
+
 def choose(
     spark: Spark,
     context: ResendContext,
     queues: str | Sequence[str] | None,
     to: str | None,
     *,
-    since: Moment | None = None,
-    until: Moment | None = None,
-    ids: Sequence[str] | None = None,
-    where: str | None = None,
-    rate: float | None = None,
-    speed: float | None = None,
-    include_purged: bool = False,
     plan: StrPath | None = None,
+    **options: Unpack[ReplayOptions],
 ) -> PlannedReplay:
     """The existing plan in this file, or a new one, which is not on disk yet. Sends nothing."""
+    rate, speed, ids = options.get("rate"), options.get("speed"), options.get("ids")
     check_rate(rate)
     if speed is not None and not 0 < speed < 1e6:
         raise InvalidSetting(f"speed must be a factor, more than 0, not {speed}")
@@ -129,14 +136,14 @@ def choose(
         "since_us": None,
         "until_us": None,
         "ids": None if ids is None else list(ids),
-        "where": where,
+        "where": options.get("where"),
         "rate": rate,
         "speed": speed,
-        "include_purged": include_purged or None,
+        "include_purged": options.get("include_purged") or None,
     }
     # Without the times: "2h" means another moment by now, and a resumed plan keeps its own.
     known = existing_plan("replay", plan, asked)
-    asked["since_us"], asked["until_us"] = time_range(since, until)
+    asked["since_us"], asked["until_us"] = time_range(options.get("since"), options.get("until"))
     if known is not None:
         return PlannedReplay(known, (), False)
     if not listed:
@@ -153,7 +160,7 @@ def choose(
     made.step = STEP if speed is not None else batch_size(rate, STEP)
     buckets, groups = _count(ensure_session(spark), context, made)
     is_paced = rate is not None or speed is not None
-    made.slices = _cut(buckets, *((PACED_ROWS, PACED_BYTES) if is_paced else (SLICE_ROWS, SLICE_BYTES)))
+    made.slices = cut_slices(buckets, *((PACED_ROWS, PACED_BYTES) if is_paced else (SLICE_ROWS, SLICE_BYTES)))
     made.total = sum(rows for _, _, rows in made.slices)
     made.state["first_us"] = min((group.first_us for group in groups), default=0)
     return PlannedReplay(made, groups, True)
@@ -279,7 +286,7 @@ def _count(
     return [buckets[number] for number in sorted(buckets)], tuple(ordered)
 
 
-def _cut(
+def cut_slices(
     buckets: list[tuple[int, int, int, int]], max_rows: int, max_bytes: int
 ) -> list[tuple[int, int, int]]:
     """Adjacent buckets as slices of at most so much; a bucket that is larger is a slice of its own."""

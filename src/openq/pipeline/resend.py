@@ -8,6 +8,7 @@ bodies are read only where a condition mentions them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HistoryUnavailable, InvalidSetting
@@ -28,22 +29,20 @@ REPLAY_OF, REPLAY_COUNT = "openq.replay_of", "openq.replay_count"
 _ATTRIBUTES = "MAP<STRING, STRUCT<type: STRING, string: STRING, binary: BINARY>>"
 
 
+@dataclass
 class ResendContext:
     """Where a job reads, and the server through which it sends (`url`); without a `path` it reads there
     too."""
 
-    def __init__(
-        self,
-        path: StrPath | None = None,
-        url: str | None = None,
-        token: str | None = None,
-        archive: StrPath | None = None,
-    ) -> None:
-        self.url = url
-        self.token = token
-        self._reads_server = path is None and archive is None
-        server = (url, token) if self._reads_server else (None, None)
-        self.target = HistoryTarget(path, *server, archive)
+    path: StrPath | None = None
+    url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    archive: StrPath | None = None
+
+    def __post_init__(self) -> None:
+        self._reads_server = self.path is None and self.archive is None
+        server = (self.url, self.token) if self._reads_server else (None, None)
+        self.target = HistoryTarget(self.path, *server, self.archive)
         self._link: Link | None = None
 
     @property

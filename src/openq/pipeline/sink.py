@@ -23,9 +23,10 @@ from pyspark.sql.datasource import (
 )
 
 from ..errors import InvalidSetting, OpenQError
+from ..packed import MESSAGE_COLUMNS
 from .calls import link_of, quoted, require_queue
 from .options import WRITE, SourceOptions
-from .packed_rows import COLUMN_KINDS, parts
+from .packed_rows import parts
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -191,14 +192,14 @@ def columns_of(schema: StructType, target: SinkTarget) -> list[str]:
             "for example .selectExpr('to_json(struct(*)) AS body')"
         )
     for name, kind in types.items():
-        if name in COLUMN_KINDS:
+        if name in MESSAGE_COLUMNS:
             _check_type(name, kind)
         elif name == "delay":
             if not (kind in _INTEGER_TYPES or kind in ("float", "double") or kind.startswith("decimal")):
                 raise InvalidSetting(f"column delay must be a number of seconds, not {kind}")
         elif name not in IGNORED_COLUMNS:
             raise InvalidSetting(
-                f"a message has no column {name!r}; it has {', '.join(COLUMN_KINDS)} and delay. "
+                f"a message has no column {name!r}; it has {', '.join(MESSAGE_COLUMNS)} and delay. "
                 "Put other data into body or attributes, or drop the column"
             )
     if "delay" in types and "delay_us" in types:
@@ -207,11 +208,11 @@ def columns_of(schema: StructType, target: SinkTarget) -> list[str]:
         raise InvalidSetting("which queue? Give option('queue', NAME), or a column queue")
     # The option has priority, as with Kafka's topic: the history of a queue names that queue.
     unwanted = () if target.queue is None else ("queue",)
-    return [name for name in types if (name in COLUMN_KINDS or name == "delay") and name not in unwanted]
+    return [name for name in types if (name in MESSAGE_COLUMNS or name == "delay") and name not in unwanted]
 
 
 def _check_type(name: str, kind: str) -> None:
-    wanted = COLUMN_KINDS[name]
+    wanted = MESSAGE_COLUMNS[name]
     if wanted == "bytes" and kind not in ("binary", "string"):
         raise InvalidSetting(
             f"column body must be binary or string, not {kind}; "

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidSetting
@@ -25,7 +26,7 @@ from .options import as_options
 from .session import ensure_session
 from .sqljob import CREATE, explain_errors
 from .streaming import ack_last_batch, run_stream
-from .target import moment_datetime
+from .target import StrPath, moment_datetime
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -273,12 +274,12 @@ def export(
     to: str | os.PathLike[str],
     *,
     format: str = "parquet",
-    path: str | os.PathLike[str] | None = None,
-    url: str | None = None,
-    token: str | None = None,
-    archive: str | os.PathLike[str] | None = None,
     since: Any = None,
     until: Any = None,
+    path: StrPath | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    archive: StrPath | None = None,
     columns: Sequence[str] | None = None,
     drain: bool = False,
     job: str | None = None,
@@ -314,24 +315,12 @@ def export(
     if job is not None and _marked(out).get("job") == job:
         return ExportResult(out, format, int(_marked(out).get("rows", 0)), True)
     _require_empty(out)
-    from .history import history
-
     wanted = _read_columns(columns, format)
-    first, end = moment_datetime(since, "since"), moment_datetime(until, "until")
+    read = _reader(names, since, until, path=path, url=url, token=token, archive=archive)
     session = ensure_session(spark)
     with explain_errors(), report_progress(session, progress):
-        frame = history(
-            session,
-            path=path,
-            url=url,
-            token=token,
-            archive=archive,
-            queues=names,
-            since=first,
-            until=end,
-            columns=wanted,
-            body=columns is None or "body" in columns or format == "text",
-        )
+        has_body = columns is None or "body" in columns or format == "text"
+        frame = read(session, columns=wanted, body=has_body)
         return _write_atomically(format_columns(frame, format), out, format, job, options)
 
 
@@ -339,15 +328,14 @@ def count(
     spark: Spark,
     queues: str | Sequence[str],
     *,
-    path: str | os.PathLike[str] | None = None,
+    drain: bool = False,
     url: str | None = None,
     token: str | None = None,
-    archive: str | os.PathLike[str] | None = None,
     since: Any = None,
     until: Any = None,
-    drain: bool = False,
+    **files: Any,
 ) -> int:
-    """The number of messages that an export would write now."""
+    """The number of messages that an export with the same arguments would write now."""
     names = (queues,) if isinstance(queues, str) else tuple(queues)
     if drain:
         from .calls import quoted
@@ -356,20 +344,17 @@ def count(
             raise InvalidSetting("draining a queue needs its server: give url")
         with _link(url, token) as link:
             return int(link.call("GET", f"queues/{quoted(_only(names))}/stats").json()["ready"])
+    read = _reader(names, since, until, url=url, token=token, **files)
+    with explain_errors():
+        return read(ensure_session(spark), columns=("seq",)).count()
+
+
+def _reader(names: tuple[str, ...], since: Any, until: Any, **target: Any) -> Callable[..., DataFrame]:
+    """`history` of these queues; the times are checked before Spark starts."""
     from .history import history
 
-    with explain_errors():
-        return history(
-            ensure_session(spark),
-            path=path,
-            url=url,
-            token=token,
-            archive=archive,
-            queues=names,
-            since=moment_datetime(since, "since"),
-            until=moment_datetime(until, "until"),
-            columns=("seq",),
-        ).count()
+    first, end = moment_datetime(since, "since"), moment_datetime(until, "until")
+    return partial(history, queues=names, since=first, until=end, **target)
 
 
 def _only(names: tuple[str, ...]) -> str:

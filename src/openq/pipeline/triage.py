@@ -8,13 +8,11 @@ one pass with a fixed amount of data per group. Samples are looked up afterwards
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from ..client.times import from_ms, iso
@@ -22,7 +20,7 @@ from ..errors import InvalidSetting
 from .events import PURGES, REMOVALS, RETURNS, purges_by_queue
 from .report import count, escape, examples, moment, page, span, sparkline, stacked_bar, table, text_cell
 from .resend import excerpt
-from .target import HistoryTarget, queue_list
+from .target import HistoryTarget, Moment, StrPath, queue_list
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,14 +108,14 @@ class Triage:
 
 def triage(
     spark: SparkSession,
-    path: str | os.PathLike[str] | None = None,
+    path: StrPath | None = None,
     url: str | None = None,
     *,
     token: str | None = None,
-    archive: str | os.PathLike[str] | None = None,
+    archive: StrPath | None = None,
     queues: str | Sequence[str] = (),
-    since: datetime | float | str | None = None,
-    until: datetime | float | str | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
     top: int = 20,
     samples: int = 3,
 ) -> Triage:

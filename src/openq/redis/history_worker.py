@@ -8,21 +8,10 @@ The frames are the same; a task names the store (`address`, the fields of an Add
 from __future__ import annotations
 
 import json
-import signal
-import socket
 import sys
 from typing import Any
 
-from openq.errors import InvalidSetting
-from openq.history.worker import (
-    MAX_ANSWER,
-    HistoryWorker,
-    ServerClosed,
-    WorkerChannel,
-    die_with_parent,
-    prepare,
-    write,
-)
+from openq.history.worker import HistoryWorker, main, write
 
 
 class StreamHistoryReader(HistoryWorker):
@@ -54,48 +43,11 @@ class StreamHistoryReader(HistoryWorker):
         shown = replace(snapshot, pieces=tuple(pieces))
         write(handle, json.dumps(shown.to_json(), separators=(",", ":")).encode())
 
-    def _rows(self, task: dict[str, Any], handle: int) -> None:
-        from dataclasses import replace
-
-        import pyarrow as pa
-
+    def _piece(self, task: dict[str, Any], history: Any) -> Any:
         from openq.history.local import Piece
-        from openq.history.schema import arrow_schema
 
-        history, selection = self._history(task), self._selection(task)
-        piece = Piece.from_json(task["piece"])
-        schema = arrow_schema(selection.table, selection.names, selection.body)
-        wide = selection
-        if "queue" not in selection.names:
-            wide = replace(selection, columns=(*selection.names, "queue"))
-        options = pa.ipc.IpcWriteOptions(compression=task["compression"])
-        with (
-            pa.PythonFile(open(handle, "wb", buffering=0, closefd=False), "w") as sink,
-            pa.ipc.new_stream(sink, schema, options=options) as writer,
-        ):
-            for batch in self._visible_rows(history.read(piece, wide)):
-                writer.write_batch(batch.select(schema.names).replace_schema_metadata(schema.metadata))
-                if sink.tell() > MAX_ANSWER:
-                    raise InvalidSetting(
-                        "this piece is too large to be sent; ask for smaller ones, or no bodies"
-                    )
-
-
-def main() -> int:
-    # The terminal's Ctrl-C is for the server, which ends this in its own time.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
-    try:
-        with socket.socket(fileno=int(sys.argv[1])) as end:
-            channel = WorkerChannel(end)
-            reader = StreamHistoryReader(channel)
-            prepare()
-            while (task := channel.receive()) is not None:
-                reader.run_task(task)
-    except (ServerClosed, BrokenPipeError, ConnectionResetError):
-        pass
-    return 0
+        return Piece.from_json(task["piece"])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(StreamHistoryReader))
