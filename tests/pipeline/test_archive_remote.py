@@ -278,7 +278,7 @@ def test_a_token_archives_only_the_queues_it_may_see(tmp_path: Path) -> None:
     token = store.create_token("narrow", "t")
     with served(data) as server:
         for bad in ("oq_canary-2718", None):
-            with pytest.raises(OpenQError, match="[Tt]oken|authentication required") as raised:
+            with pytest.raises(OpenQError, match=r"[Tt]oken|authentication required") as raised:
                 archive(None, url=server.url, archive=str(place), token=bad)
             assert bad is None or bad not in str(raised.value)
         assert not place.exists()

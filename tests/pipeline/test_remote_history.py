@@ -125,7 +125,7 @@ def test_a_forbidden_user_is_refused_at_once(data: Path) -> None:
         rows = table(RemoteHistory(server.url, token), Selection(columns=("queue",)))
         assert set(rows.column("queue").to_pylist()) == {"a"}
         for bad in (gone, TOKEN, None):
-            with pytest.raises(OpenQError, match="[Tt]oken|authentication required") as raised:
+            with pytest.raises(OpenQError, match=r"[Tt]oken|authentication required") as raised:
                 RemoteHistory(server.url, bad).snapshot(Selection())
             assert raised.value.code in ("unauthorized", "login_refused")
             assert bad is None or bad not in str(raised.value)
