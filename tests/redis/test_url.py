@@ -87,7 +87,7 @@ def test_defaults() -> None:
     ("url", "says"),
     [
         ("http://box", "begins with one of redis, "),
-        ("redis:box", "no Redis URL"),
+        ("redis:box", "not a Redis URL"),
         ("redis://a,b", "redis+cluster://"),
         ("redis://box/x", "whole number"),
         ("redis://box/1/2", "too many parts"),

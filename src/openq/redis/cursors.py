@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 HOLD_BYTES = 1 << 30  # of memory, which is dearer than the disk of a journal
 _UPDATE_S = 1.0  # holds that only move on may come to the queues so much later
 _UPDATE_EACH_S = 0.001  # and later where there are many queues
-_ROUNDS = 100  # of dropping what nobody holds, in one look after a queue
+_ROUNDS = 100  # of dropping entries that no cursor holds, in one check of a queue
 _NEVER = 0
 _ABANDONED = "given_up"  # a field beside those of the cursor: it is too far behind
 _MAX_MS = 1 << 52
@@ -47,7 +47,7 @@ class HoldState:
 
     def __init__(self) -> None:
         self.updated_s = float("-inf")
-        self.may_hold = True  # something may be held: before the first look nobody knows
+        self.may_hold = True  # true until the first check shows that nothing is held
 
 
 class RedisCursors:
@@ -177,7 +177,7 @@ class RedisCursors:
             self._set_hold(self._hold(cursors), [view], 1)
 
     def _active(self) -> list[Cursor]:
-        """Those that nobody has given up: one that is moved again is waited for again."""
+        """Cursors that were not abandoned; moving an abandoned one makes it active again."""
         found = self._hash.all().items()
         return [Cursor.from_json(name, fields) for name, fields in found if not fields.get(_ABANDONED)]
 
@@ -199,7 +199,7 @@ class RedisCursors:
         self._set_hold(self._hold(self._active()), queues_with_history(self._store.registry), 1)
 
     def _set_hold(self, hold: Hold, views: list[CachedQueue], rounds: int) -> None:
-        """All of them; those that drop what nobody holds any more again, for so many rounds."""
+        """Set the hold of all queues; those that dropped entries are called again, for so many rounds."""
         for _ in range(rounds):
             views = self._store.keep_history(views, *hold)
 

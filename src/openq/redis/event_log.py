@@ -1,4 +1,4 @@
-"""What was: past messages from the stream of a queue, timelines from its events."""
+"""Past messages from the stream of a queue, timelines from its events."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EventLog:
                 try:
                     encoding, body, properties, options = unpack_record(record)
                 except MALFORMED:
-                    continue  # other hands were on it
+                    continue  # damaged by another program
                 yield PastMessage(int(seq), int(sent_ms), encoding, body, properties, options)
 
     def past(self, view: CachedQueue, span: HistoryRange) -> list[PastMessage]:
@@ -200,7 +200,7 @@ class EventLog:
             target = self._store.registry.queues.get(name)
             if target is None:
                 continue
-            # Entered there before the limbo was cleared, on a clock that may be another one.
+            # Entered there before the outbox entry was removed, by a clock that may differ.
             start = max(0, int(since.partition(b"-")[0]) - 60_000)
             for _, value in self._stream(target, "h", str(start)):
                 parts = value.decode().split("\x1f")

@@ -35,7 +35,7 @@ def _source() -> tuple[str, str]:
 
 VERSION, SOURCE = _source()
 
-# Nobody waits for the copies of what these leave behind: a lease that a failover takes is given anew.
+# The writes of these need no confirmed copies: a lease that a failover undoes is assigned again.
 _LEASING = ("receive", "hold", "tick", "tidy_batches")
 _PAGES = ("browse", "browse_delayed", "in_flight", "survey", "rear", "look", "read_batch")
 _READING = (*_PAGES, "seqs_of", "standing", "stats", "open_batches")
@@ -48,7 +48,7 @@ def function_name(name: str) -> bytes:
 
 
 def call_function(calls: Calls, key: bytes, name: str, *args: Any, idempotent: bool = True) -> Any:
-    """By the functions of this version; they are loaded where they are missing."""
+    """Call a function of this version; the library is loaded where it is missing."""
     for _ in range(_TRIES):
         try:
             return calls.call(
@@ -59,7 +59,7 @@ def call_function(calls: Calls, key: bytes, name: str, *args: Any, idempotent: b
         except StoreError as error:
             if "Function not found" not in str(error):
                 raise
-            load_functions(calls, key)  # a node that was not asked before, or was emptied
+            load_functions(calls, key)  # a new node, or one that was emptied
     raise StoreError(f"the functions of OpenQ cannot be loaded into {calls.address}")
 
 

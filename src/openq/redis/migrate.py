@@ -263,7 +263,7 @@ def _exists(endpoint: MigrationEndpoint, queue: str) -> bool:
 
 
 def _permissive(settings: QueueSettings) -> QueueSettings:
-    """Nobody takes from it, and it keeps whatever comes: as it shall be until everything is there."""
+    """The settings during the migration: paused, without limits, expiry and dead letters."""
     return settings.with_(
         paused=True,
         delay_ms=0,

@@ -164,7 +164,7 @@ def _live_extra(text: bytes) -> DeliveryOptions:
     return extra_of(fields)
 
 
-# What reading a record raises that nobody of ours wrote.
+# Errors of decoding a record that another program wrote.
 MALFORMED = (ValueError, IndexError, TypeError, KeyError, AttributeError, StructError, OpenQError)
 UNREADABLE = "its record in Redis cannot be read"
 # Reasons by the words of the functions in `lua/`.
@@ -176,7 +176,7 @@ DAMAGES = {
 
 
 def entry_if_sound(id: bytes, record: bytes, options: bytes) -> Entry | None:
-    """None: other hands were on it, and it cannot be read."""
+    """None: another program damaged it."""
     try:
         return entry_of(id, record, options)
     except MALFORMED:

@@ -1,7 +1,7 @@
 """What all clients of a store share: queues and their settings, exchanges, documents. Kept here as a cache.
 
-Every document has a version that is never used again. A change is made by whoever still knows the latest
-version, so two servers never overwrite each other; the others hear of it and look again.
+Every document has a version that is never reused. A change must name the latest version, so two servers never
+overwrite each other; it is announced, and the others refresh their cache.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Registry:
         self.version = -1
         self.id_prefix = ""
         self.stores = 0  # how often it turned out to be another one
-        self.revives = False  # whether to make again what a store lost that was emptied; not who only reads
+        self.revives = False  # whether to restore the documents of an emptied store; false for readers
         self.lock = threading.Lock()  # of who takes what was read; nothing waits for Redis within it
         self._begun = 0  # how often versions began anew
         self._taken = 0  # how often anything was new
@@ -124,7 +124,7 @@ class Registry:
             is_older = version < known or store != self.id_prefix
             if begun != self._begun or (is_older and taken != self._taken):
                 return False
-            if not self.id_prefix:  # of one who only reads
+            if not self.id_prefix:  # a reader
                 self.id_prefix = store
             if store != self.id_prefix:
                 self._begin_anew()
@@ -146,7 +146,7 @@ class Registry:
 
     def _begin_anew(self) -> None:
         """Versions begin anew; in another store, the numbers of queues too."""
-        self.version = -1  # first: until all is taken, everybody looks again
+        self.version = -1  # first: until all is applied, every caller reads again
         # What they say is kept until the new ones are read: a store may be emptied once more before that.
         self._documents = {name: (0, data) for name, (_, data) in self._documents.items()}
         self._begun += 1
@@ -226,7 +226,7 @@ class Registry:
     # -- changing -------------------------------------------------------------------------------
 
     def put_queue(self, calls: Calls, view: CachedQueue) -> bool:
-        """As it stands in the view, if nobody changed it meanwhile."""
+        """Store the queue as the view has it, unless another client changed it meanwhile."""
         return bool(self.put(calls, _QUEUE + view.name, view.version, _queue_data(view.number, view)))
 
     def drop_queue(self, calls: Calls, view: CachedQueue) -> None:
@@ -243,7 +243,7 @@ class Registry:
         return int(made)
 
     def change_router(self, calls: Calls, change: Callable[[ExchangeRouter], Result]) -> Result:
-        """`change` is tried on a copy, and again on a newer one if somebody was faster."""
+        """Apply `change` to a copy; repeated on a newer one if another client changed it meanwhile."""
         for _ in range(_TRIES):
             self.refresh(calls)
             version = self._documents.get(_EXCHANGES, (0, b""))[0]
@@ -267,7 +267,7 @@ class Registry:
             calls.call(key, "HINCRBY", key, "blocks", behind, idempotent=True)
 
     def next_block(self, calls: Calls, count: int = 1) -> tuple[int, int]:
-        """First and last of sequences that nobody else has."""
+        """Reserve a block of sequences: the first and the last."""
         blocks = -(-count // BLOCK)
         key = self.counters_key
         last = _FIRST_BLOCK + int(calls.call(key, "HINCRBY", key, "blocks", blocks, idempotent=True))

@@ -11,7 +11,7 @@ from .net.topology import admin_connection, find_master, read_slots, sentinel_se
 from .net.url import Address, Host
 from .safety import SafetyReport, ServerInfo, evaluate, read_server_info
 
-_TIMEOUT_S = 5.0  # who starts a server wants to hear soon what is wrong
+_TIMEOUT_S = 5.0  # a start must fail soon
 _SENTINEL_SETTINGS = ("down-after-milliseconds",)
 _AUTH_ERRORS = ("WRONGPASS", "NOAUTH", "ERR AUTH")
 
@@ -46,7 +46,7 @@ def _read_infos(address: Address) -> list[ServerInfo]:
     except StoreError as error:
         if str(error).startswith(_AUTH_ERRORS):
             raise StoreUnreachable(
-                f"{address} lets nobody in: {error}; put user:password@ into the URL"
+                f"{address} refuses the login: {error}; put user:password@ into the URL"
             ) from None
         raise StoreUnreachable(f"{address} cannot be used: {error}") from None
 

@@ -19,7 +19,7 @@ _SETTINGS = (
     "repl-timeout",
     "cluster-node-timeout",
 )
-# What INFO tells of them too, for those who may not ask CONFIG.
+# Settings that INFO shows too, for users without the right to CONFIG.
 _IN_INFO = {"maxmemory": "maxmemory", "maxmemory-policy": "maxmemory_policy"}
 
 
@@ -50,7 +50,7 @@ class ServerInfo:
 def read_server_info(call: Callable[..., Any], node: str = "", cli: str = "redis-cli") -> ServerInfo:
     """Ask one server. `call` sends one command to it and returns the answer, or raises what it refuses.
 
-    A refused CONFIG (an ACL, a managed service) is no error: what INFO tells is taken instead.
+    A refused CONFIG (an ACL, a managed service) is not an error: the values of INFO are used instead.
     """
     about = _sections(call("INFO"))
     settings: dict[str, str] = {}
@@ -59,7 +59,7 @@ def read_server_info(call: Callable[..., Any], node: str = "", cli: str = "redis
         for name in _SETTINGS:
             settings.update(_pairs(call("CONFIG", "GET", name)))
     except Exception as error:
-        # Its class depends on who sends; that Redis is away must not pass for a refusal.
+        # Its class depends on the sender; an unreachable Redis is not a refusal.
         if isinstance(error, OSError | StoreUnavailable):
             raise
         hidden = str(error) or type(error).__name__

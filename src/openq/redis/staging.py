@@ -68,7 +68,7 @@ log = logging.getLogger("openq.redis")
 CHUNK_ROWS = 1_000  # published by one call: Redis does nothing else meanwhile
 CHUNK_BYTES = 1 << 20
 STRIDE_BYTES = 16 << 20  # published before all of it is confirmed
-CLAIM_MS = 15_000  # a sweep leaves alone what somebody went on with so lately
+CLAIM_MS = 15_000  # a sweep skips plans with progress within this time
 ABSENT_MS = 60_000  # between the entry of a batch in the list and its first part
 _TRIES = 10
 _CHANGES = 50  # times that others are faster
@@ -83,7 +83,7 @@ T = TypeVar("T")
 
 
 def _with_separate_writes(verb: Callable[P, T]) -> Callable[P, T]:
-    """Each verb has its writes confirmed where it matters; its looks are nobody's to wait for later."""
+    """Each method confirms the writes that matter; later callers must not wait for its reads."""
 
     @wraps(verb)
     def run(*args: P.args, **named: P.kwargs) -> T:
@@ -396,7 +396,7 @@ class _BatchPublisher:
         raise StoreUnavailable(f"queue {name!r} changes all the time")
 
     def shorten_marks(self, kept_ms: int) -> None:
-        """It is done, and soon nobody can repeat it. Where this fails, queues remember it for longer."""
+        """The batch is done and cannot be repeated soon. If this fails, queues keep its progress longer."""
         for view in list(self._store.registry.queues.values()):
             if view.number in self._rows:
                 with suppress(OpenQError):

@@ -1,4 +1,4 @@
-"""What Redis knows of staged batches: one call of a function each (`lua/8_stages.lua`), its answer read."""
+"""Staged batches in Redis: each method calls one function of `lua/8_stages.lua` and parses its answer."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class StagingKeys:
         return word.decode()
 
     def set_progress(self, job: StagingJob, batch: int, rows: int) -> bool:
-        """So many rows are published for sure. False: somebody else has finished it."""
+        """Store how many rows are confirmed as published. False: another server has finished the batch."""
         return bool(self._ask(job, "stage_progress", batch, rows))
 
     def end(self, job: StagingJob, batch: int, rows: int, rejected: int) -> None:

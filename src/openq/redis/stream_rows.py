@@ -43,7 +43,7 @@ _REMOVALS = {REMOVED_EXPIRED: "expire", REMOVED_CANCELLED: "cancel"}
 
 
 class PublishedMessage(NamedTuple):
-    """One message as it was published. `body` is None where nobody asked for bodies."""
+    """One message as it was published. `body` is None if bodies were not requested."""
 
     seq: int
     sent_ms: int

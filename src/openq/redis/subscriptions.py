@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_TRIES = 100  # of one who is outrun by others
+_TRIES = 100  # against concurrent changes by other servers
 _MAX_DRAINS = 100  # times that forming meets nothing but messages that have to go elsewhere
 _NO_LIMIT = -1
 
@@ -84,7 +84,7 @@ class _OpenBatch:
     """An open one, as its queue tells of it."""
 
     formed: FormedBatch
-    abandoned: bool  # nobody counts on from it: its lease is left to run out
+    abandoned: bool  # no reader reaches it: its lease is left to expire
 
 
 class RedisSubscriptions:
@@ -195,7 +195,7 @@ class RedisSubscriptions:
         )
 
     def _claim(self, name: str, queue: str, owner: str | None, lease_ms: int | None) -> SubscriptionRecord:
-        """Who reads from now on, and how."""
+        """Set owner, queue and lease of the reader."""
 
         def claim(subscription: SubscriptionRecord) -> SubscriptionRecord:
             number = subscription.number
@@ -275,7 +275,7 @@ class RedisSubscriptions:
 
         subscription, formed = self._in_term(agree, take)
         if formed is None and waiter is not None and self._receiver.stand_by(queue, waiter):
-            # Something came before the waiter stood in line, and nobody tells of that.
+            # A message came before the waiter was registered, and is not announced.
             subscription, formed = self._in_term(agree, take)
             if formed is not None:
                 self._receiver.remove_waiter(queue, waiter)
@@ -499,7 +499,7 @@ class RedisSubscriptions:
             subscription = self._alive(name, fields) or subscription
 
         self._hash.update(name, take)
-        # Nobody else can go on with it now: this is the last term.
+        # No other reader can continue it: this is the last term.
         subscription = replace(subscription, term=subscription.term + 1)
         try:
             returned, _ = self._end(subscription, "give_back_batches", "subscription deleted")

@@ -50,7 +50,7 @@ class Calls:
     """Waits for the answer: a thread blocks; code run by `bridge` on the loop is suspended meanwhile.
 
     Threads share a connection, and so do all who run on the loop: a command that blocks in Redis
-    would hold up everybody and does not belong here.
+    would delay all callers and does not belong here.
     """
 
     def __init__(self, address: Address, *, loop: asyncio.AbstractEventLoop | None = None) -> None:
@@ -72,7 +72,7 @@ class Calls:
         """One command, sent to the node of `key`. `idempotent`: may be repeated when no answer came.
         `is_confirmed`: `durable` is about this one too, if it writes.
 
-        `patience_s` is how long to wait for a Redis that is away, if not as long as the address says.
+        `timeout_s` is how long to wait for an unreachable Redis; default: `reconnect` of the address.
         """
         data = pack(command)
         reads = command[0] in READ_COMMANDS
@@ -152,7 +152,7 @@ class Calls:
                 _record_mark(marks, connection, mark)
 
     def after_copies(self, callback: Callable[[OpenQError | None], None]) -> None:
-        """As `durable`, but tells `callback(error or None)`; on the loop that is later, and nobody waits."""
+        """Like `wait_for_copies`, but calls `callback(error or None)`; on the loop later, not blocking."""
         try:
             if self._loop is None or asyncio._get_running_loop() is not self._loop:
                 self.wait_for_copies()

@@ -1,8 +1,8 @@
 """One connection to one Redis, shared by all threads of a process.
 
-Threads that call at the same time share round trips: whoever comes first leads, sends everything that is
-queued and reads all replies; who comes meanwhile waits, and one of them leads next. So n threads cost few
-system calls, and no thread is needed for the connection itself.
+Threads that call at the same time share round trips: the first one leads, sends everything that is queued and
+reads all replies; callers that come meanwhile wait, and one of them leads next. So n threads cost few system
+calls, and the connection needs no thread of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from openq.redis.net.resp import INCOMPLETE, handshake, new_reader, pack
 from openq.redis.net.url import Address, Host
 
 CONNECT_S = 2.0
-# After so long without an answer a server may have been replaced: whoever knows others asks them.
+# After so long without an answer a server may have been replaced: `on_stall` asks other servers.
 STALL_S = 1.0
 RECEIVE_BYTES = 64 * 1024
 
@@ -57,9 +57,9 @@ class Backoff:
 
 
 class PendingCommands:
-    """One caller's commands and, later, the replies; the caller sleeps on `baton`.
+    """One caller's commands and, later, the replies; the caller sleeps on `wakeup`.
 
-    `mark` is where its writes stand among those of the link, if they are to be confirmed.
+    `mark` is the position of its writes among those of the connection, if they are to be confirmed.
     """
 
     __slots__ = ("confirms", "count", "data", "error", "mark", "replies", "wakeup", "writes")
@@ -86,8 +86,8 @@ class ThreadConnection:
         floor: ReplicaFloor | None = None,
         on_stall: Callable[[], None] | None = None,
     ) -> None:
-        """`stalled` is called, and may block, while an answer is late: it closes this link if another server
-        has taken the place of this one."""
+        """`on_stall` is called, and may block, while an answer is late: it closes this connection if another
+        server has replaced this one."""
         self.address = address
         self.host = host
         self.copies = Copies(address, floor)
@@ -123,7 +123,7 @@ class ThreadConnection:
         return self.finish(pending)
 
     def begin(self, pending: PendingCommands) -> None:
-        """Send, if nobody else does; `finish` or `abandon` must follow. Never waits for another caller."""
+        """Send, unless another caller does; `finish` or `abandon` must follow. Never waits for others."""
         try:
             with self._lock:
                 self._queued.append(pending)
@@ -156,7 +156,7 @@ class ThreadConnection:
         return pending
 
     def abandon(self, pending: PendingCommands) -> None:
-        """Something else went wrong, or a signal came: nobody may be left waiting for this caller."""
+        """After another error or a signal: no other caller may be left waiting for this one."""
         with self._lock:
             leader = self._leader
             if pending in self._queued:
@@ -173,7 +173,7 @@ class ThreadConnection:
         self._closed = True
         with self._lock:
             if self._leader is not None:
-                # The one who leads sees it: a socket that is shut down reads as ended.
+                # The leader notices: a socket that is shut down reads as closed.
                 if self._socket is not None:
                     with contextlib.suppress(OSError):
                         self._socket.shutdown(socket.SHUT_RDWR)
@@ -239,7 +239,7 @@ class ThreadConnection:
 
     def _wake(self) -> None:
         self._question = None
-        # In this order: whoever is in the batch when a signal stops us is woken by `abandon`.
+        # In this order: callers in the batch when a signal interrupts us are woken by `abandon`.
         while self._batch:
             pending = self._batch[-1]
             if pending is not self._leader:
@@ -251,11 +251,11 @@ class ThreadConnection:
             self._leader = self._queued[0] if self._queued else None
             following = self._leader
         if following is None and self._closed:
-            self._drop("closed")  # who closed it left that to us
+            self._drop("closed")  # left to the leader by `close`
         self._release(following)
 
     def _release(self, pending: PendingCommands | None) -> None:
-        """Once too often does no harm: nobody sleeps twice on the same baton."""
+        """Releasing twice is harmless: a caller sleeps on its lock once."""
         if pending is not None and pending.wakeup is not None:
             try:
                 pending.wakeup.release()

@@ -49,7 +49,7 @@ class ConfirmRequest(NamedTuple):
 
 
 class ReplicaFloor:
-    """How many replicas there were lately, whoever was the master.
+    """How many replicas there were lately, under any master.
 
     A master that was frozen, or cut off, while another one took its place does not know that yet when it
     answers again, and sees no replicas: it must not be believed that there are none.
@@ -138,7 +138,7 @@ class Copies:
         return WriteMark(self.connection_number, self.written)
 
     def is_safe(self, mark: WriteMark, now_s: float) -> bool:
-        """Whether nothing needs to be asked. Raises when it is too late: who could confirm it is gone."""
+        """Whether no confirmation is needed. Raises if none is possible: its connection is gone."""
         if self.is_confirmed(mark):
             return True
         if mark.connection_number == self.connection_number:
@@ -199,7 +199,7 @@ class Copies:
             refused = NotReplicated("another server is master now")
             self._abandoned = question.mark.written
         if refused is not None:
-            self._refreshed_s = float("-inf")  # the next question finds out who is gone
+            self._refreshed_s = float("-inf")  # the next request counts the replicas again
             return refused
         if question.refreshes_info and self.replicas > question.replicas:
             return "ask again"

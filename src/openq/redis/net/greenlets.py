@@ -35,7 +35,7 @@ _MAX_IDLE = 1000
 
 
 class GreenletTask(greenlet):  # type: ignore[misc]
-    """Runs one piece of work after the other. Its `parent` is whoever woke it: there it returns to."""
+    """Runs one piece of work after the other. Its `parent` is the greenlet that woke it; it returns there."""
 
     loop: asyncio.AbstractEventLoop
     marks: dict[Any, Any]
@@ -64,7 +64,7 @@ class GreenletTask(greenlet):  # type: ignore[misc]
             try:
                 result = work(*args)
             except GreenletExit:
-                raise  # nobody can wake us any more: the loop is gone
+                raise  # the loop is gone: nothing can wake this task
             except BaseException as raised:
                 error = raised
             if done is not None:
@@ -74,7 +74,7 @@ class GreenletTask(greenlet):  # type: ignore[misc]
                     log.exception("the callback of work on the loop failed")
             elif error is not None:
                 log.error("work on the loop failed", exc_info=error)
-            # An idle strand must keep nothing alive.
+            # An idle task must keep nothing alive.
             del work, args, done, result, error
             if len(self._idle) >= _MAX_IDLE:
                 return

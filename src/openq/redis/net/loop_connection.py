@@ -46,7 +46,7 @@ class ReplyCollector:
 
 
 class _ReplyProtocol(asyncio.Protocol):
-    """One connection of a link. Its end may be reported when the link has the next one already."""
+    """The protocol of one connection. Its end may be reported after its owner has opened the next one."""
 
     def __init__(self, owner: LoopConnection) -> None:
         self._owner = owner
@@ -156,7 +156,7 @@ class LoopConnection:
             return
         reader = connection.reader
         sent = self._sent
-        # Whoever is woken here and sends again waits for the others: their sends leave together.
+        # Sends of callers that are woken here are collected and leave together.
         due, self._flush_is_due = self._flush_is_due, True
         try:
             reader.feed(data)
@@ -307,7 +307,7 @@ class LoopConnection:
             self._disconnect(repr(error))
 
     def _disconnect(self, why: str, error: StoreError | None = None) -> None:
-        """Everybody learns it at once: those who sent, that the outcome is unknown; the others, that not."""
+        """Fail all callers at once: commands that were sent have an unknown outcome, the others none."""
         self._lost_reason = why
         connection, self._connection = self._connection, None
         was_ready, self._ready = self._ready, False

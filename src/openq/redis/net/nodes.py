@@ -1,7 +1,7 @@
 """Which server serves which key: one server, the master that sentinels name, or a cluster's slots.
 
-Finding out may take a while and is done by `look`, which blocks: `Calls` asks for it when a call could not be
-served, and keeps loops from waiting. `of` never waits.
+`refresh` finds the nodes and may block: `Calls` requests it when a call could not be served, and keeps event
+loops from waiting. `node_for` never blocks.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Node:
 
 class Nodes(Protocol):
     def node_for(self, key: bytes) -> Node:
-        """Raises StoreUnavailable while nobody is known to serve it."""
+        """Raises StoreUnavailable while no node is known to serve it."""
 
     def redirected(self, refused: CommandRefused, node: Node) -> Node | None:
         """Where the server says the call belongs; None: nowhere else, for now."""
 
     def refresh(self) -> None:
-        """Find out again who serves what. Blocks; raises nothing: who is away is looked for again."""
+        """Refresh the node map. Blocking; never raises: unreachable nodes are retried."""
 
     def all(self) -> list[Node]: ...
 

@@ -62,7 +62,7 @@ class PubSubListener:
                 log.exception("the listener failed; it begins anew")
             if self._is_subscribed and not self._stopping.is_set():
                 self._is_subscribed = False
-                log.warning("%s is away: %s; calls wait for it", self._address, why)
+                log.warning("%s is unreachable: %s; calls wait for it", self._address, why)
             self._stopping.wait(_PAUSE_S)
 
     def _listen(self) -> None:
@@ -100,7 +100,7 @@ class PubSubListener:
                     waiting -= 1
                     if not waiting:
                         if not self._is_subscribed and self._was_subscribed:
-                            log.warning("%s is back", self._address)
+                            log.warning("%s is reachable again", self._address)
                         self._is_subscribed = self._was_subscribed = True
                         self._on_subscribed()
                 elif isinstance(reply, list) and reply[0] == b"message":

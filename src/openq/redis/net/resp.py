@@ -63,7 +63,7 @@ def new_reader() -> Any:
 
 
 def handshake(address: Address, name: str) -> list[tuple[bytes | str | int, ...]]:
-    """What a new connection says first. RESP2 is what a server speaks unasked, so there is no HELLO."""
+    """The first commands of a new connection. RESP2 is the default of a server, so there is no HELLO."""
     commands: list[tuple[bytes | str | int, ...]] = []
     if address.password is not None:
         who = (address.user,) if address.user else ()

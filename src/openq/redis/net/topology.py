@@ -95,7 +95,7 @@ def read_slots(
 ) -> list[SlotRange]:
     """As the first of these nodes sees it that answers and knows some; none: those that answer know none.
 
-    Who does not answer is noted in `silent`. Raises StoreUnavailable if nobody answers.
+    Nodes that do not answer are added to `unresponsive`. Raises StoreUnavailable if none answers.
     """
     why = "no node is named"
     answered = False

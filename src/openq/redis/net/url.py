@@ -105,7 +105,7 @@ def parse(url: str, **overrides: str) -> Address:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.lower() not in _SCHEMES:
         raise InvalidSetting(
-            f"{_without_password(url)!r} is no Redis URL; it begins with one of {', '.join(_SCHEMES)}"
+            f"{_without_password(url)!r} is not a Redis URL; it begins with one of {', '.join(_SCHEMES)}"
         )
     kind, tls = _SCHEMES[scheme.lower()]
     rest, _, query = rest.partition("?")
