@@ -49,6 +49,8 @@ WHOLE = (
     "tests/test_stdlib_names.py",
     "tests/test_config.py",
     "tests/test_contract.py",
+    "tests/test_contract_delivery.py",
+    "tests/test_contract_formats.py",
     "tests/test_packed.py",
     "tests/test_amqp_fields.py",
     "tests/aio",

@@ -25,7 +25,7 @@ from openq import (
     OpenQError,
     VisibilityTimeoutExpired,
 )
-from tests import test_contract
+from tests import test_contract, test_contract_delivery, test_contract_formats
 from tests.client import (
     test_arguments,
     test_errors,
@@ -70,7 +70,9 @@ def make(url: str, request: pytest.FixtureRequest) -> Iterator[Make]:
 
 # Tests about another place, each with what they are about.
 ELSEWHERE: dict[ModuleType, dict[str, str]] = {
-    test_contract: {
+    test_contract: {},
+    test_contract_delivery: {},
+    test_contract_formats: {
         "test_M7_pickle_can_be_chosen_for_local_queues": "many write to a Redis",
     },
     test_library: {},
