@@ -47,7 +47,7 @@ def test_a_death_tells_the_exchange_and_key_the_message_came_with() -> None:
     engine.publish(work, Draft(b"x"), 1_000)
     reject_one(engine, work, 1_000)
     assert [(each.exchange, each.key) for each in deaths_in(dead)] == [("@v/", "work")]
-    engine._drop_queue(dead)
+    engine.drop_queue(dead)
     dead = queue_of(engine, "dead")
 
     engine.route_to(["@v/work"], Draft(b"y", route=("@v/events", "eu")), 1_000)

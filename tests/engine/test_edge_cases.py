@@ -29,7 +29,7 @@ from openq.engine.routing import Binding, Exchange
 from openq.engine.snapshot import SegmentUsage, freeze
 from openq.engine.snapshot import decode as load
 from openq.engine.snapshot import encode as chunks
-from openq.engine.state import WAKE
+from openq.engine.timers import WAKE
 from openq.errors import DiskFull, InvalidSetting
 from openq.model import DeliveryOptions, Draft, Entry, QueueSettings
 

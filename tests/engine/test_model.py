@@ -80,11 +80,13 @@ class Watched(Engine):
 
     def __init__(self, events: list[Any], log: Callable[[Record], int]) -> None:
         super().__init__(PREFIX, log=log)
-        self._events = events
+        come_due = self.expiry.come_due
 
-    def _come_due(self, queue: QueueState, entry: Entry, now_ms: int) -> None:
-        self._events.append((queue.name, entry.seq))
-        super()._come_due(queue, entry, now_ms)
+        def watched(queue: QueueState, entry: Entry, now_ms: int) -> None:
+            events.append((queue.name, entry.seq))
+            come_due(queue, entry, now_ms)
+
+        self.expiry.come_due = watched  # type: ignore[method-assign]
 
 
 class EngineAndModel(RuleBasedStateMachine):

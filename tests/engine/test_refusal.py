@@ -144,7 +144,7 @@ def _still(tape: Tape, rebuilt: Engine, engine: Engine, now_ms: int) -> dict[str
         live = engine.queues[queue.name]
         for entry in list(queue.delayed.values()):
             if entry.seq not in live.delayed:
-                rebuilt._come_due(queue, entry, now_ms)
+                rebuilt.expiry.come_due(queue, entry, now_ms)
     return dump(tape, rebuilt, now_ms)
 
 

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from ..engine.engine import make_properties
+from ..engine.publishing import make_properties
 from ..errors import InvalidSetting
 from ..model import DeliveryOptions, Draft, Entry
 from .filters import matches

@@ -30,7 +30,7 @@ from ..engine.records import (
     touched_messages,
 )
 from ..engine.routing import is_default
-from ..engine.state import own_seq
+from ..engine.rules import own_seq
 from ..errors import HistoryUnavailable, JournalDamaged
 from ..journal.file_journal import Journal
 from ..model import DeliveryOptions, Draft, Properties, QueueSettings

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from .. import amqp_fields
-from ..engine.engine import check_draft
+from ..engine.publishing import check_draft
 from ..engine.records import HEAD_SIZE, pack_value, plain_copy, run_step
 from ..errors import InvalidSetting, OpenQError
 from ..model import MAX_SPAN_MS, DeliveryOptions, Draft, Properties, check_name, plain_options

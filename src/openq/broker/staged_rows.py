@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .. import packed
-from ..engine.state import REJECTING_OVERFLOWS
+from ..engine.rules import REJECTING_OVERFLOWS
 from ..errors import InvalidSetting, OpenQError, QueueFull, QueueNotFound
 from ..model import Draft, QueueSettings
 from ..names import qualified_name, split_name

@@ -13,13 +13,14 @@ from typing import Any
 
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueInUse
 from ..model import DeliveryOptions, Draft, Entry
-from .engine import Engine, make_properties
+from .engine import Engine
+from .publishing import make_properties
 from .queue import QueueState
 from .ready import FifoOrder, StandardOrder
 from .ready_list import PackedPage
 from .records import EDIT, EXCHANGE, MOVED, PURGE, REDRIVEN, REMOVE, REMOVED_CANCELLED, RESCHEDULE
 from .routing import Binding, Exchange, Removed
-from .state import MAX_TIME_MS
+from .rules import MAX_TIME_MS
 from .why import MAX_AHEAD, QueuePosition, Why, why_paused, why_unavailable, why_waiting
 
 # -- one message ------------------------------------------------------------------------------
@@ -41,7 +42,7 @@ def cancel(engine: Engine, queue: QueueState, message_id: str, now_ms: int) -> N
     entry = _waiting(engine, queue, message_id, "cancel")
     engine.log_record((REMOVE, now_ms, queue.number, 0, REMOVED_CANCELLED, [entry.seq]))
     engine.remove_waiting(queue, entry)
-    engine._removed(queue, entry, REMOVED_CANCELLED, now_ms)
+    engine.dead_letters.removed(queue, entry, REMOVED_CANCELLED, now_ms)
 
 
 def edit(engine: Engine, queue: QueueState, message_id: str, now_ms: int, draft: Draft) -> None:
@@ -84,9 +85,9 @@ def _move_one(
 def _move_entry(
     engine: Engine, queue: QueueState, entry: Entry, target: QueueState, why: int, now_ms: int
 ) -> None:
-    engine._log_move(queue, entry, [target], why, None, now_ms)
+    engine.dead_letters.log_move(queue, entry, [target], why, None, now_ms)
     engine.remove_waiting(queue, entry)
-    engine._finish_move(queue, entry, [target], why, None, now_ms)
+    engine.dead_letters.finish_move(queue, entry, [target], why, None, now_ms)
 
 
 def reschedule(engine: Engine, queue: QueueState, message_id: str, due_ms: int, now_ms: int) -> None:

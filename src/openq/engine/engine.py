@@ -1,463 +1,387 @@
 """The engine: all queue semantics, pure.
 
-Time comes in as `now_ms`, what changed goes out through `log` as records (see `records.py`). The same
-calls always give the same answer. This file holds the way in; `lending.py` the way out;
-`admin.py` what operators do; `apply.py` and `snapshot.py` the way back after a restart.
+Time comes in as `now_ms`. Changes go out through `log` as records (see `records.py`), each before the state
+changes: a log that refuses leaves everything as it was. The same calls always give the same answer.
+
+`Engine` holds the state: queues, ids, timers, and how a message enters and leaves a queue. Its parts hold the
+rules:
+
+    publishing.py    checks, deduplication, exchanges            ready.py    which message is next
+    leases.py        receive, ack, nack, extend                  expiry.py   leases, delays and TTLs that end
+    dead_letters.py  moves between queues, dead letters          admin.py    what operators do
+    replay.py, snapshot.py  the state after a restart            routing.py  exchanges and bindings
 """
 
 from __future__ import annotations
 
-import hashlib
-from array import array
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Callable
 
-from ..errors import (
-    InvalidSetting,
-    OpenQError,
-    QueueFull,
+from ..errors import InvalidSetting, MessageNotFoundError, QueueExists, QueueInUse, QueueNotFound
+from ..model import (
+    MAX_SPAN_MS,
+    DeliveryOptions,
+    Entry,
+    Properties,
+    QueueSettings,
+    check_name,
 )
-from ..model import MAX_PRIORITY, DeliveryOptions, Draft, Entry, Properties, plain_options
+from .dead_letters import DeadLetters
+from .expiry import Expiry
 from .leases import Leases
+from .progress import JobProgress
+from .publishing import Publishing
 from .queue import QueueState
-from .ready_list import PAGE, PAGE_BYTES, PackedPage
-from .records import DEAD_OVERFLOW, FIRST_ITEM, PUBLISH, ROUTE, RUN, plain_copy, run_first, run_step
-from .state import MAX_TIME_MS, REJECTING_OVERFLOWS, add_dead_letter_event, dead_letter_route, dedup_key
+from .records import (
+    QUEUE,
+    UNQUEUE,
+    Record,
+)
+from .routing import ExchangeRouter
+from .rules import MAX_TIME_MS, dedup_key, own_seq, settings_differences, with_options
+from .timers import DELAY, DELAYS, RETENTION, TTL, Timers
 
-_MIN_PAGE = 16  # a page of fewer messages costs more than it saves; they are packed with their neighbours
-
-Published = tuple[str, bool]  # the message's id, and whether it was a duplicate
+Event = Callable[[str, str, str | None, int, str], None]  # what, queue, message id, now_ms, detail
 
 
-class Engine(Leases):
-    def publish_plain(
-        self,
-        queue: QueueState,
-        body: bytes,
-        encoding: int,
-        now_ms: int,
-        properties: Properties | None = None,
-        options: DeliveryOptions | None = None,
-    ) -> int:
-        """A body with at most a light extra into a `simple` queue: the short way. Returns the sequence."""
-        seq = self.next_seq
-        log = self.log
-        location = (
-            0
-            if log is None
-            else log((PUBLISH, now_ms, queue.number, seq, encoding, body, properties, options)) or 0
-        )
-        self.next_seq = seq + 1
-        size = len(body)
-        # A consumer that keeps up finds the body in memory; a backlog is read from disk.
-        if not location or queue.waiting_bytes < PAGE_BYTES:
-            entry = Entry(seq, now_ms, location, size, encoding, body, properties, options)
-        else:
-            entry = Entry(seq, now_ms, location, size, encoding, None, None, options)
-        queue.ready.append_plain(entry)
-        queue.waiting_bytes += size
-        queue.counters.published += 1
-        if not queue.retention_armed:
-            self._arm_retention(queue, now_ms)
-        if queue.watched:
-            self.woken.append(queue)
-        if self.observer is not None:
-            self.observer("published", queue.name, f"{self.id_prefix}{seq:012x}", now_ms, "")
-        return seq
+class Engine:
+    # Slots, because more than 30 attributes would not fit the instance layout that Python makes fast.
+    __slots__ = (
+        "ack",
+        "ack_late",
+        "ack_many",
+        "advance",
+        "dead_letters",
+        "deferred_overflow",
+        "end_deferred_overflow",
+        "expire_zero_ttl",
+        "expiry",
+        "extend",
+        "extend_late",
+        "extend_many",
+        "first_number",
+        "guard_location",
+        "guarded",
+        "id_prefix",
+        "leases",
+        "load_properties",
+        "log",
+        "maybe_delivered_below",
+        "nack",
+        "nack_many",
+        "next_number",
+        "next_queue",
+        "next_seq",
+        "numbered",
+        "observer",
+        "orphans",
+        "progress",
+        "publish",
+        "publish_plain",
+        "publish_run",
+        "publishing",
+        "queues",
+        "rebuild_timers",
+        "receive",
+        "reject",
+        "reject_many",
+        "release",
+        "route",
+        "route_to",
+        "router",
+        "seed",
+        "set_aside",
+        "set_deadline",
+        "timers",
+        "woken",
+        "zero_ttl",
+    )
 
-    def publish_run(
-        self,
-        queue: QueueState,
-        bodies: Sequence[bytes],
-        encoding: int,
-        now_ms: int,
-        properties: Properties | None = None,
-        options: DeliveryOptions | None = None,
-    ) -> int:
-        """Many bodies into a `simple` queue as one record. Returns the first sequence.
-
-        The info and the extra, which must be a light one, are those of each of them.
-        """
-        bodies = tuple(bodies)  # the caller's list stays the caller's
-        count = len(bodies)
-        if count == 1:
-            return self.publish_plain(queue, bodies[0], encoding, now_ms, properties, options)
-        seq = self.next_seq
-        log = self.log
-        location = (
-            0
-            if log is None
-            else log((RUN, now_ms, queue.number, seq, encoding, bodies, properties, options)) or 0
-        )
-        self.next_seq = seq + count
-        self._add_run(
-            queue, seq, now_ms, location, list(map(len, bodies)), encoding, bodies, properties, options
-        )
-        queue.counters.published += count
-        if queue.watched:
-            self.woken.append(queue)
-        if self.observer is not None:
-            for each in range(seq, seq + count):
-                self.observer("published", queue.name, f"{self.id_prefix}{each:012x}", now_ms, "")
-        return seq
-
-    def _add_run(
-        self,
-        queue: QueueState,
-        seq: int,
-        now_ms: int,
-        location: int,
-        sizes: Sequence[int],
-        encoding: int,
-        bodies: Sequence[bytes] | None,
-        properties: Properties | None,
-        options: DeliveryOptions | None,
+    def __init__(
+        self, id_prefix: str, seed: int = 0, log: Callable[[Record], int | None] | None = None
     ) -> None:
-        total = sum(sizes)
-        count = len(sizes)
-        step = run_step(properties, options)
-        column: int | array[int] = array("I", sizes)
-        locations = None
-        # Messages of one size, the common case, are a matter of arithmetic.
-        if min(sizes) == max(sizes):
-            column = sizes[0]
-            if location:
-                first, each = location + FIRST_ITEM, column + step
-                locations = array("Q", range(first, first + count * each, each))
-        elif location:
-            first = location + run_first(count, True)
-            locations = array("Q", accumulate(map(step.__add__, sizes), initial=first))
-            locations.pop()
-        if location and queue.waiting_bytes + total > PAGE_BYTES:
-            bodies = None
-        if bodies is None:
-            properties = None  # it is read together with the body
-        for start in range(0, count, PAGE):
-            end = min(start + PAGE, count)
-            page = PackedPage(
-                range(seq + start, seq + end),
-                now_ms,
-                None if locations is None else locations[start:end],
-                column if isinstance(column, int) else column[start:end],
-                encoding,
-                None if bodies is None else bodies[start:end],
-                properties,
-                options,
-            )
-            if count >= _MIN_PAGE:
-                queue.ready.append_page(page)
-            else:
-                for entry in page.entries():
-                    queue.ready.append_plain(entry)
-        queue.waiting_bytes += total
-        if not queue.retention_armed:
-            self._arm_retention(queue, now_ms)
+        self.id_prefix = id_prefix  # a message's id is this and its sequence in 12 hex digits
+        self.seed = seed  # of the jitter in retry delays
+        self.log = log
+        self.queues: dict[str, QueueState] = {}
+        self.numbered: dict[int, QueueState] = {}
+        self.router = ExchangeRouter()
+        self.timers = Timers()
+        self.next_seq = 1
+        self.next_number = 1  # of deliveries
+        self.next_queue = 1
+        self.woken: list[QueueState] = []  # watched queues that may have something to deliver
+        self.zero_ttl: list[tuple[int, QueueState, int]] = []  # time, queue, sequence of TTL 0
+        self.orphans: set[int] = set()  # numbers of queues whose definition was lost to damage
+        self.progress: dict[str, JobProgress] = {}  # job -> how far it is; see progress.py
+        # Queues whose overflow is handled at the end of a batch; None: at once.
+        self.deferred_overflow: list[QueueState] | None = None
+        self.observer: Event | None = None
+        # Deliveries that no client may see before their lease is durable: number -> location. See leases.py.
+        self.guarded: dict[int, int] = {}
+        self.guard_location = 0  # the last of these locations
+        self.first_number = 0  # of the deliveries of this process
+        self.maybe_delivered_below = 0  # messages of earlier sequence were there when a process died
+        self.load_properties: Callable[[int], Properties | None] | None = None  # what is stored at a location
 
-    def publish(
-        self, queue: QueueState, draft: Draft, now_ms: int, again: bool = False, is_planned: bool = False
-    ) -> Published:
-        """`again` is for replays: the window remembers the message, and that must not keep it out.
+        # The parts. Their public calls are bound here once, so that a call costs no extra hop.
+        self.dead_letters = DeadLetters(self)
+        self.leases = Leases(self)
+        self.expiry = Expiry(self)
+        self.publishing = Publishing(self)
+        self.receive = self.leases.receive
+        self.ack = self.leases.ack
+        self.ack_many = self.leases.ack_many
+        self.ack_late = self.leases.ack_late
+        self.nack = self.leases.nack
+        self.nack_many = self.leases.nack_many
+        self.reject_many = self.leases.reject_many
+        self.release = self.leases.release
+        self.reject = self.leases.reject
+        self.set_aside = self.leases.set_aside
+        self.extend = self.leases.extend
+        self.extend_late = self.leases.extend_late
+        self.extend_many = self.leases.extend_many
+        self.set_deadline = self.leases.set_deadline
+        self.publish_plain = self.publishing.publish_plain
+        self.publish_run = self.publishing.publish_run
+        self.publish = self.publishing.publish
+        self.route = self.publishing.route
+        self.route_to = self.publishing.route_to
+        self.advance = self.expiry.advance
+        self.expire_zero_ttl = self.expiry.expire_zero_ttl
+        self.rebuild_timers = self.expiry.rebuild_timers
+        self.end_deferred_overflow = self.dead_letters.end_deferred_overflow
 
-        One that `is_promised` was let in before: whatever limits the queue has by now, it takes it.
-        """
-        options = self._options_for(queue, draft, now_ms, is_planned)
-        if again and options is not None:
-            options.dedup = None
-        known = self._duplicate_of(queue, draft, options, now_ms)
-        if known is not None:
-            queue.counters.deduplicated += 1
-            return known, True
-        if not is_planned:
-            self._check_room(queue, draft, options, now_ms)
-        return self._publish(queue, draft, options, now_ms), False
+    def id_of(self, entry: Entry) -> str:
+        options = entry.options
+        if options is not None and options.id is not None:
+            return options.id
+        return f"{self.id_prefix}{entry.seq:012x}"
 
-    def _publish(self, queue: QueueState, draft: Draft, options: DeliveryOptions | None, now_ms: int) -> str:
-        seq = self.next_seq
-        properties = make_properties(draft)
-        location = self.log_record(
-            (PUBLISH, now_ms, queue.number, seq, draft.encoding, draft.body, properties, options)
-        )
-        self.next_seq = seq + 1
-        entry = Entry(seq, now_ms, location, len(draft.body), draft.encoding, draft.body, properties, options)
-        if location and queue.waiting_bytes >= PAGE_BYTES:
-            entry.body = entry.properties = None
-        queue.counters.published += 1
-        self._add_entry(queue, entry, now_ms)
-        self._emit("published", queue, entry, now_ms)
-        self._overflow(queue, now_ms)
-        return self.id_of(entry)
+    def seq_of(self, queue: QueueState, message_id: str) -> int:
+        """The sequence number behind an id; 0 if it cannot be one of this queue's."""
+        seq = queue.ids.get(message_id)
+        if seq is not None:
+            return seq
+        return own_seq(self.id_prefix, message_id)
 
-    def route(self, exchange: str, key: str, draft: Draft, now_ms: int) -> tuple[str, list[str]]:
-        """Through an exchange into every queue it leads to, as one record.
-
-        Returns the id and the queues reached; a queue that had it already, or that refuses
-        because it is full, is not among them.
-        """
-        headers = draft.attributes if draft.properties is None else draft.properties
-        draft.route = (exchange, key)
-        names = self.router.route(exchange, key, headers)
-        for queue in map(self.queues.get, names):
-            if queue is not None and not _fits(queue, draft):
-                raise _too_large(queue, draft)  # the caller hears of it, and nothing is half done
-        message_id, reached, refused = self.route_to(names, draft, now_ms)
-        if refused is not None and not reached:
-            raise refused
-        return message_id, reached
-
-    def route_to(
-        self, names: Sequence[str], draft: Draft, now_ms: int
-    ) -> tuple[str, list[str], OpenQError | None]:
-        """Into all queues of these names, each once, as one record; `draft.route` says how it came.
-
-        Returns the id, the queues reached, and the error of one that refused: it is full, or takes no bodies
-        of that size (where it is the only one, that is raised). A name without a queue is passed over, as is
-        a queue that had the message already.
-        """
-        targets: list[QueueState] = []
-        options: DeliveryOptions | None = None
-        refused: OpenQError | None = None
-        message_id = ""
-        for name in names if len(names) < 2 else dict.fromkeys(names):
-            queue = self.queues.get(name)
-            if queue is None:
-                continue
-            if len(names) > 1 and not _fits(queue, draft):
-                # One of several: it must not keep the message from the others.
-                refused = _too_large(queue, draft)
-                continue
-            own = self._options_for(queue, draft, now_ms)
-            known = self._duplicate_of(queue, draft, own, now_ms)
-            if known is not None:
-                queue.counters.deduplicated += 1
-                message_id = known
-                continue
-            try:
-                self._check_room(queue, draft, own, now_ms)
-            except QueueFull as full:
-                refused = full
-                continue
-            targets.append(queue)
-            options = own
-        if not targets:
-            return message_id, [], refused
-        if len(targets) == 1:
-            return self._publish(targets[0], draft, options, now_ms), [targets[0].name], refused
-        shared = base_options(draft, now_ms)
-        if draft.delay_ms == 0:
-            shared.due_ms = now_ms  # at once, whatever the delay of a queue
-        message_id = self._publish_shared(targets, draft, shared, now_ms)
-        return message_id, [queue.name for queue in targets], refused
-
-    def _publish_shared(
-        self, targets: Sequence[QueueState], draft: Draft, shared: DeliveryOptions, now_ms: int
-    ) -> str:
-        """One message with one id into several queues, as one record."""
-        seq = self.next_seq
-        message_id = shared.id = draft.id or f"{self.id_prefix}{seq:012x}"
-        properties = make_properties(draft)
-        pairs = tuple((queue.number, seq + i) for i, queue in enumerate(targets))
-        record = (
-            ROUTE,
-            now_ms,
-            targets[0].number,
-            seq,
-            draft.encoding,
-            draft.body,
-            properties,
-            shared,
-            pairs,
-        )
-        location = self.log_record(record)
-        self.next_seq = seq + len(targets)
-        for queue, (_, each) in zip(targets, pairs, strict=True):
-            entry = self._enter_routed(
-                queue, each, now_ms, location, draft.encoding, draft.body, properties, shared
-            )
-            self._emit("published", queue, entry, now_ms)
-        for queue in targets:
-            self._overflow(queue, now_ms)
-        return message_id
-
-    def _enter_routed(
-        self,
-        queue: QueueState,
-        seq: int,
-        now_ms: int,
-        location: int,
-        encoding: int,
-        body: bytes,
-        properties: Properties | None,
-        shared: DeliveryOptions,
-        keep: bool = True,
-    ) -> Entry:
-        """One target of a ROUTE: the record holds what all share, the rest follows from the queue.
-
-        Not to `keep`: the body stays on disk only.
-        """
-        options = shared.copy()
-        settings = queue.settings
-        if not options.due_ms and settings.delay_ms:
-            _delay(options, settings.delay_ms, now_ms)
-        if settings.ttl_ms is not None:
-            expires_ms = max(options.due_ms, now_ms) + settings.ttl_ms
-            options.expires_ms = min(options.expires_ms or expires_ms, expires_ms)
-        if options.dedup is None and settings.dedup_by_content:
-            options.dedup = hashlib.sha256(body).hexdigest()
-        options.mark_plain()
-        queue.counters.published += 1
-        if keep:
-            entry = Entry(seq, now_ms, location, len(body), encoding, body, properties, options)
-        else:
-            entry = Entry(seq, now_ms, location, len(body), encoding, None, None, options)
-        self._add_entry(queue, entry, now_ms)
+    def locate(self, queue: QueueState, message_id: str) -> Entry:
+        seq = self.seq_of(queue, message_id)
+        entry = queue.find(seq) if seq else None
+        if entry is None or self.id_of(entry) != message_id:
+            raise MessageNotFoundError(message_id, queue.name)
         return entry
 
-    def _options_for(
-        self, queue: QueueState, draft: Draft, now_ms: int, is_planned: bool = False
-    ) -> DeliveryOptions | None:
-        """Checks the draft and works out everything that depends on the queue's settings."""
-        settings = queue.settings
-        if not is_planned and not _fits(queue, draft):
-            raise _too_large(queue, draft)
-        options = base_options(draft, now_ms)
-        if not options.due_ms and draft.delay_ms is None and settings.delay_ms:
-            _delay(options, settings.delay_ms, now_ms)
-        if settings.ttl_ms is not None:
-            expires_ms = max(options.due_ms, now_ms) + settings.ttl_ms
-            options.expires_ms = min(options.expires_ms or expires_ms, expires_ms)
-        if options.dedup is None and settings.dedup_by_content:
-            options.dedup = hashlib.sha256(draft.body).hexdigest()
-        if not options.mark_plain().is_plain:
-            return options
-        if options.type is None and options.route is None and draft.past is None:
-            return None
-        return plain_options(options.route, options.type)
+    def queue(self, name: str) -> QueueState:
+        queue = self.queues.get(name)
+        if queue is None:
+            raise QueueNotFound(name)
+        return queue
 
-    def _duplicate_of(
-        self, queue: QueueState, draft: Draft, options: DeliveryOptions | None, now_ms: int
-    ) -> str | None:
-        """The id of the message that this one would repeat."""
-        if options is None:
-            return None
-        if options.dedup is not None:
-            queue.forget_dedup(now_ms)
-            kept = queue.dedup.get(dedup_key(queue, options))
-            # One kept under an earlier, longer window may stand before it in the line of those to forget.
-            if kept is not None and kept[1] > now_ms:
-                return kept[0]
-        if options.unique is not None:
-            there = queue.unique_keys.get(options.unique)
-            if there is not None:
-                return there[1] or f"{self.id_prefix}{there[0]:012x}"
-        if draft.id is not None:
-            seq = self.seq_of(queue, draft.id)
-            entry = queue.find(seq) if seq else None
-            if entry is not None and self.id_of(entry) == draft.id:
-                return draft.id
-        return None
+    def create_queue(self, name: str, settings: QueueSettings, now_ms: int) -> QueueState:
+        """The same settings again give the same queue; other settings are refused."""
+        check_name(name)
+        queue = self.queues.get(name)
+        if queue is not None:
+            if queue.settings != settings:
+                raise QueueExists(name, settings_differences(queue.settings, settings))
+            return queue
+        number = self.next_queue
+        self.log_record((QUEUE, now_ms, number, 0, name, settings.to_json(), now_ms))
+        return self.add_queue(QueueState(name, number, settings, now_ms))
 
-    def _check_room(
-        self, queue: QueueState, draft: Draft, options: DeliveryOptions | None, now_ms: int
-    ) -> None:
-        """Raises QueueFull where a full queue refuses; it may have dead letters for what it refuses."""
-        settings = queue.settings
-        if settings.overflow not in REJECTING_OVERFLOWS:
+    def add_queue(self, queue: QueueState) -> QueueState:
+        self.next_queue = max(self.next_queue, queue.number + 1)
+        self.queues[queue.name] = queue
+        self.numbered[queue.number] = queue
+        return queue
+
+    def change_queue(self, name: str, settings: QueueSettings, now_ms: int) -> QueueState:
+        queue = self.queue(name)
+        if queue.settings.fifo != settings.fifo:
+            raise InvalidSetting(f"queue {name!r}: fifo cannot be changed; create another queue and move")
+        if queue.settings != settings:
+            self.log_record((QUEUE, now_ms, queue.number, 0, name, settings.to_json(), queue.created_ms))
+            self.apply_settings(queue, settings, now_ms)
+            self.dead_letters.overflow(queue, now_ms)
+        return queue
+
+    def apply_settings(self, queue: QueueState, settings: QueueSettings, now_ms: int) -> None:
+        delay_ms = queue.settings.delay_ms
+        queue.set_settings(settings)
+        if settings.fifo and settings.delay_ms != delay_ms:
+            self._change_delays(queue, delay_ms, now_ms)
+        self.arm_retention(queue, now_ms)
+        if queue.watched:
+            self.woken.append(queue)
+
+    def _change_delays(self, queue: QueueState, before_ms: int, now_ms: int) -> None:
+        """Messages that wait for the delay of their FIFO queue wait for the new one, as on SQS.
+
+        Not those with a delay or a time to live of their own, nor those that are tried again later.
+        """
+
+        def waits(entry: Entry) -> bool:
+            options = entry.options
+            if options is None or options.count or options.expires_ms:
+                return False
+            # On a replay some may still be here that had come due by then.
+            return now_ms < options.due_ms == entry.sent_ms + before_ms
+
+        for entry in sorted(filter(waits, queue.delayed.values()), key=lambda each: each.seq):
+            self.reschedule_entry(queue, entry, entry.sent_ms + queue.settings.delay_ms, now_ms)
+
+    def reschedule_entry(self, queue: QueueState, entry: Entry, due_ms: int, now_ms: int) -> None:
+        """Another time at which a waiting message is due; `now_ms` or less: at once."""
+        queue.take_waiting(entry.seq, entry)
+        options = entry.options.copy() if entry.options is not None else DeliveryOptions()
+        options.due_ms = due_ms if due_ms > now_ms else 0
+        self.put_back(queue, with_options(entry, options), now_ms)
+
+    def delete_queue(self, name: str, now_ms: int, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Returns how many messages went with it."""
+        queue = self.queue(name)
+        if if_empty and queue.count:
+            raise QueueInUse(name, f"it holds {queue.count} messages")
+        if if_unused and (queue.watched or queue.leases):
+            raise QueueInUse(name, "it has consumers")
+        self.log_record((UNQUEUE, now_ms, queue.number, 0))
+        return self.drop_queue(queue)
+
+    def drop_queue(self, queue: QueueState) -> int:
+        count = queue.count
+        queue.deleted = True
+        del self.queues[queue.name]
+        del self.numbered[queue.number]
+        self.router.drop_queue(queue.name)
+        if queue.watched:
+            self.woken.append(queue)
+        # A timer may refer to it for days; what it held must not stay as long.
+        queue.clear()
+        return count
+
+    def remove_waiting(self, queue: QueueState, entry: Entry) -> None:
+        """Out of the waiting ones, for good. What it held up in its group may be free now."""
+        queue.take_waiting(entry.seq, entry)
+        if queue.watched:
+            self.woken.append(queue)
+
+    def add_entry(self, queue: QueueState, entry: Entry, now_ms: int, in_order: bool = True) -> None:
+        """A message that is new to this queue takes its place in every structure.
+
+        Not `in_order`: newer ones may be there already, so it is put among them instead of at the end.
+        """
+        options = entry.options
+        add = queue.ready.append if in_order else queue.ready.put_back
+        queue.waiting_bytes += entry.size
+        if options is not None:
+            if options.id is not None:
+                queue.ids[options.id] = entry.seq
+            if options.unique is not None:
+                queue.unique_keys[options.unique] = (entry.seq, options.id or "")
+            window_ms = queue.settings.dedup_window_ms
+            if options.dedup is not None and window_ms:
+                key = dedup_key(queue, options)
+                end_ms = entry.sent_ms + window_ms
+                kept = queue.dedup.get(key)
+                if kept is None or kept[1] <= end_ms:  # a copy of an older one must not shorten the window
+                    queue.dedup[key] = (self.id_of(entry), end_ms)
+                    queue.dedup_order.append((end_ms, key))
+            if options.expires_ms:
+                self.timers.add(options.expires_ms, (TTL, queue, entry.seq))
+                if options.expires_ms <= now_ms:
+                    self.offer_zero_ttl(queue, entry, now_ms)
+            if options.due_ms > now_ms:
+                if entry.location:  # on disk, and not needed for a while
+                    entry.body = entry.properties = None
+                self._delay(queue, entry, options.due_ms, now_ms, in_order and not queue.settings.fifo)
+                if queue.settings.fifo:
+                    add(entry)
+                return
+        add(entry)
+        if not queue.retention_armed:
+            self.arm_retention(queue, now_ms)
+        if queue.watched:
+            self.woken.append(queue)
+
+    def _delay(self, queue: QueueState, entry: Entry, due_ms: int, now_ms: int, in_order: bool) -> None:
+        queue.delayed.add(entry, in_order)
+        self.arm_delay(queue, entry.seq, due_ms, now_ms)
+        if queue.delayed.needs_compaction:
+            queue.delayed.compact()
+
+    def arm_delay(self, queue: QueueState, seq: int, due_ms: int, now_ms: int) -> None:
+        timer = queue.delayed.arm(seq, due_ms, now_ms)
+        if timer is not None:
+            time_ms, bucket = timer
+            self.timers.add(time_ms, (DELAY, queue, seq) if bucket is None else (DELAYS, queue, bucket))
+
+    def offer_zero_ttl(self, queue: QueueState, entry: Entry, now_ms: int) -> None:
+        """With no time to live it is for who waits at this very moment; `end_brief` comes after them."""
+        if self.zero_ttl and self.zero_ttl[0][0] < now_ms:
+            self.zero_ttl.clear()  # their timers have dealt with them
+        self.zero_ttl.append((now_ms, queue, entry.seq))
+        self.woken.append(queue)
+
+    def put_back(self, queue: QueueState, entry: Entry, now_ms: int) -> None:
+        """A message of this queue to its own place, or among the delayed until it is due."""
+        queue.waiting_bytes += entry.size
+        due_ms = 0 if entry.options is None else entry.options.due_ms
+        if due_ms > now_ms:
+            self._delay(queue, entry, due_ms, now_ms, False)
+            if not queue.settings.fifo:
+                return
+        queue.ready.put_back(entry)
+        # It may be older than all that waited: then its time is over before theirs.
+        over_ms = max(entry.sent_ms, due_ms) + queue.settings.retention_ms
+        if not queue.retention_armed or over_ms < queue.retention_armed:
+            self.arm_retention(queue, now_ms)
+        if queue.watched:
+            self.woken.append(queue)
+
+    def replace_entry(self, queue: QueueState, entry: Entry) -> None:
+        """Another entry under the same sequence number, wherever that one is."""
+        delivery = queue.leases.get(entry.seq)
+        if delivery is not None:
+            delivery.entry = entry
             return
-        if settings.max_length is not None and queue.waiting_count >= settings.max_length:
-            full = QueueFull(queue.name, f"max_length {settings.max_length}")
-        elif settings.max_bytes is not None and queue.waiting_bytes + len(draft.body) > settings.max_bytes:
-            full = QueueFull(queue.name, f"max_bytes {settings.max_bytes}")
-        else:
+        if entry.seq in queue.delayed:
+            queue.delayed.replace(entry)
+            if not queue.settings.fifo:
+                return
+        queue.ready.replace(entry)
+
+    def forget_entry(self, queue: QueueState, entry: Entry) -> None:
+        """The message is gone from this queue: nothing may remember it but the dedup window."""
+        options = entry.options
+        if options is not None:
+            if options.id is not None and queue.ids.get(options.id) == entry.seq:
+                del queue.ids[options.id]
+            if options.unique is not None and queue.unique_keys.get(options.unique, (0, ""))[0] == entry.seq:
+                del queue.unique_keys[options.unique]
+
+    def delivery_ended(self, queue: QueueState, entry: Entry, now_ms: int) -> None:
+        queue.ready.delivery_ended(entry, now_ms)
+        if queue.watched:
+            self.woken.append(queue)
+
+    def arm_retention(self, queue: QueueState, now_ms: int) -> None:
+        """For the first that grows too old. A timer armed before this one is dead: see `_fire`."""
+        kept_ms = queue.ready.kept_since_ms(queue.delayed)
+        if kept_ms is None:
+            queue.retention_armed = 0
             return
-        if settings.overflow == "reject-dead-letter":
-            self._dead_letter_refused(queue, draft, options, now_ms)
-        raise full
+        due_ms = max(now_ms + 1, min(kept_ms + queue.settings.retention_ms, MAX_TIME_MS))
+        queue.retention_armed = due_ms
+        if queue.settings.retention_ms >= MAX_SPAN_MS:
+            return  # for ever: a timer would only keep a deleted queue in memory as long
+        self.timers.add(due_ms, (RETENTION, queue, due_ms))
+        self.woken.append(queue)  # whoever keeps the time must hear of it
 
-    def _dead_letter_refused(
-        self, queue: QueueState, draft: Draft, options: DeliveryOptions | None, now_ms: int
-    ) -> None:
-        """To the dead letters without ever having been in the queue."""
-        entry = Entry(
-            0, now_ms, 0, len(draft.body), draft.encoding, draft.body, make_properties(draft), options
-        )
-        targets = self._dead_letter_targets(queue, entry, DEAD_OVERFLOW)
-        if not targets:
-            return
-        shared = base_options(draft, now_ms)
-        shared.deaths = add_dead_letter_event(queue, shared, DEAD_OVERFLOW, None, now_ms)
-        shared.route = dead_letter_route(queue, shared)
-        shared.born_ms = shared.born_ms or now_ms
-        shared.due_ms = now_ms  # dead letters do not wait for the delay of a queue
-        shared.expires_ms = shared.count = 0
-        shared.dedup = shared.unique = None
-        self._publish_shared(targets, draft, shared, now_ms)
+    def log_record(self, record: Record) -> int:
+        # A log that keeps nothing on disk may return None: the message is nowhere but here.
+        return 0 if self.log is None else self.log(record) or 0
 
-
-_NO_HISTORY = DeliveryOptions()
-
-
-def _fits(queue: QueueState, draft: Draft) -> bool:
-    max_body = queue.settings.max_body
-    return max_body is None or len(draft.body) <= max_body
-
-
-def _too_large(queue: QueueState, draft: Draft) -> InvalidSetting:
-    max_body = queue.settings.max_body
-    return InvalidSetting(f"a body of {len(draft.body)} bytes; queue {queue.name!r} takes at most {max_body}")
-
-
-def _delay(options: DeliveryOptions, delay_ms: int, now_ms: int) -> None:
-    """By the queue's own delay; a time to live counts from when the message is due."""
-    options.due_ms = now_ms + delay_ms
-    if options.expires_ms:
-        options.expires_ms += delay_ms
-
-
-def make_properties(draft: Draft) -> Properties | None:
-    if draft.properties is not None:
-        return draft.properties
-    if draft.attributes is None and draft.publisher is None:
-        return None
-    return Properties(plain_copy(draft.attributes or {}), draft.publisher)
-
-
-def check_draft(draft: Draft, now_ms: int) -> None:
-    """Raises InvalidSetting for what no queue would take."""
-    base_options(draft, now_ms)
-
-
-def base_options(draft: Draft, now_ms: int) -> DeliveryOptions:
-    """What the draft says by itself, checked."""
-    if draft.id is not None and not draft.id.isprintable():
-        raise InvalidSetting("an id must be text without control characters")
-    if not 0 <= draft.priority <= MAX_PRIORITY:
-        raise InvalidSetting(f"priority must be 0 to {MAX_PRIORITY}, not {draft.priority}")
-    due_ms = max(draft.due_ms, 0)
-    if draft.delay_ms is not None:
-        if draft.delay_ms < 0:
-            raise InvalidSetting("delay must not be negative")
-        due_ms = now_ms + draft.delay_ms if draft.delay_ms else 0
-    expires_ms = 0
-    if draft.ttl_ms is not None:
-        if draft.ttl_ms < 0:
-            raise InvalidSetting("ttl must not be negative")
-        expires_ms = max(due_ms, now_ms) + draft.ttl_ms
-    if max(due_ms, expires_ms) > MAX_TIME_MS:
-        raise InvalidSetting("a delay or ttl of more than 70 million years")
-    past = draft.past or _NO_HISTORY
-    return DeliveryOptions(
-        count=past.count,
-        born_ms=past.born_ms,
-        reason=past.reason,
-        trace=past.trace,
-        deaths=past.deaths,
-        priority=draft.priority,
-        group=draft.group,
-        type=draft.type,
-        due_ms=due_ms,
-        expires_ms=expires_ms,
-        dedup=draft.dedup,
-        unique=draft.unique,
-        id=draft.id,
-        route=draft.route,
-    )
+    def emit(self, what: str, queue: QueueState, entry: Entry, now_ms: int, detail: str = "") -> None:
+        if self.observer is not None:
+            self.observer(what, queue.name, self.id_of(entry), now_ms, detail)

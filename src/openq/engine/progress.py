@@ -14,7 +14,7 @@ from ..errors import OpenQError
 from .records import MARK
 
 if TYPE_CHECKING:
-    from .state import EngineState
+    from .engine import Engine
 
 KEPT_MS = 30 * 86_400_000  # a job that was not heard of for so long is over
 MAX_JOBS = 50_000
@@ -56,7 +56,7 @@ def kept_ms(job: str) -> int:
 
 
 def record_progress(
-    engine: EngineState,
+    engine: Engine,
     job: str,
     owner: str,
     batch: int,
@@ -71,7 +71,7 @@ def record_progress(
     return location
 
 
-def set_progress(engine: EngineState, job: str, record_progress: JobProgress) -> None:
+def set_progress(engine: Engine, job: str, record_progress: JobProgress) -> None:
     """The latest stand at the end, so that those to forget are the first. They go by age alone: to forget one
     that may come again is to publish it twice."""
     all_progress = engine.progress
@@ -81,7 +81,7 @@ def set_progress(engine: EngineState, job: str, record_progress: JobProgress) ->
         del all_progress[oldest]
 
 
-def make_room(engine: EngineState, owner: str, now_ms: int) -> None:
+def make_room(engine: Engine, owner: str, now_ms: int) -> None:
     """For a job that is not known yet. Nobody can make the jobs of others be forgotten."""
     all_progress = engine.progress
     max_jobs = MAX_JOBS_PER_OWNER if owner else MAX_SHARED_JOBS
@@ -108,11 +108,11 @@ def _is_over(job: str, record_progress: JobProgress, now_ms: int) -> bool:
     )
 
 
-def dump(engine: EngineState) -> list[list[Any]]:
+def dump(engine: Engine) -> list[list[Any]]:
     return [[job, *record_progress] for job, record_progress in engine.progress.items()]
 
 
-def load(engine: EngineState, rows: Sequence[Sequence[Any]]) -> None:
+def load(engine: Engine, rows: Sequence[Sequence[Any]]) -> None:
     """From a snapshot or a checkpoint: what is known already is at least as new."""
     for job, *fields in rows:
         if job not in engine.progress:

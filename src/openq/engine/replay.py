@@ -70,14 +70,14 @@ def _orphan(engine: Engine, number: int, now_ms: int) -> QueueState:
     name = f"recovered-{number}"
     while name in engine.queues:
         name += "x"
-    return engine._add_queue(QueueState(name, number, QueueSettings(), now_ms))
+    return engine.add_queue(QueueState(name, number, QueueSettings(), now_ms))
 
 
 def _publish(engine: Engine, queue: QueueState, record: Record, location: int) -> None:
     _, now_ms, _, seq, encoding, body, properties, options = record
     engine.next_seq = max(engine.next_seq, seq + 1)
     queue.counters.published += 1
-    engine._add_entry(queue, _entry(seq, now_ms, location, encoding, body, properties, options), now_ms)
+    engine.add_entry(queue, _entry(seq, now_ms, location, encoding, body, properties, options), now_ms)
 
 
 def _run(engine: Engine, queue: QueueState, record: Record, location: int) -> None:
@@ -85,7 +85,7 @@ def _run(engine: Engine, queue: QueueState, record: Record, location: int) -> No
     engine.next_seq = max(engine.next_seq, seq + len(bodies))
     queue.counters.published += len(bodies)
     sizes = [len(body) for body in bodies]
-    engine._add_run(
+    engine.publishing.add_run(
         queue, seq, now_ms, location, sizes, encoding, None if location else bodies, properties, options
     )
 
@@ -95,7 +95,7 @@ def _route(engine: Engine, record: Record, location: int) -> None:
     for number, seq in pairs:
         engine.next_seq = max(engine.next_seq, seq + 1)
         queue = engine.numbered.get(number) or _orphan(engine, number, now_ms)
-        engine._enter_routed(
+        engine.publishing.enter_routed(
             queue, seq, now_ms, location, encoding, body, properties, options, keep=not location
         )
 
@@ -111,7 +111,7 @@ def _deliver(engine: Engine, queue: QueueState, record: Record, location: int) -
             deliveries.append(Delivery(entry, number + i, now_ms, until_ms, count, consumer))
     queue.ready.end_batch()
     if deliveries:
-        engine._deliver(queue, deliveries, until_ms, now_ms)
+        engine.leases.deliver(queue, deliveries, until_ms, now_ms)
 
 
 def _ack(engine: Engine, queue: QueueState, record: Record, location: int) -> None:
@@ -119,13 +119,13 @@ def _ack(engine: Engine, queue: QueueState, record: Record, location: int) -> No
     for seq in seqs:
         delivery = queue.leases.pop(seq, None)
         if delivery is None:
-            engine._ack_waiting(queue, seq)
+            engine.leases.ack_waiting(queue, seq)
             continue
         queue.counters.acked += 1
         options = delivery.entry.options
         if (options is not None and not options.is_plain) or queue.fifo:
-            engine._forget_entry(queue, delivery.entry)
-            engine._delivery_ended(queue, delivery.entry, now_ms)
+            engine.forget_entry(queue, delivery.entry)
+            engine.delivery_ended(queue, delivery.entry, now_ms)
 
 
 def _requeue(engine: Engine, queue: QueueState, record: Record, location: int) -> None:
@@ -133,7 +133,7 @@ def _requeue(engine: Engine, queue: QueueState, record: Record, location: int) -
     for seq, due_ms in pairs:
         delivery = queue.leases.get(seq)
         if delivery is not None:
-            engine._requeue(queue, delivery, why, reason, due_ms, now_ms)
+            engine.leases.requeue(queue, delivery, why, reason, due_ms, now_ms)
 
 
 def _extend(engine: Engine, queue: QueueState, record: Record, location: int) -> None:
@@ -143,7 +143,7 @@ def _extend(engine: Engine, queue: QueueState, record: Record, location: int) ->
         if delivery is not None:
             engine.set_deadline(queue, delivery, until_ms, now_ms)
         else:
-            engine._deliver_again(queue, seq, until_ms, now_ms)
+            engine.leases.deliver_again(queue, seq, until_ms, now_ms)
 
 
 def _move(engine: Engine, queue: QueueState, record: Record, location: int) -> None:
@@ -157,17 +157,17 @@ def _move(engine: Engine, queue: QueueState, record: Record, location: int) -> N
     for seq, own in by_seq.items():
         delivery = queue.leases.pop(seq, None)
         if delivery is not None:
-            entry: Entry | None = engine._with_delivery_count(
+            entry: Entry | None = engine.leases.with_delivery_count(
                 delivery, reason if why in DEAD_LETTER_NAMES else None
             )
         else:
             entry = queue.take_waiting(seq)
         if entry is not None:
             if delivery is not None and why in DEAD_LETTER_NAMES:
-                engine._count_end(queue, delivery, now_ms)
-            engine._moved(queue, entry, own, why, reason, now_ms)
+                engine.dead_letters.count_end(queue, delivery, now_ms)
+            engine.dead_letters.moved(queue, entry, own, why, reason, now_ms)
             if delivery is not None:
-                engine._delivery_ended(queue, entry, now_ms)
+                engine.delivery_ended(queue, entry, now_ms)
 
 
 def _remove(engine: Engine, queue: QueueState, record: Record, location: int) -> None:
@@ -179,10 +179,10 @@ def _remove(engine: Engine, queue: QueueState, record: Record, location: int) ->
             if delivery is not None and why == REMOVED_DAMAGED:
                 queue.counters.released += 1
             elif delivery is not None and why in _ENDS:
-                engine._count_end(queue, delivery, now_ms)
-            engine._removed(queue, entry, why, now_ms)
+                engine.dead_letters.count_end(queue, delivery, now_ms)
+            engine.dead_letters.removed(queue, entry, why, now_ms)
             if delivery is not None:
-                engine._delivery_ended(queue, entry, now_ms)
+                engine.delivery_ended(queue, entry, now_ms)
 
 
 def _purge(engine: Engine, queue: QueueState, record: Record, location: int) -> None:
@@ -196,7 +196,7 @@ def _rewrite(engine: Engine, queue: QueueState, record: Record, location: int) -
     engine.next_seq = max(engine.next_seq, seq + 1)
     known = queue.find(seq)
     if known is None:
-        engine._add_entry(queue, entry, now_ms, in_order=False)
+        engine.add_entry(queue, entry, now_ms, in_order=False)
         return
     if entry.seq not in queue.leases:
         queue.waiting_bytes += entry.size - known.size
@@ -210,18 +210,18 @@ def _reschedule(engine: Engine, queue: QueueState, record: Record, location: int
 
 
 def _unqueue(engine: Engine, queue: QueueState, record: Record, location: int) -> None:
-    engine._drop_queue(queue)
+    engine.drop_queue(queue)
 
 
 def _queue(engine: Engine, record: Record, location: int) -> None:
     _, now_ms, number, _, name, settings, created_ms = record
     known = engine.numbered.get(number)
     if known is not None and number not in engine.orphans:
-        engine._apply_settings(known, QueueSettings.from_json(settings), now_ms)
+        engine.apply_settings(known, QueueSettings.from_json(settings), now_ms)
     elif known is not None:
         _adopt(engine, known, name, settings, created_ms, now_ms)
     else:
-        engine._add_queue(QueueState(name, number, QueueSettings.from_json(settings), created_ms))
+        engine.add_queue(QueueState(name, number, QueueSettings.from_json(settings), created_ms))
 
 
 def _exchange(engine: Engine, record: Record, location: int) -> None:
@@ -264,7 +264,7 @@ def _checkpoint(engine: Engine, record: Record, location: int) -> None:
     for number, name, settings, created_ms in state["queues"]:
         known = engine.numbered.get(number)
         if known is None:
-            engine._add_queue(QueueState(name, number, QueueSettings.from_json(settings), created_ms))
+            engine.add_queue(QueueState(name, number, QueueSettings.from_json(settings), created_ms))
         elif number in engine.orphans:
             _adopt(engine, known, name, settings, created_ms, record[1])
 
@@ -277,10 +277,10 @@ def _adopt(
     del engine.queues[queue.name]
     queue.name = name
     queue.created_ms = created_ms
-    engine._add_queue(queue)
+    engine.add_queue(queue)
     # How the messages lie depends on it; everything else can be set.
     settings = {**settings, "fifo": queue.fifo}
-    engine._apply_settings(queue, QueueSettings.from_json(settings), now_ms)
+    engine.apply_settings(queue, QueueSettings.from_json(settings), now_ms)
 
 
 def _entry(

@@ -228,7 +228,7 @@ def _load_head(engine: Engine, head: dict[str, Any]) -> int:
 
 def _load_queue(engine: Engine, fields: list[Any]) -> QueueState:
     number, name, settings, created_ms, counters = fields
-    queue = engine._add_queue(QueueState(name, number, QueueSettings.from_json(settings), created_ms))
+    queue = engine.add_queue(QueueState(name, number, QueueSettings.from_json(settings), created_ms))
     for counter, value in counters.items():
         if hasattr(queue.counters, counter):
             setattr(queue.counters, counter, value)

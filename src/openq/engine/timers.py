@@ -1,7 +1,7 @@
-"""Many deadlines, few comparisons: near ones in a heap, far ones in buckets of a second.
+"""Timers: near deadlines in a heap, far ones in buckets of a second.
 
-Nothing is ever taken out: a deadline that no longer matters is recognised by its owner when
-it comes due. So arming costs an append, and an ack costs nothing.
+A timer is never removed: its owner recognises one that no longer matters when it comes due. So arming costs
+an append, and an ack costs nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,16 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Any
 
+# Kinds of timers: the first field of a payload. The queue follows, then:
+LEASE = 1  # sequences of messages in flight
+LEASES = 5  # a bucket of such sequences
+WAKE = 6  # nothing: waiters of the queue could not be served
+DELAY = 2  # a sequence
+DELAYS = 7  # a bucket of sequences
+TTL = 3  # a sequence
+RETENTION = 4  # the due time
+
+MAX_TIMERS_PER_STEP = 1000  # timers handled before other threads get their turn
 NEVER = 1 << 62
 _SHIFT = 10  # 1,024 ms a bucket
 

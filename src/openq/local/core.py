@@ -25,12 +25,11 @@ from ..broker.state_file import StateFile
 from ..broker.waiters import Waiter, Waiters
 from ..clock import Clock, SystemClock
 from ..engine.engine import Engine
-from ..engine.leases import MAX_TIMERS_PER_STEP
 from ..engine.queue import QueueState
 from ..engine.rebuild import rebuild
 from ..engine.records import ITEM, PUBLISH, ROUTE, RUN, Record, content, encode
 from ..engine.replay import checkpoint
-from ..engine.state import WAKE
+from ..engine.timers import MAX_TIMERS_PER_STEP, WAKE
 from ..errors import Closed, HistoryUnavailable, JournalDamaged, JournalFailed, OpenQError
 from ..journal.file_journal import Journal
 from ..model import Delivery, Entry, Properties

@@ -38,8 +38,8 @@ from ..broker.subscriptions import (
     consumer_of,
     read_consumer,
 )
-from ..engine.leases import MAX_TIMERS_PER_STEP
 from ..engine.queue import QueueState
+from ..engine.timers import MAX_TIMERS_PER_STEP
 from ..errors import HistoryUnavailable, InvalidSetting, JournalDamaged, OpenQError, OutOfRoom
 from ..model import Delivery, Entry, check_name
 from .unreadable import unloaded

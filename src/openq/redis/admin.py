@@ -9,9 +9,9 @@ from typing import Any
 from ..broker import bulk
 from ..broker.interface import Filter
 from ..engine.admin import in_use
-from ..engine.engine import make_properties
+from ..engine.publishing import make_properties
 from ..engine.records import MOVED, REDRIVEN
-from ..engine.state import MAX_TIME_MS
+from ..engine.rules import MAX_TIME_MS
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueInUse
 from ..model import Draft, Entry
 from .event_log import EventLog

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from ..engine.engine import base_options, make_properties
+from ..engine.publishing import base_options, make_properties
 from ..model import Draft
 from .records import dump, fields_of, pack_record
 from .registry import CachedQueue

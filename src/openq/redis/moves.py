@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ..engine.records import DEAD_EXPIRED, DEAD_LETTER_NAMES, DEAD_RECEIVES, REDRIVEN
-from ..engine.state import add_dead_letter_event, dead_letter_route, route_before, would_loop
+from ..engine.rules import add_dead_letter_event, dead_letter_route, route_before, would_loop
 from ..errors import NotReplicated, QueueNotFound
 from ..model import MAX_DEAD_LETTER_EVENTS, DeliveryOptions, Properties
 from .drafts import content_key, published_fields

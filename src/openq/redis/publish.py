@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
-from ..engine.engine import make_properties
+from ..engine.publishing import make_properties
 from ..errors import FunctionError, InvalidSetting, OpenQError, QueueFull, StoreUnavailable
 from ..model import DeliveryOptions, Draft, Properties
 from .drafts import content_key, own_fields, pack_draft

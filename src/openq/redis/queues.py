@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..broker.interface import QueueStats
 from ..engine.queue import Counters
-from ..engine.state import settings_differences
+from ..engine.rules import settings_differences
 from ..errors import FunctionError, InvalidSetting, QueueExists, QueueInUse, QueueNotFound, StoreError
 from ..model import QueueSettings, check_name
 from .registry import CachedQueue

@@ -23,7 +23,7 @@ from ..broker.damage import FOUND, LOST, SET_ASIDE, DamageRegister
 from ..broker.interface import Listener
 from ..broker.message_ids import new_prefix
 from ..clock import Clock, VirtualClock
-from ..engine.state import own_seq
+from ..engine.rules import own_seq
 from ..errors import Closed, FunctionError, QueueNotFound, StoreError
 from ..model import Entry
 from . import records

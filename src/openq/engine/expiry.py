@@ -1,0 +1,163 @@
+"""What time alone brings about: leases, delays and times to live that end."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from ..errors import OpenQError
+from ..model import (
+    Entry,
+)
+from .delayed import Bucket, due_of
+from .queue import QueueState
+from .records import (
+    EXPIRED,
+)
+from .rules import is_expired, is_zero_ttl
+from .timers import DELAY, DELAYS, LEASE, LEASES, TTL, WAKE, Timers
+
+_RETRY_MS = 200
+_MAX_SPREAD = 4096  # delayed messages of a far bucket that are spread in one step
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class Expiry:
+    """Deadlines: armed as timers, handled by `advance`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def advance(self, now_ms: int, limit: int = 1 << 60) -> int:
+        """What time alone brings about up to `now_ms`, or the first `most` of it. How many leases ended."""
+        engine = self._engine
+        expired = 0
+        while engine.timers.next_ms <= now_ms and limit > 0:
+            payloads = engine.timers.due(now_ms, limit)
+            limit -= len(payloads)
+            for payload in payloads:
+                try:
+                    expired += self._fire(payload, now_ms)
+                except OpenQError:
+                    # The log refused (disk full to the last byte): the deadline stands, try again.
+                    engine.timers.add(now_ms + _RETRY_MS, payload)
+        if engine.timers.size > 8192 and engine.timers.size > 4 * self._deadlines():
+            self.rebuild_timers()
+        return expired
+
+    def _fire(self, payload: tuple[int, QueueState, Any], now_ms: int) -> int:
+        engine = self._engine
+        kind, queue, data = payload
+        if queue.deleted:
+            return 0
+        expired = 0
+        if kind == LEASE:
+            for seq in sorted(data):
+                delivery = queue.leases.get(seq)
+                if delivery is not None and 0 < delivery.until_ms <= now_ms:
+                    engine.leases.return_delivery(queue, delivery, EXPIRED, None, None, now_ms)
+                    expired += 1
+        elif kind == WAKE:
+            if queue.watched:
+                engine.woken.append(queue)
+        elif kind == LEASES:
+            engine.leases.open_bucket(queue, data, now_ms)
+        elif kind == DELAY:
+            queue.delayed.near.pop(data, None)
+            entry = queue.delayed.get(data)
+            if entry is not None and due_of(entry) <= now_ms:
+                self.come_due(queue, entry, now_ms)
+        elif kind == DELAYS:
+            self._open_delays(queue, data, now_ms)
+        elif kind == TTL:
+            self._expire_waiting(queue, data, now_ms)
+        elif data == queue.retention_armed:
+            self._expire_old(queue, now_ms)
+        return expired
+
+    def _open_delays(self, queue: QueueState, bucket: Bucket, now_ms: int) -> None:
+        """Exact deadlines for what is due in this second, narrower buckets for what is due in this hour.
+
+        What is due already gets its deadline too: it comes due in its order among all other deadlines.
+        """
+        width, number = bucket
+        is_early = now_ms < number << width
+        for seq, due_ms in queue.delayed.open(bucket, _MAX_SPREAD if is_early else 1 << 60):
+            self._engine.arm_delay(queue, seq, due_ms, now_ms)
+        if bucket in queue.delayed.buckets:
+            self._engine.timers.add(now_ms + 1, (DELAYS, queue, bucket))
+
+    def come_due(self, queue: QueueState, entry: Entry, now_ms: int) -> None:
+        engine = self._engine
+        queue.delayed.pop(entry.seq)
+        queue.ready.due(entry)
+        if entry.options is not None and 0 < entry.options.expires_ms <= now_ms:
+            engine.offer_zero_ttl(queue, entry, now_ms)
+        if not queue.retention_armed:
+            engine.arm_retention(queue, now_ms)
+        if queue.watched:
+            engine.woken.append(queue)
+
+    def _expire_waiting(self, queue: QueueState, seq: int, now_ms: int, even_zero_ttl: bool = False) -> None:
+        entry = None if seq in queue.leases else queue.find(seq)
+        if entry is None or entry.options is None or not 0 < entry.options.expires_ms <= now_ms:
+            return
+        if not even_zero_ttl and is_zero_ttl(entry, now_ms - queue.settings.retention_ms, now_ms):
+            self._engine.timers.add(now_ms + 1, (TTL, queue, seq))
+        else:
+            self._engine.dead_letters.expire_one(queue, entry, now_ms)
+
+    def expire_zero_ttl(self, now_ms: int) -> None:
+        """Those who waited have had their chance: what had no time to live and was not taken expires."""
+        expired_now, self._engine.zero_ttl = self._engine.zero_ttl, []
+        for _, queue, seq in expired_now:
+            if not queue.deleted:
+                try:
+                    self._expire_waiting(queue, seq, now_ms, even_zero_ttl=True)
+                except OpenQError:
+                    continue  # the log refused; its timer tries again
+
+    def _expire_old(self, queue: QueueState, now_ms: int) -> None:
+        horizon_ms = now_ms - queue.settings.retention_ms
+        for ready_list in queue.ready.ready_lists():
+            while True:
+                entry = ready_list.first()
+                if (
+                    entry is None
+                    or not is_expired(entry, horizon_ms, now_ms)
+                    or is_zero_ttl(entry, horizon_ms, now_ms)
+                ):
+                    break
+                self._engine.dead_letters.expire_one(queue, entry, now_ms)
+            # One that was delayed is kept longer than some behind it.
+            early = takewhile(lambda each: each.sent_ms <= horizon_ms, ready_list)
+            for entry in [each for each in early if is_expired(each, horizon_ms, now_ms)]:
+                self._engine.dead_letters.expire_one(queue, entry, now_ms)
+        self._engine.arm_retention(queue, now_ms)
+
+    def _deadlines(self) -> int:
+        return sum(queue.count + len(queue.lease_buckets) + 1 for queue in self._engine.queues.values())
+
+    def rebuild_timers(self) -> None:
+        """Only live deadlines: what was acked long before a distant deadline must not stay for it."""
+        engine = self._engine
+        engine.timers = Timers()
+        for queue in engine.queues.values():
+            queue.lease_buckets.clear()
+            for delivery in queue.leases.values():
+                if delivery.until_ms:
+                    engine.leases.arm_leases(queue, (delivery.entry.seq,), delivery.until_ms, 0)
+            queue.delayed.clear_timers()
+            for seq, due_ms in queue.delayed.dues():
+                engine.arm_delay(queue, seq, due_ms, 0)
+            for seq, expires_ms in queue.delayed.expiries():
+                engine.timers.add(expires_ms, (TTL, queue, seq))
+            for ready_list in queue.ready.ready_lists():
+                for seq, expires_ms in ready_list.expiries():
+                    engine.timers.add(expires_ms, (TTL, queue, seq))
+            for entry in (delivery.entry for delivery in queue.leases.values()):
+                if entry.options is not None and entry.options.expires_ms:
+                    engine.timers.add(entry.options.expires_ms, (TTL, queue, entry.seq))
+            engine.arm_retention(queue, 0)
